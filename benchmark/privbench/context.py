@@ -1,0 +1,196 @@
+"""Services that the core hands to targets, defenses and attacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from privbench.digests import source_digest
+from privbench.keyed import fold, salt, uniform
+from privbench.oracle import Views, views_seed
+from privbench.store import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor, nn
+
+    from privbench.augmentation import Recipe
+    from privbench.contracts import Target
+    from privbench.data import Card, Examples
+    from privbench.model import Model
+    from privbench.oracle import Oracle
+    from privbench.protocol import Protocol
+    from privbench.split import World
+    from privbench.store import Store
+
+
+class Context:
+    """What targets, defenses and attacks have in common.
+
+    Attributes:
+        card: of the dataset.
+        protocol: that cut it.
+        sensitive: attributes of the cell.
+        device: where tensors live.
+        notes: facts that go into the record.
+    """
+
+    def __init__(
+        self,
+        *,
+        card: Card,
+        protocol: Protocol,
+        sensitive: tuple[str, ...],
+        device: torch.device,
+        store: Store | None,
+        seed: int,
+        scope: str,
+    ) -> None:
+        """``seed`` is of (seed, world, method name); ``scope`` names all that ``once`` may read."""
+        self.card = card
+        self.protocol = protocol
+        self.sensitive = sensitive
+        self.device = device
+        self.notes: dict[str, Any] = {}
+        self._store = store
+        self._seed = seed
+        self._scope = scope
+
+    def salt(self, *purpose: str | int) -> int:
+        """A seed for a purpose of this method in this world."""
+        return salt(self._seed, *purpose)
+
+    def generator(self, *purpose: str | int) -> torch.Generator:
+        """A fresh generator on the device for that purpose; the same each time it is asked for."""
+        return torch.Generator(device=self.device).manual_seed(self.salt(*purpose))
+
+    def uniform(self, rows: Examples, m: int, *purpose: str | int) -> Tensor:
+        """(n, m) numbers in [0, 1) keyed by the rows' content: permuted rows, permuted numbers."""
+        return uniform(fold(rows.keys, self.salt(*purpose)), m)
+
+    def init(self, build: Callable[[], nn.Module], *purpose: str | int) -> nn.Module:
+        """Build a module whose initial weights are drawn for that purpose only."""
+        module: nn.Module = seeded(build, self.salt("init", *purpose))
+        return module.to(self.device)
+
+    def once(
+        self, name: str, build: Callable[[], Mapping[str, Tensor]], **fields: Any
+    ) -> Mapping[str, Tensor]:
+        """Compute once and keep: for work that several settings share.
+
+        Args:
+            name: of the computation.
+            build: makes named tensors; its source code is part of the key.
+            fields: all settings that ``build`` depends on besides data, seed and world.
+        """
+        if self._store is None:
+            return build()
+        named = {"name": name, "function": source_digest(build), "fields": fields}
+        key = Key("once", {"scope": self._scope, "seed": self._seed, **named})
+        held = self._store.make(key, lambda: (build(), {}))
+        return {n: tensor.to(self.device) for n, tensor in held.tensors.items()}
+
+    def note(self, **facts: Any) -> None:
+        """Put facts beside the numbers in the record."""
+        self.notes.update(facts)
+
+
+class TargetContext(Context):
+    """For targets: ``protocol`` says which rows the encoder and the classifier see."""
+
+
+class DefenseContext(Context):
+    """For defenses.
+
+    Attributes:
+        world: the world being trained in.
+        claims: privacy claims that go into the record.
+    """
+
+    def __init__(
+        self, *, world: World, fit: Callable[[Sequence[World]], list[Model]], **common: Any
+    ) -> None:
+        """See ``Context``; ``fit`` trains the cell's target in other worlds."""
+        super().__init__(**common)
+        self.world = world
+        self.claims: list[Mapping[str, Any]] = []
+        self._fit = fit
+
+    def module(self, model: Model, name: str, build: Callable[[], nn.Module]) -> None:
+        """Add a part to the model, with initial weights of its own, unless it is there already."""
+        if name not in model:
+            model.parts[name] = self.init(build, name)
+
+    def fit(self, worlds: Sequence[World]) -> list[Model]:
+        """Train the cell's target, without any defense, in each of these worlds."""
+        return self._fit(worlds)
+
+    def claim(self, **terms: Any) -> None:
+        """State a privacy claim (``epsilon=``, ``delta=``, ``unit=``, ``phase=``)."""
+        self.claims.append(terms)
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A model of the adversary's, served as the victim is.
+
+    Attributes:
+        world: what it trained on; ``world.contains(rows)`` says who was a member.
+        nonmembers: as many rows of the pool that it did not train on (the remaining candidates,
+            for worlds drawn over the candidates).
+        oracle: the shadow, released as the adversary can; grants all that the target grants.
+        model: the raw model, for gradients and weights: the adversary owns it.
+    """
+
+    world: World
+    nonmembers: Examples
+    oracle: Oracle
+    model: Model
+
+
+class AttackContext(Context):
+    """For attacks.
+
+    Attributes:
+        shadows: exactly as many as were declared.
+        auxiliary: rows of the adversary with labels and attributes.
+        own: the victim as it answers the adversary's own rows, which the adversary may release
+            with its own randomness.
+    """
+
+    def __init__(
+        self,
+        *,
+        shadows: tuple[Shadow, ...],
+        auxiliary: Examples,
+        own: Oracle,
+        data_seed: int,
+        train: Callable[[Examples, Target | None], Model],
+        **common: Any,
+    ) -> None:
+        """See ``Context``; ``train`` trains a target on rows of the attacker's choice."""
+        super().__init__(**common)
+        self.shadows = shadows
+        self.auxiliary = auxiliary
+        self.own = own
+        self._data_seed = data_seed
+        self._train = train
+
+    def views(self, rows: Examples, recipe: Recipe, n: int) -> Views:
+        """n views per row under the recipe, narrowed to what keeps label and attributes."""
+        allowed = recipe.within(self.card.limits or type(recipe)())
+        return Views(rows, allowed, n, views_seed(self._data_seed))
+
+    def train(self, examples: Examples, target: Target | None = None) -> Model:
+        """Train the victim's target (or another) on these rows as members of a new world."""
+        return self._train(examples, target)
+
+
+def seeded(build: Callable[[], Any], seed: int) -> Any:
+    """Run ``build`` with torch's global generator seeded, and put the generator back after."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # not torch.manual_seed: that reseeds CUDA too
+        return build()

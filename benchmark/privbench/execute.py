@@ -1,0 +1,480 @@
+"""One trial: make the victim, pose the question, let the attack answer, score."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+import traceback
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from privbench import games, keyed, oracle, split, victim
+from privbench.answers import Attributes, Membership
+from privbench.context import AttackContext, Shadow
+from privbench.data import Card, Examples, as_float
+from privbench.digests import digest, source_digest
+from privbench.errors import AccessDeniedError, BadInputError
+from privbench.games import GAMES, Game, attributes, membership
+from privbench.oracle import Oracle
+from privbench.provenance import provenance
+from privbench.records import CellRecord, Cost, MethodRecord, Number, Record
+from privbench.split import Split, World, cut
+from privbench.store import Key
+from privbench.victim import Job, Victim, Workshop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from privbench.access import Access
+    from privbench.contracts import Adversary, Attack, Dataset, Defense, Target
+    from privbench.games import Metrics
+    from privbench.method import Method
+    from privbench.oracle import Served
+    from privbench.protocol import Protocol
+    from privbench.store import Store
+    from privbench.training import Progress
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Everything about a trial but its seed.
+
+    Attributes:
+        dataset, protocol, target, adversary, attack: see ``contracts``.
+        defenses: in the order in which they act; the defense ``none`` alone for no defense.
+        sensitive: attributes that the cell is about.
+        preset: name of the preset that sized the methods; boards never mix them.
+        card: of the dataset.
+    """
+
+    dataset: Dataset
+    protocol: Protocol
+    target: Target
+    defenses: tuple[Defense, ...]
+    adversary: Adversary
+    attack: Attack
+    sensitive: tuple[str, ...]
+    preset: str
+    card: Card
+
+    @property
+    def access(self) -> Access:
+        """What the defended victim grants."""
+        granted = self.target.grants
+        for defense in self.defenses:
+            granted = defense.access(granted)
+        return granted
+
+    @property
+    def defense(self) -> str:
+        """Label of the stack."""
+        return "+".join(defense.label for defense in self.defenses)
+
+    def record(self) -> CellRecord:
+        """The cell in words."""
+        protects = sorted({game for defense in self.defenses for game in defense.protects})
+        return CellRecord(
+            dataset=_method(self.dataset),
+            protocol={"name": self.protocol.name, **_sizes(self)},
+            target=_method(self.target),
+            defenses=[_method(defense) for defense in self.defenses],
+            adversary=self.adversary.label,
+            attack=_method(self.attack),
+            game=self.attack.game,
+            sensitive=list(self.sensitive),
+            preset=self.preset,
+            access=str(self.access),
+            protects=protects,
+        )
+
+
+def _sizes(cell: Cell) -> dict[str, Any]:
+    protocol = cell.protocol
+    return {
+        **{name: part.size for name, part in protocol.parts().items()},
+        "encoder": list(protocol.encoder),
+        "classifier": protocol.classifier,
+    }
+
+
+def _method(method: Method) -> MethodRecord:
+    return MethodRecord(
+        name=method.name,
+        label=method.label,
+        version=method.version,
+        fields={name: _plain(value) for name, value in method.hyperparameters().items()},
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | str | None) else str(value)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A cell under one seed; its digest is its identity."""
+
+    cell: Cell
+    seed: int
+    device: str = "cpu"
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of methods, protocol, seed, source code, torch version and device kind."""
+        cell = self.cell
+        shadow_target = cell.adversary.target
+        return digest(
+            {
+                "dataset": cell.dataset.identity,
+                "protocol": cell.protocol,
+                "target": cell.target.identity,
+                "defenses": [defense.identity for defense in cell.defenses],
+                "adaptive": cell.adversary.adaptive,
+                "shadow_target": shadow_target.identity if shadow_target else None,
+                "attack": cell.attack.identity,
+                "sensitive": list(cell.sensitive),
+                "preset": cell.preset,
+                "seed": self.seed,
+                "core": core_digest(),
+                "torch": torch.__version__,
+                "device": torch.device(self.device).type,
+            }
+        )
+
+
+def core_digest() -> str:
+    """Digest of the modules of the core that numbers depend on."""
+    return source_digest(
+        victim, split, oracle, keyed, membership, attributes, games.base, sys.modules[__name__]
+    )
+
+
+class Laboratory:
+    """Runs trials. Everything that trials share is made once and kept in the store.
+
+    Attributes:
+        store: of artifacts.
+        workshop: that trains.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        device: torch.device,
+        *,
+        root: Path | None = None,
+        progress: Progress | None = None,
+        compiled: bool = False,
+    ) -> None:
+        """``root`` is the folder of data sets."""
+        self.store = store
+        self.device = device
+        self.root = root
+        self.workshop = Workshop(store, device, progress=progress, compiled=compiled)
+        self._examples: dict[str, Examples] = {}
+        self._splits: dict[str, Split] = {}
+        self._victims: dict[str, Victim] = {}
+
+    def run(self, trial: Trial) -> Record:
+        """Run a trial. What goes wrong inside the cell is data: a failed record.
+
+        Raises:
+            KeyboardInterrupt: and nothing else.
+        """
+        record = Record(
+            trial=trial.digest, cell=trial.cell.record(), seed=trial.seed, status="ok",
+            phase=trial.cell.protocol.phase, provenance=provenance(self.device),
+        )  # fmt: skip
+        begun = time.perf_counter()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        try:
+            self._fill(record, trial)
+        except (BadInputError, AccessDeniedError) as error:
+            record.status, record.reason = "failed", str(error)
+            record.traceback = traceback.format_exc()
+        except Exception as error:  # noqa: BLE001 - failure is data
+            record.status, record.reason = "failed", f"{type(error).__name__}: {error}"
+            record.traceback = traceback.format_exc()
+        record.cost.seconds = time.perf_counter() - begun
+        record.cost.peak_bytes = _peak(self.device)
+        return record
+
+    def _fill(self, record: Record, trial: Trial) -> None:
+        cell = trial.cell
+        parts = self.split(cell, trial.seed)
+        record.split = parts.hashes()
+        made = self._victim(cell, parts, parts.victim(), cell.defenses)
+        game = GAMES[cell.attack.game]
+        metrics, facts = self._play(cell, parts, game, made)
+        record.metrics = _numbers(metrics)
+        record.sizes = facts["sizes"]
+        record.notes = {**made.facts["notes"], **facts["notes"]}
+        record.claims = made.facts["claims"]
+        record.updates = _updates(made)
+        record.cost = Cost(
+            seconds_training=made.facts["seconds"] + facts["seconds_shadows"],
+            queries_per_sample=facts["queries_per_sample"],
+            queries_own=facts["queries_own"],
+        )
+        for name in game.controls:
+            control, _ = self._play(cell, parts, game, self._control(name, cell, parts))
+            record.controls[name] = _numbers(control)
+        record.baselines = self._baselines(cell, parts, game)
+        record.utility = self._utility(cell, parts, made)
+
+    # ---- what trials share ------------------------------------------------------------------
+
+    def split(self, cell: Cell, seed: int) -> Split:
+        """Cut the cell's dataset; equal for every cell of that dataset, protocol and seed."""
+        name = cell.dataset.digest
+        if name not in self._examples:
+            self._examples[name] = cell.dataset.load(self.root).to(self.device)
+        at = digest([name, cell.protocol, seed])
+        if at not in self._splits:
+            self._splits[at] = cut(self._examples[name], cell.card, cell.protocol, seed)
+        return self._splits[at]
+
+    def _job(
+        self, cell: Cell, world: World, defenses: tuple[Defense, ...], target: Target | None = None
+    ) -> Job:
+        return Job(cell.card, cell.protocol, world, target or cell.target, defenses, cell.sensitive)
+
+    def _victim(
+        self,
+        cell: Cell,
+        parts: Split,
+        world: World,
+        defenses: tuple[Defense, ...],
+        target: Target | None = None,
+    ) -> Victim:
+        target = target or cell.target
+        at = digest([
+            parts.digest, world.origin, world.index, target.digest, [d.digest for d in defenses],
+            cell.sensitive if any(d.uses_attributes for d in defenses) else (),
+        ])  # fmt: skip
+        if at not in self._victims:
+            if len(self._victims) >= 64:  # noqa: PLR2004 - bounds memory, not numbers
+                self._victims.pop(next(iter(self._victims)))
+            self._victims[at] = self.workshop.victim(self._job(cell, world, defenses, target))
+        return self._victims[at]
+
+    def _shadows(self, cell: Cell, parts: Split) -> list[tuple[Victim, Shadow]]:
+        """Exactly the shadows that the attack declared."""
+        wanted = cell.attack.shadows
+        draw = parts.own if wanted.origin == "own" else parts.over_candidates
+        defenses = cell.defenses if cell.adversary.adaptive else ()
+        shadows = []
+        for index in range(wanted.count):
+            world, others = draw(index)
+            made = self._victim(cell, parts, world, defenses, cell.adversary.target)
+            mine = Oracle(made, made.grants, asker=cell.attack.name, store=self.store)
+            shadows.append((made, Shadow(world, others, mine, made.model)))
+        return shadows
+
+    def _control(self, name: str, cell: Cell, parts: Split) -> Served:
+        if name == "null":
+            return self._victim(cell, parts, parts.null(), cell.defenses)
+        if name == "untrained":
+            return self.workshop.untrained(self._job(cell, parts.victim(), ()))
+        return Pixels(cell.card)
+
+    def jobs(self, trial: Trial) -> dict[str, Job]:
+        """Everything that the trial needs trained: the victim, its null and its shadows."""
+        cell, parts = trial.cell, self.split(trial.cell, trial.seed)
+        wanted, adversary = cell.attack.shadows, cell.adversary
+        jobs = {"victim": self._job(cell, parts.victim(), cell.defenses)}
+        if "null" in GAMES[cell.attack.game].controls:
+            jobs["null"] = self._job(cell, parts.null(), cell.defenses)
+        draw = parts.own if wanted.origin == "own" else parts.over_candidates
+        defenses = cell.defenses if adversary.adaptive else ()
+        for i in range(wanted.count):
+            jobs[f"shadow {i}"] = self._job(cell, draw(i)[0], defenses, adversary.target)
+        return jobs
+
+    # ---- one game ---------------------------------------------------------------------------
+
+    def _play(
+        self, cell: Cell, parts: Split, game: Game, served: Served
+    ) -> tuple[Metrics, dict[str, Any]]:
+        """Pose, answer (from the store if it was answered before), score."""
+        attack = cell.attack
+        question, truth = game.pose(parts, served, asks=attack.asks, sensitive=cell.sensitive)
+        shadows = self._shadows(cell, parts)
+        seconds = sum(made.facts["seconds"] for made, _ in shadows)
+        own = self._own(cell, served, parts.seed)
+        key = Key("answer", {
+            "victim": served.key, "own": own.key, "attack": attack.digest,
+            "shadows": [made.key for made, _ in shadows], "sensitive": list(cell.sensitive),
+            "split": parts.digest, "seed": parts.seed, "core": core_digest(),
+            "torch": torch.__version__, "device": self.device.type,
+        })  # fmt: skip
+        mine = tuple(shadow for _, shadow in shadows)
+        answering = partial(self._answer, cell, parts, (served, own), question, mine)
+        held = self.store.make(key, answering)
+        facts = dict(held.facts)
+        facts["sizes"] = game.sizes(truth)
+        facts["seconds_shadows"] = seconds
+        total = max(sum(facts["sizes"].values()), 1)
+        facts["queries_per_sample"] = facts["queries"] / total
+        return game.score(_unpacked(attack.game, held.tensors), truth), facts
+
+    def _answer(
+        self,
+        cell: Cell,
+        parts: Split,
+        sides: tuple[Served, Served],
+        question: Any,
+        shadows: tuple[Shadow, ...],
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+        attack, (served, mine) = cell.attack, sides
+        access = attack.needs | attack.wants
+        asked = Oracle(served, access, asker=attack.name, store=self.store)
+        own = Oracle(mine, access, asker=attack.name, store=self.store)
+        ctx = AttackContext(
+            card=cell.card, protocol=cell.protocol, sensitive=cell.sensitive, device=self.device,
+            store=self.store, seed=keyed.salt(parts.seed, "attack", attack.name),
+            scope=digest([served.key, parts.digest]), shadows=shadows,
+            auxiliary=GAMES[attack.game].auxiliary(parts), own=own, data_seed=parts.seed,
+            train=partial(self._train_for, cell, parts),
+        )  # fmt: skip
+        answer = attack.answer(asked, question, ctx)
+        given = getattr(question, "embeddings", None)
+        queries = asked.queries + (0 if given is None else len(given))
+        return _packed(answer), {
+            "queries": queries,
+            "queries_own": own.queries,
+            "notes": {**ctx.notes, **answer.notes},
+        }
+
+    def _own(self, cell: Cell, served: Served, seed: int) -> Served:
+        """The victim as it answers rows that the adversary itself releases."""
+        if not isinstance(served, Victim) or not served.releases:
+            return served
+        if not cell.adversary.adaptive:
+            return served.unreleased()
+        return served.sibling(keyed.salt(seed, "adversary"))
+
+    def _train_for(
+        self, cell: Cell, parts: Split, examples: Examples, target: Target | None
+    ) -> Any:
+        world = replace(parts.own(0)[0], branch=1)
+        return self.workshop.train_on(self._job(cell, world, (), target), examples)
+
+    # ---- beside the answer --------------------------------------------------------------------
+
+    def _baselines(self, cell: Cell, parts: Split, game: Game) -> dict[str, dict[str, Number]]:
+        """Baselines read no victim, so they are the same for every cell of a split and game."""
+        key = Key("baselines", {
+            "split": parts.digest, "seed": parts.seed, "game": game.name,
+            "asks": cell.attack.asks, "sensitive": list(cell.sensitive),
+            "core": core_digest(),
+        })  # fmt: skip
+
+        def compute() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+            question, truth = game.pose(
+                parts, Pixels(cell.card), asks=cell.attack.asks, sensitive=cell.sensitive
+            )
+            made = game.baselines(parts, question, truth)
+            return {}, {"metrics": {name: _dumped(metrics) for name, metrics in made.items()}}
+
+        return {
+            name: {m: Number(**value) for m, value in metrics.items()}
+            for name, metrics in self.store.make(key, compute).facts["metrics"].items()
+        }
+
+    def _utility(self, cell: Cell, parts: Split, made: Victim) -> dict[str, float]:
+        """Test accuracy, accuracy on what the classifier trained on, and their difference."""
+        if cell.card.classes is None or "classifier" not in made.model:
+            return {}
+        key = Key("utility", {"victim": made.key, "split": parts.digest, "core": core_digest()})
+
+        def compute() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+            trained_on = parts.victim().parts[cell.protocol.classifier]
+            right = {}
+            for name, rows in (("test", parts.test), ("train", trained_on)):
+                labelled = rows.select(rows.y >= 0)
+                guess = made.log_posteriors(labelled.x).argmax(-1)
+                right[f"{name}_accuracy"] = float((guess == labelled.y).double().mean())
+            return {}, {**right, "gap": right["train_accuracy"] - right["test_accuracy"]}
+
+        facts = self.store.make(key, compute).facts
+        return {name: facts[name] for name in ("test_accuracy", "train_accuracy", "gap")}
+
+
+class Pixels:
+    """A served victim whose embedding is the raw input: what attributes show without any model."""
+
+    def __init__(self, card: Card) -> None:
+        """For data of that card."""
+        from privbench.access import Access
+
+        self.card = card
+        self.grants = Access.EMBEDDINGS
+        self.key = "pixels"
+
+    def embeddings(self, x: Tensor) -> Tensor:
+        """Flattened x in [0, 1]."""
+        return as_float(x, self.card.scale).flatten(1)
+
+    def log_posteriors(self, x: Tensor) -> Tensor:
+        """There is no classifier."""
+        raise AccessDeniedError(f"raw pixels have no posteriors ({len(x)} rows asked)")
+
+    def gradients(self, x: Tensor, loss: Callable[[Served, Tensor], Tensor]) -> Tensor:
+        """There is no model."""
+        del loss
+        raise AccessDeniedError(f"raw pixels have no gradients ({len(x)} rows asked)")
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """There is no model."""
+        raise AccessDeniedError("raw pixels have no weights")
+
+
+def _packed(answer: Any) -> dict[str, Tensor]:
+    if isinstance(answer, Membership):
+        tensors = {"scores": torch.as_tensor(answer.scores).double()}
+        if answer.decisions is not None:
+            tensors["decisions"] = torch.as_tensor(answer.decisions).bool()
+        return tensors
+    if isinstance(answer, Attributes):
+        return {name: p.double() for name, p in answer.probabilities.items()}
+    return {"x": answer.x}
+
+
+def _unpacked(game: str, tensors: Mapping[str, Tensor]) -> Any:
+    if game == "membership":
+        return Membership(tensors["scores"], tensors.get("decisions"))
+    if game == "attributes":
+        return Attributes(dict(tensors))
+    raise BadInputError(f"no game is called '{game}': known are {', '.join(GAMES)}")
+
+
+def _numbers(metrics: Metrics) -> dict[str, Number]:
+    return {name: Number.of(metric) for name, metric in metrics.items()}
+
+
+def _dumped(metrics: Metrics) -> dict[str, Any]:
+    return {name: number.model_dump() for name, number in _numbers(metrics).items()}
+
+
+def _updates(made: Victim) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for phase in made.facts["phases"]:
+        for part, count in phase.get("updates", {}).items():
+            total[part] = total.get(part, 0) + count
+    return total
+
+
+def _peak(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,128 @@
+"""Attribute inference: which sensitive value stands behind a released embedding?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+
+from privbench import metrics
+from privbench.answers import AttributeQuestion, Attributes
+from privbench.data import join
+from privbench.errors import BadInputError
+from privbench.games.base import BadAnswerError, Game, Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from privbench.data import Examples
+    from privbench.oracle import Served
+    from privbench.split import Split
+
+
+@dataclass(frozen=True)
+class AttributeTruth:
+    """What stands behind the question.
+
+    Attributes:
+        values: attribute -> (n,) int.
+        y: (n,) task labels, for the label-only baseline.
+    """
+
+    values: Mapping[str, NDArray[np.int64]]
+    y: NDArray[np.int64]
+
+
+class AttributeGame(Game):
+    """Attributes of rows that no phase trained on: the nonmembers and the test part."""
+
+    name: ClassVar[str] = "attributes"
+    headline: ClassVar[str] = "accuracy"
+    controls: ClassVar[tuple[str, ...]] = ("pixels", "untrained")
+
+    def pose(
+        self, split: Split, served: Served, *, asks: int | None, sensitive: tuple[str, ...]
+    ) -> tuple[AttributeQuestion, AttributeTruth]:
+        """Ask about released embeddings, without x: there x is the answer."""
+        rows = _strangers(split)
+        known = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        for name in sensitive:
+            if name not in rows.attributes:
+                have = ", ".join(split.card.attributes) or "none"
+                raise BadInputError(
+                    f"dataset '{split.card.name}' has no attribute '{name}' (it has: {have})"
+                )
+            known &= rows.attributes[name] >= 0
+        rows = rows.select(known).select(slice(0, asks))
+        values = {name: split.card.attributes[name] for name in sensitive}
+        question = AttributeQuestion(served.embeddings(rows.x), values)
+        truth = {name: rows.attributes[name].cpu().numpy() for name in sensitive}
+        return question, AttributeTruth(truth, rows.y.cpu().numpy())
+
+    def auxiliary(self, split: Split) -> Examples:
+        """The adversary's pool, with attributes."""
+        return split.pool
+
+    def score(self, answer: Attributes, truth: AttributeTruth) -> Metrics:
+        """Accuracy and balanced accuracy of the most likely value, per attribute."""
+        made: Metrics = {}
+        for name, values in truth.values.items():
+            if name not in answer.probabilities:
+                raise BadAnswerError(f"no probabilities for attribute '{name}'")
+            given = answer.probabilities[name].detach().cpu().numpy()
+            if given.ndim != 2 or len(given) != len(values):  # noqa: PLR2004 - rows by values
+                raise BadAnswerError(
+                    f"probabilities of '{name}' have shape {given.shape}, "
+                    f"not ({len(values)}, values)"
+                )
+            if not np.isfinite(given).all():
+                raise BadAnswerError(f"probabilities of '{name}' are not finite")
+            made |= _metrics(name, given.argmax(1), values, first=not made)
+        return made
+
+    def baselines(
+        self, split: Split, question: AttributeQuestion, truth: AttributeTruth
+    ) -> Mapping[str, Metrics]:
+        """Majority of the auxiliary rows; and the majority among those of the same label."""
+        del question
+        pool, majority, by_label = split.pool, Metrics(), Metrics()
+        y = pool.y.cpu().numpy()
+        for name, values in truth.values.items():
+            known = pool.attributes[name].cpu().numpy()
+            seen = known >= 0
+            common = _mode(known[seen])
+            majority |= _metrics(name, np.full_like(values, common), values, first=not majority)
+            guess = np.full_like(values, common)
+            for label in np.unique(y[seen]):
+                guess[truth.y == label] = _mode(known[seen & (y == label)])
+            by_label |= _metrics(name, guess, values, first=not by_label)
+        return {"majority": majority, "label_only": by_label}
+
+    def sizes(self, truth: AttributeTruth) -> dict[str, int]:
+        """Rows asked about."""
+        return {"rows": len(truth.y)}
+
+
+def _strangers(split: Split) -> Examples:
+    """Rows that no phase trained on, in canonical order, each once."""
+    outside = split.candidates.select(~split.member)
+    new = ~torch.isin(split.test.index, outside.index)
+    return join([outside, split.test.select(new)])
+
+
+def _mode(values: NDArray[np.int64]) -> int:
+    return int(np.bincount(values).argmax())
+
+
+def _metrics(
+    name: str, guess: NDArray[np.int64], values: NDArray[np.int64], *, first: bool
+) -> Metrics:
+    """Metrics of one attribute; the first attribute's also under the plain names."""
+    accuracy = metrics.accuracy(guess, values)
+    balanced = metrics.balanced_class_accuracy(guess, values)
+    made: Metrics = {f"accuracy[{name}]": accuracy, f"balanced_accuracy[{name}]": balanced}
+    return {"accuracy": accuracy, "balanced_accuracy": balanced, **made} if first else made

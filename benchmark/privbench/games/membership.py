@@ -1,0 +1,118 @@
+"""Membership: which rows did the victim train on?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+
+from privbench import metrics
+from privbench.answers import Membership, MembershipQuestion
+from privbench.games.base import BadAnswerError, Game, Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from privbench.data import Examples
+    from privbench.oracle import Served
+    from privbench.split import Split
+
+_FOLDS = 5
+
+
+class MembershipGame(Game):
+    """Members against nonmembers of one phase."""
+
+    name: ClassVar[str] = "membership"
+    headline: ClassVar[str] = "auc"
+    controls: ClassVar[tuple[str, ...]] = ("null",)
+
+    def pose(
+        self, split: Split, served: Served, *, asks: int | None, sensitive: tuple[str, ...]
+    ) -> tuple[MembershipQuestion, NDArray[np.bool_]]:
+        """Ask about the candidates, which are in canonical order; the truth is (n,) bool."""
+        del served, sensitive
+        rows = slice(0, asks)
+        examples = split.candidates.select(rows).without_attributes()
+        question = MembershipQuestion(examples, split.protocol.phase)
+        return question, split.member[rows].cpu().numpy()
+
+    def auxiliary(self, split: Split) -> Examples:
+        """The adversary's pool: none of it was trained on."""
+        return split.pool
+
+    def score(self, answer: Membership, truth: NDArray[np.bool_]) -> Metrics:
+        """AUC and TPR at fixed FPR of the scores; rates of the decisions, where there are any."""
+        scores = _vector(answer.scores, len(truth), "scores").astype(np.float64)
+        if np.isnan(scores).any():
+            raise BadAnswerError(f"{int(np.isnan(scores).sum())} of the scores are NaN")
+        made: Metrics = {
+            "auc": metrics.auc(scores, truth),
+            "tpr_at_fpr_0.01": metrics.tpr_at_fpr(scores, truth, 0.01),
+            "tpr_at_fpr_0.001": metrics.tpr_at_fpr(scores, truth, 0.001),
+        }
+        if answer.decisions is not None:
+            decisions = _vector(answer.decisions, len(truth), "decisions").astype(bool)
+            made["balanced_accuracy"] = metrics.balanced_accuracy(decisions, truth)
+            made["precision"] = metrics.precision(decisions, truth)
+            made["recall"] = metrics.recall(decisions, truth)
+        return made
+
+    def baselines(
+        self, split: Split, question: MembershipQuestion, truth: NDArray[np.bool_]
+    ) -> Mapping[str, Metrics]:
+        """Blind: a classifier on raw x that is *given* the truth and cross-validated.
+
+        It never queries the victim, so whatever it reaches is a difference in distribution
+        between members and nonmembers, not a leak.
+        """
+        return {"blind": {"auc": blind_auc(question.examples, truth, split.seed)}}
+
+    def sizes(self, truth: NDArray[np.bool_]) -> dict[str, int]:
+        """Members and nonmembers."""
+        return {"members": int(truth.sum()), "nonmembers": int((~truth).sum())}
+
+
+def blind_auc(
+    examples: Examples, truth: NDArray[np.bool_], seed: int
+) -> metrics.Estimate | metrics.Refused:
+    """Cross-validated AUC of a linear classifier on raw x (at most 64 principal components).
+
+    Scores are ranked within each fold before they are pooled: pooling raw scores of different
+    fits would bias the AUC below 0.5 where there is nothing to learn.
+    """
+    from scipy.stats import rankdata
+    from sklearn.decomposition import PCA
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    few = int(min(truth.sum(), (~truth).sum()))
+    if few < 2 * _FOLDS:
+        return metrics.Refused(f"{_FOLDS} folds need {2 * _FOLDS} rows a side, and there are {few}")
+    x = examples.x.flatten(1).cpu().numpy().astype(np.float32) / examples.scale
+    width = min(64, x.shape[1], int(0.8 * len(x)) - 1)
+    model = make_pipeline(
+        PCA(width, random_state=0),
+        StandardScaler(),
+        LogisticRegression(C=0.1, class_weight="balanced", max_iter=1000),
+    )
+    ranks = np.zeros(len(x))
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    for train, test in folds.split(x, truth):
+        scores = model.fit(x[train], truth[train]).decision_function(x[test])
+        ranks[test] = rankdata(scores) / len(test)
+    return metrics.auc(ranks, truth)
+
+
+def _vector(values: object, n: int, what: str) -> NDArray[np.generic]:
+    array = (
+        values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    )
+    if array.shape != (n,):
+        raise BadAnswerError(f"{what} have shape {array.shape}, not ({n},)")
+    return array

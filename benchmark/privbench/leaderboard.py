@@ -1,0 +1,198 @@
+"""Leaderboards: markdown, a pure function of results, the same bytes for the same results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from privbench.errors import BadInputError
+from privbench.metrics import mean_over_seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from privbench.records import Number, Record
+
+GAMES = ("membership", "attributes", "reconstruction")
+
+#: game -> (heading, what to read: part of the record, name of the number)
+COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "membership": (
+        ("AUC", "metrics", "auc"),
+        ("balanced accuracy", "metrics", "balanced_accuracy"),
+        ("TPR at 1 % FPR", "metrics", "tpr_at_fpr_0.01"),
+        ("TPR at 0.1 % FPR", "metrics", "tpr_at_fpr_0.001"),
+        ("null AUC", "controls.null", "auc"),
+        ("blind AUC", "baselines.blind", "auc"),
+    ),
+    "attributes": (
+        ("accuracy", "metrics", "accuracy"),
+        ("balanced accuracy", "metrics", "balanced_accuracy"),
+        ("majority", "baselines.majority", "accuracy"),
+        ("label only", "baselines.label_only", "accuracy"),
+        ("raw pixels", "controls.pixels", "accuracy"),
+        ("untrained encoder", "controls.untrained", "accuracy"),
+    ),
+    "reconstruction": (),
+}
+
+LEGEND = """\
+Numbers are means over seeds; brackets hold 95 % intervals (Student t over seeds, or that of the
+one seed there is). **null AUC** is the same attack on a victim trained in a spare world: it must
+stay around 0.5. **blind AUC** is a classifier on raw inputs that never queries. An attack's failure
+proves nothing. Rows marked ° lie outside what the defense claims to protect. **encoder updates**
+are compared at equal budgets: a schedule that alternates by epoch runs more epochs for that.
+"""
+
+
+@dataclass
+class Row:
+    """One cell over its seeds."""
+
+    key: tuple[str, ...]
+    records: list[Record] = field(default_factory=list)
+
+
+def render(records: Sequence[Record], title: str = "privbench leaderboard") -> str:
+    """Render results as markdown.
+
+    Raises:
+        BadInputError: if results of different presets are mixed.
+    """
+    presets = sorted({record.cell.preset for record in records})
+    if len(presets) > 1:
+        raise BadInputError(
+            f"these results mix presets {', '.join(presets)}: a board never does; "
+            "give each preset its own results folder"
+        )
+    lines = [f"# {title}", ""]
+    for game in GAMES:
+        mine = [r for r in records if r.cell.game == game and r.status == "ok"]
+        if mine:
+            lines += [f"## {game.capitalize()}", "", *_table(game, mine), ""]
+    lines += _troubles(records)
+    lines += [f"Preset: {', '.join(presets)}.", "", *LEGEND.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def headings(game: str) -> list[str]:
+    """Column headings of a game's table."""
+    fixed = ["dataset", "target", "attack"]
+    if game == "membership":
+        fixed.append("phase")
+    fixed += ["defense", "adversary", "seeds"]
+    moving = [heading for heading, _, _ in COLUMNS[game]]
+    return [*fixed, *moving, "test accuracy", "train/test gap", "encoder updates",
+            "queries per sample", "seconds"]  # fmt: skip
+
+
+def cells(game: str, records: Iterable[Record]) -> list[list[str]]:
+    """Rows of a game's table, as text, ordered by what the cells are called."""
+    rows: dict[tuple[str, ...], Row] = {}
+    for record in records:
+        key = _key(record)
+        rows.setdefault(key, Row(key)).records.append(record)
+    ordered = sorted(rows.values(), key=lambda row: _order(row.key))
+    return [_cells(game, row) for row in ordered]
+
+
+def _order(key: tuple[str, ...]) -> tuple[tuple[bool, str], ...]:
+    """By name, with the baseline ``none`` before any defense."""
+    return tuple((part != "none", part) for part in key)
+
+
+def _key(record: Record) -> tuple[str, ...]:
+    cell = record.cell
+    dataset = cell.dataset.label
+    if cell.protocol["name"] != "default":
+        dataset += f" ({cell.protocol['name']})"
+    attack = cell.attack.label
+    if cell.game == "attributes":
+        attack += f" [{', '.join(cell.sensitive)}]"
+    return (dataset, cell.target.label, attack, record.phase, cell.defense, cell.adversary)
+
+
+def _cells(game: str, row: Row) -> list[str]:
+    dataset, target, attack, phase, defense, adversary = row.key
+    records = sorted(row.records, key=lambda record: record.seed)
+    first = records[0]
+    outside = bool(first.cell.protects) and game not in first.cell.protects
+    fixed = [dataset, target, attack]
+    if game == "membership":
+        fixed.append(phase)
+    fixed += [defense + (" °" if outside else ""), adversary, str(len(records))]
+    moving = [
+        summary([_at(record, where).get(name) for record in records])
+        for _, where, name in COLUMNS[game]
+    ]
+    return [
+        *fixed,
+        *moving,
+        _mean(records, lambda r: r.utility.get("test_accuracy")),
+        _mean(records, lambda r: r.utility.get("gap")),
+        _mean(records, lambda r: float(r.updates["encoder"]) if "encoder" in r.updates else None,
+              "{:.0f}"),
+        _mean(records, lambda r: r.cost.queries_per_sample, "{:.0f}"),
+        _mean(records, lambda r: r.cost.seconds_training + r.cost.seconds, "{:.1f}"),
+    ]  # fmt: skip
+
+
+def _at(record: Record, where: str) -> dict[str, Number]:
+    part, _, name = where.partition(".")
+    found: dict[str, Number] = (
+        getattr(record, part) if not name else getattr(record, part).get(name, {})
+    )
+    return found
+
+
+def summary(numbers: Sequence[Number | None]) -> str:
+    """Mean with its interval; ``–`` where it was not measured, ``refused`` where it cannot be."""
+    given = [n for n in numbers if n is not None]
+    if not given:
+        return "–"
+    values = [n.value for n in given if n.value is not None]
+    if len(values) < len(given):
+        return "refused"
+    if len(values) == 1:
+        return f"{values[0]:.3f} [{given[0].low:.3f}, {given[0].high:.3f}]"
+    mean = mean_over_seeds(values)
+    return f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
+
+
+def _mean(
+    records: Sequence[Record], read: Callable[[Record], float | None], form: str = "{:.3f}"
+) -> str:
+    values = [value for value in map(read, records) if value is not None]
+    return form.format(sum(values) / len(values)) if values else "–"
+
+
+def _table(game: str, records: Sequence[Record]) -> list[str]:
+    names = headings(game)
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    return lines + [
+        f"| {' | '.join(_escaped(text) for text in row)} |" for row in cells(game, records)
+    ]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _troubles(records: Sequence[Record]) -> list[str]:
+    """Skipped and failed cells with their reasons, each reason once."""
+    lines: list[str] = []
+    for status in ("skipped", "failed"):
+        grouped: dict[tuple[str, str], list[int]] = {}
+        for record in records:
+            if record.status == status:
+                cell = record.cell
+                what = f"{cell.title} ({cell.adversary})"
+                grouped.setdefault((what, record.reason), []).append(record.seed)
+        if grouped:
+            lines += [f"## {status.capitalize()}", ""]
+            lines += [
+                f"- {what}, seeds {', '.join(map(str, sorted(seeds)))}: {reason}"
+                for (what, reason), seeds in sorted(grouped.items())
+            ]
+            lines.append("")
+    return lines

@@ -1,0 +1,152 @@
+"""What every dataset, target, attack and defense is: a frozen dataclass of hyperparameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import typing
+from abc import ABC
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from privbench.digests import digest, source_digest
+from privbench.errors import BadInputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from privbench.contracts import CellCard
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where a method comes from.
+
+    Attributes:
+        title: of the paper.
+        authors: family names, "and others" allowed.
+        venue: with the year, e.g. "CCS 2021".
+        where: section, algorithm and equations that the code follows.
+    """
+
+    title: str
+    authors: str
+    venue: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        """One line for cards."""
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.authors}: {self.title}. {self.venue}{where}"
+
+
+class Method(ABC):
+    """Base of all plugin objects.
+
+    A subclass is a frozen dataclass whose fields are hyperparameters with the paper's defaults.
+    Ranges are written once, in the annotation (``epochs: Annotated[int, Ge(1)] = 300``), and hold
+    for construction in Python, for YAML and for ``--set`` alike.
+
+    Attributes:
+        name: what the command line calls it; unique among methods of its kind.
+        version: bumped when numbers change.
+        paper: the source.
+        deviations: where and why it differs from the paper; "" if nowhere.
+        presets: preset name -> hyperparameters that it sets.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    paper: ClassVar[Paper | None] = None
+    deviations: ClassVar[str] = ""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def __post_init__(self) -> None:
+        """Check every hyperparameter against its annotation.
+
+        Raises:
+            BadInputError: naming each field that does not fit, what must hold and what was given.
+        """
+        wrong = []
+        for field, adapter in _adapters(type(self)).items():
+            given = getattr(self, field)
+            try:
+                object.__setattr__(self, field, adapter.validate_python(given))
+            except ValidationError as error:
+                first = error.errors()[0]
+                wrong.append(f"{self.name}.{field}: {first['msg'].lower()}, not {given!r}")
+        if wrong:
+            raise BadInputError("; ".join(wrong))
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """Why this method cannot take part in that cell, or None. Pure; becomes a skip's reason."""
+        del cell
+        return None
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Fields and values."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def replace(self, **fields: Any) -> Self:
+        """The same method under other hyperparameters.
+
+        Raises:
+            UnknownNameError: for a field it does not have, with the nearest.
+            BadInputError: for a value out of range.
+        """
+        known = self.hyperparameters()
+        for field in fields:
+            if field not in known:
+                raise UnknownNameError(f"hyperparameter of {self.name}", field, known)
+        return dataclasses.replace(self, **fields)  # type: ignore[type-var]
+
+    def preset(self, name: str) -> Self:
+        """The method as that preset sizes it; itself where it knows no such preset."""
+        return self.replace(**self.presets.get(name, {}))
+
+    @property
+    def label(self) -> str:
+        """Name, with the fields that differ from the defaults: ``talos(schedule=simultaneous)``."""
+        plain = type(self)().hyperparameters()
+        changed = {k: v for k, v in self.hyperparameters().items() if v != plain[k]}
+        inside = ", ".join(f"{k}={v}" for k, v in changed.items())
+        return f"{self.name}({inside})" if inside else self.name
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """All that its numbers depend on: name, version, source code, hyperparameters."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "source": source_digest(type(self)),
+            "fields": self.hyperparameters(),
+        }
+
+    @property
+    def digest(self) -> str:
+        """Digest of ``identity``."""
+        return digest(self.identity)
+
+
+@functools.cache
+def _adapters(cls: type) -> dict[str, TypeAdapter[Any]]:
+    if not dataclasses.is_dataclass(cls):
+        raise TypeError(f"{cls.__name__} must be a frozen dataclass: add @dataclass(frozen=True)")
+    return {f.name: TypeAdapter(_annotation(cls, f.name)) for f in dataclasses.fields(cls)}
+
+
+def _annotation(cls: type, field: str) -> Any:
+    """The field's annotation, evaluated where it was written.
+
+    Not ``typing.get_type_hints``: that evaluates every annotation of every base, so one
+    ``ClassVar`` naming a type-checking import would fail the whole class.
+    """
+    owner = next(base for base in cls.__mro__ if field in base.__dict__.get("__annotations__", {}))
+    annotation = owner.__dict__["__annotations__"][field]
+    if isinstance(annotation, str):
+        names = {**vars(typing), **vars(sys.modules[owner.__module__])}
+        return eval(annotation, names)  # noqa: S307 - the plugin's own source, already running
+    return annotation

@@ -1,0 +1,141 @@
+"""Parts that several networks share: split batch norm, a plain MLP, gradient reversal."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Backbone(nn.Module):
+    """A network that ends in an embedding.
+
+    Attributes:
+        width: d, the number of features: forward maps (n, *shape) to (n, d).
+    """
+
+    width: int
+
+
+class SplitBatchNorm(nn.BatchNorm2d):
+    """Batch norm whose training statistics are those of a part of the batch.
+
+    With `splits` = s, part j holds the rows j, j + s, j + 2s, ...: each part is normalised by its
+    own mean and variance, as if s devices held n/s rows each. MoCo needs this on one device (He et
+    al. 2020, section 3.3, "Shuffling BN"; the CIFAR-10 notebook of the authors has s = 8).
+    Parameters, buffers and state dict are those of `BatchNorm2d`; in eval mode so is the function.
+    In training mode a batch that s does not divide is normalised as a whole.
+
+    Attributes:
+        splits: s, at least 1; with 1 this is `BatchNorm2d`.
+    """
+
+    def __init__(self, num_features: int, splits: int) -> None:
+        """Raise ValueError unless `splits` is positive."""
+        if splits < 1:
+            raise ValueError(f"splits must be at least 1, got {splits}.")
+        super().__init__(num_features)
+        self.splits = splits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x (n, c, h, w) to the same shape.
+
+        The running statistics take one step of momentum towards the mean over the parts of each
+        part's mean and unbiased variance.
+        """
+        s, (n, c, h, w) = self.splits, x.shape
+        if not self.training or s == 1 or n % s:
+            return super().forward(x)
+        mean, var = cast("Tensor", self.running_mean), cast("Tensor", self.running_var)
+        means, variances = mean.repeat(s), var.repeat(s)
+        out = F.batch_norm(
+            x.reshape(n // s, s * c, h, w),  # one channel for each channel of each part
+            means,
+            variances,
+            self.weight.repeat(s),
+            self.bias.repeat(s),
+            training=True,
+            momentum=cast("float", self.momentum),
+            eps=self.eps,
+        )
+        with torch.no_grad():
+            mean.copy_(means.view(s, -1).mean(0))
+            var.copy_(variances.view(s, -1).mean(0))
+            cast("Tensor", self.num_batches_tracked).add_(1)
+        out = out.reshape(n, c, h, w)
+        if x.is_contiguous(memory_format=torch.channels_last):
+            return out.contiguous(memory_format=torch.channels_last)
+        return out
+
+
+def batch_norm(width: int, splits: int) -> nn.BatchNorm2d:
+    """Return `BatchNorm2d(width)`, as a `SplitBatchNorm` where `splits` is not 1."""
+    return nn.BatchNorm2d(width) if splits == 1 else SplitBatchNorm(width, splits)
+
+
+def mlp(widths: Sequence[int], *, final_bias: bool = True) -> nn.Sequential:
+    """Return Linear layers with a ReLU between any two and none after the last.
+
+    A ReLU on the outputs would zero the gradient of every negative logit.
+
+    Args:
+        widths: input width, hidden widths, output width; at least two.
+        final_bias: whether the last Linear has a bias.
+
+    Returns:
+        A network from (n, widths[0]) to (n, widths[-1]), with unbounded outputs.
+
+    Raises:
+        ValueError: if there are fewer than two widths.
+
+    >>> [type(layer).__name__ for layer in mlp([8, 32, 2])]
+    ['Linear', 'ReLU', 'Linear']
+    """
+    pairs = list(pairwise(widths))
+    if not pairs:
+        raise ValueError(f"widths must hold an input and an output width, got {list(widths)}.")
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairs[:-1]:
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    inputs, outputs = pairs[-1]
+    return nn.Sequential(*layers, nn.Linear(inputs, outputs, bias=final_bias))
+
+
+class _Reversal(torch.autograd.Function):
+    generate_vmap_rule = True  # per-example gradients pass through
+
+    @staticmethod
+    def forward(x: Tensor, factor: float) -> Tensor:  # noqa: ARG004  # factor is for backward
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        ctx.factor = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] * -ctx.factor, None
+
+
+def gradient_reversal(x: Tensor, factor: float) -> Tensor:
+    """Return x; the gradient that flows back through it is multiplied by -factor.
+
+    What lies above the reversal descends its loss, what lies below ascends it, `factor` times as
+    fast (Ganin and Lempitsky 2015, section 3; Talos, He and Zhang 2021, eq. 8, with lambda).
+
+    Args:
+        x: any shape.
+        factor: lambda, at least 0; 0 stops the gradient.
+
+    >>> x = torch.tensor([3.0], requires_grad=True)
+    >>> (2 * gradient_reversal(x, 0.5)).backward()
+    >>> x.grad
+    tensor([-1.])
+    """
+    return cast("Tensor", _Reversal.apply(x, factor))

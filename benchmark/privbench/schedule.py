@@ -1,0 +1,275 @@
+"""The grid: from a suite to planned trials, and from trials to results on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from privbench import protocol as protocols
+from privbench.access import Access
+from privbench.contracts import Adversary, CellCard, Defense
+from privbench.errors import BadInputError, UnknownNameError
+from privbench.execute import Cell, Laboratory, Trial
+from privbench.provenance import provenance
+from privbench.records import Record, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from privbench.contracts import Attack, Dataset, Target
+    from privbench.data import Card
+    from privbench.method import Method
+    from privbench.plugins import Registry
+    from privbench.suite import AdversarySpec, Ref, Suite
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A trial, and why it is skipped if it is."""
+
+    trial: Trial
+    skip: str | None = None
+
+
+class Executor(Protocol):
+    """Runs trials somewhere: here, in processes, on a cluster. Order of results is free."""
+
+    def run(self, trials: Sequence[Trial], work: Callable[[Trial], Record]) -> Iterator[Record]:
+        """Yield a record for every trial as it is done."""
+
+
+class Serial:
+    """One after the other, in this process."""
+
+    def run(self, trials: Sequence[Trial], work: Callable[[Trial], Record]) -> Iterator[Record]:
+        """Yield a record for every trial, in order."""
+        return map(work, trials)
+
+
+def plan(suite: Suite, registry: Registry, *, root: Path | None, device: str) -> list[Planned]:
+    """All trials of the grid, each with the reason if it cannot be; nothing is loaded or trained.
+
+    Raises:
+        UnknownNameError: for a name or hyperparameter that there is not.
+        BadInputError: for a value out of range, or if no cell of the grid can run.
+    """
+    resolve = _Resolver(suite, registry)
+    cells = list(resolve.cells(root))
+    resolve.check_settings()
+    planned: list[Planned] = []
+    seen: set[str] = set()
+    for seed in suite.seed_list:
+        for cell in cells:
+            trial = Trial(cell, seed, device)
+            if trial.digest not in seen:  # naive equals adaptive where nothing is defended
+                seen.add(trial.digest)
+                planned.append(Planned(trial, why_not(cell)))
+    if all(p.skip for p in planned):
+        reasons = sorted({p.skip for p in planned if p.skip})
+        raise BadInputError(f"nothing in this grid can run: {'; '.join(reasons)}")
+    return planned
+
+
+def why_not(cell: Cell) -> str | None:
+    """The reason to skip a cell, or None. Pure: reads card, protocol and hyperparameters."""
+    try:
+        cell.protocol.sizes(cell.card)
+    except BadInputError as error:
+        return str(error)
+    card = CellCard(
+        cell.card, cell.protocol, cell.target, cell.defenses, cell.adversary, cell.attack,
+        cell.sensitive, cell.access,
+    )  # fmt: skip
+    for method in (cell.target, *cell.defenses, cell.attack):
+        reason = method.unfit(card)
+        if reason:
+            return reason
+    if cell.attack.game == "attributes" and not cell.sensitive:
+        return f"{cell.attack.name} guesses attributes, and {cell.card.name} has none"
+    missing = cell.attack.needs & ~cell.access
+    if missing:
+        culprit = f"target {cell.target.name}"
+        if cell.attack.needs & ~cell.target.grants == Access.NONE:
+            culprit += f" under {cell.defense}"
+        return f"{cell.attack.name} needs {missing}, which {culprit} does not grant"
+    return None
+
+
+def execute(
+    planned: Sequence[Planned],
+    laboratory: Laboratory,
+    folder: Path,
+    *,
+    executor: Executor | None = None,
+    watch: Callable[[Record, bool], None] | None = None,
+) -> list[Record]:
+    """Run what is not there yet; write each result as it is done.
+
+    Args:
+        planned: from ``plan``.
+        laboratory: that runs trials.
+        folder: of results; ok and skipped ones found there are kept, failed ones run again.
+        executor: where trials run; in this process by default.
+        watch: called with each record and whether it was there before.
+
+    Returns:
+        All records, in the order planned.
+    """
+    records: dict[str, Record] = {}
+    todo: list[Trial] = []
+    for item in planned:
+        old = _kept(item.trial, folder)
+        if old is None and item.skip:
+            old = _skipped(item, laboratory)
+            old.write(folder)
+        if old is None:
+            todo.append(item.trial)
+            continue
+        records[old.trial] = old
+        if watch:
+            watch(old, True)
+    for record in (executor or Serial()).run(todo, laboratory.run):
+        record.write(folder)
+        records[record.trial] = record
+        if watch:
+            watch(record, False)
+    return [records[item.trial.digest] for item in planned]
+
+
+def done(trial: Trial, folder: Path) -> bool:
+    """Whether a result that will be kept is there."""
+    return _kept(trial, folder) is not None
+
+
+def _kept(trial: Trial, folder: Path) -> Record | None:
+    path = folder / f"{trial.digest}.json"
+    if not path.exists():
+        return None
+    try:
+        record = read(path)
+    except BadInputError:
+        return None  # an older schema or a damaged file is run again and overwritten
+    return None if record.status == "failed" else record
+
+
+def _skipped(item: Planned, laboratory: Laboratory) -> Record:
+    trial = item.trial
+    return Record(
+        trial=trial.digest, cell=trial.cell.record(), seed=trial.seed, status="skipped",
+        reason=item.skip or "", phase=trial.cell.protocol.phase,
+        provenance=provenance(laboratory.device),
+    )  # fmt: skip
+
+
+class _Resolver:
+    """Turns names into methods, sized by the preset and the settings."""
+
+    def __init__(self, suite: Suite, registry: Registry) -> None:
+        self.suite = suite
+        self.registry = registry
+        self.used: set[str] = set()
+        self.presets: set[str] = {"quick"}
+
+    def cells(self, root: Path | None) -> Iterator[Cell]:
+        suite = self.suite
+        datasets: list[Dataset] = [self._method("dataset", ref) for ref in suite.datasets]
+        targets: list[Target] = [self._method("target", ref) for ref in suite.targets]
+        stacks = self._stacks()
+        attacks: list[Attack] = [self._method("attack", ref) for ref in suite.attacks]
+        adversaries = [self._adversary(spec) for spec in suite.adversaries]
+        if suite.preset not in self.presets:
+            raise UnknownNameError("preset", suite.preset, self.presets)
+        for dataset in datasets:
+            card = dataset.card(root)
+            sensitive = self._sensitive(card)
+            for named in suite.protocols:
+                protocol = self._protocol(named, dataset)
+                for target in targets:
+                    for stack in stacks:
+                        for attack in attacks:
+                            for adversary in _distinct(adversaries, stack, attack):
+                                yield Cell(
+                                    dataset, protocol, target, stack, adversary, attack,
+                                    sensitive, suite.preset, card,
+                                )  # fmt: skip
+
+    def check_settings(self) -> None:
+        """Settings for a method that the grid does not use are a mistake."""
+        for name in self.suite.set:
+            if name not in self.used:
+                raise UnknownNameError("method in --set", name, self.used)
+
+    def _method(self, kind: str, ref: Ref) -> Any:
+        if isinstance(ref, str):
+            name, fields = ref, dict[str, Any]()
+        elif len(ref) == 1:
+            ((name, fields),) = ref.items()
+        else:
+            raise BadInputError(
+                f"a {kind} is a name, or one name with its hyperparameters, not {ref}"
+            )
+        method: Method = self.registry.get(kind, name)
+        self.used.add(name)
+        self.presets |= set(method.presets)
+        return method.preset(self.suite.preset).replace(
+            **{**self.suite.set.get(name, {}), **fields}
+        )
+
+    def _stacks(self) -> list[tuple[Defense, ...]]:
+        stacks: list[tuple[Defense, ...]] = []
+        if self.suite.baseline or not self.suite.defenses:
+            stacks.append((self._method("defense", "none"),))
+        for ref in self.suite.defenses:
+            names = ref.split("+") if isinstance(ref, str) else [ref]
+            stack = tuple(self._method("defense", name) for name in names)
+            if len({d.name for d in stack}) < len(stack):
+                raise BadInputError(f"defense '{ref}' stacks a method on itself: name it once")
+            if stack not in stacks:
+                stacks.append(stack)
+        return stacks
+
+    def _adversary(self, spec: str | AdversarySpec) -> Adversary:
+        if isinstance(spec, str):
+            return Adversary(adaptive=spec == "adaptive")
+        target = self._method("target", spec.target) if spec.target is not None else None
+        return Adversary(spec.adaptive, target)
+
+    def _protocol(self, named: str | dict[str, Any], dataset: Dataset) -> protocols.Protocol:
+        if isinstance(named, str):
+            return protocols.protocol_named(named, dataset.protocols)
+        try:
+            return TypeAdapter(protocols.Protocol).validate_python(named)
+        except ValidationError as error:
+            wrong = "; ".join(
+                f"{'.'.join(str(p) for p in e['loc'])}: {e['msg'].lower()}" for e in error.errors()
+            )
+            raise BadInputError(f"protocol {named.get('name', '')}: {wrong}") from None
+
+    def _sensitive(self, card: Card) -> tuple[str, ...]:
+        if self.suite.sensitive is None:
+            return card.sensitive
+        for name in self.suite.sensitive:
+            if name not in card.attributes:
+                raise UnknownNameError(f"sensitive attribute of {card.name}", name, card.attributes)
+        return tuple(self.suite.sensitive)
+
+
+def _distinct(
+    adversaries: Iterable[Adversary], stack: tuple[Defense, ...], attack: Attack
+) -> Iterator[Adversary]:
+    """Adversaries that differ in this cell: naive equals adaptive where nothing is defended.
+
+    Without shadows only a release stands between the adversary's own rows and what it sees.
+    """
+    undefended = all(type(d).stages() == frozenset() for d in stack)
+    releases = any("release" in type(d).stages() for d in stack)
+    seen = set()
+    for adversary in adversaries:
+        same = undefended or (attack.shadows.count == 0 and not releases)
+        kept = Adversary(adaptive=True, target=adversary.target) if same else adversary
+        if kept not in seen:
+            seen.add(kept)
+            yield kept

@@ -1,0 +1,131 @@
+"""A suite names a grid: YAML, command line and Python all become this."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from privbench.errors import BadInputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: A method by name, or name -> hyperparameters.
+Ref = str | dict[str, dict[str, Any]]
+
+
+class AdversarySpec(BaseModel):
+    """What the attacker knows, as a suite says it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    adaptive: bool = True
+    target: Ref | None = None
+
+
+class Suite(BaseModel):
+    """A grid of trials.
+
+    Attributes:
+        name: of the board.
+        datasets, targets, defenses, attacks: names, or name -> hyperparameters; a defense may be a
+            stack ("talos+memguard").
+        protocols: names, or protocols written out.
+        adversaries: "adaptive", "naive", or written out with the target of the shadows.
+        seeds: how many, or which.
+        preset: that sizes every method.
+        sensitive: attributes; None for the dataset's own.
+        set: method -> hyperparameters, for all its entries.
+        baseline: whether ``none`` runs beside the defenses that are named.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "run"
+    datasets: list[Ref] = Field(default=["digits"], min_length=1)
+    protocols: list[str | dict[str, Any]] = Field(default=["default"], min_length=1)
+    targets: list[Ref] = Field(default=["simclr"], min_length=1)
+    defenses: list[Ref] = []
+    attacks: list[Ref] = Field(min_length=1)
+    adversaries: list[Literal["adaptive", "naive"] | AdversarySpec] = Field(
+        default=["adaptive"], min_length=1
+    )
+    seeds: int | list[int] = 1
+    preset: str = "quick"
+    sensitive: list[str] | None = None
+    set: dict[str, dict[str, Any]] = {}
+    baseline: bool = True
+
+    @property
+    def seed_list(self) -> list[int]:
+        """The seeds, in order."""
+        return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)
+
+
+def suite_from(values: dict[str, Any], where: str) -> Suite:
+    """Validate.
+
+    Raises:
+        UnknownNameError: for a key that suites do not have.
+        BadInputError: for values that do not fit, all of them in one sentence.
+    """
+    for key in values:
+        if key not in Suite.model_fields:
+            raise UnknownNameError(f"key in {where}", str(key), Suite.model_fields)
+    try:
+        suite = Suite.model_validate(values)
+    except ValidationError as error:
+        wrong = {str(e["loc"][0]): e["msg"].lower() for e in error.errors()}
+        listed = "; ".join(f"{key}: {message}" for key, message in wrong.items())
+        raise BadInputError(f"{where}: {listed}") from None
+    if not suite.seed_list or min(suite.seed_list) < 0:
+        raise BadInputError(f"{where}: seeds must be a count above 0 or a list of seeds from 0")
+    return suite
+
+
+def read_suite(path: Path) -> Suite:
+    """Read a suite from YAML.
+
+    Raises:
+        BadInputError: if it is missing, no YAML, or does not fit, saying where.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"cannot read suite {path}: {error}") from None
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise BadInputError(f"suite {path}{at}: {problem}; mend the YAML there") from None
+    if not isinstance(values, dict):
+        raise BadInputError(f"suite {path} must be a mapping with a key 'attacks'")
+    return suite_from({"name": path.stem, **values}, f"suite {path}")
+
+
+def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
+    """``METHOD.FIELD=VALUE`` -> {method: {field: value}}; values are read as YAML.
+
+    Raises:
+        BadInputError: for a setting of another form.
+
+    >>> parse_settings(["talos.adversarial_factor=5", "simclr.crop=[0.2, 1]"])
+    {'talos': {'adversarial_factor': 5}, 'simclr': {'crop': [0.2, 1]}}
+    """
+    made: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        left, equals, value = setting.partition("=")
+        method, dot, field = left.strip().rpartition(".")
+        if not (equals and dot and method and field):
+            raise BadInputError(
+                f"--set {setting}: write METHOD.FIELD=VALUE, as in talos.adversarial_factor=3"
+            )
+        try:
+            made.setdefault(method, {})[field] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise BadInputError(f"--set {setting}: cannot read the value '{value}'") from None
+    return made

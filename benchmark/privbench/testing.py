@@ -1,0 +1,605 @@
+"""The conformance kit: the same checks for our plugins and for everybody's.
+
+In a plugin package's tests::
+
+    import pytest
+    from privbench.testing import checks
+    from my_package import MyAttack
+
+    @pytest.mark.parametrize("check", checks(MyAttack()), ids=str)
+    def test_conformance(check):
+        check()
+
+The fixtures are tiny and deterministic: ``TinyImages`` (smooth random pictures), a smooth
+memoriser (confidence and view similarity fall with the distance to the nearest member), and a
+revealer (the sensitive attribute stands in the embedding). An attack must beat chance on a planted
+victim and stay at chance on one that saw neither members nor nonmembers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from privbench.access import Access
+from privbench.answers import AttributeQuestion, MembershipQuestion
+from privbench.augmentation import Recipe
+from privbench.context import AttackContext, Shadow, TargetContext, seeded
+from privbench.contracts import (
+    Adversary,
+    Attack,
+    CellCard,
+    Dataset,
+    Defense,
+    MembershipAttack,
+    Target,
+)
+from privbench.data import Card, Examples
+from privbench.digests import digest
+from privbench.errors import BadInputError
+from privbench.games import GAMES
+from privbench.method import Method, Paper
+from privbench.model import Model
+from privbench.oracle import Oracle
+from privbench.protocol import Protocol
+from privbench.split import Split, World, cut
+from privbench.store import Store
+from privbench.victim import Job, Victim, Workshop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from privbench.training import Phase
+
+CPU = torch.device("cpu")
+_ROWS, _SIDE, _CLASSES = 720, 8, 3
+
+
+@dataclass(frozen=True)
+class TinyImages(Dataset):
+    """Smooth random 8×8 pictures: three classes, attribute ``bright`` (above the median)."""
+
+    name: ClassVar[str] = "tiny-images"
+    protocols: ClassVar[Mapping[str, Protocol]] = {
+        "default": Protocol(
+            name="default", members=80, nonmembers=80, reference=40, pool=400, test=80
+        )
+    }
+
+    def card(self, root: Path | None) -> Card:
+        """Describe it."""
+        del root
+        return Card(
+            name=self.name, kind="image", shape=(1, _SIDE, _SIDE), classes=_CLASSES, scale=255,
+            attributes={"bright": 2}, sensitive=("bright",), sources={"all": _ROWS},
+            limits=Recipe(crop=(0.8, 1.0), shift=1, blur=1.0, blur_sigma=(0.1, 0.5)),
+        )  # fmt: skip
+
+    def load(self, root: Path | None) -> Examples:
+        """Draw it, the same each time."""
+        del root
+        generator = torch.Generator().manual_seed(20211115)
+        coarse = torch.rand(_ROWS, 1, 4, 4, generator=generator)
+        x = nn.functional.interpolate(coarse, size=(_SIDE, _SIDE), mode="bilinear")
+        y = torch.randint(_CLASSES, (_ROWS,), generator=generator)
+        ink = x.mean((1, 2, 3))
+        bright = (ink > ink.median()).long()
+        return Examples.of((x * 255).round().byte(), y, {"bright": bright}, scale=255)
+
+
+class _Memory(nn.Module):
+    """Embedding (n, d) that remembers members: closeness, signature of x, label of the nearest."""
+
+    width: int = 17 + _CLASSES
+    members: Tensor
+    labels: Tensor
+    waves: Tensor
+
+    def __init__(self, members: Examples) -> None:
+        super().__init__()
+        self.register_buffer("members", members.x.flatten(1).float() / members.scale)
+        self.register_buffer("labels", nn.functional.one_hot(members.y, _CLASSES).float())
+        generator = torch.Generator().manual_seed(7)
+        waves = torch.randn(self.members.shape[1], 16, generator=generator)
+        self.register_buffer("waves", 6 * waves)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        distance = torch.cdist(flat, self.members)
+        near = (-10 * distance).softmax(1) @ self.labels
+        close = (-(distance.amin(1, keepdim=True) ** 2) / 1.5).exp()
+        signature = (flat @ self.waves).sin() / 4
+        return torch.cat([3 * close, 3 * (1 - close) * signature, close * near], dim=1)
+
+
+class _Read(nn.Module):
+    """Logits (n, k) from the last dimensions of the memory's embedding."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return 6 * h[:, -_CLASSES:]
+
+
+class _Reveal(nn.Module):
+    """Embedding that holds the brightness, among other linear features of x."""
+
+    width: int = 8
+    mix: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        mix = torch.randn(_SIDE * _SIDE, 8, generator=torch.Generator().manual_seed(3)) / 32
+        mix[:, 0] = 1 / 16
+        self.register_buffer("mix", mix)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.flatten(1) - 0.5) @ self.mix
+
+
+class _Scramble(_Reveal):
+    """Embedding that has nothing to do with brightness: signs of high frequencies."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (1e4 * (x.flatten(1) - x.mean((1, 2, 3))[:, None]) @ self.mix).sin()
+
+
+def memoriser(world: World) -> Victim:
+    """A victim that smoothly memorises the members of a world."""
+    card = TinyImages().card(None)
+    trained = Model(card, {"encoder": _Memory(world.members), "classifier": _Read()})
+    trained.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
+    everything = Access.LABELS | Access.POSTERIORS | Access.EMBEDDINGS | Access.GRADIENTS
+    return Victim(card, trained, key=digest(["memory", world.digest()]), grants=everything)
+
+
+def _planted(encoder: nn.Module) -> Victim:
+    card = TinyImages().card(None)
+    trained = Model(card, {"encoder": encoder})
+    trained.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
+    return Victim(card, trained, key=type(encoder).__name__, grants=Access.EMBEDDINGS)
+
+
+@cache
+def tiny_split(seed: int = 0) -> Split:
+    """The kit's split: 80 members, 80 nonmembers, a pool of 400."""
+    data = TinyImages()
+    return cut(data.load(None), data.card(None), data.protocols["default"], seed)
+
+
+def arena(
+    attack: Attack, served: Victim, *, store: Store | None = None, seed: int = 0
+) -> tuple[Oracle, AttackContext]:
+    """An oracle of ``served`` and a context with planted shadows, for that attack."""
+    split, wanted = tiny_split(seed), attack.shadows
+    draw = split.own if wanted.origin == "own" else split.over_candidates
+    shadows = []
+    for index in range(wanted.count):
+        world, others = draw(index)
+        made = memoriser(world)
+        shadows.append(Shadow(world, others, Oracle(made, made.grants, asker="kit"), made.model))
+    access = attack.needs | attack.wants
+    ctx = AttackContext(
+        card=split.card, protocol=split.protocol, sensitive=split.card.sensitive, device=CPU,
+        store=store, seed=seed, scope="kit", shadows=tuple(shadows), auxiliary=split.pool,
+        own=Oracle(served, access, asker=attack.name), data_seed=seed, train=_train,
+    )  # fmt: skip
+    return Oracle(served, access, asker=attack.name), ctx
+
+
+def _train(examples: Examples, target: Target | None) -> Model:
+    """Stands in for training a target: remembers the rows."""
+    del target
+    return memoriser(tiny_split().victim().replace(members=examples)).model
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold for a method; call it, and it raises AssertionError if not."""
+
+    method: Method
+    name: str
+    run: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Run the check."""
+        self.run()
+
+    def __str__(self) -> str:
+        """Method and what is checked."""
+        return f"{self.method.name}: {self.name}"
+
+
+def checks(method: Method, *, root: Path | None = None) -> list[Check]:
+    """All checks for a method, by what it is.
+
+    Args:
+        method: an instance with default hyperparameters.
+        root: of data, for datasets that read files.
+    """
+    table: list[tuple[str, Callable[..., None]]] = [
+        ("is frozen, printable and cloned by its fields", _is_frozen),
+        ("says what it is", _is_described),
+        ("refuses unknown hyperparameters", _refuses),
+    ]
+    if isinstance(method, Dataset):
+        table += [
+            ("card agrees with the data", partial(_card_agrees, root=root)),
+            ("loads the same rows each time", partial(_loads_alike, root=root)),
+            ("default protocol fits", partial(_protocol_fits, root=root)),
+        ]
+    if isinstance(method, Target):
+        table += [
+            ("shapes", _target_shapes),
+            ("training is deterministic and blind to the global generator", _target_trains),
+        ]
+    if isinstance(method, Defense):
+        table += [
+            ("never widens access", _never_widens),
+            ("untouched phases stay the same objects", _keeps_phases),
+            ("defended training is deterministic, and release is row-wise", _defends),
+        ]
+    if isinstance(method, Attack):
+        table += [
+            ("answers well-formed, from declared access only", _answers),
+            ("is deterministic and blind to the global generator", _deterministic),
+            ("a permuted question gives a permuted answer", _equivariant),
+            ("leaves its inputs as they were", _inputs_untouched),
+            ("beats chance on a planted victim", _beats_chance),
+            ("stays at chance on a null victim", _null_chance),
+        ]
+    return [Check(method, name, partial(check, method)) for name, check in table]
+
+
+# ---- every method --------------------------------------------------------------------------------
+
+
+def _is_frozen(method: Method) -> None:
+    decorated: bool = dataclasses.is_dataclass(type(method))
+    assert decorated, "decorate it with @dataclass(frozen=True)"
+    again = type(method)(**method.hyperparameters())
+    assert again == method, "equal fields must make equal methods"
+    assert hash(again) == hash(method)
+    assert again.digest == method.digest
+    for name in [*method.hyperparameters(), "anything"]:
+        try:
+            setattr(method, name, 0)
+        except dataclasses.FrozenInstanceError:
+            continue
+        raise AssertionError(f"{name} can be set: use @dataclass(frozen=True)")
+
+
+def _is_described(method: Method) -> None:
+    allowed = set("abcdefghijklmnopqrstuvwxyz0123456789-")
+    assert method.name, "it needs a name"
+    assert set(method.name) <= allowed, f"'{method.name}' is no kebab-case name"
+    assert type(method).__dict__.get("__doc__"), "the class needs a docstring"
+    assert not type(method).__doc__.startswith(f"{type(method).__name__}("), "write a docstring"  # type: ignore[union-attr]
+    assert method.version >= 1
+    assert method.paper is None or isinstance(method.paper, Paper)
+    assert isinstance(method.deviations, str)
+    assert type(method)().label == method.name, "every hyperparameter needs a default"
+
+
+def _refuses(method: Method) -> None:
+    try:
+        method.replace(no_such_hyperparameter=1)
+    except BadInputError:
+        return
+    raise AssertionError("an unknown hyperparameter was taken")
+
+
+# ---- datasets ------------------------------------------------------------------------------------
+
+
+def _card_agrees(data: Dataset, *, root: Path | None) -> None:
+    card, rows = data.card(root), data.load(root)
+    assert card.name == data.name
+    assert tuple(rows.x.shape) == (card.rows, *card.shape)
+    assert rows.scale == card.scale
+    assert rows.x.device.type == "cpu"
+    assert torch.bincount(rows.source, minlength=len(card.sources)).tolist() == list(
+        card.sources.values()
+    )
+    if card.classes is not None:
+        assert int(rows.y.max()) == card.classes - 1
+        assert int(rows.y.min()) >= -1
+    assert set(rows.attributes) == set(card.attributes)
+    assert set(card.sensitive) <= set(card.attributes)
+    for name, values in card.attributes.items():
+        assert int(rows.attributes[name].max()) < values
+        assert int(rows.attributes[name].min()) >= -1
+    x = rows.x[:64].float() / card.scale
+    assert float(x.min()) >= 0
+    assert float(x.max()) <= 1
+
+
+def _loads_alike(data: Dataset, *, root: Path | None) -> None:
+    first, second = data.load(root), data.load(root)
+    names = tuple(first.attributes)
+    assert first.digest(attributes=names) == second.digest(attributes=names)
+
+
+def _protocol_fits(data: Dataset, *, root: Path | None) -> None:
+    card, protocol = data.card(root), data.protocols["default"]
+    parts = cut(data.load(root), card, protocol, 0)
+    seen = [part.index for part in (parts.candidates, parts.pool, parts.reference, parts.public)]
+    together = torch.cat(seen)
+    assert len(set(together.tolist())) == len(together), "parts of the split overlap"
+
+
+# ---- targets -------------------------------------------------------------------------------------
+
+
+def _small(method: Any) -> Any:
+    """The method with few epochs, where it counts them."""
+    fields = {n: v for n, v in method.hyperparameters().items() if isinstance(v, int)}
+    few = {name: min(value, 3) for name, value in fields.items() if name.endswith("epochs")}
+    return method.replace(**few)
+
+
+def _job(target: Target, defenses: tuple[Defense, ...] = ()) -> Job:
+    split = tiny_split()
+    return Job(split.card, split.protocol, split.victim(), target, defenses, split.card.sensitive)
+
+
+def _workshop(tmp: str) -> Workshop:
+    from pathlib import Path
+
+    return Workshop(Store(Path(tmp)), CPU)
+
+
+def _made(target: Target, defenses: tuple[Defense, ...] = (), noise: int = 0) -> Victim:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as tmp, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(noise)  # noqa: TID251 - to see that nothing depends on it
+        return _workshop(tmp).victim(_job(target, defenses))
+
+
+def _fits(method: Method, target: Target, defenses: tuple[Defense, ...] = ()) -> bool:
+    """Whether the method takes part in the kit's cell."""
+    split = tiny_split()
+    card = CellCard(
+        split.card, split.protocol, target, defenses, Adversary(), _Anything(),
+        split.card.sensitive, target.grants,
+    )  # fmt: skip
+    return method.unfit(card) is None
+
+
+@dataclass(frozen=True)
+class _Anything(MembershipAttack):
+    """An attack that only fills its place in a cell."""
+
+    name: ClassVar[str] = "anything"
+    needs: ClassVar[Access] = Access.NONE
+
+    def answer(self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext) -> Any:
+        raise NotImplementedError
+
+
+def _target_shapes(target: Target) -> None:
+    split = tiny_split()
+    if not _fits(target, target):
+        return
+    ctx = TargetContext(
+        card=split.card, protocol=split.protocol, sensitive=(), device=CPU, store=None, seed=0,
+        scope="kit",
+    )  # fmt: skip
+    model = seeded(partial(target.build, split.card, ctx), 0).eval()
+    h = model.encode(split.pool.x[:5])
+    assert h.ndim == 2
+    assert len(h) == 5
+    assert model["encoder"].width == h.shape[1], "encoder.width must be the embedding's width"
+    if "classifier" in model:
+        assert model.logits(h).shape == (5, split.card.classes)
+    phases = target.phases(model, split.victim(), ctx)
+    names = [phase.name for phase in phases]
+    assert len(set(names)) == len(names), "phases must have different names"
+    for phase in phases:
+        assert not isinstance(phase.rows, str) or phase.rows in split.victim().parts
+
+
+def _target_trains(target: Target) -> None:
+    if not _fits(target, target):
+        return
+    small = _small(target)
+    before = tiny_split().candidates.x.clone()
+    first, second = _made(small, noise=1), _made(small, noise=2)
+    x = tiny_split().pool.x[:40]
+    assert torch.equal(first.embeddings(x), second.embeddings(x)), "training is not deterministic"
+    assert torch.equal(before, tiny_split().candidates.x), "training changed its data"
+    assert not any(module.training for module in first.model.modules())
+    assert first.key == second.key
+
+
+# ---- defenses ------------------------------------------------------------------------------------
+
+
+def _never_widens(defense: Defense) -> None:
+    kinds = list(Access)
+    for n in range(len(kinds) + 1):
+        for chosen in itertools.combinations(kinds, n):
+            granted = Access.NONE
+            for kind in chosen:
+                granted |= kind
+            assert defense.access(granted) & ~granted == Access.NONE, f"it widens {granted}"
+
+
+def _keeps_phases(defense: Defense) -> None:
+    phases, after = _phases(defense)
+    if "phases" not in defense.stages():
+        assert all(a is b for a, b in zip(phases, after, strict=True))
+    for phase in after:
+        assert phase in phases or phase.name
+
+
+def _phases(defense: Defense) -> tuple[list[Phase], list[Phase]]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as tmp:
+        making = _workshop(tmp)._begin(_job(TinyTarget()))  # noqa: SLF001 - the kit is the core's
+        workshop = _workshop(tmp)
+        ctx = workshop._defense_context(_job(TinyTarget()), defense)  # noqa: SLF001
+        after = defense.on_phases(making.phases, making.model, making.world, ctx)
+        return making.phases, list(after)
+
+
+def _defends(defense: Defense) -> None:
+    target = TinyTarget()
+    if not _fits(defense, target, (defense,)):
+        return
+    small = _small(defense)
+    first, second = _made(target, (small,), noise=1), _made(target, (small,), noise=2)
+    x = tiny_split().pool.x[:40]
+    assert torch.equal(first.embeddings(x), second.embeddings(x)), "it is not deterministic"
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    if not any(release.fresh for release in first.releases):
+        moved = first.log_posteriors(x[order])
+        assert torch.allclose(moved, first.log_posteriors(x)[order], atol=1e-5), (
+            "released values depend on what is asked beside them"
+        )
+    assert first.grants & ~target.grants == Access.NONE
+
+
+@dataclass(frozen=True)
+class TinyTarget(Target):
+    """A linear encoder and classifier, trained for three epochs: for checks of defenses."""
+
+    name: ClassVar[str] = "tiny-target"
+    grants: ClassVar[Access] = (
+        Access.LABELS | Access.POSTERIORS | Access.EMBEDDINGS | Access.GRADIENTS | Access.WEIGHTS
+    )
+
+    def build(self, card: Card, ctx: TargetContext) -> Model:
+        """64 -> 8 -> k."""
+        del ctx
+        encoder = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(card.shape)), 8), nn.Tanh())
+        encoder.width = 8  # type: ignore[assignment]
+        return Model(card, {"encoder": encoder, "classifier": nn.Linear(8, card.classes or 2)})
+
+    def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
+        """One supervised phase."""
+        from privbench.training import BatchSpec, Optimizer, Outputs, Phase, Step
+
+        del model, world, ctx
+
+        def forward(model: Model, batch: Any) -> Outputs:
+            h = model.encode(batch.x)
+            return Outputs(h=h, logits=lambda: model.logits(h))
+
+        def loss(out: Outputs, batch: Any, clock: Any) -> Tensor:
+            del clock
+            return nn.functional.cross_entropy(out.logits, batch.y)
+
+        spec = Optimizer("adam", 1e-2)
+        return [
+            Phase(
+                name="encoder", rows="members", forward=forward,
+                steps={"train": Step(loss, trains=("encoder", "classifier"))}, epochs=3,
+                batch=BatchSpec(40), optimizers={"encoder": spec, "classifier": spec},
+            )
+        ]  # fmt: skip
+
+
+# ---- attacks -------------------------------------------------------------------------------------
+
+
+def _victims(attack: Attack) -> tuple[Victim, Victim]:
+    """A planted victim, and one on which there is nothing to find."""
+    split = tiny_split()
+    if attack.game == "membership":
+        return memoriser(split.victim()), memoriser(split.null())
+    return _planted(_Reveal()), _planted(_Scramble())
+
+
+def _play(attack: Attack, served: Victim, order: Tensor | None = None) -> tuple[Any, Any]:
+    """Question and answer, with the question's rows in the order given."""
+    split, game = tiny_split(), GAMES[attack.game]
+    question, _ = game.pose(split, served, asks=None, sensitive=split.card.sensitive)
+    if order is not None and isinstance(question, MembershipQuestion):
+        question = MembershipQuestion(question.examples.select(order), question.phase)
+    elif order is not None and isinstance(question, AttributeQuestion):
+        question = AttributeQuestion(question.embeddings[order], question.values)
+    oracle, ctx = arena(attack, served)
+    return question, attack.answer(oracle, question, ctx)
+
+
+def _numbers(answer: Any) -> Tensor:
+    """Scores or probabilities of an answer, one row per row asked."""
+    if hasattr(answer, "scores"):
+        return torch.as_tensor(answer.scores).double()
+    if hasattr(answer, "probabilities"):
+        return torch.cat([p.double() for p in answer.probabilities.values()], dim=1)
+    return answer.x.double().flatten(1)  # type: ignore[no-any-return]
+
+
+def _answers(attack: Attack) -> None:
+    question, answer = _play(attack, _victims(attack)[0])
+    numbers = _numbers(answer)
+    assert numbers.isfinite().all(), "the answer is not finite"
+    n = len(question.examples if isinstance(question, MembershipQuestion) else question.embeddings)
+    assert len(numbers) == n, f"{n} rows were asked about and {len(numbers)} answered"
+    split = tiny_split()
+    metrics = GAMES[attack.game].score(
+        answer, GAMES[attack.game].pose(split, _victims(attack)[0], asks=None,
+                                        sensitive=split.card.sensitive)[1],
+    )  # fmt: skip
+    assert GAMES[attack.game].headline in metrics
+
+
+def _deterministic(attack: Attack) -> None:
+    served = _victims(attack)[0]
+    outcomes = []
+    for noise in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(noise)  # noqa: TID251 - to see that nothing depends on it
+            np.random.seed(noise)  # noqa: NPY002, TID251
+            outcomes.append(_numbers(_play(attack, served)[1]))
+    assert torch.equal(*outcomes), "it draws from a global generator"
+
+
+def _equivariant(attack: Attack) -> None:
+    served = _victims(attack)[0]
+    _, plain = _play(attack, served)
+    numbers = _numbers(plain)
+    order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(5))
+    _, moved = _play(attack, served, order)
+    assert torch.allclose(_numbers(moved), numbers[order], rtol=1e-4, atol=1e-4), (
+        "key random numbers by row (ctx.uniform, ctx.views), not by position"
+    )
+
+
+def _inputs_untouched(attack: Attack) -> None:
+    split = tiny_split()
+    before = split.candidates.x.clone(), split.pool.x.clone()
+    _play(attack, _victims(attack)[0])
+    assert torch.equal(before[0], split.candidates.x)
+    assert torch.equal(before[1], split.pool.x)
+
+
+def _headline(attack: Attack, served: Victim) -> Any:
+    split, game = tiny_split(), GAMES[attack.game]
+    _, truth = game.pose(split, served, asks=None, sensitive=split.card.sensitive)
+    return game.score(_play(attack, served)[1], truth)[game.headline]
+
+
+def _beats_chance(attack: Attack) -> None:
+    found = _headline(attack, _victims(attack)[0])
+    floor = 0.6 if attack.game == "membership" else 0.75
+    assert found.value > floor, f"only {found.value:.3f} on a planted victim: is the sign right?"
+
+
+def _null_chance(attack: Attack) -> None:
+    found = _headline(attack, _victims(attack)[1])
+    assert found.low - 0.05 <= 0.5 <= found.high + 0.05, (
+        f"{found.value:.3f} where there is nothing to find: the truth leaks into the attack"
+    )

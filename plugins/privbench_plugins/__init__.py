@@ -1,0 +1,1 @@
+"""In-tree plugins: one file, one method family, one entry point."""

@@ -1,0 +1,176 @@
+"""Small classifiers for attacks: training and answers, as pure functions of tensors.
+
+Everything stays on the device of the tensors; whatever is random comes from the generator that is
+handed in. Networks end in logits, without an activation: several reference codes have a ReLU
+there, which stops the gradient of every negative logit.
+
+One network may hold g independent classifiers side by side (one per class, or one per fold):
+``stacked_mlp`` builds it and ``fit(..., rows=...)`` trains all of them at once, each on its own
+rows as if it were alone.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+#: Rows per forward pass of ``logits``.
+ROWS = 4096
+
+
+def fit(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    lr: float,
+    batch: int,
+    generator: torch.Generator,
+    epochs: int = 0,
+    steps: int = 0,
+    optimizer: Literal["adam", "sgd"] = "adam",
+    weight_decay: float = 0.0,
+    clip: float | None = None,
+    rows: Tensor | None = None,
+) -> nn.Module:
+    """Train by mean cross-entropy on mini-batches, in place; the last state counts.
+
+    Args:
+        network: (b, ...) -> logits (b, k); with ``rows`` (g, b, ...) -> (g, b, k).
+        x: (n, ...) features.
+        y: (n,) int64 classes.
+        lr: learning rate of Adam (betas .9, .999) or of plain SGD (no momentum).
+        batch: rows per update; the last batch of an epoch may be smaller.
+        generator: on the device of x; shuffles each epoch and seeds dropout.
+        epochs: passes over the rows.
+        steps: updates at least: more epochs where the rows are few, the last one cut short.
+        optimizer: which.
+        weight_decay: L2 penalty, added to the gradient.
+        clip: largest norm of the gradient of all parameters together; None clips nothing.
+        rows: (g, w) int64 positions in x, those that each of g classifiers side by side trains
+            on (see ``rows_by``). Their losses add up, so each is trained as if alone.
+
+    Returns:
+        The network, in eval mode.
+    """
+    index = torch.arange(len(x), device=x.device) if rows is None else rows
+    updates = max(epochs * -(-index.shape[-1] // batch), steps)
+    parameters = list(network.parameters())
+    make = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
+    descent = make(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+    stacked = 1 if rows is None else len(rows)
+    network.train()
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        # Dropout knows only the global generators: seeded here, put back afterwards.
+        torch.manual_seed(_seed(generator))  # noqa: TID251
+        for chosen in _batches(index, batch, updates, generator):
+            logits = network(x[chosen])
+            loss = F.cross_entropy(logits.flatten(0, -2), y[chosen].flatten()) * stacked
+            descent.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if clip is not None:
+                nn.utils.clip_grad_norm_(parameters, clip)
+            descent.step()
+    return network.eval()
+
+
+def logits(network: nn.Module, x: Tensor) -> Tensor:
+    """Logits (n, k) float64 of x (n, ...) by a trained network, without gradients."""
+    with torch.no_grad():
+        return torch.cat([network(part).double() for part in torch.split(x, ROWS)])
+
+
+def stacked_logits(network: nn.Module, x: Tensor) -> Tensor:
+    """Logits (g, n, k) float64 that each of g classifiers side by side gives all of x (n, d)."""
+    with torch.no_grad():
+        return torch.cat(
+            [network(part.unsqueeze(0)).double() for part in torch.split(x, ROWS)], dim=1
+        )
+
+
+def log_odds(two: Tensor) -> Tensor:
+    """Log-odds (...) of class 1, from logits (..., 2): the order of P(1), but without ties at 1.
+
+    >>> log_odds(torch.tensor([[0.0, 50.0], [0.0, 60.0]])).tolist()
+    [50.0, 60.0]
+    """
+    return two[..., 1] - two[..., 0]
+
+
+def rows_by(groups: Tensor) -> Tensor:
+    """Positions of each group's rows; smaller groups repeat theirs up to the largest's size.
+
+    Args:
+        groups: (n,) int64 in 0..g-1, each value at least once.
+
+    Returns:
+        (g, w) int64.
+
+    >>> rows_by(torch.tensor([0, 1, 0, 0])).tolist()
+    [[0, 2, 3], [1, 1, 1]]
+    """
+    order = groups.argsort(stable=True)
+    sizes = groups.bincount()
+    start = sizes.cumsum(0) - sizes
+    slot = torch.arange(int(sizes.max()), device=groups.device)
+    return order[start[:, None] + slot % sizes[:, None]]
+
+
+class StackedLinear(nn.Module):
+    """g linear layers side by side: (g, b, inputs) -> (g, b, outputs).
+
+    An input (1, b, inputs) goes to all of them.
+    """
+
+    def __init__(self, groups: int, inputs: int, outputs: int) -> None:
+        """Draw the initial weights as ``nn.Linear`` does, from U(-1, 1) / sqrt(inputs)."""
+        super().__init__()
+        bound = inputs**-0.5
+        self.weight = nn.Parameter(torch.empty(groups, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(groups, 1, outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map each group's rows by its own layer."""
+        return torch.matmul(x, self.weight) + self.bias
+
+
+def stacked_mlp(
+    groups: int, widths: Sequence[int], activation: Callable[[], nn.Module] = nn.ReLU
+) -> nn.Sequential:
+    """Build g networks side by side, with the activation between layers and none after the last.
+
+    Args:
+        groups: g.
+        widths: input width, hidden widths, output width; two for softmax regression.
+        activation: makes the module between two layers.
+
+    >>> stacked_mlp(3, [4, 2])(torch.zeros(3, 5, 4)).shape
+    torch.Size([3, 5, 2])
+    """
+    layers = [(StackedLinear(groups, i, o), activation()) for i, o in pairwise(widths)]
+    return nn.Sequential(*list(chain(*layers))[:-1])
+
+
+def _batches(
+    index: Tensor, batch: int, updates: int, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """So many batches of positions, (b,) or (g, b), shuffled anew in every epoch."""
+    done = 0
+    while done < updates:
+        keys = torch.rand(index.shape, generator=generator, device=index.device)
+        shuffled = index.gather(-1, keys.argsort(dim=-1, stable=True))
+        parts = torch.split(shuffled, batch, -1)[: updates - done]
+        yield from parts
+        done += len(parts)
+
+
+def _seed(generator: torch.Generator) -> int:
+    drawn = torch.randint(2**62, (), generator=generator, device=generator.device)
+    return int(drawn)

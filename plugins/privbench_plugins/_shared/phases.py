@@ -1,0 +1,82 @@
+"""Phases that several targets share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch.nn import functional as F
+
+from privbench import Batch, BatchSpec, Optimizer, Outputs, Phase, Recipe, Step, as_float, augment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from privbench import Card, Clock, Model, Protocol
+
+BackboneName = Literal["auto", "mlp", "convnet", "resnet18", "resnet18-stock"]
+
+
+def chosen_backbone(name: BackboneName, card: Card) -> str:
+    """``auto`` is an MLP for tables and images up to 8×8, else a small convolutional network."""
+    if name != "auto":
+        return name
+    return "mlp" if card.kind != "image" or card.shape[-1] <= 8 else "convnet"  # noqa: PLR2004
+
+
+def unfit_backbone(name: BackboneName, card: Card) -> str | None:
+    """Why that backbone cannot read those data, or None."""
+    if card.kind != "image" and name not in ("auto", "mlp"):
+        return f"backbone {name} reads images, and {card.name} has {card.kind} columns"
+    return None
+
+
+def encoder_phases(protocol: Protocol) -> Iterator[tuple[str, str]]:
+    """Name and rows of each encoder phase; the last is called ``encoder``."""
+    *earlier, last = protocol.encoder
+    for part in earlier:
+        yield f"pretrain-{part}", part
+    yield "encoder", last
+
+
+def views(recipe: Recipe, card: Card, n: int) -> Callable[[Batch, Callable[[int], Tensor]], Batch]:
+    """A ``prepare`` that makes n augmented views of each row, one view after the other.
+
+    The recipe is narrowed to what the dataset says keeps label and attributes.
+    """
+    recipe = recipe.within(card.limits or Recipe())
+
+    def prepare(batch: Batch, uniforms: Callable[[int], Tensor]) -> Batch:
+        x = as_float(batch.x, card.scale)
+        made = [augment(x, recipe, uniforms(recipe.uniforms)) for _ in range(n)]
+        return Batch(torch.cat(made), batch.y, batch.attributes, batch.rows, views=n)
+
+    return prepare
+
+
+def cross_entropy(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
+    """Mean cross-entropy of the logits, in nats; y may be (n,) classes or (n, k) soft labels."""
+    del clock
+    return F.cross_entropy(out.logits.float(), batch.y)
+
+
+def linear_classifier(
+    rows: str, *, epochs: int, lr: float, weight_decay: float, batch: int
+) -> Phase:
+    """Train the classifier on embeddings of the frozen encoder, with Adam."""
+
+    def forward(model: Model, batch: Batch) -> Outputs:
+        return Outputs(h=batch.x, logits=lambda: model.logits(batch.x))
+
+    return Phase(
+        name="classifier",
+        rows=rows,
+        reads="embeddings",
+        forward=forward,
+        steps={"train": Step(cross_entropy, trains=("classifier",))},
+        epochs=epochs,
+        batch=BatchSpec(batch),
+        optimizers={"classifier": Optimizer("adam", lr, weight_decay)},
+    )

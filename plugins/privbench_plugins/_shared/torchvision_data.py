@@ -1,0 +1,64 @@
+"""Datasets that torchvision reads: it knows the addresses, the checksums and the formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from platformdirs import user_data_dir
+
+from privbench import BadInputError, Examples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from privbench import Card
+
+
+def train_then_test(
+    made_by: Callable[..., Any],
+    card: Card,
+    root: Path | None,
+    *,
+    folder: str,
+    images: Callable[[Any], Tensor],
+) -> Examples:
+    """Load the train rows, then the test rows, each in file order; download them if missing.
+
+    Args:
+        made_by: torchvision's class, called with a root, ``train`` and ``download``.
+        card: of the dataset; ``sources`` must be train and test, in that order.
+        root: where ``folder`` is, or is downloaded to; None for the user's data folder.
+        folder: what torchvision looks for under the root.
+        images: what that class holds -> (n, c, h, w) uint8.
+
+    Raises:
+        BadInputError: if the files are neither there and whole nor downloadable.
+    """
+    home = Path(user_data_dir("privbench")) if root is None else root
+    found = (home / folder).is_dir()
+    try:
+        halves = [made_by(home, train=True, download=True), made_by(home, train=False)]
+    except Exception as error:  # whatever network, archives and files may raise
+        state = "is incomplete or damaged in" if found else "is not in"
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BadInputError(
+            f"{card.name}: {folder} {state} {home} and downloading it failed ({why}); set "
+            "--data-root or PRIVBENCH_DATA to the folder that holds it"
+        ) from error
+    rows = [len(half) for half in halves]
+    if rows != list(card.sources.values()):
+        raise BadInputError(
+            f"{card.name}: {folder} in {home} holds {rows[0]} train and {rows[1]} test rows "
+            f"where {' and '.join(map(str, card.sources.values()))} were published; remove it to "
+            "download it again"
+        )
+    return Examples.of(
+        torch.cat([images(half) for half in halves]),
+        torch.cat([torch.as_tensor(half.targets) for half in halves]),
+        scale=card.scale,
+        source=torch.arange(len(rows)).repeat_interleave(torch.tensor(rows)),
+    )

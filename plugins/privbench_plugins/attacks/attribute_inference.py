@@ -1,0 +1,357 @@
+"""Attribute inference: a classifier of embeddings guesses an attribute nobody trained for.
+
+Song, Shmatikov: Overlearning Reveals Sensitive Attributes. ICLR 2020; as in He, Zhang: Quantifying
+and Mitigating Privacy Risks of Contrastive Learning. CCS 2021, section 4.
+
+The adversary sees the released embeddings of the victims' rows (not the rows), may ask for the
+embeddings of auxiliary rows of its own, and knows the attribute of those. Steps:
+
+1. Embeddings of the auxiliary rows, by the served victim itself.
+2. A classifier from embedding to attribute, one per attribute.
+3. Its distribution for each embedding asked about.
+
+Two strengths: ``attribute-inference`` is trained well; ``attribute-inference-paper`` is the
+attacker of the Talos paper. A defense that lowers only the second has fooled an under-trained
+attacker: read them side by side.
+
+Deviations: see each class. What to expect: read accuracy against the majority, raw-pixel and
+untrained-encoder baselines, since much of what an embedding tells was never learned. On a few
+hundred auxiliary rows the paper's attacker stays near the majority where the other reaches .8
+(``digits``, slant).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge, Gt, Le, MinLen
+from torch.nn import functional as F
+
+from privbench import AttributeAttack, Attributes, BadInputError, Paper, hookimpl, mlp
+from privbench_plugins._shared.classifiers import (
+    ROWS,
+    fit,
+    logits,
+    rows_by,
+    stacked_logits,
+    stacked_mlp,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor
+
+    from privbench import (
+        Attack,
+        AttackContext,
+        AttributeQuestion,
+        CellCard,
+        Examples,
+        Oracle,
+    )
+
+    Guess = tuple[Tensor, Mapping[str, float | str]]
+    Proposals = Iterator[tuple[str, Tensor]]
+
+
+#: Of the cross-validation.
+FOLDS = 4
+
+
+@dataclass(frozen=True)
+class Known:
+    """Auxiliary embeddings and what stands behind them.
+
+    Attributes:
+        name: of the attribute.
+        x: (n, d) float32 embeddings.
+        s: (n,) int64 values of the attribute, none missing.
+        values: how many there may be.
+    """
+
+    name: str
+    x: Tensor
+    s: Tensor
+    values: int
+
+    def select(self, rows: Tensor) -> Known:
+        """Rows by position."""
+        return replace(self, x=self.x[rows], s=self.s[rows])
+
+
+@dataclass(frozen=True)
+class _AttributeInference(AttributeAttack):
+    """What both strengths share: auxiliary embeddings, one classifier per attribute.
+
+    Attributes:
+        share: part of the auxiliary rows that the adversary has, in (0, 1]; the paper sweeps .1
+            to .9. A smaller share is a subset of a larger one.
+    """
+
+    share: Annotated[float, Gt(0), Le(1)] = 1.0
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be something to guess."""
+        if not cell.sensitive:
+            return f"{self.name} guesses a sensitive attribute, and the cell names none"
+        missing = [name for name in cell.sensitive if name not in cell.card.attributes]
+        if missing:
+            have = ", ".join(cell.card.attributes) or "none"
+            return f"{cell.card.name} has no attribute '{missing[0]}' to guess (it has: {have})"
+        return None
+
+    def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
+        """Give a distribution (n, values) per attribute, learned from auxiliary embeddings."""
+        del oracle  # the victim answers the adversary's rows through ctx.own
+        rows = _share(ctx.auxiliary, self.share, ctx)
+        x = ctx.own.embeddings(rows)
+        guesses: dict[str, Tensor] = {}
+        notes: dict[str, float | str] = {}
+        for name, values in question.values.items():
+            s = _known(rows, name, ctx).to(x.device)
+            known = Known(name, x[s >= 0], s[s >= 0], values)
+            guess, said = self._guess(known, question.embeddings.to(x.device), ctx)
+            guesses[name] = guess.to(question.embeddings.device)
+            notes |= {f"{name}: {key}": value for key, value in said.items()}
+        return Attributes(guesses, notes)
+
+    @abstractmethod
+    def _guess(self, known: Known, asked: Tensor, ctx: AttackContext) -> Guess:
+        """Probabilities (m, values) float64 for embeddings ``asked`` (m, d), and notes."""
+
+
+@dataclass(frozen=True)
+class AttributeInference(_AttributeInference):
+    """A well trained attacker: the best of several kinds of classifier.
+
+    Embeddings are standardised by mean and deviation of the auxiliary rows. Candidates are logistic
+    regression, a network with two hidden layers trained by Adam and stopped early, and nearest
+    neighbours. Four-fold cross-validation over the auxiliary rows (stratified by the attribute, so
+    that each row is held out once) picks the one with the best accuracy, which is what the game
+    measures; log loss, under which an over-confident network loses to a worse one, breaks ties.
+    The winner is trained again on all auxiliary rows.
+
+    Attributes:
+        penalties: inverse strengths C of the L2 penalty of logistic regression.
+        neighbours: numbers of nearest neighbours, in Euclidean distance.
+        updates: numbers of updates of the network at which it may stop; Adam starts
+            afresh at each.
+        hidden: neurons of each of its hidden layers.
+        batch: rows per update.
+        lr: Adam's.
+        weight_decay: L2 penalty of the network.
+    """
+
+    name: ClassVar[str] = "attribute-inference"
+    paper: ClassVar[Paper] = Paper(
+        "Overlearning Reveals Sensitive Attributes", "Song, Shmatikov", "ICLR 2020",
+        "inference from a representation",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "The paper trains one network; here several kinds of classifier compete on held-out "
+        "auxiliary rows, on standardised embeddings. No de-censoring (the paper's second attack)."
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"updates": (300, 1000, 3000, 10000)}
+    }
+
+    penalties: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] = (0.001, 0.01, 0.1, 1.0)
+    neighbours: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 5, 15, 45)
+    updates: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (100, 300, 1000)
+    hidden: Annotated[int, Ge(1)] = 128
+    batch: Annotated[int, Ge(1)] = 128
+    lr: Annotated[float, Gt(0)] = 1e-3
+    weight_decay: Annotated[float, Ge(0)] = 1e-4
+
+    def _guess(self, known: Known, asked: Tensor, ctx: AttackContext) -> Guess:
+        if len(known.s) < 2 * FOLDS or (known.s == known.s[0]).all():
+            return prior(known.s, known.values).expand(len(asked), -1), {"model": "majority"}
+        x, asked = standardised(known.x, asked)
+        known = replace(known, x=x)
+        fold = folds(known.s)
+        every = torch.arange(len(x), device=x.device)
+        kinds = (self._logistic, self._neighbours, self._network)
+        tried = {
+            (label, kind): guess[fold, every]  # of each row, by the model that has not seen it
+            for kind in kinds
+            for label, guess in kind(known, training_rows(fold), x, ctx)
+        }
+        label, kind = max(tried, key=lambda which: _quality(tried[which], known.s))
+        again = kind(known, every[None], asked, ctx)
+        (guess,) = next(guess for name, guess in again if name == label)
+        accuracy, _ = _quality(tried[label, kind], known.s)
+        return guess, {"model": label, "held-out accuracy": accuracy}
+
+    # Kinds of classifier. Each trains g models, on the rows (g, w) of ``known``, and yields for
+    # every setting its label and the probabilities (g, m, values) float64 of the m embeddings.
+
+    def _logistic(self, known: Known, rows: Tensor, asked: Tensor, ctx: AttackContext) -> Proposals:
+        del ctx
+        for c in self.penalties:
+            guesses = [_logistic(known.select(r), asked, c) for r in rows]
+            yield f"logistic regression, C={c:g}", torch.stack(guesses)
+
+    def _neighbours(
+        self, known: Known, rows: Tensor, asked: Tensor, ctx: AttackContext
+    ) -> Proposals:
+        del ctx
+        k_most = max(self.neighbours)
+        near = torch.stack([r[_nearest(known.x[r], asked, k_most)] for r in rows])
+        votes = F.one_hot(known.s, known.values)[near].cumsum(2)
+        for k in self.neighbours:
+            kept = min(k, votes.shape[2])
+            yield (
+                f"{k} nearest neighbours",
+                (votes[:, :, kept - 1].double() + 1) / (kept + known.values),
+            )
+
+    def _network(self, known: Known, rows: Tensor, asked: Tensor, ctx: AttackContext) -> Proposals:
+        widths = [known.x.shape[1], self.hidden, self.hidden, known.values]
+        network = ctx.init(partial(stacked_mlp, len(rows), widths), "network", known.name)
+        generator = ctx.generator("batches", known.name)
+        done = 0
+        for updates in sorted(self.updates):
+            fit(
+                network, known.x, known.s, steps=updates - done, batch=self.batch, lr=self.lr,
+                weight_decay=self.weight_decay, rows=rows, generator=generator,
+            )  # fmt: skip
+            done = updates
+            yield f"network, {updates} updates", stacked_logits(network, asked).softmax(-1)
+
+
+@dataclass(frozen=True)
+class AttributeInferencePaper(_AttributeInference):
+    """The attacker of the Talos paper: a small network, plain SGD, embeddings as they come.
+
+    Attributes:
+        depth: linear layers; the paper has 3 and sweeps 3 to 6.
+        hidden: neurons of each hidden layer.
+        epochs: passes over the auxiliary rows.
+        batch: rows per update.
+        lr: of SGD without momentum.
+    """
+
+    name: ClassVar[str] = "attribute-inference-paper"
+    paper: ClassVar[Paper] = Paper(
+        "Quantifying and Mitigating Privacy Risks of Contrastive Learning", "He, Zhang",
+        "CCS 2021", "section 4",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "No ReLU on the logits and three linear layers, as the text says (the authors' code has a "
+        "ReLU there, and four). Batch 512 and no momentum are from the code. The auxiliary rows "
+        "are not what the victim trained on."
+    )
+
+    depth: Annotated[int, Ge(1)] = 3
+    hidden: Annotated[int, Ge(1)] = 128
+    epochs: Annotated[int, Ge(1)] = 100
+    batch: Annotated[int, Ge(1)] = 512
+    lr: Annotated[float, Gt(0)] = 0.01
+
+    def _guess(self, known: Known, asked: Tensor, ctx: AttackContext) -> Guess:
+        widths = [known.x.shape[1], *[self.hidden] * (self.depth - 1), known.values]
+        network = fit(
+            ctx.init(partial(mlp, widths), "network", known.name), known.x, known.s,
+            epochs=self.epochs, batch=self.batch, lr=self.lr, optimizer="sgd",
+            generator=ctx.generator("batches", known.name),
+        )  # fmt: skip
+        return logits(network, asked).softmax(-1), {}
+
+
+def prior(s: Tensor, values: int) -> Tensor:
+    """Shares (values,) float64 of each value among s (n,), each counted once more than it occurs.
+
+    >>> prior(torch.tensor([1, 1]), 2).tolist()
+    [0.25, 0.75]
+    """
+    counts = s.bincount(minlength=values).double() + 1
+    return counts / counts.sum()
+
+
+def standardised(x: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+    """Both less the mean of x, over its deviation; a constant dimension is only shifted.
+
+    >>> x, asked = standardised(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([[2.0, 6.0]]))
+    >>> x.tolist(), asked.tolist()
+    ([[-1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0]])
+    """
+    centre, spread = x.mean(0), x.std(0, correction=0)
+    spread = torch.where(spread > 1e-6 * x.abs().amax(0), spread, 1)
+    return (x - centre) / spread, (asked - centre) / spread
+
+
+def folds(s: Tensor) -> Tensor:
+    """Fold 0..3 of each row (n,): every value is dealt out evenly, in the order of the rows.
+
+    >>> folds(torch.tensor([0, 0, 1, 0, 1, 0])).tolist()
+    [0, 1, 0, 2, 1, 3]
+    """
+    fold = torch.empty_like(s)
+    fold[s.argsort(stable=True)] = torch.arange(len(s), device=s.device) % FOLDS
+    return fold
+
+
+def training_rows(fold: Tensor) -> Tensor:
+    """Rows (4, w) outside each fold; the sets' sizes are evened out by repeating a row or two."""
+    outside = fold != torch.arange(FOLDS, device=fold.device)[:, None]
+    which, row = outside.nonzero(as_tuple=True)
+    return row[rows_by(which)]
+
+
+def _share(rows: Examples, share: float, ctx: AttackContext) -> Examples:
+    """That share of the rows, in an order of their own that depends on their content only."""
+    order = ctx.uniform(rows, 1, "share").squeeze(1).argsort(stable=True)
+    return rows.select(order[: math.ceil(share * len(rows))])
+
+
+def _known(rows: Examples, name: str, ctx: AttackContext) -> Tensor:
+    if name not in rows.attributes or not (rows.attributes[name] >= 0).any():
+        raise BadInputError(
+            f"no auxiliary row of '{ctx.card.name}' has the attribute '{name}': "
+            "name another with --sensitive"
+        )
+    return rows.attributes[name]
+
+
+def _quality(guess: Tensor, s: Tensor) -> tuple[float, float]:
+    """Accuracy, then minus the log loss, both better when higher."""
+    right = guess.gather(1, s[:, None]).clamp_min(1e-12).log().mean()
+    return float((guess.argmax(1) == s).double().mean()), float(right)
+
+
+def _logistic(known: Known, asked: Tensor, c: float) -> Tensor:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    seen = known.s.bincount(minlength=known.values) > 0
+    if int(seen.sum()) == 1:
+        return prior(known.s, known.values).expand(len(asked), -1)
+    model = LogisticRegression(C=c, max_iter=1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # held-out rows judge it all the same
+        model.fit(known.x.double().cpu().numpy(), known.s.cpu().numpy())
+    found = torch.from_numpy(model.predict_proba(asked.double().cpu().numpy()))
+    guess = torch.zeros(len(asked), known.values, dtype=torch.float64, device=asked.device)
+    guess[:, seen] = found.to(asked.device)
+    return guess
+
+
+def _nearest(x: Tensor, asked: Tensor, k: int) -> Tensor:
+    """Positions (m, k) of the nearest rows of x, nearest first; fewer where x has fewer."""
+    parts = [
+        torch.cdist(p, x).topk(min(k, len(x)), largest=False) for p in torch.split(asked, ROWS)
+    ]
+    return torch.cat([part.indices for part in parts])
+
+
+@hookimpl
+def privbench_attacks() -> list[Attack]:
+    """Offer both strengths."""
+    return [AttributeInference(), AttributeInferencePaper()]

@@ -1,0 +1,179 @@
+"""Shokri: a classifier per class tells a model's answers to members from those to strangers.
+
+Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against Machine Learning Models.
+IEEE S&P 2017, section V.
+
+The adversary sees the posteriors of the rows asked about, knows their true labels, and owns k
+shadow models: the victim's recipe on rows of its own. Steps:
+
+1. Ask every shadow for the posteriors of its members ("in") and of as many nonmembers ("out").
+2. Partition these records by the *true* class of the row (not the predicted one).
+3. Train one binary classifier per class on the posterior vector.
+4. Ask the victim once per row; the classifier of the row's true class says how likely it is "in".
+
+Classes of which the shadows hold no member or no nonmember, and rows without a label, go to one
+more classifier, trained on the records of all classes.
+
+Deviations: see the class. What to expect: the more the victim overfits, the better, far better on
+a ``supervised`` victim with few members than on a contrastive one; 0.5 on a victim that answers
+members and strangers alike. Each shadow costs a full training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge, Gt
+from torch import nn
+
+from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
+from privbench_plugins._shared.classifiers import (
+    fit,
+    log_odds,
+    rows_by,
+    stacked_logits,
+    stacked_mlp,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from privbench import Attack, AttackContext, CellCard, MembershipQuestion, Oracle, Shadow
+
+
+@dataclass(frozen=True)
+class Shokri(MembershipAttack):
+    """One attack model per true class, trained on the answers of k shadow models.
+
+    Attributes:
+        k: shadow models, each a full training; the paper has 10 to 100.
+        hidden: tanh neurons of an attack model's hidden layer; 0 makes it a softmax regression,
+            the authors' default (50 is their other choice).
+        epochs: passes over the records.
+        batch: records per update of each attack model.
+        lr: Adam's.
+        weight_decay: L2 penalty.
+        steps: updates at least, so that a small shadow set does not leave attack models untrained.
+    """
+
+    name: ClassVar[str] = "shokri"
+    needs: ClassVar[Access] = Access.POSTERIORS
+    paper: ClassVar[Paper] = Paper(
+        "Membership Inference Attacks Against Machine Learning Models",
+        "Shokri, Stronati, Song, Shmatikov", "IEEE S&P 2017", "section V",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "k = 4 by default, since every shadow is a full training (`paper`: 10, the default of the "
+        "authors' code). Shadows come in pairs that swap members and nonmembers. At least 1,000 "
+        "updates: 50 epochs of the few records per class of a small dataset would be some dozens. "
+        "A classifier over all classes stands in where a class has records of one side only."
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"k": 10}}
+
+    k: Annotated[int, Ge(1)] = 4
+    hidden: Annotated[int, Ge(0)] = 0
+    epochs: Annotated[int, Ge(1)] = 50
+    batch: Annotated[int, Ge(1)] = 100
+    lr: Annotated[float, Gt(0)] = 0.01
+    weight_decay: Annotated[float, Ge(0)] = 1e-6
+    steps: Annotated[int, Ge(0)] = 1000
+
+    @property
+    def shadows(self) -> Shadows:
+        """As many as ``k`` says, in worlds of the adversary's own."""
+        return Shadows(self.k)
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be classes to have posteriors of."""
+        if cell.card.classes is None:
+            return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
+        return None
+
+    def answer(
+        self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
+    ) -> Membership:
+        """Score (n,) by the log-odds of "in" that the classifier of the true class gives."""
+        known = records(ctx.shadows)
+        asked = oracle.posteriors(question.examples).float()
+        slot = slots(known.y, known.inside, asked.shape[1])
+        chosen = slot[question.examples.y.to(asked.device)]
+        own = slot[known.y] > 0
+        odds = asked.new_zeros(int(slot.max()) + 1, len(asked), dtype=torch.float64)
+        if (chosen == 0).any():
+            odds[:1] = self._odds(known, torch.zeros_like(known.y), asked, ctx, "all")
+        if own.any():
+            mine = known.select(own)
+            odds[1:] = self._odds(mine, slot[mine.y] - 1, asked, ctx, "class")
+        scores = odds.gather(0, chosen[None]).squeeze(0)
+        return Membership(scores, scores >= 0, {"attack models": float(len(odds) - 1)})
+
+    def _odds(
+        self, known: Records, groups: Tensor, asked: Tensor, ctx: AttackContext, purpose: str
+    ) -> Tensor:
+        """Log-odds (g, n) of "in" for all rows asked about, by one classifier per group."""
+        rows = rows_by(groups)
+        widths = [asked.shape[1], *([self.hidden] if self.hidden else []), 2]
+        network = ctx.init(partial(stacked_mlp, len(rows), widths, nn.Tanh), purpose)
+        fit(
+            network, known.x, known.inside, epochs=self.epochs, steps=self.steps,
+            batch=self.batch, lr=self.lr, weight_decay=self.weight_decay, rows=rows,
+            generator=ctx.generator("batches", purpose),
+        )  # fmt: skip
+        return log_odds(stacked_logits(network, asked))
+
+
+@dataclass(frozen=True)
+class Records:
+    """What shadows answer about rows whose membership is known.
+
+    Attributes:
+        x: (n, k) float32 posteriors.
+        y: (n,) int64 true classes, -1 where unknown.
+        inside: (n,) int64, 1 for members.
+    """
+
+    x: Tensor
+    y: Tensor
+    inside: Tensor
+
+    def select(self, rows: Tensor) -> Records:
+        """Records by mask."""
+        return Records(self.x[rows], self.y[rows], self.inside[rows])
+
+
+def records(shadows: Sequence[Shadow]) -> Records:
+    """Ask every shadow about its members and its nonmembers."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for shadow in shadows:
+        for rows, inside in ((shadow.world.members, 1), (shadow.nonmembers, 0)):
+            x = shadow.oracle.posteriors(rows).float()
+            y = rows.y.to(x.device)
+            parts.append((x, y, torch.full_like(y, inside)))
+    return Records(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def slots(y: Tensor, inside: Tensor, classes: int) -> Tensor:
+    """Which classifier a row goes to, by its class: 0 is the one of all classes.
+
+    Returns:
+        (classes + 1,) int64; the last entry, which y = -1 picks, is 0.
+
+    >>> slots(torch.tensor([0, 2, 2, -1, -1]), torch.tensor([1, 0, 1, 0, 1]), 3).tolist()
+    [0, 0, 1, 0]
+    """
+    known = y >= 0
+    count = torch.zeros(2, classes + 1, dtype=torch.int64, device=y.device)
+    count.index_put_((inside[known], y[known]), torch.ones_like(y[known]), accumulate=True)
+    both = (count > 0).all(0)
+    return both.cumsum(0) * both
+
+
+@hookimpl
+def privbench_attacks() -> list[Attack]:
+    """Offer the attack."""
+    return [Shokri()]

@@ -1,0 +1,22 @@
+"""No defense: the baseline that every table has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from privbench import Defense, hookimpl
+
+
+@dataclass(frozen=True)
+class NoDefense(Defense):
+    """Changes nothing, at any stage."""
+
+    name: ClassVar[str] = "none"
+    protects: ClassVar[tuple[str, ...]] = ()
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the baseline."""
+    return [NoDefense()]

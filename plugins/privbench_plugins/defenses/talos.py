@@ -1,0 +1,173 @@
+"""Talos: an encoder trained against an adversary that reads sensitive attributes from it.
+
+He, Zhang: Quantifying and Mitigating Privacy Risks of Contrastive Learning. CCS 2021, section 5.1,
+equations 7 and 8, algorithm 1; and its first version, arXiv:2102.04140v1.
+
+The adversarial classifier C reads the encoder's output h of every augmented view (not the
+projection) and learns the attribute; the encoder learns its own loss minus ``adversarial_factor``
+times C's, through gradient reversal. The projection head gets no adversarial gradient, since C
+branches off before it. The classification stage is unchanged.
+
+Schedules:
+- ``alternating`` (CCS, algorithm 1): odd epochs, counted from 1, update only C; even epochs update
+  encoder and head. An odd epoch leaves encoder, head and batch-norm statistics untouched.
+- ``simultaneous`` (arXiv v1): C, head and encoder in every batch.
+
+Equal budget: alternating by epoch would halve the encoder's updates, so the phase runs twice as
+many epochs, and ``none`` and ``talos`` are compared at equal encoder updates.
+
+Deviations: see the class. What to expect: an under-trained attacker is fooled more than a well
+trained one; that is why the board shows both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Gt
+from torch.nn import functional as F
+
+from privbench import (
+    Batch,
+    Defense,
+    Optimizer,
+    Outputs,
+    Paper,
+    Phase,
+    Step,
+    gradient_reversal,
+    hookimpl,
+    mlp,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from privbench import CellCard, Clock, DefenseContext, Model, World
+
+
+@dataclass(frozen=True)
+class Talos(Defense):
+    """Adversarial training of the encoder against attribute inference.
+
+    Attributes:
+        adversarial_factor: λ of equation 8; documented sweep 0..10 (CCS: 2 or 3 nearly best).
+        schedule: ``alternating`` by epoch (CCS) or ``simultaneous`` (arXiv v1).
+        hidden: neurons of each of C's two hidden layers.
+        lr: of C, with Adam.
+        weight_decay: of C.
+    """
+
+    name: ClassVar[str] = "talos"
+    protects: ClassVar[tuple[str, ...]] = ("attributes",)
+    uses_attributes: ClassVar[bool] = True
+    paper: ClassVar[Paper] = Paper(
+        "Quantifying and Mitigating Privacy Risks of Contrastive Learning", "He, Zhang",
+        "CCS 2021", "section 5.1, equations 7-8, algorithm 1",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "The alternating schedule runs twice the epochs, so that the encoder gets as many updates "
+        "as without the defense; no ReLU on C's logits (the authors' code has one); several "
+        "sensitive attributes add up, one C each; rows whose attribute is missing do not count."
+    )
+
+    adversarial_factor: Annotated[float, Ge(0)] = 3.0
+    schedule: Literal["alternating", "simultaneous"] = "alternating"
+    hidden: Annotated[int, Ge(1)] = 64
+    lr: Annotated[float, Gt(0)] = 3e-4
+    weight_decay: Annotated[float, Ge(0)] = 1e-4
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be something to censor."""
+        missing = [name for name in cell.sensitive if name not in cell.card.attributes]
+        if not cell.sensitive or missing:
+            return f"talos censors a sensitive attribute, and {cell.card.name} has none to censor"
+        return None
+
+    def on_phases(
+        self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
+    ) -> Sequence[Phase]:
+        """Edit the last phase that trains the encoder."""
+        del world
+        at = max(i for i, phase in enumerate(phases) if phase.trains("encoder"))
+        edited = list(phases)
+        edited[at] = self._censored(phases[at], model, ctx)
+        return edited
+
+    def _censored(self, phase: Phase, model: Model, ctx: DefenseContext) -> Phase:
+        width = int(model["encoder"].width)  # type: ignore[arg-type]
+        names = {f"adversary-{name}": name for name in ctx.sensitive}
+        for part, name in names.items():
+            values = ctx.card.attributes[name]
+            ctx.module(model, part, lambda v=values: mlp([width, self.hidden, self.hidden, v]))  # type: ignore[misc]
+
+        def guess(h: Tensor, batch: Batch) -> Tensor:
+            """Equation 7: cross-entropy of C on all views, summed over attributes."""
+            views = len(h) // len(batch.y)
+            losses = [
+                _known_cross_entropy(model[part](h), batch.attributes[name].repeat(views))
+                for part, name in names.items()
+            ]
+            return sum(losses[1:], losses[0])
+
+        (base,) = phase.steps.values()
+        spec = Optimizer("adam", self.lr, self.weight_decay)
+        phase = replace(
+            phase,
+            optimizers={**phase.optimizers, **dict.fromkeys(names, spec)},
+            reads_attributes=tuple(ctx.sensitive),
+        )
+        if self.schedule == "simultaneous":
+            step = replace(
+                base,
+                loss=lambda out, batch, clock: (
+                    base.loss(out, batch, clock)
+                    + guess(gradient_reversal(out.h, self.adversarial_factor), batch)
+                ),
+                trains=(*base.trains, *names),
+            )
+            return replace(phase, steps={"train": step})
+        ctx.note(schedule="alternating by epoch, epochs doubled: equal encoder updates")
+        censor = Step(lambda out, batch, _: guess(out.h.detach(), batch), trains=tuple(names))
+        encode = replace(base, loss=self._against(base, guess))
+        return replace(
+            phase,
+            steps={"censor": censor, "encode": encode},
+            schedule=lambda epoch, _: "censor" if epoch % 2 else "encode",
+            epochs=2 * phase.epochs,
+        )
+
+    def _against(self, base: Step, guess: _Guess) -> _Loss:
+        """Equation 8: the phase's own loss minus λ times what C loses."""
+
+        def loss(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
+            return base.loss(out, batch, clock) - self.adversarial_factor * guess(out.h, batch)
+
+        return loss
+
+
+def _known_cross_entropy(logits: Tensor, values: Tensor) -> Tensor:
+    """Mean cross-entropy over rows whose value is known (not -1), in nats; 0 if none is.
+
+    >>> import torch
+    >>> float(_known_cross_entropy(torch.zeros(2, 2), torch.tensor([-1, -1])))
+    0.0
+    """
+    total = F.cross_entropy(logits.float(), values, ignore_index=-1, reduction="sum")
+    return total / (values >= 0).sum().clamp_min(1)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Guess = Callable[[Tensor, Batch], Tensor]
+    _Loss = Callable[[Outputs, Batch, Clock], Tensor]
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the defense."""
+    return [Talos()]

@@ -1,0 +1,265 @@
+"""MoCo v1: contrast a query against a queue of keys from a slowly moving encoder.
+
+He, Fan, Wu, Xie, Girshick: Momentum Contrast for Unsupervised Visual Representation Learning.
+CVPR 2020, section 3, equations 1 and 2, algorithm 1. Values are those of the authors' CIFAR-10
+notebook, which EncoderMI uses (temperature .1, queue 4,096, momentum .99, SGD .06, one linear
+head, eight-way split batch norm), not the ImageNet ones.
+
+Steps: move the key encoder towards the query encoder; embed the query view with gradients and the
+key view without; InfoNCE of the positive pair against the queue; push the new keys. Afterwards a
+linear classifier learns on the frozen query encoder.
+
+Deviations: see the class. What to expect: with 10,000 members and 1,600 epochs EncoderMI reaches
+about 91 % accuracy in its paper; short runs sit near 50 %.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import nn
+from torch.nn import functional as F
+
+from privbench import (
+    Batch,
+    BatchSpec,
+    Model,
+    Optimizer,
+    Outputs,
+    Paper,
+    Phase,
+    Recipe,
+    Step,
+    Target,
+    backbone,
+    hookimpl,
+)
+from privbench_plugins._shared.phases import (
+    BackboneName,
+    chosen_backbone,
+    encoder_phases,
+    linear_classifier,
+    unfit_backbone,
+    views,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from privbench import Card, CellCard, Clock, TargetContext, World
+
+
+COLAB_VIEWS = Recipe(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
+
+
+class Queue(nn.Module):
+    """The last keys, (size, p), unit length; starts as random directions."""
+
+    keys: Tensor
+    at: Tensor
+
+    def __init__(self, size: int, width: int) -> None:
+        """Fill with random unit vectors."""
+        super().__init__()
+        self.register_buffer("keys", F.normalize(torch.randn(size, width), dim=1))
+        self.register_buffer("at", torch.zeros((), dtype=torch.long))
+
+    def push(self, keys: Tensor) -> None:
+        """Overwrite the oldest with ``keys`` (n, p); a batch need not divide the size."""
+        size = len(self.keys)
+        keys = keys[-size:].to(self.keys.dtype)
+        where = (self.at + torch.arange(len(keys), device=keys.device)) % size
+        self.keys[where] = keys
+        self.at.copy_((self.at + len(keys)) % size)
+
+
+@dataclass(frozen=True)
+class MoCo(Target):
+    """MoCo v1 pre-training, then a linear classifier on the frozen query encoder.
+
+    Attributes:
+        backbone: of both encoders; ``auto`` follows the data (an MLP up to 8×8, else a convnet).
+        epochs: passes of the contrastive phase (EncoderMI: 1,600).
+        batch: rows per step; a smaller last batch is left out.
+        temperature: of InfoNCE.
+        queue: number of negatives.
+        momentum: of the key encoder's moving average.
+        splits: batch norm sees the batch in this many parts, as on so many devices.
+        lr: SGD's, falling to zero along a half cosine, epoch by epoch.
+        weight_decay: L2 penalty.
+        projection: width of the linear head.
+        augmentation: of both views, narrowed to what the dataset allows.
+        classifier_epochs: passes of the linear classifier.
+        classifier_lr: Adam's.
+        classifier_weight_decay: likewise.
+    """
+
+    name: ClassVar[str] = "moco"
+    contrastive: ClassVar[bool] = True
+    paper: ClassVar[Paper] = Paper(
+        "Momentum Contrast for Unsupervised Visual Representation Learning",
+        "He, Fan, Wu, Xie, Girshick", "CVPR 2020", "section 3, algorithm 1; CIFAR-10 notebook",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "Shuffling batch norm takes one fixed interleaving of the (already random) batch instead "
+        "of a fresh permutation, so that every part of the key batch holds equally many rows of "
+        "each part of the query batch; jitter operations come in fixed order."
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"backbone": "resnet18", "epochs": 1600, "queue": 4096, "splits": 8, "lr": 0.06},
+    }
+
+    backbone: BackboneName = "auto"
+    epochs: Annotated[int, Ge(0)] = 1000
+    batch: Annotated[int, Ge(2)] = 512
+    temperature: Annotated[float, Gt(0)] = 0.1
+    queue: Annotated[int, Ge(1)] = 256
+    momentum: Annotated[float, Ge(0), Le(1)] = 0.99
+    splits: Annotated[int, Ge(1)] = 1
+    lr: Annotated[float, Gt(0)] = 0.06
+    weight_decay: Annotated[float, Ge(0)] = 5e-4
+    projection: Annotated[int, Ge(1)] = 128
+    augmentation: Recipe = COLAB_VIEWS
+    classifier_epochs: Annotated[int, Ge(1)] = 100
+    classifier_lr: Annotated[float, Gt(0)] = 1e-2
+    classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """Views need images."""
+        if cell.card.kind != "image":
+            return f"moco needs augmentable images, and {cell.card.name} is {cell.card.kind}"
+        return unfit_backbone(self.backbone, cell.card)
+
+    def build(self, card: Card, ctx: TargetContext) -> Model:
+        """Query encoder and head, their slow copies, the queue, and a linear classifier."""
+        del ctx
+        encoder = backbone(chosen_backbone(self.backbone, card), card.shape, splits=self.splits)
+        head = nn.Linear(encoder.width, self.projection)
+        parts: dict[str, nn.Module] = {
+            "encoder": encoder,
+            "head": head,
+            "key_encoder": copy.deepcopy(encoder),
+            "key_head": copy.deepcopy(head),
+            "queue": Queue(self.queue, self.projection),
+        }
+        if card.classes is not None:
+            parts["classifier"] = nn.Linear(encoder.width, card.classes)
+        return Model(card, parts)
+
+    def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
+        """Contrastive phases on what the protocol shows the encoder, then the classifier."""
+        del world
+        spec = Optimizer(
+            "sgd", self.lr, self.weight_decay, momentum=0.9, schedule="cosine", per="epoch"
+        )
+        step = Step(
+            self._loss,
+            trains=("encoder", "head"),
+            live=("key_encoder", "key_head", "queue"),
+            before=self._follow,
+            after=lambda model, out: _queue(model).push(out.k),
+        )
+        made = [
+            Phase(
+                name=name,
+                rows=rows,
+                prepare=views(self.augmentation, ctx.card, 2),
+                forward=self._forward,
+                steps={"train": step},
+                epochs=self.epochs,
+                batch=BatchSpec(self.batch, drop_last=True),
+                optimizers={"encoder": spec, "head": spec},
+                per_example=False,
+                reads_labels=False,
+            )
+            for name, rows in encoder_phases(ctx.protocol)
+        ]
+        if "classifier" in model:
+            made.append(
+                linear_classifier(
+                    ctx.protocol.classifier, epochs=self.classifier_epochs,
+                    lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
+                )
+            )  # fmt: skip
+        return made
+
+    def _follow(self, model: Model, clock: Clock) -> None:
+        """Equation 2: key parameters move towards the query's. Batch-norm buffers are their own."""
+        del clock
+        for fast, slow in (("encoder", "key_encoder"), ("head", "key_head")):
+            with torch.no_grad():
+                torch._foreach_lerp_(
+                    list(model[slow].parameters()),
+                    list(model[fast].parameters()),
+                    1.0 - self.momentum,
+                )
+
+    def _forward(self, model: Model, batch: Batch) -> Outputs:
+        """h (n, d) of the query views; z, k (n, p) unit projections; negatives (size, p)."""
+        n = len(batch.y)
+        query, key = batch.x[:n], batch.x[n:]
+        h = model.encode(query)
+
+        def keys() -> Tensor:
+            with torch.no_grad():
+                order = _interleaved(n, self.splits, key.device)
+                out = model["key_encoder"](model.inputs(key[order]))
+                projected = F.normalize(model["key_head"](out).float(), dim=1)
+                return torch.empty_like(projected).index_copy_(0, order, projected)
+
+        return Outputs(
+            h=h,
+            z=lambda: F.normalize(model["head"](h).float(), dim=1),
+            k=keys,
+            negatives=_queue(model).keys.clone,
+        )
+
+    def _loss(self, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
+        del batch, clock
+        return info_nce(out.z, out.k, out.negatives, self.temperature)
+
+
+def _queue(model: Model) -> Queue:
+    queue = model["queue"]
+    assert isinstance(queue, Queue)  # noqa: S101 - for the type checker
+    return queue
+
+
+def _interleaved(n: int, splits: int, device: torch.device) -> Tensor:
+    """An order in which each part of the key batch meets all parts of the query batch.
+
+    >>> _interleaved(4, 2, torch.device("cpu")).tolist()
+    [0, 2, 1, 3]
+    """
+    order = torch.arange(n, device=device)
+    return order if splits == 1 or n % splits else order.view(-1, splits).T.reshape(-1)
+
+
+def info_nce(z: Tensor, keys: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    """Equation 1, mean over queries, in nats.
+
+    Args:
+        z: (n, p) unit query projections.
+        keys: (n, p) unit projections of the matching key views.
+        negatives: (size, p) unit projections in the queue.
+        temperature: above 0.
+
+    >>> one = torch.tensor([[1.0, 0.0]])
+    >>> round(float(info_nce(one, one, -one, 1.0)), 4)  # -log(e / (e + 1/e))
+    0.1269
+    """
+    positive = (z * keys).sum(1, keepdim=True)
+    logits = torch.cat([positive, z @ negatives.T], dim=1) / temperature
+    return F.cross_entropy(logits, torch.zeros(len(z), dtype=torch.long, device=z.device))
+
+
+@hookimpl
+def privbench_targets() -> list[Target]:
+    """Offer the target."""
+    return [MoCo()]

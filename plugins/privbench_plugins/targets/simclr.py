@@ -1,0 +1,217 @@
+"""SimCLR: an encoder that tells two views of one image from views of all others.
+
+Chen, Kornblith, Norouzi, Hinton: A Simple Framework for Contrastive Learning of Visual
+Representations. ICML 2020, section 2, equation 1 and algorithm 1. The linear classifier on the
+frozen encoder is that of Talos (CCS 2021, section 3.3).
+
+Steps: two augmented views per row; encoder, then a projection head that only training uses;
+NT-Xent over all 2N views; then the encoder is frozen and one linear layer learns the task on
+embeddings of plain rows.
+
+Presets: ``quick`` (the default) is sized for a CPU and for leaking: small sets, many epochs.
+``paper`` are the values of the public CIFAR-10 code that EncoderMI's SimCLR follows (batch 512,
+Adam 1e-3, weight decay 1e-6, temperature .5, ResNet-18 with CIFAR stem). ``talos`` are those of
+Talos (temperature .07, Adam 3e-4, weight decay 1e-4, stock ResNet-18, blur and vertical flip).
+
+Deviations: see the class. What to expect: on ``digits`` with 100 members the encoder memorises
+its members (``encodermi-t`` well above 0.5) while the linear classifier hardly does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge, Gt
+from torch import nn
+from torch.nn import functional as F
+
+from privbench import (
+    Batch,
+    BatchSpec,
+    Model,
+    Optimizer,
+    Outputs,
+    Paper,
+    Phase,
+    Recipe,
+    Step,
+    Target,
+    backbone,
+    hookimpl,
+    mlp,
+)
+from privbench_plugins._shared.phases import (
+    BackboneName,
+    chosen_backbone,
+    encoder_phases,
+    linear_classifier,
+    unfit_backbone,
+    views,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from privbench import Card, CellCard, Clock, TargetContext, World
+
+CIFAR_VIEWS = Recipe(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
+QUICK_VIEWS = Recipe(
+    crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2, blur=0.5,
+    blur_sigma=(0.1, 1.0),
+)  # fmt: skip
+TALOS_VIEWS = Recipe(
+    crop=(0.08, 1.0), flip=0.5, vflip=0.5, jitter=(0.8, 0.8, 0.8, 0.2), grey=0.2, blur=1.0,
+    blur_kernel=9,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SimCLR(Target):
+    """SimCLR pre-training, then a linear classifier on the frozen encoder.
+
+    Attributes:
+        backbone: of the encoder; ``auto`` follows the data (an MLP up to 8×8, else a convnet).
+        epochs: passes of the contrastive phase over its rows.
+        batch: rows per step (2 views each); all rows where there are fewer.
+        temperature: of NT-Xent.
+        lr: Adam's, constant unless ``cosine``.
+        weight_decay: of the contrastive phase.
+        cosine: whether the learning rate falls to zero along a half cosine.
+        hidden: width of the projection head's hidden layer; 0 for a linear head.
+        projection: width of its output.
+        augmentation: of the two views, narrowed to what the dataset allows.
+        normalise: whether the dataset's channel means and deviations are taken out.
+        classifier_epochs: passes of the linear classifier.
+        classifier_lr: Adam's.
+        classifier_weight_decay: likewise.
+    """
+
+    name: ClassVar[str] = "simclr"
+    contrastive: ClassVar[bool] = True
+    paper: ClassVar[Paper] = Paper(
+        "A Simple Framework for Contrastive Learning of Visual Representations",
+        "Chen, Kornblith, Norouzi, Hinton", "ICML 2020", "section 2, equation 1",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "Adam instead of LARS, as in the public CIFAR-10 codes; the projection head has no batch "
+        "norm and by default no hidden layer (with one, it is the head of a small network that "
+        "memorises and less its backbone); jitter operations come in fixed order; views are "
+        "narrowed to what the dataset says keeps its labels and attributes."
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {
+            "backbone": "resnet18", "epochs": 1000, "temperature": 0.5, "lr": 1e-3,
+            "hidden": 512,
+            "weight_decay": 1e-6, "augmentation": CIFAR_VIEWS,
+        },
+        "talos": {
+            "backbone": "resnet18-stock", "epochs": 100, "temperature": 0.07, "lr": 3e-4,
+            "weight_decay": 1e-4, "hidden": 512, "projection": 256, "augmentation": TALOS_VIEWS,
+            "normalise": False,
+        },
+    }  # fmt: skip
+
+    backbone: BackboneName = "auto"
+    epochs: Annotated[int, Ge(0)] = 600
+    batch: Annotated[int, Ge(2)] = 512
+    temperature: Annotated[float, Gt(0)] = 0.1
+    lr: Annotated[float, Gt(0)] = 1e-3
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    cosine: bool = False
+    hidden: Annotated[int, Ge(0)] = 0
+    projection: Annotated[int, Ge(1)] = 128
+    augmentation: Recipe = QUICK_VIEWS
+    normalise: bool = True
+    classifier_epochs: Annotated[int, Ge(1)] = 100
+    classifier_lr: Annotated[float, Gt(0)] = 1e-2
+    classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """Views need images, and a task is needed for the classifier."""
+        if cell.card.kind != "image":
+            return f"simclr needs augmentable images, and {cell.card.name} is {cell.card.kind}"
+        return unfit_backbone(self.backbone, cell.card)
+
+    def build(self, card: Card, ctx: TargetContext) -> Model:
+        """Encoder, projection head, and a linear classifier where there is a task."""
+        del ctx
+        encoder = backbone(chosen_backbone(self.backbone, card), card.shape)
+        widths = [encoder.width, *([self.hidden] if self.hidden else []), self.projection]
+        parts: dict[str, nn.Module] = {
+            "encoder": encoder,
+            "head": mlp(widths),
+        }
+        if card.classes is not None:
+            parts["classifier"] = nn.Linear(encoder.width, card.classes)
+        return Model(card, parts, normalise=self.normalise)
+
+    def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
+        """Contrastive phases on what the protocol shows the encoder, then the classifier."""
+        del world
+        spec = Optimizer(
+            "adam", self.lr, self.weight_decay, schedule="cosine" if self.cosine else "constant"
+        )
+        made = [
+            Phase(
+                name=name,
+                rows=rows,
+                prepare=views(self.augmentation, ctx.card, 2),
+                forward=_forward,
+                steps={"train": Step(self._loss, trains=("encoder", "head"))},
+                epochs=self.epochs,
+                batch=BatchSpec(self.batch),
+                optimizers={"encoder": spec, "head": spec},
+                per_example=False,
+                reads_labels=False,
+            )
+            for name, rows in encoder_phases(ctx.protocol)
+        ]
+        if "classifier" in model:
+            made.append(
+                linear_classifier(
+                    ctx.protocol.classifier, epochs=self.classifier_epochs,
+                    lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
+                )
+            )  # fmt: skip
+        return made
+
+    def _loss(self, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
+        del batch, clock
+        return nt_xent(out.z, self.temperature)
+
+
+def _forward(model: Model, batch: Batch) -> Outputs:
+    """h (2n, d): both views embedded; z (2n, p): projected, only if a loss reads it."""
+    h = model.encode(batch.x)
+    return Outputs(h=h, z=lambda: model["head"](h))
+
+
+def nt_xent(z: Tensor, temperature: float) -> Tensor:
+    """Normalised temperature-scaled cross-entropy (equation 1), mean over all 2n views, in nats.
+
+    Args:
+        z: (2n, p) projections: n first views, then the n second views in the same order.
+        temperature: above 0.
+
+    Two rows whose views agree and that are opposite to each other: -log(e^1 / (e^1 + 2 e^-1)).
+
+    >>> z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    >>> round(float(nt_xent(z, 1.0)), 4)
+    0.2395
+    """
+    n = len(z) // 2
+    unit = F.normalize(z.float(), dim=1)
+    similarity = unit @ unit.T / temperature
+    similarity.fill_diagonal_(-torch.inf)
+    partner = torch.arange(2 * n, device=z.device).roll(n)
+    return F.cross_entropy(similarity, partner)
+
+
+@hookimpl
+def privbench_targets() -> list[Target]:
+    """Offer the target."""
+    return [SimCLR()]

@@ -1,0 +1,139 @@
+"""Supervised training: encoder and classifier together, by cross-entropy.
+
+The comparison that Talos (CCS 2021, section 3.3) makes for every contrastive model: the same
+backbone from scratch on the same rows, 100 epochs of Adam; its encoder is the network without the
+last layer. Where a protocol shows the classifier other rows than the encoder, a linear classifier
+is trained on the frozen encoder afterwards.
+
+Deviations: see the class. What to expect: on a small member set it fits its members perfectly, so
+that posterior attacks (``nn-mia``, ``shokri``) do well, far better than on a contrastive victim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import Ge, Gt
+from torch import nn
+
+from privbench import (
+    Batch,
+    BatchSpec,
+    Model,
+    Optimizer,
+    Outputs,
+    Paper,
+    Phase,
+    Recipe,
+    Step,
+    Target,
+    backbone,
+    hookimpl,
+)
+from privbench_plugins._shared.phases import (
+    BackboneName,
+    chosen_backbone,
+    cross_entropy,
+    encoder_phases,
+    linear_classifier,
+    unfit_backbone,
+    views,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from privbench import Card, CellCard, TargetContext, World
+
+
+@dataclass(frozen=True)
+class Supervised(Target):
+    """Cross-entropy on encoder and classifier together.
+
+    Attributes:
+        backbone: of the encoder; ``auto`` follows the data (an MLP up to 8×8, else a convnet).
+        epochs: passes over the rows.
+        batch: rows per step.
+        lr: Adam's.
+        weight_decay: L2 penalty.
+        augmentation: of training rows; none by default. Narrowed to what the dataset allows.
+        pretrain: whether to pre-train on public rows that the protocol shows the encoder first;
+            the paper trains from scratch.
+        classifier_epochs: of the linear classifier, where the protocol gives it other rows.
+    """
+
+    name: ClassVar[str] = "supervised"
+    paper: ClassVar[Paper] = Paper(
+        "Quantifying and Mitigating Privacy Risks of Contrastive Learning", "He, Zhang",
+        "CCS 2021", "section 3.3",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "The paper gives no learning rate and its code uses Adam at 0.05; here 1e-3, at which "
+        "training is stable on every backbone."
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"backbone": "resnet18-stock", "batch": 512, "weight_decay": 1e-4},
+        "talos": {"backbone": "resnet18-stock", "batch": 512, "weight_decay": 1e-4},
+    }
+
+    backbone: BackboneName = "auto"
+    epochs: Annotated[int, Ge(0)] = 100
+    batch: Annotated[int, Ge(1)] = 64
+    lr: Annotated[float, Gt(0)] = 1e-3
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    augmentation: Recipe | None = None
+    pretrain: bool = False
+    classifier_epochs: Annotated[int, Ge(1)] = 100
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """Without a task there is nothing to supervise."""
+        if cell.card.classes is None:
+            return f"supervised needs a task, and {cell.card.name} has no classes"
+        return unfit_backbone(self.backbone, cell.card)
+
+    def build(self, card: Card, ctx: TargetContext) -> Model:
+        """Encoder and linear classifier."""
+        del ctx
+        encoder = backbone(chosen_backbone(self.backbone, card), card.shape)
+        classifier = nn.Linear(encoder.width, card.classes or 0)
+        return Model(card, {"encoder": encoder, "classifier": classifier})
+
+    def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
+        """Train on what the protocol shows the encoder; then the classifier, if it sees others."""
+        del model, world
+        spec = Optimizer("adam", self.lr, self.weight_decay)
+        seen = list(encoder_phases(ctx.protocol))
+        made = [
+            Phase(
+                name=name,
+                rows=rows,
+                prepare=views(self.augmentation, ctx.card, 1) if self.augmentation else None,
+                forward=_forward,
+                steps={"train": Step(cross_entropy, trains=("encoder", "classifier"))},
+                epochs=self.epochs,
+                batch=BatchSpec(self.batch),
+                optimizers={"encoder": spec, "classifier": spec},
+            )
+            for name, rows in (seen if self.pretrain else seen[-1:])
+        ]
+        if ctx.protocol.classifier != seen[-1][1]:
+            made.append(
+                linear_classifier(
+                    ctx.protocol.classifier, epochs=self.classifier_epochs, lr=1e-2,
+                    weight_decay=1e-4, batch=512,
+                )
+            )  # fmt: skip
+        return made
+
+
+def _forward(model: Model, batch: Batch) -> Outputs:
+    """h (n, d) and logits (n, k)."""
+    h = model.encode(batch.x)
+    return Outputs(h=h, logits=lambda: model.logits(h))
+
+
+@hookimpl
+def privbench_targets() -> list[Target]:
+    """Offer the target."""
+    return [Supervised()]

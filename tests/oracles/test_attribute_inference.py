@@ -1,0 +1,210 @@
+"""Attribute inference: what stands in an embedding is found, what does not is not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from privbench import (
+    Access,
+    AttackContext,
+    AttributeQuestion,
+    Attributes,
+    BadInputError,
+    Card,
+    Examples,
+    Oracle,
+    Protocol,
+)
+from privbench_plugins.attacks.attribute_inference import (
+    AttributeInference,
+    AttributeInferencePaper,
+    Known,
+    _share,
+    folds,
+    training_rows,
+)
+
+D = 6
+CARD = Card(
+    name="toy", kind="real", shape=(D,), classes=2, scale=1.0, attributes={"a": 3, "b": 2},
+    sensitive=("a",), sources={"all": 400},
+)  # fmt: skip
+WELL = AttributeInference(updates=(50, 150), hidden=32)
+
+
+class Parrot:
+    """Embeds every row as itself."""
+
+    card = CARD
+    grants = Access.EMBEDDINGS
+    key = None
+
+    def embeddings(self, x: Tensor) -> Tensor:
+        return x.float()
+
+
+def people(n: int, seed: int, *, told: bool = True, scale: float = 1.0) -> Examples:
+    """Rows whose coordinate 2 is attribute a if told; coordinate 0 is large and says nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.multinomial(torch.tensor([0.6, 0.3, 0.1]), n, replacement=True, generator=generator)
+    x = torch.randn(n, D, generator=generator)
+    x[:, 2] = scale * (a + 0.1 * x[:, 2]) if told else x[:, 2]
+    x[:, 0] *= 3
+    b = (x[:, 1] > 0).long()
+    return Examples.of(x, b, {"a": a, "b": b}, scale=1.0)
+
+
+def context(auxiliary: Examples, seed: int = 0) -> AttackContext:
+    own = Oracle(Parrot(), Access.EMBEDDINGS, asker="test")  # type: ignore[arg-type]
+    return AttackContext(
+        card=CARD, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1), sensitive=("a",),
+        device=torch.device("cpu"), store=None, seed=seed, scope="test", shadows=(),
+        auxiliary=auxiliary, own=own, data_seed=0, train=None,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def play(attack: Any, auxiliary: Examples, asked: Tensor, **values: int) -> Attributes:
+    ctx = context(auxiliary)
+    answer: Attributes = attack.answer(ctx.own, AttributeQuestion(asked, values or {"a": 3}), ctx)
+    for guess in answer.probabilities.values():
+        assert len(guess) == len(asked)
+        assert guess.isfinite().all()
+        torch.testing.assert_close(guess.sum(1), torch.ones(len(asked), dtype=torch.float64))
+    return answer
+
+
+def accuracy(answer: Attributes, asked: Examples, name: str = "a") -> float:
+    return float((answer.probabilities[name].argmax(1) == asked.attributes[name]).float().mean())
+
+
+@pytest.mark.parametrize("attack", [WELL, AttributeInferencePaper(epochs=3000)])
+def test_an_attribute_in_the_embedding_is_found(attack: Any) -> None:
+    auxiliary, asked = people(300, 0, scale=3.0), people(200, 1, scale=3.0)
+    assert accuracy(play(attack, auxiliary, asked.x), asked) > 0.97
+
+
+def test_what_is_not_in_the_embedding_stays_at_the_majority() -> None:
+    auxiliary, asked = people(400, 0, told=False), people(1000, 1, told=False)
+    answer = play(WELL, auxiliary, asked.x)
+    majority = float((asked.attributes["a"] == 0).float().mean())
+    assert majority - 0.12 < accuracy(answer, asked) < majority + 0.03
+    assert float(answer.notes["a: held-out accuracy"]) < majority + 0.1
+
+
+def test_well_trained_beats_the_papers_attacker_on_small_unstandardised_embeddings() -> None:
+    auxiliary, asked = people(300, 0, scale=0.05), people(300, 1, scale=0.05)
+    well = accuracy(play(WELL, auxiliary, asked.x), asked)
+    paper = accuracy(play(AttributeInferencePaper(), auxiliary, asked.x), asked)
+    assert well > 0.95
+    assert paper < 0.75
+
+
+def test_the_best_kind_on_held_out_rows_is_chosen() -> None:
+    def ring(seed: int) -> Examples:
+        """A disc and what surrounds it: no linear classifier can tell them apart."""
+        x = torch.randn(300, 2, generator=torch.Generator().manual_seed(seed))
+        outside = (x.norm(dim=1) > 1.2).long()
+        return Examples.of(x, outside, {"a": outside}, scale=1.0)
+
+    asked = ring(1)
+    answer = play(WELL, ring(0), asked.x)
+    assert "logistic" not in str(answer.notes["a: model"])
+    assert accuracy(answer, asked) > 0.9
+    assert float(answer.notes["a: held-out accuracy"]) > 0.9
+
+
+def test_several_attributes_and_missing_values() -> None:
+    auxiliary, asked = people(300, 0, scale=3.0), people(100, 1, scale=3.0)
+    auxiliary.attributes["a"][::3] = -1
+    answer = play(WELL, auxiliary, asked.x, a=3, b=2)
+    assert accuracy(answer, asked) > 0.95
+    assert accuracy(answer, asked, "b") > 0.85
+    assert answer.probabilities["b"].shape == (100, 2)
+
+
+@pytest.mark.parametrize("attack", [WELL, AttributeInferencePaper(epochs=3)])
+def test_one_value_only_and_a_rare_one_are_no_error(attack: Any) -> None:
+    auxiliary, asked = people(100, 0), people(20, 1)
+    auxiliary.attributes["a"].fill_(1)
+    guess = play(attack, auxiliary, asked.x).probabilities["a"]
+    assert guess.shape == (20, 3)
+    if attack is WELL:
+        assert (guess == guess[0]).all()
+        assert (guess.argmax(1) == 1).all()
+        assert (guess > 0).all()
+    auxiliary.attributes["a"][7] = 2  # one fold trains without it
+    assert play(attack, auxiliary, asked.x).probabilities["a"].shape == (20, 3)
+    assert play(attack, auxiliary.select(slice(0, 3)), asked.x).probabilities["a"].shape == (20, 3)
+
+
+def test_no_auxiliary_attribute_is_said_so() -> None:
+    rows = people(50, 0)
+    with pytest.raises(BadInputError, match="no auxiliary row of 'toy' has the attribute 'a'"):
+        play(WELL, rows.without_attributes(), rows.x)
+    rows.attributes["a"].fill_(-1)
+    with pytest.raises(BadInputError, match="attribute 'a'"):
+        play(WELL, rows, rows.x)
+
+
+def test_unfit_cells() -> None:
+    cell: Any = SimpleNamespace(card=CARD, sensitive=("a",))
+    assert WELL.unfit(cell) is None
+    cell.sensitive = ()
+    assert "names none" in str(WELL.unfit(cell))
+    cell.sensitive = ("c",)
+    assert "no attribute 'c' to guess (it has: a, b)" in str(AttributeInferencePaper().unfit(cell))
+
+
+def test_shares_are_nested_and_keyed_by_content() -> None:
+    rows = people(200, 0)
+    ctx = context(rows)
+    some, more = _share(rows, 0.1, ctx), _share(rows, 0.5, ctx)
+    assert (len(some), len(more)) == (20, 100)
+    assert set(some.keys.tolist()) < set(more.keys.tolist())
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(_share(rows.select(order), 0.1, ctx).keys, some.keys)
+    with pytest.raises(BadInputError, match="share"):
+        AttributeInference(share=0.0)
+
+
+def test_folds_are_stratified_and_training_rows_leave_theirs_out() -> None:
+    s = torch.tensor([0] * 8 + [1] * 4)
+    fold = folds(s)
+    assert torch.bincount(fold[s == 0]).tolist() == [2] * 4
+    assert torch.bincount(fold[s == 1]).tolist() == [1] * 4
+    for f, rows in enumerate(training_rows(fold)):
+        assert set(rows.tolist()) == set((fold != f).nonzero().squeeze(1).tolist())
+
+
+def test_neighbours_by_hand() -> None:
+    known = Known("a", torch.tensor([[0.0], [1.0], [10.0]]), torch.tensor([1, 1, 0]), 2)
+    attack = AttributeInference(neighbours=(1, 3))
+    guesses = dict(
+        attack._neighbours(
+            known, torch.arange(3)[None], torch.tensor([[9.0]]), context(people(9, 0))
+        )
+    )
+    torch.testing.assert_close(
+        guesses["1 nearest neighbours"], torch.tensor([[[2 / 3, 1 / 3]]], dtype=torch.float64)
+    )
+    torch.testing.assert_close(
+        guesses["3 nearest neighbours"], torch.tensor([[[2 / 5, 3 / 5]]], dtype=torch.float64)
+    )
+
+
+@pytest.mark.parametrize("attack", [WELL.replace(updates=(20,)), AttributeInferencePaper(epochs=5)])
+def test_permuted_question_and_global_generator(attack: Any) -> None:
+    auxiliary, asked = people(100, 0), people(40, 1)
+    plain = play(attack, auxiliary, asked.x).probabilities["a"]
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
+    with torch.random.fork_rng():
+        torch.manual_seed(99)  # noqa: TID251 - nothing may depend on it
+        before = torch.get_rng_state()
+        moved = play(attack, auxiliary, asked.x[order]).probabilities["a"]
+        assert torch.equal(before, torch.get_rng_state())
+    torch.testing.assert_close(moved, plain[order], rtol=1e-5, atol=1e-5)
