@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from privbench.nets import backbone, gradient_reversal, mlp
     from privbench.oracle import Oracle, Views
     from privbench.protocol import Part, Protocol
+    from privbench.session import Results, run
     from privbench.split import World
     from privbench.training import (
         Batch,
@@ -99,6 +100,8 @@ _HOME = {
     "Views": "privbench.oracle",
     "Part": "privbench.protocol",
     "Protocol": "privbench.protocol",
+    "Results": "privbench.session",
+    "run": "privbench.session",
     "World": "privbench.split",
     "Batch": "privbench.training",
     "BatchSpec": "privbench.training",
@@ -149,6 +152,7 @@ __all__ = [
     "ReconstructionAttack",
     "ReconstructionQuestion",
     "Release",
+    "Results",
     "Shadow",
     "Shadows",
     "Step",
@@ -165,6 +169,7 @@ __all__ = [
     "gradient_reversal",
     "hookimpl",
     "mlp",
+    "run",
 ]
 __version__ = "0.1.0"
 

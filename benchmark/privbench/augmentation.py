@@ -1,54 +1,58 @@
-"""Augmentation of a whole batch in tensor operations, each image with its own random parameters.
+"""Augmentation of a whole batch in tensor operations, every image with its own parameters.
 
-torchvision's v2 transforms draw one set of parameters per call, which would give every image of a
-batch the same crop and the same colours. Here all randomness comes in as numbers in [0, 1), one
-row per image, so that an image's view depends on nothing but itself and its numbers.
+torchvision v2 draws one set of parameters per call, so a batch would share one crop. Here crop,
+shift and flips of an image become one interpolation matrix per axis, ``rows @ x @ columns^T``; so
+does blur; colours are elementwise. Each operation agrees with torchvision v2's to float rounding,
+except under ``hue="yiq"``. All randomness comes from the caller's uniforms, and nothing waits for
+the device.
 
-Operations and their order: crop and resize, shift, flips, colour jitter, greyscale, blur. Crop,
-shift and flips are one linear map per axis, ``Ry @ x @ Rx^T``; so is blur. Each equals its
-torchvision counterpart per image; the differences are named at ``Recipe.order`` and ``Recipe.hue``.
+Order: resized crop, shift, flips, colour jitter, grey, blur.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from functools import cache
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
-_ATTEMPTS = 10  # at a crop box, as torchvision makes
-_LUMA = (0.2989, 0.587, 0.114)
+_ATTEMPTS = 10  # at a box that fits the image, as torchvision's RandomResizedCrop makes
+_LUMA = (0.2989, 0.587, 0.114)  # torchvision's; they sum to 0.9999
+_CHROMA = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))  # I and Q of YIQ
+_PROBABILITIES = ("flip", "vflip", "jitter_p", "grey", "blur")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What views may vary; ``Recipe()`` varies nothing.
+    """What views may vary. ``Recipe()`` varies nothing.
 
     Attributes:
-        crop: range of the cropped area as a share of the image's; None crops nothing.
-        ratio: range of the crop's width over height, drawn log-uniformly.
-        shift: pixels that the image moves at most along each axis, zeros moving in.
+        crop: area of the box over area of the image, uniform in this range within (0, 1]; the box
+            is resized back to the whole image, bilinear and antialiased. None for no crop.
+        ratio: width over height of the box, log-uniform in this range.
+        shift: translation in whole pixels, per axis uniform in -shift..shift; zeros move in.
         flip: probability of a horizontal flip.
         vflip: probability of a vertical flip.
-        jitter: strengths of brightness, contrast, saturation (each at least 0: factors are
-            uniform in max(0, 1 - s)..1 + s) and hue (0..0.5 turns either way); None for none.
+        jitter: strengths of brightness, contrast, saturation (s: a factor uniform in
+            [max(0, 1 - s), 1 + s]) and hue (h at most 0.5: turns uniform in [-h, h]), as
+            torchvision's ColorJitter. None for no jitter.
         jitter_p: probability of the jitter.
         grey: probability of greyscale.
-        blur: probability of Gaussian blur.
-        blur_sigma: range of its standard deviation, in pixels.
-        blur_kernel: its width in pixels, odd.
-        hue: ``hsv`` rotates hue as torchvision does; ``yiq`` rotates chroma in YIQ, which is
-            faster and another distribution (mean difference .03 on natural images).
-        order: of the four jitters: ``fixed`` as listed above, or ``random``, a permutation per
+        blur: probability of a Gaussian blur.
+        blur_sigma: its standard deviation in pixels, uniform in this range.
+        blur_kernel: its width in pixels, odd and under twice the image's smaller side.
+        hue: ``hsv``, exact; or ``yiq``, faster: the whole jitter of an RGB image is one 3x3 matrix
+            that scales and turns its chroma, clamped once. Another distribution of colours, in
+            which the order of the operations does not matter.
+        order: of the jitter's operations: ``fixed`` as listed, or ``random``, a permutation per
             image (torchvision draws one per call).
+
+    Raises:
+        ValueError: if a value leaves its range or a range is not increasing.
     """
 
     crop: tuple[float, float] | None = None
@@ -66,57 +70,41 @@ class Recipe:
     order: Literal["fixed", "random"] = "fixed"
 
     def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            ValueError: saying what must hold and what was given.
-        """
+        """Check the ranges."""
         crop, jitter = self.crop or (1.0, 1.0), self.jitter or (0.0, 0.0, 0.0, 0.0)
-        chances = (self.flip, self.vflip, self.jitter_p, self.grey, self.blur)
-        for holds, rule, given in (
-            (0 < crop[0] <= crop[1] <= 1, "crop must be 0 < low <= high <= 1", self.crop),
-            (0 < self.ratio[0] <= self.ratio[1], "ratio must be 0 < low <= high", self.ratio),
-            (self.shift >= 0, "shift must be at least 0", self.shift),
-            (all(0 <= p <= 1 for p in chances), "probabilities must be in 0..1", chances),
-            (min(jitter) >= 0, "jitter strengths must be at least 0", self.jitter),
-            (jitter[3] <= 0.5, "hue must be at most 0.5 turns", self.jitter),  # noqa: PLR2004
-            (0 < self.blur_sigma[0] <= self.blur_sigma[1], "blur_sigma must be 0 < low <= high",
-             self.blur_sigma),
-            (self.blur_kernel % 2 == 1, "blur_kernel must be odd", self.blur_kernel),
-        ):  # fmt: skip
+        *strengths, hue = jitter
+        rules = [
+            ("crop", 0 < crop[0] <= crop[1] <= 1, "hold 0 < low <= high <= 1"),
+            ("ratio", 0 < self.ratio[0] <= self.ratio[1] < math.inf, "hold 0 < low <= high"),
+            ("shift", self.shift >= 0, "be at least 0"),
+            *((p, 0 <= getattr(self, p) <= 1, "be within 0..1") for p in _PROBABILITIES),
+            ("jitter", len(strengths) == 3, "be four numbers"),  # noqa: PLR2004
+            ("jitter", all(0 <= s < math.inf for s in strengths), "be finite and at least 0"),
+            ("jitter", 0 <= hue <= 0.5, "end in a hue within 0..0.5 turns"),  # noqa: PLR2004
+            ("blur_sigma", 0 < self.blur_sigma[0] <= self.blur_sigma[1] < math.inf,
+             "hold 0 < low <= high"),
+            ("blur_kernel", self.blur_kernel > 0 and self.blur_kernel % 2 == 1, "be odd"),
+            ("hue", self.hue in {"hsv", "yiq"}, "be 'hsv' or 'yiq'"),
+            ("order", self.order in {"fixed", "random"}, "be 'fixed' or 'random'"),
+        ]  # fmt: skip
+        for name, holds, rule in rules:
             if not holds:
-                raise ValueError(f"{rule}, not {given}")
-
-    @functools.cached_property
-    def _columns(self) -> dict[str, slice]:
-        """Which columns of u each operation that is on reads."""
-        counts = {
-            "crop": 2 * _ATTEMPTS + 2 if self.crop else 0,
-            "shift": 2 if self.shift else 0,
-            "flip": 1 if self.flip else 0,
-            "vflip": 1 if self.vflip else 0,
-            "jitter": 6 if self.jitter else 0,
-            "grey": 1 if self.grey else 0,
-            "blur": 2 if self.blur else 0,
-        }
-        ends = list(itertools.accumulate(counts.values()))
-        return {
-            name: slice(end - count, end)
-            for (name, count), end in zip(counts.items(), ends, strict=True)
-            if count
-        }
+                raise ValueError(f"{name} must {rule}, not {getattr(self, name)!r}")
 
     @property
     def uniforms(self) -> int:
-        """Numbers that one view of one image needs."""
-        return max((columns.stop for columns in self._columns.values()), default=0)
+        """Numbers that one view of one image needs; an operation that is off needs none."""
+        return sum(_widths(self).values())
 
     def within(self, limits: Recipe) -> Recipe:
-        """This recipe, with nothing that ``limits`` does not allow and nothing stronger.
+        """Return this recipe, narrowed to nothing that ``limits`` forbid and nothing stronger.
 
-        Operations that the limits leave out are switched off; strengths are capped (a crop's
-        smallest area is raised, ranges of ratio and blur are cut); probabilities stay, since how
-        often an allowed operation happens is no question of what it does.
+        crop or jitter is None where either recipe has none; a probability (flip, vflip, jitter_p,
+        grey, blur) is 0 where the limit is 0. The rest is capped: crop's ends rise to the limit's
+        lower end (a larger box is weaker); jitter component by component, shift, blur_kernel and
+        blur_sigma's ends (by the limit's upper end) are the smaller of both; ratio's ends move into
+        the limit's range. Other probabilities, hue and order stay: how often an allowed operation
+        happens is no question of what it does.
 
         >>> Recipe(crop=(0.2, 1.0), flip=0.5, shift=3).within(Recipe(crop=(0.5, 1.0), shift=1))
         ... # doctest: +ELLIPSIS
@@ -124,257 +112,332 @@ class Recipe:
         """
         crop = jitter = None
         if self.crop and limits.crop:
-            low = max(self.crop[0], limits.crop[0])
-            crop = (low, max(low, self.crop[1]))
+            low = limits.crop[0]
+            crop = (max(self.crop[0], low), max(self.crop[1], low))
         if self.jitter and limits.jitter:
-            a, b, c, d = (min(pair) for pair in zip(self.jitter, limits.jitter, strict=True))
-            jitter = (a, b, c, d)
+            b, c, s, h = map(min, self.jitter, limits.jitter)
+            jitter = (b, c, s, h)
+        (low, high), (least, most) = self.ratio, limits.ratio
+        sigma = limits.blur_sigma[1]
+        forbidden: dict[str, Any] = {p: 0.0 for p in _PROBABILITIES if not getattr(limits, p)}
         return replace(
             self,
             crop=crop,
-            ratio=_cut(self.ratio, limits.ratio),
+            ratio=(min(max(low, least), most), min(max(high, least), most)),
             shift=min(self.shift, limits.shift),
-            flip=self.flip if limits.flip else 0.0,
-            vflip=self.vflip if limits.vflip else 0.0,
             jitter=jitter,
-            grey=self.grey if limits.grey else 0.0,
-            blur=self.blur if limits.blur else 0.0,
-            blur_sigma=_cut(self.blur_sigma, limits.blur_sigma),
+            blur_sigma=(min(self.blur_sigma[0], sigma), min(self.blur_sigma[1], sigma)),
             blur_kernel=min(self.blur_kernel, limits.blur_kernel),
+            **forbidden,
         )
 
 
-def _cut(given: tuple[float, float], allowed: tuple[float, float]) -> tuple[float, float]:
-    """The part of a range that lies in another; its nearest end where they do not meet."""
-    low = min(max(given[0], allowed[0]), allowed[1])
-    return low, max(low, min(given[1], allowed[1]))
-
-
+@torch.no_grad()
 def augment(x: Tensor, recipe: Recipe, u: Tensor) -> Tensor:
-    """One view of every image.
+    """Return one view of every image; no gradients flow.
 
     Args:
-        x: (n, c, h, w) float in [0, 1], c = 1 or 3; not changed.
+        x: (n, c, h, w) float in [0, 1], c 1 or 3; not modified. On one channel saturation, hue and
+            grey do nothing.
         recipe: what varies.
-        u: (n, recipe.uniforms) in [0, 1): all the randomness there is.
+        u: (n, recipe.uniforms) in [0, 1), all the randomness there is: see ``keyed.uniform``.
 
     Returns:
-        (n, c, h, w) float in [0, 1]; row i depends on x[i] and u[i] only.
+        A new tensor (n, c, h, w) in [0, 1]; image i depends on x[i] and u[i] only.
+
+    Raises:
+        ValueError: if a shape does not fit.
+
+    >>> x = torch.tensor([[[[0.0, 0.1]]], [[[0.2, 0.3]]]])
+    >>> augment(x, Recipe(flip=0.5), torch.tensor([[0.4], [0.6]])).flatten(1)
+    tensor([[0.1000, 0.0000],
+            [0.2000, 0.3000]])
     """
+    _check(x, recipe, u)
+    part = columns(u, recipe)
+    if recipe.crop or recipe.shift or recipe.flip or recipe.vflip:
+        x = _move(x, boxes(u, x.shape[2], x.shape[3], recipe), part, recipe)
+    if recipe.jitter and recipe.jitter_p:
+        fold = recipe.hue == "yiq" and x.shape[1] > 1
+        jittered = _turn_chroma(x, u, recipe) if fold else _jitter(x, u, recipe)
+        x = torch.where(_images(part["jitter"][:, 0] < recipe.jitter_p), jittered, x)
+    if recipe.grey and x.shape[1] > 1:
+        x = torch.where(_images(part["grey"][:, 0] < recipe.grey), _luma(x), x)
+    if recipe.blur:
+        kernel = _gaussian(part["blur"], recipe).to(x.dtype)
+        x = _sandwich(_band(kernel, x.shape[2]), x, _band(kernel, x.shape[3]))
+    return x.clamp(0, 1)  # weights may sum to 1 + 1e-7
+
+
+def _check(x: Tensor, recipe: Recipe, u: Tensor) -> None:
+    if x.dim() != 4 or x.shape[1] not in {1, 3} or not x.is_floating_point():  # noqa: PLR2004
+        raise ValueError(f"x must be float (n, 1 or 3, h, w), not {x.dtype} {tuple(x.shape)}")
     if u.shape != (len(x), recipe.uniforms):
         raise ValueError(f"u must be {(len(x), recipe.uniforms)}, not {tuple(u.shape)}")
-    part = {name: u[:, columns] for name, columns in recipe._columns.items()}  # noqa: SLF001
-    if part.keys() & {"crop", "shift", "flip", "vflip"}:
-        x = _geometry(x, recipe, part)
-    if "jitter" in part:
-        x = torch.where(_lot(part["jitter"][:, 0], recipe.jitter_p),
-                        _jitter(x, recipe, part["jitter"]), x)  # fmt: skip
-    if "grey" in part and x.shape[1] > 1:
-        x = torch.where(_lot(part["grey"][:, 0], recipe.grey), _luma(x).expand_as(x), x)
-    if "blur" in part:
-        x = _blur(x, recipe, part["blur"])
-    return x
+    if recipe.blur and recipe.blur_kernel // 2 >= min(x.shape[2:]):
+        raise ValueError(
+            f"blur_kernel must be under twice the smaller side of {tuple(x.shape[2:])} images, "
+            f"not {recipe.blur_kernel}"
+        )
 
 
-# ---- geometry ------------------------------------------------------------------------------------
+# ── random parameters ────────────────────────────────────────────────────────
 
 
-def boxes(
-    u: Tensor, height: int, width: int, recipe: Recipe
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Crop boxes as torchvision's RandomResizedCrop draws them.
+def _widths(recipe: Recipe) -> dict[str, int]:
+    """Return how many columns of u each operation reads, in their order."""
+    return {
+        "crop": 2 * _ATTEMPTS + 2 if recipe.crop else 0,
+        "shift": 2 if recipe.shift else 0,
+        "flip": 1 if recipe.flip else 0,
+        "vflip": 1 if recipe.vflip else 0,
+        "jitter": 6 if recipe.jitter else 0,
+        "grey": 1 if recipe.grey else 0,
+        "blur": 2 if recipe.blur else 0,
+    }
+
+
+def columns(u: Tensor, recipe: Recipe) -> dict[str, Tensor]:
+    """Return the columns of u by the operation that reads them.
+
+    crop: ten areas, ten ratios, top, left; shift: down, right; flip, vflip, grey: whether; jitter:
+    whether, brightness, contrast, saturation, hue, order; blur: whether, sigma. None if it is off.
+    """
+    widths = _widths(recipe)
+    return dict(zip(widths, torch.split(u, list(widths.values()), dim=1), strict=True))
+
+
+def boxes(u: Tensor, height: int, width: int, recipe: Recipe) -> tuple[Tensor, ...]:
+    """Return the crop boxes as torchvision's RandomResizedCrop draws them.
 
     Args:
-        u: (n, 22): ten draws of area and of ratio, then top and left.
-        height: of the image.
-        width: of the image.
-        recipe: its ``crop`` and ``ratio``.
+        u: (n, recipe.uniforms).
+        height: of the images, in pixels.
+        width: of the images, in pixels.
+        recipe: its ``crop`` and ``ratio``; without a crop the box is the image.
 
     Returns:
-        top, left, height, width: each (n,) float holding whole pixels. The first draw that fits;
-        where none does, the largest centred box of an allowed ratio.
+        top, left, height, width: (n,) int64 each. The first of ten draws that fits the image; where
+        none does, the largest centred box of an allowed ratio.
     """
-    low, high = recipe.crop or (1.0, 1.0)
-    narrow, wide = recipe.ratio
-    area = (low + (high - low) * u[:, :_ATTEMPTS]) * (height * width)
-    spread = math.log(wide) - math.log(narrow)
-    ratio = (math.log(narrow) + spread * u[:, _ATTEMPTS : 2 * _ATTEMPTS]).exp()
-    w, h = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
-    fits = (w >= 1) & (w <= width) & (h >= 1) & (h <= height)
-    first = fits.int().argmax(1, keepdim=True)
-    any_fits = fits.any(1)
-    whole = width / height
-    fall_w = round(height * wide) if whole > wide else width
-    fall_h = round(width / narrow) if whole < narrow else height
-    w = w.gather(1, first).squeeze(1).where(any_fits, w.new_tensor(float(fall_w)))
-    h = h.gather(1, first).squeeze(1).where(any_fits, h.new_tensor(float(fall_h)))
-    top = (u[:, -2] * (height - h + 1)).floor()
-    left = (u[:, -1] * (width - w + 1)).floor()
-    top = top.where(any_fits, ((height - h) / 2).floor())
-    left = left.where(any_fits, ((width - w) / 2).floor())
-    return top, left, h, w
+    if recipe.crop is None:
+        none = torch.zeros(len(u), dtype=torch.int64, device=u.device)
+        return none, none, none + height, none + width
+    image = _constant((height, width), torch.int64, u.device)
+    # float64, so that a device's own exp moves no box across a rounding
+    draw = torch.split(columns(u.double(), recipe)["crop"], [_ATTEMPTS, _ATTEMPTS, 2], dim=1)
+    area = height * width * _between(draw[0], recipe.crop)
+    ratio = _between(draw[1], (math.log(recipe.ratio[0]), math.log(recipe.ratio[1]))).exp()
+    sides = torch.stack([area / ratio, area * ratio], 2).sqrt().round().long()  # (n, 10, 2)
+    fits = ((sides > 0) & (sides <= image)).all(2)
+    first = fits.int().argmax(1)  # of equals, argmax returns the first
+    side = sides.gather(1, first[:, None, None].expand(-1, 1, 2)).squeeze(1)
+    shape = width / height
+    fallback = (
+        round(width / recipe.ratio[0]) if shape < recipe.ratio[0] else height,
+        round(height * recipe.ratio[1]) if shape > recipe.ratio[1] else width,
+    )
+    fitted = fits.any(1, keepdim=True)
+    side = torch.where(fitted, side, _constant(fallback, torch.int64, u.device))
+    corner = torch.where(fitted, (draw[2] * (image - side + 1)).long(), (image - side) // 2)
+    return *corner.unbind(1), *side.unbind(1)
 
 
-def _geometry(x: Tensor, recipe: Recipe, part: dict[str, Tensor]) -> Tensor:
-    n, _, height, width = x.shape
-    if "crop" in part:
-        top, left, h, w = boxes(part["crop"], height, width, recipe)
-        rows, columns = _resize(top, h, height), _resize(left, w, width)
-    else:
-        rows = torch.eye(height, device=x.device).expand(n, -1, -1)
-        columns = torch.eye(width, device=x.device).expand(n, -1, -1)
-    moved = part.get("shift")
-    for axis, flip in ((0, "vflip"), (1, "flip")):
-        matrix = rows if axis == 0 else columns
-        by = None if moved is None else moved[:, axis]
-        matrix = _moved(matrix, recipe.shift, by, part.get(flip), getattr(recipe, flip))
-        rows, columns = (matrix, columns) if axis == 0 else (rows, matrix)
-    return _sandwich(rows, x, columns)
+def _factors(u: Tensor, recipe: Recipe) -> Tensor:
+    """Return factors of brightness, contrast and saturation, and turns of hue: (n, 4)."""
+    *strengths, hue = recipe.jitter or (0.0, 0.0, 0.0, 0.0)
+    ranges = [*((max(0.0, 1 - s), 1 + s) for s in strengths), (-hue, hue)]
+    draws = columns(u, recipe)["jitter"][:, 1:5].unbind(1)
+    return torch.stack([_between(d, r) for d, r in zip(draws, ranges, strict=True)], 1)
 
 
-def _resize(start: Tensor, length: Tensor, size: int) -> Tensor:
-    """(n, size, size) weights that resize pixels start..start + length to ``size`` pixels.
+def _between(u: Tensor, ends: tuple[float, float]) -> Tensor:
+    return ends[0] + (ends[1] - ends[0]) * u
 
-    The antialiased triangle filter: a pixel's weight falls linearly with its distance from the
-    centre of the output pixel, in units of max(scale, 1) pixels.
+
+# ── geometry ─────────────────────────────────────────────────────────────────
+
+
+def _move(x: Tensor, box: tuple[Tensor, ...], part: dict[str, Tensor], recipe: Recipe) -> Tensor:
+    """Return every image cropped to its box and resized, shifted, then flipped."""
+    top, left, height, width = box
+    matrices = []
+    for axis, (start, length) in enumerate(((top, height), (left, width))):
+        size = x.shape[2 + axis]
+        at = torch.arange(size, device=x.device).expand(len(x), size)
+        mirror = ("vflip", "flip")[axis]
+        if getattr(recipe, mirror):
+            at = torch.where(part[mirror] < getattr(recipe, mirror), size - 1 - at, at)
+        if recipe.shift:
+            by = (part["shift"][:, axis, None] * (2 * recipe.shift + 1)).long() - recipe.shift
+            at = at - by
+        matrices.append(_resize(at, start[:, None], length[:, None]).to(x.dtype))
+    return _sandwich(matrices[0], x, matrices[1])
+
+
+def _resize(at: Tensor, start: Tensor, length: Tensor) -> Tensor:
+    """Return the weights of pixels start..start + length resized to the whole axis.
+
+    ATen's triangle filter: a weight falls linearly with the distance from the output pixel's
+    centre, to 0 at one input pixel. Antialiasing would widen it, but a box is never shrunk.
+
+    Args:
+        at: (n, size) int64, the pixel of the resized axis that each output pixel shows.
+        start: (n, 1) int64.
+        length: (n, 1) int64.
+
+    Returns:
+        (n, size, size) float32, output pixel by input pixel; rows sum to 1, or 0 where ``at`` is
+        outside 0..size - 1.
     """
-    at = torch.arange(size, device=start.device, dtype=torch.float32)
-    scale = (length / size)[:, None, None]
-    centre = start[:, None, None] + scale * (at + 0.5)[None, :, None]
-    pixel = (at + 0.5)[None, None, :]
-    weight = (1 - (pixel - centre).abs() / scale.clamp_min(1)).clamp_min_(0)
-    inside = (pixel > start[:, None, None]) & (pixel < (start + length)[:, None, None])
-    weight = weight * inside
-    return weight / weight.sum(2, keepdim=True)
-
-
-def _moved(
-    matrix: Tensor, shift: int, by: Tensor | None, flip: Tensor | None, chance: float
-) -> Tensor:
-    """The (n, out, in) matrix with its output pixels shifted and then mirrored."""
-    n, size, _ = matrix.shape
-    at = torch.arange(size, device=matrix.device).expand(n, -1)
-    if flip is not None:
-        at = torch.where(flip < chance, size - 1 - at, at)
-    if by is None:
-        return matrix if flip is None else matrix.gather(1, at[..., None].expand_as(matrix))
-    at = at - ((by * (2 * shift + 1)).floor().long() - shift)[:, None]
+    size = at.shape[1]
+    scale = length.float() / size
+    pixel = torch.arange(size, device=at.device) - start  # relative to the box: ATen's arithmetic
+    centre = scale * (at.clamp(0, size - 1) + 0.5)
+    inside = (pixel >= 0) & (pixel < length)
+    weight = (pixel + 0.5)[:, None, :] - centre[:, :, None]
+    weight.abs_().neg_().add_(1).clamp_(min=0)
+    weight.mul_(inside[:, None, :])
     kept = (at >= 0) & (at < size)
-    rows = matrix.gather(1, at.clamp(0, size - 1)[..., None].expand_as(matrix))
-    return rows * kept[..., None]
+    return weight.mul_((kept / weight.sum(2))[:, :, None])
 
 
 def _sandwich(rows: Tensor, x: Tensor, columns: Tensor) -> Tensor:
-    """rows (n, h, h) @ x (n, c, h, w) @ columns (n, w, w) transposed."""
-    n, c, h, w = x.shape
-    wide = torch.bmm(x.reshape(n, c * h, w), columns.transpose(1, 2)).view(n, c, h, w)
-    return torch.matmul(rows[:, None], wide)
+    """Return rows (n, h, h) @ x (n, c, h, w) @ columns (n, w, w)^T."""
+    # one product per image here, not per channel, spares copies of the columns
+    wide = torch.bmm(x.flatten(1, 2), columns.mT).view_as(x)
+    return rows[:, None] @ wide
 
 
-# ---- colour --------------------------------------------------------------------------------------
+# ── colour ───────────────────────────────────────────────────────────────────
 
 
-def _lot(u: Tensor, chance: float) -> Tensor:
-    return (u < chance)[:, None, None, None]
+def _images(value: Tensor) -> Tensor:
+    """Return (n,) as (n, 1, 1, 1)."""
+    return value[:, None, None, None]
 
 
 def _luma(x: Tensor) -> Tensor:
-    """(n, 1, h, w) greyscale."""
-    r, g, b = _LUMA
-    return (r * x[:, 0] + g * x[:, 1] + b * x[:, 2])[:, None] if x.shape[1] > 1 else x
-
-
-def _jitter(x: Tensor, recipe: Recipe, u: Tensor) -> Tensor:
-    """Brightness, contrast, saturation, hue; clamped after each, as torchvision does."""
-    strengths = recipe.jitter or (0.0, 0.0, 0.0, 0.0)
-    factor = [_factor(u[:, 1 + i], strengths[i]) for i in range(3)]
-    turn = ((2 * u[:, 4] - 1) * strengths[3])[:, None, None]
-    rotate = _rotate_hsv if recipe.hue == "hsv" else _rotate_yiq
-
-    def contrast(x: Tensor) -> Tensor:
-        mean = _luma(x).mean((1, 2, 3), keepdim=True)
-        return (mean + factor[1] * (x - mean)).clamp_(0, 1)
-
-    def saturation(x: Tensor) -> Tensor:
-        grey = _luma(x)
-        return (grey + factor[2] * (x - grey)).clamp_(0, 1)
-
-    steps: list[Callable[[Tensor], Tensor] | None] = [
-        (lambda x: (factor[0] * x).clamp_(0, 1)) if strengths[0] else None,
-        contrast if strengths[1] else None,
-        saturation if strengths[2] and x.shape[1] > 1 else None,
-        (lambda x: rotate(x, turn)) if strengths[3] and x.shape[1] > 1 else None,
-    ]
-    if recipe.order == "fixed":
-        for step in steps:
-            x = step(x) if step else x
+    """Return greyscale (n, 1, h, w)."""
+    if x.shape[1] == 1:
         return x
-    orders = torch.tensor(list(itertools.permutations(range(4))), device=x.device)
-    chosen = orders[(u[:, 5] * len(orders)).long()]
-    for slot in range(4):
-        turned = [(i, step(x)) for i, step in enumerate(steps) if step]
-        for i, value in turned:
-            x = torch.where((chosen[:, slot] == i)[:, None, None, None], value, x)
+    r, g, b = x[:, :1], x[:, 1:2], x[:, 2:]
+    return (r * _LUMA[0]).add_(g, alpha=_LUMA[1]).add_(b, alpha=_LUMA[2])
+
+
+def _jitter(x: Tensor, u: Tensor, recipe: Recipe) -> Tensor:
+    """Return x after the four operations in the recipe's order, clamped after every one."""
+    factors = _factors(u, recipe).to(x.dtype)
+    brightness, contrast, saturation, hue = (s > 0 for s in recipe.jitter or (0, 0, 0, 0))
+    rgb = x.shape[1] > 1
+    if recipe.order == "random":
+        return _jitter_in_any_order(x, u, factors, recipe)
+    if brightness:
+        x = (x * _images(factors[:, 0])).clamp_(0, 1)
+    if contrast:
+        x = _blend(_luma(x).mean((1, 2, 3), keepdim=True), x, factors[:, 1])
+    if saturation and rgb:
+        x = _blend(_luma(x), x, factors[:, 2])
+    return _turn_hue(x, factors[:, 3]) if hue and rgb else x
+
+
+def _jitter_in_any_order(x: Tensor, u: Tensor, factors: Tensor, recipe: Recipe) -> Tensor:
+    """Return x after the operations in each image's own order.
+
+    Hue, the dearest, is turned once: the blends that precede it run before, the others after.
+    """
+    every = _constant(tuple(itertools.permutations(range(4))), torch.int64, x.device)
+    order = every[(columns(u, recipe)["jitter"][:, 5] * len(every)).long()]
+    turn_at = order.argmax(1)  # hue is number 3
+    rgb = x.shape[1] > 1
+
+    def blend(x: Tensor, step: int, on: Tensor) -> Tensor:
+        which = order[:, step]
+        if not rgb:
+            on = on & (which != 2)  # noqa: PLR2004
+        factor = torch.where(on, factors.gather(1, which[:, None]).squeeze(1), 1.0)
+        luma = _luma(x)
+        reference = torch.where(_images(which == 1), luma.mean((1, 2, 3), keepdim=True), luma)
+        return _blend(reference * _images(which > 0), x, factor)
+
+    for step in range(3):
+        x = blend(x, step, step < turn_at)
+    if rgb and recipe.jitter and recipe.jitter[3]:
+        x = _turn_hue(x, factors[:, 3])
+    for step in range(1, 4):
+        x = blend(x, step, step > turn_at)
     return x
 
 
-def _factor(u: Tensor, strength: float) -> Tensor:
-    low = max(0.0, 1 - strength)
-    return (low + (1 + strength - low) * u)[:, None, None, None]
+def _blend(reference: Tensor, x: Tensor, factor: Tensor) -> Tensor:
+    """Return reference + factor * (x - reference), clamped; x itself where (n,) factor is 1."""
+    return torch.lerp(reference, x, _images(factor)).clamp_(0, 1)
 
 
-def _rotate_hsv(x: Tensor, turn: Tensor) -> Tensor:
-    """Hue of (n, 3, h, w) moved by ``turn`` (n, 1, 1) turns."""
+def _turn_hue(x: Tensor, turn: Tensor) -> Tensor:
+    """Return RGB x (n, 3, h, w) with the hue of HSV turned by (n,) turns."""
     r, g, b = x.unbind(1)
-    value, least = x.amax(1), x.amin(1)
-    chroma = value - least
-    safe = chroma.where(chroma > 0, torch.ones_like(chroma))
-    sixth = torch.where(
-        value == r, (g - b) / safe, torch.where(value == g, 2 + (b - r) / safe, 4 + (r - g) / safe)
-    )
-    sixth = torch.where(chroma > 0, sixth, torch.zeros_like(sixth)) + 6 * turn
-    channels = []
-    for offset in (5, 3, 1):
-        k = (offset + sixth) % 6
-        channels.append(value - chroma * torch.minimum(k, 4 - k).clamp_(0, 1))
-    return torch.stack(channels, 1)
+    value = x.amax(1)
+    chroma = value - x.amin(1)
+    some = chroma.clamp(min=torch.finfo(x.dtype).tiny)  # of grey every numerator is 0
+    sixth = torch.where(value == g, (b - r) / some + 2, (r - g) / some + 4)
+    sixth = torch.where(value == r, (g - b) / some, sixth)
+    hue = sixth / 6 + (turn + 1)[:, None, None]  # at least 1/3
+    # turns from the channel's opposite: a channel is off within 1/6, full beyond 1/3
+    off = hue[:, None] + _constant((((0.0,),), ((2 / 3,),), ((1 / 3,),)), x.dtype, x.device)
+    off.frac_().sub_(0.5).abs_().mul_(-6).add_(2).clamp_(0, 1)
+    return torch.addcmul(value[:, None], chroma[:, None], off, value=-1).clamp_(0, 1)
 
 
-def _rotate_yiq(x: Tensor, turn: Tensor) -> Tensor:
-    """Chroma of (n, 3, h, w) rotated by ``turn`` (n, 1, 1) turns in YIQ."""
-    to = x.new_tensor([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
-    angle = 2 * math.pi * turn.flatten()
-    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    spin = torch.stack([zero + 1, zero, zero, zero, cos, -sin, zero, sin, cos], 1).view(-1, 3, 3)
-    matrix = torch.linalg.inv(to) @ spin @ to
-    return torch.bmm(matrix, x.flatten(2)).view_as(x).clamp_(0, 1)
+def _turn_chroma(x: Tensor, u: Tensor, recipe: Recipe) -> Tensor:
+    """Return RGB x after all of the jitter as one matrix per image, clamped once.
+
+    Saturation scales the chroma of YIQ and hue turns it; both keep the luma, so they commute with
+    brightness and contrast.
+    """
+    brightness, contrast, saturation, turn = _factors(u, recipe).to(x.dtype).unbind(1)
+    angle = -2 * math.pi * turn  # red to green is clockwise in (I, Q)
+    ones = torch.ones_like(turn)
+    mix = torch.stack([ones, saturation * angle.cos(), saturation * angle.sin()], 1)
+    mix = mix * (brightness * contrast)[:, None]
+    matrix = (mix @ _constant(_yiq_basis(), x.dtype, x.device).flatten(1)).view(-1, 3, 3)
+    offset = (brightness * (1 - contrast))[:, None] * _luma(x).mean((1, 2, 3))[:, None]
+    out = torch.baddbmm(offset[:, None, :].expand(-1, 3, 1), matrix, x.flatten(2))
+    return out.view_as(x).clamp_(0, 1)
 
 
-# ---- blur ----------------------------------------------------------------------------------------
+@cache
+def _yiq_basis() -> tuple[Any, ...]:
+    """Return three 3x3 matrices: RGB to its luma, to its chroma, to its chroma turned by 90°."""
+    to = torch.tensor([_LUMA, *_CHROMA], dtype=torch.float64)
+    back = torch.linalg.inv(to)
+    turned = torch.stack([-to[2], to[1]])
+    parts = (back[:, :1] @ to[:1], back[:, 1:] @ to[1:], back[:, 1:] @ turned)
+    return tuple(tuple(tuple(row) for row in part.tolist()) for part in parts)
 
 
-def _blur(x: Tensor, recipe: Recipe, u: Tensor) -> Tensor:
-    """Gaussian blur with reflected edges, as a banded matrix per axis; identity where not drawn."""
-    low, high = recipe.blur_sigma
-    sigma = low + (high - low) * u[:, 1:2]
+@cache
+def _constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a tensor that stays on the device: making one there waits for it."""
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+# ── blur ─────────────────────────────────────────────────────────────────────
+
+
+def _gaussian(u: Tensor, recipe: Recipe) -> Tensor:
+    """Return each image's blur kernel (n, blur_kernel), the identity where it is not blurred."""
     half = recipe.blur_kernel // 2
-    if half >= min(x.shape[2:]):
-        raise ValueError(f"blur_kernel {recipe.blur_kernel} is too wide for {tuple(x.shape[2:])}")
-    taps = torch.arange(-half, half + 1, device=x.device, dtype=torch.float32)
-    kernel = (-0.5 * (taps / sigma) ** 2).exp()
-    kernel = kernel / kernel.sum(1, keepdim=True)
-    kernel = torch.where(u[:, :1] < recipe.blur, kernel, (taps == 0).float())
-    rows, columns = (
-        torch.einsum("nk,koi->noi", kernel, _bands(size, half, str(x.device)))
-        for size in x.shape[2:]
-    )
-    return _sandwich(rows, x, columns)
+    tap = torch.arange(-half, half + 1, device=u.device)
+    kernel = (-0.5 * (tap / _between(u[:, 1:], recipe.blur_sigma)) ** 2).softmax(1)
+    return torch.where(u[:, :1] < recipe.blur, kernel, (tap == 0).to(kernel.dtype))
 
 
-@functools.cache
-def _bands(size: int, half: int, device: str) -> Tensor:
-    """(taps, size, size): which input pixel each tap of each output pixel reads."""
-    at = torch.arange(size)[None] + torch.arange(-half, half + 1)[:, None]
-    at = at.abs()
-    at = torch.where(at >= size, 2 * (size - 1) - at, at)
-    return torch.nn.functional.one_hot(at, size).float().to(device)
+def _band(kernel: Tensor, size: int) -> Tensor:
+    """Return (n, size, size) matrices that convolve an axis, reflected at its edges."""
+    half = kernel.shape[1] // 2
+    pixel = torch.arange(size, device=kernel.device)
+    source = (pixel + torch.arange(-half, half + 1, device=kernel.device)[:, None]).abs()
+    source = size - 1 - (size - 1 - source).abs()
+    reads = torch.eye(size, dtype=kernel.dtype, device=kernel.device)[source]
+    return (kernel @ reads.flatten(1)).view(-1, size, size)

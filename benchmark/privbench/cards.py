@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 def method_card(kind: str, method: Method) -> str:
     """Threat model, source, hyperparameters and deviations of a method."""
     lines = [f"{method.name} ({kind}, version {method.version})", ""]
-    lines += [inspect.getdoc(sys.modules[type(method).__module__]) or "", ""]
+    for described in (type(method), sys.modules.get(type(method).__module__)):
+        text = vars(described).get("__doc__") if described else None
+        if text and not text.startswith(f"{type(method).__name__}("):  # a dataclass's own words
+            lines += [inspect.cleandoc(text), ""]
     lines += [f"Paper: {method.paper}"] if method.paper else []
     lines += list(_facts(kind, method))
     lines += ["", "Hyperparameters:", *_hyperparameters(method)]
@@ -87,4 +90,8 @@ def result_card(record: Record) -> str:
 def _number(number: Number) -> str:
     if number.refused:
         return f"refused: {number.refused}"
+    if number.value is None:
+        return "not measured"
+    if number.low is None or number.high is None:
+        return f"{number.value:.4f}"
     return f"{number.value:.4f} [{number.low:.4f}, {number.high:.4f}]"

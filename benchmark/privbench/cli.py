@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privbench import __version__
-from privbench.errors import BadInputError, PrivbenchError
+from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,23 +28,30 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except PrivbenchError as error:
-            click.echo(f"privbench: {error}", err=True)
-            ctx.exit(2)
+            message = str(error)
+        except click.UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later raise the help
+                raise
+            where = error.ctx.command_path if error.ctx else "privbench"
+            message = f"{error.format_message().rstrip('.')}; see `{where} --help`"
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            at = f" {error.filename}" if error.filename else ""
+            message = f"cannot read or write{at}: {error.strerror or error}"
         except KeyboardInterrupt:
             click.echo(
                 "privbench: interrupted; what is done is kept, run the same command to go on",
                 err=True,
             )
             ctx.exit(130)
+        click.echo(f"privbench: {' '.join(message.split())}", err=True)
+        raise click.exceptions.Exit(2)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
         if name not in self.commands and not name.startswith("-"):
-            import difflib
-
-            near = difflib.get_close_matches(name, self.commands, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(self.commands)}"
-            raise BadInputError(f"unknown command '{name}': {hint}")
+            raise UnknownNameError("command", name, self.commands)
         return super().resolve_command(ctx, args)
 
 
@@ -63,27 +71,48 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
 
 @main.command()
 @click.argument("suite", required=False, type=click.Path(path_type=Path))
-@click.option("--attack", "attacks", multiple=True, help="Attack by name (repeatable).")
-@click.option("--defense", "defenses", multiple=True, help="Runs beside none; stack with a+b.")
-@click.option("--target", "targets", multiple=True, help="Recipe of the victim [simclr].")
-@click.option("--dataset", "datasets", multiple=True, help="Dataset [digits].")
-@click.option("--protocol", "protocols", multiple=True, help="How data are cut [default].")
+@click.option("--attack", "attacks", multiple=True, metavar="NAME", help="Attack (repeatable).")
+@click.option(
+    "--defense", "defenses", multiple=True, metavar="NAME", help="Runs beside none; stack: a+b."
+)
+@click.option(
+    "--target", "targets", multiple=True, metavar="NAME", help="Victim's recipe [simclr]."
+)
+@click.option("--dataset", "datasets", multiple=True, metavar="NAME", help="Dataset [digits].")
+@click.option(
+    "--protocol", "protocols", multiple=True, metavar="NAME", help="How data are cut [default]."
+)
 @click.option(
     "--adversary", "adversaries", multiple=True, type=click.Choice(["adaptive", "naive"]),
     help="Whether shadows are defended as the victim is [adaptive].",
 )  # fmt: skip
-@click.option("--sensitive", multiple=True, help="Sensitive attribute [the dataset's own].")
+@click.option("--sensitive", multiple=True, metavar="NAME", help="Attribute [the dataset's own].")
 @click.option("--seeds", type=click.IntRange(min=1), help="How many seeds [1].")
-@click.option("--preset", help="quick for a CPU, paper for published sizes [quick].")
-@click.option("--set", "settings", multiple=True, metavar="METHOD.FIELD=VALUE")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
-@click.option("--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA")
+@click.option(
+    "--preset", metavar="NAME", help="quick for a CPU, paper for published sizes [quick]."
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="METHOD.FIELD=VALUE",
+    help="Hyperparameter, as in talos.adversarial_factor=5 (repeatable).",
+)  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
+    help="Folder of results; what is there is kept.",
+)  # fmt: skip
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
+    help="Folder of data sets; downloaded where there is none.",
+)  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, auto.")
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile encoders in training.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, what is kept, what is skipped.")
 @click.pass_obj
 def run(plugins_off: list[str], /, suite: Path | None, **options: Any) -> None:
-    """Run a grid: a SUITE file, or the methods named by options."""
+    """Run a grid: a SUITE file, or the methods named by options.
+
+    Methods are listed by `privbench list`. Options beside a SUITE replace its lists.
+    Exit status: 0, 1 if a cell failed, 2 for a mistake in the request, 130 if interrupted.
+    """
     from privbench.session import Session
 
     session = Session(_suite(suite, options), plugins_off, options)
@@ -120,10 +149,8 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
 @click.option("--errors", is_flag=True, help="With tracebacks of broken plugins.")
 @click.pass_obj
 def list_(plugins_off: list[str], kind: str | None, errors: bool) -> None:
-    """List attacks, defenses, targets, datasets or plugins (all of them by default)."""
+    """List attacks, defenses, targets, datasets or plugins; all by default."""
     if kind is not None and kind not in _KINDS:
-        from privbench.errors import UnknownNameError
-
         raise UnknownNameError("kind", kind, _KINDS)
     registry = _registry(plugins_off)
     for listed in (kind,) if kind else _KINDS:
@@ -137,14 +164,15 @@ def list_(plugins_off: list[str], kind: str | None, errors: bool) -> None:
 
 def _list_plugins(registry: Registry, *, errors: bool) -> None:
     for plugin in registry.plugins:
-        tail = "; ".join(plugin.problems) or ", ".join(plugin.methods)
-        click.echo(f"  {plugin.name:<26} {plugin.status:<9} {plugin.distribution}: {tail}")
+        tail = "; ".join(filter(None, [", ".join(plugin.methods), *plugin.problems]))
+        tail = f": {tail}" if tail else ""
+        click.echo(f"  {plugin.name:<26} {plugin.status:<9} {plugin.distribution}{tail}")
         if errors and plugin.trace:
             click.echo(plugin.trace)
 
 
 def _first_sentence(text: str | None) -> str:
-    return (text or "").strip().splitlines()[0] if text else ""
+    return next(iter((text or "").strip().splitlines()), "")
 
 
 def _registry(plugins_off: Sequence[str]) -> Registry:
@@ -168,19 +196,9 @@ def show(plugins_off: list[str], name: str) -> None:
         click.echo(result_card(read(path)))
         return
     from privbench.cards import method_card
-    from privbench.errors import UnknownNameError
 
-    registry = _registry(plugins_off)
-    found = [
-        (kind, method)
-        for kind in ("attack", "defense", "target", "dataset")
-        for method in registry.all(kind)
-    ]
-    for kind, method in found:
-        if method.name == name:
-            click.echo(method_card(kind, method))
-            return
-    raise UnknownNameError("method", name, [method.name for _, method in found])
+    cards = [method_card(kind, method) for kind, method in _registry(plugins_off).find(name)]
+    click.echo("\n\n".join(cards))
 
 
 @main.command()
@@ -188,7 +206,7 @@ def show(plugins_off: list[str], name: str) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File [standard output].")
 @click.option("--title", default="privbench leaderboard", show_default=True)
 def leaderboard(folders: tuple[Path, ...], output: Path | None, title: str) -> None:
-    """Render results as a markdown board; the same results give the same bytes."""
+    """Render results as a markdown board, always the same bytes."""
     from privbench.leaderboard import render
     from privbench.records import read_all
 
@@ -218,10 +236,9 @@ def ls() -> None:
     total = 0
     for row in _store().list():
         total += row.bytes
-        click.echo(
-            f"{row.digest[:16]}  {row.kind:<10} {row.bytes:>12,} bytes  {row.seconds:>8.1f} s"
-            f"  {row.created}"
-        )
+        seconds = "        –" if row.seconds is None else f"{row.seconds:>8.1f} s"
+        held = f"{row.kind:<10} {row.bytes:>12,} bytes  {seconds:<10}"
+        click.echo(f"{row.digest[:16]}  {held}  {row.created}")
     click.echo(f"{total:,} bytes in all, under {_store().root}")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ONLY_ON_BOARD = (
     "balanced accuracy", "TPR at 0.1 % FPR", "queries per sample", "encoder updates", "seconds",
-    "label only",
+    "peak MiB", "label only",
 )  # fmt: skip
 _EVERY = 10.0  # seconds between plain lines of one phase
 
@@ -65,14 +65,16 @@ class Watcher:
         now = time.monotonic()
         if done == 1 or phase != self._phase:
             self._phase, self._begun, self._said = phase, now, now
-            self._bars.reset(self._epochs, total=total, description=f"  {phase}", visible=True)
+            shown = f"  {escape(phase)}"
+            self._bars.reset(self._epochs, total=total, description=shown, visible=True)
         rate = done / max(now - self._begun, 1e-9)
         shown = f"{rate:,.0f} epochs/s" if done > 1 else ""
         self._bars.update(self._epochs, completed=done, rate=shown, visible=done < total)
         if not self.live and now - self._said > _EVERY:
             self._said = now
-            left = (total - done) / rate
-            self.console.print(f"  {phase}: epoch {done}/{total}, {shown}, {left:.0f} s left")
+            left = (total - done) / max(rate, 1e-9)
+            line = f"  {phase}: epoch {done}/{total}, {shown}, {left:.0f} s left"
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def trial(self, record: Record, was_there: bool) -> None:
         """A trial is done."""
@@ -81,10 +83,10 @@ class Watcher:
         cell = record.cell
         name = f"{cell.title}, {cell.adversary}, seed {record.seed}"
         how = {"ok": "ok", "skipped": "skipped", "failed": "FAILED"}[record.status]
-        tail = f": {record.reason}" if record.reason else ""
+        tail = f": {' '.join(record.reason.split())}" if record.reason else ""
         cost = "kept" if was_there else f"{record.cost.seconds:.1f} s"
         line = f"[{self.done}/{self.total}] {name}: {how} ({cost}){tail}"
-        self.console.print(escape(line), highlight=False, soft_wrap=True)
+        self.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def tables(records: Sequence[Record]) -> list[Table]:

@@ -11,6 +11,7 @@ from privbench.digests import source_digest
 from privbench.keyed import fold, salt, uniform
 from privbench.oracle import Views, views_seed
 from privbench.store import Key
+from privbench.training import seeded_globally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -89,7 +90,8 @@ class Context:
         if self._store is None:
             return build()
         named = {"name": name, "function": source_digest(build), "fields": fields}
-        key = Key("once", {"scope": self._scope, "seed": self._seed, **named})
+        made_on = {"torch": torch.__version__, "device": self.device.type}
+        key = Key("once", {"scope": self._scope, "seed": self._seed, **made_on, **named})
         held = self._store.make(key, lambda: (build(), {}))
         return {n: tensor.to(self.device) for n, tensor in held.tensors.items()}
 
@@ -190,7 +192,6 @@ class AttackContext(Context):
 
 
 def seeded(build: Callable[[], Any], seed: int) -> Any:
-    """Run ``build`` with torch's global generator seeded, and put the generator back after."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # not torch.manual_seed: that reseeds CUDA too
+    """Run ``build`` with torch's global generators seeded, and put them back after."""
+    with seeded_globally(seed):
         return build()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class Card:
         attributes: sensitive attribute -> number of values.
         sensitive: the attributes that Talos censors and attribute inference guesses by default.
         sources: named origins of rows ("train", "test", ...) -> number of rows.
-        limits: the strongest augmentations that keep label and attributes; None allows none.
+        limits: the strongest augmentations that keep label and attributes; None allows none. Of
+            its probabilities only zero counts (see ``Recipe.within``).
         mean: per-channel mean of x in [0, 1], subtracted before the backbone; () for none.
         std: per-channel standard deviation, likewise.
         groups: one-hot column groups as (start, stop), () where there are none.
@@ -69,7 +71,6 @@ class Examples:
         x: (n, *shape) uint8, or float in [0, 1].
         y: (n,) int64 class, -1 where unlabelled; or (n, k) float for soft labels.
         attributes: name -> (n,) int64, -1 where missing.
-        keys: (n,) int64 content hash of each row of x: what random streams are keyed by.
         index: (n,) int64 position in the dataset.
         source: (n,) int64 position in ``Card.sources``.
         scale: as in the card.
@@ -78,7 +79,6 @@ class Examples:
     x: Tensor
     y: Tensor
     attributes: Mapping[str, Tensor]
-    keys: Tensor
     index: Tensor
     source: Tensor
     scale: float
@@ -100,8 +100,6 @@ class Examples:
         """
         import torch
 
-        from privbench.keyed import row_keys
-
         n = len(x)
         attributes = dict(attributes or {})
         for name, column in {"y": y, **attributes}.items():
@@ -109,11 +107,18 @@ class Examples:
                 raise ValueError(f"x has {n} rows but {name} has {len(column)}")
         index = torch.arange(n, device=x.device)
         source = torch.zeros_like(index) if source is None else source
-        return cls(x, y, attributes, row_keys(x, scale), index, source, scale)
+        return cls(x, y, attributes, index, source, scale)
 
     def __len__(self) -> int:
         """Count the rows."""
         return len(self.x)
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """(n,) int64 content hash of each row of x: what random streams are keyed by."""
+        from privbench.keyed import row_keys
+
+        return row_keys(self.x, self.scale)
 
     @property
     def device(self) -> torch.device:
@@ -122,37 +127,41 @@ class Examples:
 
     def select(self, rows: Tensor | slice) -> Examples:
         """Rows by position, mask or slice, in that order."""
-        return Examples(
+        made = Examples(
             self.x[rows],
             self.y[rows],
             {name: column[rows] for name, column in self.attributes.items()},
-            self.keys[rows],
             self.index[rows],
             self.source[rows],
             self.scale,
         )
+        return _keyed(made, self.keys[rows])
 
     def to(self, device: torch.device | str) -> Examples:
         """Copy to a device (a no-op where it is there already)."""
-        return Examples(
+        made = Examples(
             self.x.to(device),
             self.y.to(device),
             {name: column.to(device) for name, column in self.attributes.items()},
-            self.keys.to(device),
             self.index.to(device),
             self.source.to(device),
             self.scale,
         )
+        return _keyed(made, self.keys.to(device))
 
     def with_y(self, y: Tensor) -> Examples:
         """The same rows under other labels, (n,) hard or (n, k) soft."""
         if len(y) != len(self):
             raise ValueError(f"{len(self)} rows need as many labels, not {len(y)}")
-        return replace(self, y=y)
+        return _keyed(replace(self, y=y), self.keys)
 
     def without_attributes(self) -> Examples:
         """The same rows with the attributes left out."""
-        return replace(self, attributes={})
+        return _keyed(replace(self, attributes={}), self.keys)
+
+    def without_source(self) -> Examples:
+        """The same rows as if all came from one source: where members do, it tells the truth."""
+        return _keyed(replace(self, source=self.source * 0), self.keys)
 
     def digest(self, *, labels: bool = True, attributes: Sequence[str] = ()) -> str:
         """Content hash of the rows in order; equal rows in equal order hash equal anywhere.
@@ -161,13 +170,15 @@ class Examples:
             labels: whether y counts.
             attributes: the attributes that count.
         """
-        parts = [self.keys]
+        parts = {"keys": self.keys}
+        if self.x.is_floating_point():  # keys count in steps of 1 / scale
+            parts["x"] = self.x
         if labels:
-            parts.append(self.y)
-        parts += [self.attributes[name] for name in sorted(attributes) if name in self.attributes]
+            parts["y"] = self.y
+        parts |= {n: self.attributes[n] for n in sorted(attributes) if n in self.attributes}
         total = hashlib.blake2b(digest_size=16)
-        for part in parts:
-            total.update(str((tuple(part.shape), str(part.dtype))).encode())
+        for name, part in parts.items():
+            total.update(str((name, tuple(part.shape), str(part.dtype))).encode())
             total.update(part.contiguous().cpu().numpy().tobytes())
         return total.hexdigest()
 
@@ -176,18 +187,24 @@ def join(parts: Sequence[Examples]) -> Examples:
     """Concatenate rows of one dataset."""
     import torch
 
-    return Examples(
+    made = Examples(
         torch.cat([part.x for part in parts]),
         torch.cat([part.y for part in parts]),
         {
             name: torch.cat([part.attributes[name] for part in parts])
             for name in parts[0].attributes
         },
-        torch.cat([part.keys for part in parts]),
         torch.cat([part.index for part in parts]),
         torch.cat([part.source for part in parts]),
         parts[0].scale,
     )
+    return _keyed(made, torch.cat([part.keys for part in parts]))
+
+
+def _keyed(rows: Examples, keys: Tensor) -> Examples:
+    """Keep keys that are known; ``dataclasses.replace(rows, x=...)`` makes new ones."""
+    vars(rows)["keys"] = keys
+    return rows
 
 
 def as_float(x: Tensor, scale: float) -> Tensor:

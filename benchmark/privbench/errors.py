@@ -24,6 +24,16 @@ class AccessDeniedError(PrivbenchError):
     """An attack asked its oracle for more than it declared."""
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant; None if none is near.
+
+    >>> nearest("lirra", ["lira", "rmia"])
+    'lira'
+    """
+    near = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=0.5)
+    return near[0] if near else None
+
+
 class UnknownNameError(BadInputError):
     """A name that nothing goes by; the message suggests the nearest."""
 
@@ -31,9 +41,9 @@ class UnknownNameError(BadInputError):
         """Compose the sentence: ``unknown attack 'lirra': did you mean 'lira'?``."""
         self.name = name
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = nearest(name, names)
         if near:
-            tail = f"did you mean '{near[0]}'?"
+            tail = f"did you mean '{near}'?"
         else:
             tail = f"known are {', '.join(names)}" if names else "none is known"
         super().__init__(f"unknown {what} '{name}': {tail}{hint}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import resource
 import sys
 import time
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench import games, keyed, oracle, split, victim
+from privbench import answers, games, keyed, metrics, oracle, protocol, victim
 from privbench.answers import Attributes, Membership
-from privbench.context import AttackContext, Shadow
+from privbench.context import AttackContext, Shadow, seeded
 from privbench.data import Card, Examples, as_float
 from privbench.digests import digest, source_digest
 from privbench.errors import AccessDeniedError, BadInputError
@@ -151,9 +152,12 @@ class Trial:
 
 def core_digest() -> str:
     """Digest of the modules of the core that numbers depend on."""
-    return source_digest(
-        victim, split, oracle, keyed, membership, attributes, games.base, sys.modules[__name__]
-    )
+    return digest([
+        victim.core_digest(), oracle.core_digest(),
+        source_digest(
+            games.base, membership, attributes, answers, metrics, protocol, sys.modules[__name__]
+        ),
+    ])  # fmt: skip
 
 
 class Laboratory:
@@ -257,7 +261,8 @@ class Laboratory:
     ) -> Victim:
         target = target or cell.target
         at = digest([
-            parts.digest, world.origin, world.index, target.digest, [d.digest for d in defenses],
+            cell.dataset.digest, cell.protocol, parts.digest, world.origin, world.index,
+            target.digest, [d.digest for d in defenses],
             cell.sensitive if any(d.uses_attributes for d in defenses) else (),
         ])  # fmt: skip
         if at not in self._victims:
@@ -275,7 +280,7 @@ class Laboratory:
         for index in range(wanted.count):
             world, others = draw(index)
             made = self._victim(cell, parts, world, defenses, cell.adversary.target)
-            mine = Oracle(made, made.grants, asker=cell.attack.name, store=self.store)
+            mine = Oracle(made.session(), made.grants, asker=cell.attack.name, store=self.store)
             shadows.append((made, Shadow(world, others, mine, made.model)))
         return shadows
 
@@ -306,18 +311,24 @@ class Laboratory:
     ) -> tuple[Metrics, dict[str, Any]]:
         """Pose, answer (from the store if it was answered before), score."""
         attack = cell.attack
+        if isinstance(served, Victim):
+            served = served.session()
         question, truth = game.pose(parts, served, asks=attack.asks, sensitive=cell.sensitive)
         shadows = self._shadows(cell, parts)
         seconds = sum(made.facts["seconds"] for made, _ in shadows)
         own = self._own(cell, served, parts.seed)
-        key = Key("answer", {
-            "victim": served.key, "own": own.key, "attack": attack.digest,
-            "shadows": [made.key for made, _ in shadows], "sensitive": list(cell.sensitive),
-            "split": parts.digest, "seed": parts.seed, "core": core_digest(),
-            "torch": torch.__version__, "device": self.device.type,
-        })  # fmt: skip
+        given = {
+            "victim": served.key, "own": own.key, "shadows": [made.key for made, _ in shadows],
+            "sensitive": list(cell.sensitive), "dataset": cell.dataset.digest, "card": cell.card,
+            "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
+            "target": cell.target.digest, "core": core_digest(), "torch": torch.__version__,
+            "device": self.device.type,
+        }  # fmt: skip
+        key = Key("answer", {"attack": attack.digest, **given})
         mine = tuple(shadow for _, shadow in shadows)
-        answering = partial(self._answer, cell, parts, (served, own), question, mine)
+        answering = partial(
+            self._answer, cell, parts, (served, own), question, mine, scope=digest(given)
+        )  # fmt: skip
         held = self.store.make(key, answering)
         facts = dict(held.facts)
         facts["sizes"] = game.sizes(truth)
@@ -333,6 +344,8 @@ class Laboratory:
         sides: tuple[Served, Served],
         question: Any,
         shadows: tuple[Shadow, ...],
+        *,
+        scope: str,
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
         attack, (served, mine) = cell.attack, sides
         access = attack.needs | attack.wants
@@ -341,11 +354,13 @@ class Laboratory:
         ctx = AttackContext(
             card=cell.card, protocol=cell.protocol, sensitive=cell.sensitive, device=self.device,
             store=self.store, seed=keyed.salt(parts.seed, "attack", attack.name),
-            scope=digest([served.key, parts.digest]), shadows=shadows,
+            scope=scope,
+            # Shadows stay in memory for other attacks; this one may do what it likes with its own.
+            shadows=tuple(replace(s, model=copy.deepcopy(s.model)) for s in shadows),
             auxiliary=GAMES[attack.game].auxiliary(parts), own=own, data_seed=parts.seed,
             train=partial(self._train_for, cell, parts),
         )  # fmt: skip
-        answer = attack.answer(asked, question, ctx)
+        answer = seeded(partial(attack.answer, asked, question, ctx), ctx.salt("global"))
         given = getattr(question, "embeddings", None)
         queries = asked.queries + (0 if given is None else len(given))
         return _packed(answer), {
@@ -374,6 +389,7 @@ class Laboratory:
         """Baselines read no victim, so they are the same for every cell of a split and game."""
         key = Key("baselines", {
             "split": parts.digest, "seed": parts.seed, "game": game.name,
+            "dataset": cell.dataset.digest,
             "asks": cell.attack.asks, "sensitive": list(cell.sensitive),
             "core": core_digest(),
         })  # fmt: skip
@@ -399,9 +415,10 @@ class Laboratory:
         def compute() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
             trained_on = parts.victim().parts[cell.protocol.classifier]
             right = {}
+            asked = made.session()
             for name, rows in (("test", parts.test), ("train", trained_on)):
                 labelled = rows.select(rows.y >= 0)
-                guess = made.log_posteriors(labelled.x).argmax(-1)
+                guess = asked.log_posteriors(labelled.x).argmax(-1)
                 right[f"{name}_accuracy"] = float((guess == labelled.y).double().mean())
             return {}, {**right, "gap": right["train_accuracy"] - right["test_accuracy"]}
 

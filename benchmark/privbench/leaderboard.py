@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privbench.errors import BadInputError
 from privbench.metrics import mean_over_seeds
@@ -47,9 +47,10 @@ are compared at equal budgets: a schedule that alternates by epoch runs more epo
 
 @dataclass
 class Row:
-    """One cell over its seeds."""
+    """One cell over its seeds; ``apart`` tells it from rows that would read the same."""
 
     key: tuple[str, ...]
+    apart: str = ""
     records: list[Record] = field(default_factory=list)
 
 
@@ -57,7 +58,8 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     """Render results as markdown.
 
     Raises:
-        BadInputError: if results of different presets are mixed.
+        BadInputError: if results of different presets are mixed, or a cell has two results of one
+            seed (made by different code, torch or device), which are no two seeds.
     """
     presets = sorted({record.cell.preset for record in records})
     if len(presets) > 1:
@@ -65,7 +67,8 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
             f"these results mix presets {', '.join(presets)}: a board never does; "
             "give each preset its own results folder"
         )
-    lines = [f"# {title}", ""]
+    _refuse_twins(records)
+    lines = [f"# {_one_line(title)}", ""]
     for game in GAMES:
         mine = [r for r in records if r.cell.game == game and r.status == "ok"]
         if mine:
@@ -83,17 +86,57 @@ def headings(game: str) -> list[str]:
     fixed += ["defense", "adversary", "seeds"]
     moving = [heading for heading, _, _ in COLUMNS[game]]
     return [*fixed, *moving, "test accuracy", "train/test gap", "encoder updates",
-            "queries per sample", "seconds"]  # fmt: skip
+            "queries per sample", "seconds", "peak MiB"]  # fmt: skip
 
 
 def cells(game: str, records: Iterable[Record]) -> list[list[str]]:
     """Rows of a game's table, as text, ordered by what the cells are called."""
-    rows: dict[tuple[str, ...], Row] = {}
+    rows: dict[str, Row] = {}
     for record in records:
-        key = _key(record)
-        rows.setdefault(key, Row(key)).records.append(record)
-    ordered = sorted(rows.values(), key=lambda row: _order(row.key))
+        identity = record.cell.model_dump_json()
+        rows.setdefault(identity, Row(_key(record))).records.append(record)
+    _tell_apart(list(rows.values()))
+    ordered = sorted(rows.values(), key=lambda row: (_order(row.key), row.apart))
     return [_cells(game, row) for row in ordered]
+
+
+def _tell_apart(rows: Sequence[Row]) -> None:
+    """Rows that read the same although their cells differ say in what they differ."""
+    alike: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        alike.setdefault(row.key, []).append(row)
+    for group in alike.values():
+        facts = [_facts(row.records[0].cell.model_dump(mode="json")) for row in group]
+        names = sorted({name for fact in facts for name in fact})
+        differ = [n for n in names if len({fact.get(n, "") for fact in facts}) > 1]
+        for row, fact in zip(group, facts, strict=True):
+            row.apart = ", ".join(f"{n} {fact[n]}" for n in differ if n in fact)
+
+
+def _facts(values: Any, at: str = "") -> dict[str, str]:
+    """Leaves of nested results by dotted name."""
+    if isinstance(values, list):
+        values = dict(enumerate(values))
+    if not isinstance(values, dict):
+        return {at: str(values)}
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        flat |= _facts(value, f"{at}.{name}" if at else str(name))
+    return flat
+
+
+def _refuse_twins(records: Sequence[Record]) -> None:
+    seen: dict[tuple[str, int], str] = {}
+    for record in records:
+        if record.status != "ok":
+            continue
+        twin = seen.setdefault((record.cell.model_dump_json(), record.seed), record.trial)
+        if twin != record.trial:
+            first, second = sorted((twin, record.trial))
+            raise BadInputError(
+                f"{record.cell.title}, seed {record.seed} is there twice, made by different code, "
+                f"torch or device: remove {first}.json or {second}.json"
+            )
 
 
 def _order(key: tuple[str, ...]) -> tuple[tuple[bool, str], ...]:
@@ -104,8 +147,8 @@ def _order(key: tuple[str, ...]) -> tuple[tuple[bool, str], ...]:
 def _key(record: Record) -> tuple[str, ...]:
     cell = record.cell
     dataset = cell.dataset.label
-    if cell.protocol["name"] != "default":
-        dataset += f" ({cell.protocol['name']})"
+    if (protocol := cell.protocol.get("name", "default")) != "default":
+        dataset += f" ({protocol})"
     attack = cell.attack.label
     if cell.game == "attributes":
         attack += f" [{', '.join(cell.sensitive)}]"
@@ -117,7 +160,7 @@ def _cells(game: str, row: Row) -> list[str]:
     records = sorted(row.records, key=lambda record: record.seed)
     first = records[0]
     outside = bool(first.cell.protects) and game not in first.cell.protects
-    fixed = [dataset, target, attack]
+    fixed = [f"{dataset} ({row.apart})" if row.apart else dataset, target, attack]
     if game == "membership":
         fixed.append(phase)
     fixed += [defense + (" °" if outside else ""), adversary, str(len(records))]
@@ -134,6 +177,7 @@ def _cells(game: str, row: Row) -> list[str]:
               "{:.0f}"),
         _mean(records, lambda r: r.cost.queries_per_sample, "{:.0f}"),
         _mean(records, lambda r: r.cost.seconds_training + r.cost.seconds, "{:.1f}"),
+        _mean(records, lambda r: r.cost.peak_bytes / 2**20, "{:.0f}"),
     ]  # fmt: skip
 
 
@@ -154,7 +198,10 @@ def summary(numbers: Sequence[Number | None]) -> str:
     if len(values) < len(given):
         return "refused"
     if len(values) == 1:
-        return f"{values[0]:.3f} [{given[0].low:.3f}, {given[0].high:.3f}]"
+        only = given[0]
+        if only.low is None or only.high is None:
+            return f"{values[0]:.3f}"
+        return f"{values[0]:.3f} [{only.low:.3f}, {only.high:.3f}]"
     mean = mean_over_seeds(values)
     return f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
 
@@ -175,7 +222,11 @@ def _table(game: str, records: Sequence[Record]) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+    return _one_line(text).replace("|", "\\|")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _troubles(records: Sequence[Record]) -> list[str]:
@@ -186,12 +237,14 @@ def _troubles(records: Sequence[Record]) -> list[str]:
         for record in records:
             if record.status == status:
                 cell = record.cell
-                what = f"{cell.title} ({cell.adversary})"
-                grouped.setdefault((what, record.reason), []).append(record.seed)
+                named = cell.protocol.get("name", "default")
+                cut = "" if named == "default" else f", protocol {named}"
+                what = _one_line(f"{cell.title} ({cell.adversary}{cut})")
+                grouped.setdefault((what, _one_line(record.reason)), []).append(record.seed)
         if grouped:
             lines += [f"## {status.capitalize()}", ""]
             lines += [
-                f"- {what}, seeds {', '.join(map(str, sorted(seeds)))}: {reason}"
+                f"- {what}, seeds {', '.join(map(str, sorted(set(seeds))))}: {reason}"
                 for (what, reason), seeds in sorted(grouped.items())
             ]
             lines.append("")

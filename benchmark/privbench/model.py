@@ -21,7 +21,7 @@ class Model(nn.Module):
     """x → encoder → embedding → classifier → logits, plus parts that only training uses.
 
     A target may subclass it (several owners, a decoder); a defense may add parts. Everything that
-    training changes is in ``parts`` or in registered buffers, so a state dict is the model.
+    training changes is in ``parts``: only they are stored.
 
     Attributes:
         parts: name -> module: ``encoder`` (n, *shape) -> (n, d), ``classifier`` (n, d) -> (n, k)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from privbench import augmentation, data, keyed
 from privbench.access import Access
 from privbench.augmentation import Recipe, augment
 from privbench.data import Examples, as_float
-from privbench.digests import digest
+from privbench.digests import digest, source_digest
 from privbench.errors import AccessDeniedError
 from privbench.keyed import fold, salt, uniform
 from privbench.store import Key, Store
@@ -33,6 +35,7 @@ class Served(Protocol):
         card: of the data it was trained for.
         grants: what it answers.
         key: digest of all that its answers depend on; None if that is not known (no caching).
+        fresh: may be left out; whether asking twice draws twice (no caching).
     """
 
     @property
@@ -84,6 +87,12 @@ class Views:
     def digest(self) -> str:
         """Identity of the views."""
         return digest([self.rows.digest(labels=False), self.recipe, self.n, self.seed])
+
+
+@cache
+def core_digest() -> str:
+    """Digest of the modules of the core that answers of a given victim depend on."""
+    return source_digest(Oracle, augmentation, data, keyed)
 
 
 def views_seed(seed: int) -> int:
@@ -170,9 +179,12 @@ class Oracle:
         else:
             self.queries += len(x)
             return self._compute(kind, x)
-        if self.__store is None or self.__served.key is None:
+        served = self.__served
+        if self.__store is None or served.key is None or getattr(served, "fresh", False):
             return self._compute(kind, x)
-        key = Key("outputs", {"of": self.__served.key, "kind": kind, "rows": rows_digest()})
+        key = Key("outputs", {
+            "of": served.key, "kind": kind, "rows": rows_digest(), "core": core_digest(),
+        })  # fmt: skip
         held = self.__store.find(key)
         if held is None:
             answer = self._compute(kind, x)

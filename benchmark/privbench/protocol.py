@@ -34,7 +34,7 @@ class Part:
         if isinstance(self.size, int):
             return self.size
         whole = card.rows if self.source is None else card.sources.get(self.source, 0)
-        return int(self.size * whole)
+        return int(self.size * whole + 1e-9)  # .29 of 100 is 28.999999999999996
 
 
 PartLike = Part | int | float
@@ -123,6 +123,7 @@ class Protocol:
             if part.source is not None and part.source not in card.sources
         ]
         sizes = {name: part.count(card) for name, part in parts.items()}
+        wrong += [f"{name} has size {size}" for name, size in sizes.items() if size < 0]
         wrong += [f"{name} is empty" for name in ("members", "nonmembers") if not sizes[name]]
         for source, held in card.sources.items():
             mine = {n: sizes[n] for n, part in parts.items() if part.source == source}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -143,7 +144,19 @@ def read(path: Path) -> Record:
         BadInputError: if the file is not a result of this schema.
     """
     try:
-        record = Record.model_validate_json(path.read_bytes())
+        values = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInputError(
+            f"{path} is not a privbench result: it is not JSON ({error}); "
+            "remove it or run the trial again"
+        ) from None
+    schema = values.get("schema_version", SCHEMA) if isinstance(values, dict) else SCHEMA
+    if schema != SCHEMA:
+        raise BadInputError(
+            f"{path} has schema {schema}, this privbench reads {SCHEMA}: run the trial again"
+        )
+    try:
+        return Record.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -151,16 +164,13 @@ def read(path: Path) -> Record:
             f"{path} is not a privbench result: {where}: {first['msg'].lower()}; "
             "remove it or run the trial again"
         ) from None
-    if record.schema_version != SCHEMA:
-        raise BadInputError(
-            f"{path} has schema {record.schema_version}, this privbench reads {SCHEMA}: "
-            "run the trial again"
-        )
-    return record
 
 
 def read_all(folders: Iterable[Path]) -> list[Record]:
     """All results under these folders (or files), ordered by trial, each trial once.
+
+    Of a trial met twice the better outcome counts (ok before skipped before failed), whatever the
+    order of the folders.
 
     Raises:
         BadInputError: if a folder is missing or holds no result.
@@ -173,11 +183,15 @@ def read_all(folders: Iterable[Path]) -> list[Record]:
             )
         for path in _files(folder):
             record = read(path)
-            found[record.trial] = record
+            found[record.trial] = min(found.get(record.trial, record), record, key=_rank)
     if not found:
         listed = ", ".join(str(f) for f in folders)
         raise BadInputError(f"no results in {listed}: run `privbench run --out FOLDER` first")
     return [found[trial] for trial in sorted(found)]
+
+
+def _rank(record: Record) -> tuple[int, str]:
+    return ("ok", "skipped", "failed").index(record.status), record.model_dump_json()
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from privbench import protocol as protocols
 from privbench.access import Access
 from privbench.contracts import Adversary, CellCard, Defense
-from privbench.errors import BadInputError, UnknownNameError
+from privbench.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
 from privbench.execute import Cell, Laboratory, Trial
 from privbench.provenance import provenance
 from privbench.records import Record, read
@@ -66,11 +66,28 @@ def plan(suite: Suite, registry: Registry, *, root: Path | None, device: str) ->
             trial = Trial(cell, seed, device)
             if trial.digest not in seen:  # naive equals adaptive where nothing is defended
                 seen.add(trial.digest)
-                planned.append(Planned(trial, why_not(cell)))
+                planned.append(Planned(trial, _asked(cell.record().title, why_not, cell)))
     if all(p.skip for p in planned):
         reasons = sorted({p.skip for p in planned if p.skip})
         raise BadInputError(f"nothing in this grid can run: {'; '.join(reasons)}")
     return planned
+
+
+def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
+    """Ask a plugin while planning; what it raises ends the plan with a sentence.
+
+    Raises:
+        PluginError: naming what was asked.
+    """
+    try:
+        return call(*given)
+    except PrivbenchError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"{what}: a plugin raised {type(error).__name__} while the grid was planned "
+            f"({' '.join(str(error).split())}): mend it, or leave its method out"
+        ) from error
 
 
 def why_not(cell: Cell) -> str | None:
@@ -83,18 +100,29 @@ def why_not(cell: Cell) -> str | None:
         cell.card, cell.protocol, cell.target, cell.defenses, cell.adversary, cell.attack,
         cell.sensitive, cell.access,
     )  # fmt: skip
-    for method in (cell.target, *cell.defenses, cell.attack):
-        reason = method.unfit(card)
-        if reason:
+    shadow_target = cell.adversary.target
+    for method in (cell.dataset, cell.target, *cell.defenses, cell.attack):
+        if reason := method.unfit(card):
             return reason
+    if shadow_target and (reason := shadow_target.unfit(replace(card, target=shadow_target))):
+        return f"shadows by {shadow_target.name}: {reason}"
     if cell.attack.game == "attributes" and not cell.sensitive:
-        return f"{cell.attack.name} guesses attributes, and {cell.card.name} has none"
-    missing = cell.attack.needs & ~cell.access
+        return f"{cell.attack.name} guesses attributes, and of {cell.card.name} none is named"
+    return _ungranted(cell)
+
+
+def _ungranted(cell: Cell) -> str | None:
+    """What the attack needs and does not get, and from whom."""
+    attack, shadow_target = cell.attack, cell.adversary.target
+    missing = attack.needs & ~cell.access
     if missing:
         culprit = f"target {cell.target.name}"
-        if cell.attack.needs & ~cell.target.grants == Access.NONE:
+        if attack.needs & ~cell.target.grants == Access.NONE:
             culprit += f" under {cell.defense}"
-        return f"{cell.attack.name} needs {missing}, which {culprit} does not grant"
+        return f"{attack.name} needs {missing}, which {culprit} does not grant"
+    if shadow_target and attack.shadows.count and attack.needs & ~shadow_target.grants:
+        lacking = attack.needs & ~shadow_target.grants
+        return f"{attack.name} needs {lacking}, which shadows by {shadow_target.name} do not grant"
     return None
 
 
@@ -111,7 +139,8 @@ def execute(
     Args:
         planned: from ``plan``.
         laboratory: that runs trials.
-        folder: of results; ok and skipped ones found there are kept, failed ones run again.
+        folder: of results; ok ones found there are kept, and skipped ones while the reason
+            stands; failed ones run again.
         executor: where trials run; in this process by default.
         watch: called with each record and whether it was there before.
 
@@ -121,7 +150,7 @@ def execute(
     records: dict[str, Record] = {}
     todo: list[Trial] = []
     for item in planned:
-        old = _kept(item.trial, folder)
+        old = _kept(item, folder)
         if old is None and item.skip:
             old = _skipped(item, laboratory)
             old.write(folder)
@@ -139,20 +168,24 @@ def execute(
     return [records[item.trial.digest] for item in planned]
 
 
-def done(trial: Trial, folder: Path) -> bool:
+def done(item: Planned, folder: Path) -> bool:
     """Whether a result that will be kept is there."""
-    return _kept(trial, folder) is not None
+    return _kept(item, folder) is not None
 
 
-def _kept(trial: Trial, folder: Path) -> Record | None:
-    path = folder / f"{trial.digest}.json"
+def _kept(item: Planned, folder: Path) -> Record | None:
+    """The result on disk, unless it failed or was skipped for what is no reason any more."""
+    path = folder / f"{item.trial.digest}.json"
     if not path.exists():
         return None
     try:
         record = read(path)
     except BadInputError:
         return None  # an older schema or a damaged file is run again and overwritten
-    return None if record.status == "failed" else record
+    if record.trial != item.trial.digest:  # somebody renamed a file
+        return None
+    still = record.status == "ok" or (record.status, record.reason) == ("skipped", item.skip)
+    return record if still else None
 
 
 def _skipped(item: Planned, laboratory: Laboratory) -> Record:
@@ -183,7 +216,7 @@ class _Resolver:
         if suite.preset not in self.presets:
             raise UnknownNameError("preset", suite.preset, self.presets)
         for dataset in datasets:
-            card = dataset.card(root)
+            card: Card = _asked(f"dataset '{dataset.name}'", dataset.card, root)
             sensitive = self._sensitive(card)
             for named in suite.protocols:
                 protocol = self._protocol(named, dataset)
@@ -204,29 +237,27 @@ class _Resolver:
 
     def _method(self, kind: str, ref: Ref) -> Any:
         if isinstance(ref, str):
-            name, fields = ref, dict[str, Any]()
+            name, given = ref, dict[str, Any]()
         elif len(ref) == 1:
-            ((name, fields),) = ref.items()
+            ((name, given),) = ref.items()
         else:
-            raise BadInputError(
-                f"a {kind} is a name, or one name with its hyperparameters, not {ref}"
-            )
+            raise BadInputError(f"{kind} {ref}: write a name, or one name with its hyperparameters")
         method: Method = self.registry.get(kind, name)
         self.used.add(name)
         self.presets |= set(method.presets)
-        return method.preset(self.suite.preset).replace(
-            **{**self.suite.set.get(name, {}), **fields}
-        )
+        return method.preset(self.suite.preset).replace(**{**self.suite.set.get(name, {}), **given})
 
     def _stacks(self) -> list[tuple[Defense, ...]]:
         stacks: list[tuple[Defense, ...]] = []
         if self.suite.baseline or not self.suite.defenses:
             stacks.append((self._method("defense", "none"),))
         for ref in self.suite.defenses:
-            names = ref.split("+") if isinstance(ref, str) else [ref]
+            names = [name.strip() for name in ref.split("+")] if isinstance(ref, str) else [ref]
             stack = tuple(self._method("defense", name) for name in names)
             if len({d.name for d in stack}) < len(stack):
                 raise BadInputError(f"defense '{ref}' stacks a method on itself: name it once")
+            if len(stack) > 1 and "none" in names:
+                raise BadInputError(f"defense '{ref}' stacks 'none', which does nothing: drop it")
             if stack not in stacks:
                 stacks.append(stack)
         return stacks
@@ -240,13 +271,21 @@ class _Resolver:
     def _protocol(self, named: str | dict[str, Any], dataset: Dataset) -> protocols.Protocol:
         if isinstance(named, str):
             return protocols.protocol_named(named, dataset.protocols)
+        where = f"protocol '{named.get('name', 'custom')}'"
+        known = {field.name for field in fields(protocols.Protocol)}
+        for key in named:
+            if key not in known:
+                raise UnknownNameError(f"part of {where}", key, known)
         try:
-            return TypeAdapter(protocols.Protocol).validate_python(named)
+            made = TypeAdapter(protocols.Protocol).validate_python(named)
         except ValidationError as error:
-            wrong = "; ".join(
-                f"{'.'.join(str(p) for p in e['loc'])}: {e['msg'].lower()}" for e in error.errors()
-            )
-            raise BadInputError(f"protocol {named.get('name', '')}: {wrong}") from None
+            wrong = {str(e["loc"][0]): e["msg"].lower() for e in error.errors()}
+            listed = "; ".join(f"{key}: {message}" for key, message in wrong.items())
+            raise BadInputError(f"{where}: {listed}") from None
+        negative = [f"{key} {part.size}" for key, part in made.parts().items() if part.size < 0]
+        if negative:
+            raise BadInputError(f"{where}: {', '.join(negative)}: no part has less than 0 rows")
+        return made
 
     def _sensitive(self, card: Card) -> tuple[str, ...]:
         if self.suite.sensitive is None:
@@ -254,7 +293,7 @@ class _Resolver:
         for name in self.suite.sensitive:
             if name not in card.attributes:
                 raise UnknownNameError(f"sensitive attribute of {card.name}", name, card.attributes)
-        return tuple(self.suite.sensitive)
+        return tuple(dict.fromkeys(self.suite.sensitive))
 
 
 def _distinct(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from privbench.records import Record
     from privbench.schedule import Planned
+
+
+_PLAIN: Any = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
 
 
 class Results(list["Record"]):
@@ -89,7 +93,12 @@ class Session:
         self.records: list[Record] = []
 
     def run(self) -> int:
-        """Run what is not there yet; return the exit status: 1 if a cell failed."""
+        """Run what is not there yet; return the exit status: 1 if a cell failed.
+
+        Raises:
+            BadInputError: if results cannot be written, before anything is trained.
+        """
+        _writable(self.out)
         with Watcher(self.console, len(self.planned)) as watcher:
             laboratory = self._laboratory(watcher)
             self.records = schedule.execute(self.planned, laboratory, self.out, watch=watcher.trial)
@@ -102,8 +111,8 @@ class Session:
         self.console.print(
             f"{len(self.records)} trials, {failed} failed; {trained} phases trained; "
             f"results in {self.out}, board in {board}",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            **_PLAIN,
+        )
         return 1 if failed else 0
 
     def explain(self) -> None:
@@ -116,20 +125,24 @@ class Session:
             name = f"{cell.title}, {cell.adversary}, seed {item.trial.seed}"
             if item.skip:
                 state = f"skipped: {item.skip}"
-            elif schedule.done(item.trial, self.out):
+            elif schedule.done(item, self.out):
                 state = "kept"
             else:
-                mine = _phases(laboratory, item)
+                try:
+                    mine = _phases(laboratory, item)
+                except Exception as error:  # noqa: BLE001 - it would be a failed result
+                    shown(f"{name}: would fail: {error}", **_PLAIN)
+                    continue
                 todo = sum(not held for held in mine.values())
                 state = f"runs; {len(mine)} phases of training, {len(mine) - todo} in the store"
                 keys |= mine
-            shown(f"{name}: {state}", highlight=False, markup=False, soft_wrap=True)
+            shown(f"{name}: {state}", **_PLAIN)
         missing = sum(not held for held in keys.values())
         guess = _estimate(laboratory, missing)
         shown(
             f"{len(self.planned)} trials; {missing} distinct phases to train, about {guess}",
-            highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
+            **_PLAIN,
+        )
 
     def _laboratory(self, watcher: Watcher | None) -> Laboratory:
         return Laboratory(
@@ -157,8 +170,21 @@ def _estimate(laboratory: Laboratory, missing: int) -> str:
 
 def _root(given: Path | None) -> Path | None:
     if given is not None and not given.is_dir():
-        raise BadInputError(f"--data-root {given} is no folder: unpack the data sets there")
+        raise BadInputError(
+            f"--data-root (or PRIVBENCH_DATA) {given} is no folder: make it, or name another"
+        )
     return given
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BadInputError(
+            f"--out {folder} cannot be written ({error.strerror}): name another folder"
+        ) from None
 
 
 def _device(name: str) -> torch.device:
@@ -170,6 +196,8 @@ def _device(name: str) -> torch.device:
         raise BadInputError(f"unknown device '{name}': use cpu, cuda or auto") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadInputError(f"--device {name}: torch sees no CUDA here, use cpu or auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInputError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices")
     if device.type not in ("cpu", "cuda"):
         raise BadInputError(f"--device {name}: privbench runs on cpu and cuda")
     return device

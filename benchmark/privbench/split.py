@@ -13,13 +13,13 @@ from privbench.digests import digest
 from privbench.keyed import fold, salt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
     from privbench.protocol import Protocol
 
-Origin = Literal["victim", "own", "candidates", "null"]
+Origin = Literal["victim", "own", "candidates", "null", "public"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class World:
 
     Attributes:
         parts: members, reference, public, downstream -> rows (possibly none).
-        origin: ``victim``; ``own`` and ``null`` (drawn from the pool); ``candidates``.
+        origin: ``victim``; ``own`` and ``null`` (drawn from the pool); ``candidates``; ``public``
+            for what is trained once for all worlds.
         index: which world of that origin.
         seed: of the split.
         branch: set where one training makes several (a defense's sub-models).
@@ -58,9 +59,11 @@ class World:
         """Which rows are members here: (n,) bool."""
         return torch.isin(rows.index, self.members.index)
 
-    def digest(self) -> str:
-        """Content of all parts; labels and attributes count where phases read them, not here."""
-        return digest({name: part.digest() for name, part in self.parts.items()})
+    def digest(self, attributes: Sequence[str] = ()) -> str:
+        """Content of all parts with labels, and with these attributes."""
+        return digest(
+            {name: part.digest(attributes=attributes) for name, part in self.parts.items()}
+        )
 
     def salt(self, *purpose: str | int) -> int:
         """A seed for one purpose in this world: never of hyperparameters or of the attack."""

@@ -77,12 +77,38 @@ def suite_from(values: dict[str, Any], where: str) -> Suite:
     try:
         suite = Suite.model_validate(values)
     except ValidationError as error:
-        wrong = {str(e["loc"][0]): e["msg"].lower() for e in error.errors()}
-        listed = "; ".join(f"{key}: {message}" for key, message in wrong.items())
+        wrong = {str(e["loc"][0]): e for e in error.errors()}
+        listed = "; ".join(_misfit(key, values.get(key), e) for key, e in wrong.items())
         raise BadInputError(f"{where}: {listed}") from None
     if not suite.seed_list or min(suite.seed_list) < 0:
-        raise BadInputError(f"{where}: seeds must be a count above 0 or a list of seeds from 0")
+        raise BadInputError(f"{where}: seeds must be {_WANTED['seeds']}, not {suite.seeds}")
     return suite
+
+
+_WANTED = {
+    "name": "a text",
+    "datasets": "a list of names, or of {name: {field: value}}",
+    "protocols": "a list of names, or of protocols written out",
+    "targets": "a list of names, or of {name: {field: value}}",
+    "defenses": "a list of names, or of {name: {field: value}}",
+    "attacks": "a list of names, or of {name: {field: value}}, at least one",
+    "adversaries": "a list of 'adaptive', 'naive', or {adaptive: true, target: name}",
+    "seeds": "a count above 0 or a list of seeds from 0",
+    "preset": "a name",
+    "sensitive": "a list of names of attributes",
+    "set": "{method: {field: value}}",
+    "baseline": "true or false",
+}
+
+
+def _misfit(key: str, given: Any, error: Any) -> str:
+    """What a key wants and what it got, in the words of suites."""
+    if error["type"] == "missing":
+        return f"{key} is missing: it must be {_WANTED[key]}"
+    place = error["loc"][1] if len(error["loc"]) > 1 else None
+    if isinstance(given, list) and isinstance(place, int):
+        given = given[place]
+    return f"{key} must be {_WANTED[key]}, not {given!r}"
 
 
 def read_suite(path: Path) -> Suite:
@@ -93,17 +119,23 @@ def read_suite(path: Path) -> Suite:
     """
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadInputError(
+            f"no suite at {path}: name a YAML file, or methods with --attack and --defense"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"cannot read suite {path}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise BadInputError(f"cannot read suite {path}: {why}; name a YAML file") from None
     try:
         values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-13-41 is no date
         mark = getattr(error, "problem_mark", None)
         at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "not YAML"
+        problem = getattr(error, "problem", None) or f"not YAML ({' '.join(str(error).split())})"
         raise BadInputError(f"suite {path}{at}: {problem}; mend the YAML there") from None
     if not isinstance(values, dict):
-        raise BadInputError(f"suite {path} must be a mapping with a key 'attacks'")
+        given = "empty" if values is None else f"a {type(values).__name__}"
+        raise BadInputError(f"suite {path} is {given}: write keys, as in `attacks: [encodermi-t]`")
     return suite_from({"name": path.stem, **values}, f"suite {path}")
 
 
@@ -126,6 +158,6 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
             )
         try:
             made.setdefault(method, {})[field] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise BadInputError(f"--set {setting}: cannot read the value '{value}'") from None
+        except (yaml.YAMLError, ValueError):
+            raise BadInputError(f"--set {setting}: '{value}' is no YAML value: quote it") from None
     return made

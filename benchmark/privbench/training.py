@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -64,7 +64,13 @@ class Outputs:
     def __init__(self, **named: Tensor | Callable[[], Tensor]) -> None:
         """Take tensors, or functions that make them."""
         self._named = named
+        self._bf16: str | None = None
         self.streams: Mapping[str, Outputs] = {}
+
+    def in_bf16(self, device: str) -> Outputs:
+        """Compute by autocast on that kind of device; what losses read is float32 all the same."""
+        self._bf16 = device
+        return self
 
     def __getattr__(self, name: str) -> Tensor:
         """Value of that name.
@@ -76,8 +82,17 @@ class Outputs:
             raise AttributeError(f"outputs have no '{name}', only {', '.join(self._named)}")
         value = self._named[name]
         if callable(value):
-            value = self._named[name] = value()
+            with autocast(self._bf16):
+                value = value()
+        if self._bf16 and value.dtype == torch.bfloat16:
+            value = value.float()
+        self._named[name] = value
         return value
+
+
+def autocast(device: str | None) -> AbstractContextManager[Any]:
+    """Bfloat16 on that kind of device; nothing for None."""
+    return torch.autocast(device, torch.bfloat16) if device else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -296,15 +311,18 @@ class Training:
         self, model: Model, phase: Phase, rows: Examples, seed: int, *, bf16: bool = False
     ) -> None:
         """Prepare; nothing is trained yet. ``seed`` decides batches and views, nothing else."""
+        if not len(rows):
+            raise TrainingError(f"phase '{phase.name}' has no rows to train on")
         self.model = model
         self.phase = phase
         self.rows = rows
-        self.bf16 = bf16
+        self.bf16 = rows.device.type if bf16 else None
+        self.seed = seed
         self.steps = phase.batch.steps(len(rows))
         self.generator = torch.Generator(device=rows.device).manual_seed(seed)
         self.updates: dict[str, int] = dict.fromkeys(phase.optimizers, 0)
         self.metrics: dict[str, float] = {}
-        self._streams: dict[str, _StreamSampler] = {}
+        self._streams: dict[int, _StreamSampler] = {}  # by identity: steps may share a stream
         self._focused: str | None = None
         self._groups = self._group_parts()
         self._totals = self._total_updates()
@@ -327,7 +345,8 @@ class Training:
         phase, begun = self.phase, time.perf_counter()
         best = _Best(phase.monitor)
         done = 0
-        with phase.wrap(self) if phase.wrap else nullcontext():
+        # Dropout knows only the global generators: seeded here, put back afterwards.
+        with seeded_globally(self.seed), phase.wrap(self) if phase.wrap else nullcontext():
             for epoch in range(1, phase.epochs + 1):
                 self._epoch(epoch)
                 done = epoch
@@ -363,13 +382,13 @@ class Training:
         self._focus(name, step)
         if step.before:
             step.before(model, clock)
-        batch = self._batch(rows, step)
-        outputs = self._forward(batch)
+        batch = self._batch(rows, step) if len(rows) else None
+        outputs = None if batch is None else self._forward(batch)
         trained = [parts for parts in self._groups if parts[0] in step.trains]
         for parts in trained:
             self._set_rate(parts, started)
             self.optimizers[parts].zero_grad(set_to_none=True)
-        if len(rows):
+        if batch is not None and outputs is not None:
             loss = step.loss(outputs, batch, clock)
             loss.backward()  # type: ignore[no-untyped-call]
         else:  # an empty Poisson batch still takes its step: its noise is part of the guarantee
@@ -379,7 +398,7 @@ class Training:
             self.optimizers[parts].step()
             for part in parts:
                 self.updates[part] += 1
-        if step.after:
+        if step.after and outputs is not None:
             with torch.no_grad():
                 step.after(model, outputs)
 
@@ -392,13 +411,10 @@ class Training:
             group["lr"] = rate
 
     def _forward(self, batch: Batch) -> Outputs:
-        cast = torch.autocast("cuda", torch.bfloat16) if self.bf16 else nullcontext()
-        with cast:
+        with autocast(self.bf16):
             outputs = self.phase.forward(self.model, batch)
-        outputs.streams = {
-            name: self.phase.forward(self.model, stream) for name, stream in batch.streams.items()
-        }
-        return outputs
+        outputs.streams = {name: self._forward(stream) for name, stream in batch.streams.items()}
+        return outputs.in_bf16(self.bf16) if self.bf16 else outputs
 
     def _focus(self, name: str, step: Step) -> None:
         """Train mode and gradients for what the step trains, eval mode for the rest."""
@@ -425,7 +441,7 @@ class Training:
     def _batch(self, rows: Tensor, step: Step) -> Batch:
         streams = {}
         for name, stream in step.streams.items():
-            sampler = self._streams.setdefault(name, _StreamSampler(stream, self.generator))
+            sampler = self._streams.setdefault(id(stream), _StreamSampler(stream, self.generator))
             drawn = sampler.draw(self.rows.y[rows])
             streams[name] = self._prepared(_take(stream.rows, drawn))
         batch = self._prepared(_take(self.rows, rows))
@@ -518,6 +534,18 @@ class _StreamSampler:
             self.left = torch.cat([self.left, fresh])
         taken, self.left = self.left[:size], self.left[size:]
         return taken
+
+
+@contextmanager
+def seeded_globally(seed: int) -> Iterator[None]:
+    """Seed torch's global generators, of every device in use, and put them back after."""
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if used else ()
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield
 
 
 def _take(rows: Examples, at: Tensor) -> Batch:

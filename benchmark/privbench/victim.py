@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench import augmentation, model, training
+from privbench import augmentation, context, data, keyed, model, nets, split, training
 from privbench.access import Access
 from privbench.context import DefenseContext, TargetContext, seeded
 from privbench.contracts import Release
@@ -17,12 +17,12 @@ from privbench.data import Examples, as_float
 from privbench.digests import digest, source_digest
 from privbench.keyed import fold, row_keys, salt, uniform
 from privbench.store import Key
-from privbench.training import Phase, Training
+from privbench.training import Phase, Stream, Training, TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from privbench.contracts import Defense, Target
     from privbench.data import Card
@@ -79,7 +79,8 @@ class Victim:
 
     def gradients(self, x: Tensor, loss: Callable[[Served, Tensor], Tensor]) -> Tensor:
         """Gradient of the summed loss with respect to x (n, *shape), as float in [0, 1]."""
-        x = as_float(x, self.card.scale).clone().requires_grad_()
+        device = next(self.model.parameters()).device
+        x = as_float(x.to(device), self.card.scale).clone().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(_Differentiable(self), x).sum(), x)
         return gradient
 
@@ -98,6 +99,21 @@ class Victim:
             seed=salt(self._seed, "sibling", seed),
             facts=self.facts,
         )
+
+    @property
+    def fresh(self) -> bool:
+        """Whether asking twice draws twice, so that answers must not be kept."""
+        return any(release.fresh for release in self._releases)
+
+    def session(self) -> Victim:
+        """The same victim with its count of queries at zero: what one asker meets.
+
+        Fresh draws depend on the count, and so would otherwise on who asked before.
+        """
+        return Victim(
+            self.card, self.model, key=self.key, grants=self.grants, releases=self._releases,
+            seed=self._seed, facts=self.facts,
+        )  # fmt: skip
 
     def unreleased(self) -> Victim:
         """The same model with nothing in between: how a naive adversary sees its own rows."""
@@ -181,18 +197,47 @@ class Job:
 
 @dataclass
 class _Making:
-    """A job under way: what has been built and what the next artifact's key depends on."""
+    """A job under way: what has been built and what the next artifact's key depends on.
+
+    Attributes:
+        job: with the world as the defenses changed it.
+        model: as trained so far.
+        phases: all of them, in order.
+        contexts: one per defense.
+        previous: digest of all that the model depends on so far.
+        seeds: part -> seed of its initial weights.
+        own: initial weights, of this world, of the parts that only later phases train; the phases
+            shared by all worlds run before these are loaded.
+        releases: with the defense that each is of.
+        touched: parts that have been trained.
+        facts: what each stage recorded.
+    """
 
     job: Job
-    world: World
     model: Model
     phases: list[Phase]
     contexts: list[DefenseContext]
     previous: str
     seeds: dict[str, int]
-    releases: list[tuple[Release, DefenseContext, str]] = field(default_factory=list)
+    own: dict[str, Tensor]
+    releases: list[tuple[Release, Defense, DefenseContext]] = field(default_factory=list)
     touched: set[str] = field(default_factory=set)
     facts: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def world(self) -> World:
+        """As the defenses changed it."""
+        return self.job.world
+
+    def halves(self) -> tuple[tuple[list[Phase], list[_Entry]], tuple[list[Phase], list[_Entry]]]:
+        """Phases, then the releases fitted after them: before and after embeddings are read."""
+        at = next((i for i, p in enumerate(self.phases) if p.reads == "embeddings"), None)
+        early = [entry for entry in self.releases if entry[0].classifier_trains_on_it]
+        late = [entry for entry in self.releases if not entry[0].classifier_trains_on_it]
+        return (self.phases[:at], early), (self.phases[at:] if at is not None else [], late)
+
+
+_Entry = tuple[Release, "Defense", DefenseContext]
 
 
 class Workshop:
@@ -223,6 +268,7 @@ class Workshop:
     def untrained(self, job: Job) -> Victim:
         """The target's encoder as it is before any training, undefended."""
         making = self._begin(replace(job, defenses=()))
+        self._load_own(making, public=False)
         return Victim(
             job.card, making.model, key=digest([making.previous, making.seeds, "untrained"]),
             grants=job.target.grants,
@@ -231,23 +277,18 @@ class Workshop:
     def victim(self, job: Job) -> Victim:
         """Train (or load) and serve."""
         making = self._begin(job)
-        first_reader = next(
-            (i for i, p in enumerate(making.phases) if p.reads == "embeddings"),
-            len(making.phases),
-        )
-        early = [r for r in making.releases if r[0].classifier_trains_on_it]
-        late = [r for r in making.releases if not r[0].classifier_trains_on_it]
-        self._train(making, making.phases[:first_reader])
-        for release in early:
-            self._fit(making, release)
-        self._train(making, making.phases[first_reader:], [r[0] for r in early])
+        (first, early), (rest, late) = making.halves()
+        self._train(making, first)
+        for entry in early:
+            self._fit(making, entry)
+        self._train(making, rest)
         self._after_training(making)
-        for release in late:
-            self._fit(making, release)
+        for entry in late:
+            self._fit(making, entry)
         return Victim(
             job.card,
             making.model,
-            key=digest([making.previous, [r[2] for r in making.releases]]),
+            key=digest([making.previous, making.seeds, making.world.salt("release")]),
             grants=self.access(job.target, job.defenses),
             releases=[release for release, _, _ in making.releases],
             seed=making.world.salt("release"),
@@ -261,202 +302,264 @@ class Workshop:
         self._train(making, making.phases)
         return making.model
 
+    def phases(self, job: Job) -> dict[Key, bool]:
+        """Keys of the job's phases, and whether the store holds them; no phase is trained."""
+        making = self._begin(job)
+        keys = []
+        for phases, releases in making.halves():
+            keys += [key for _, key, _, _ in self._plan(making, phases)]
+            for entry in releases:
+                making.previous = self._release_key(making, entry).digest
+        return {key: key in self.store for key in keys}
+
     def _begin(self, job: Job) -> _Making:
-        """Build model, phases and releases; nothing is trained."""
+        """Build model, phases and releases; the job's own phases are not trained."""
         contexts = [self._defense_context(job, d) for d in job.defenses]
-        world = job.world
-        for defense, ctx in zip(job.defenses, contexts, strict=True):
-            world = defense.on_data(world, ctx)
-        job = replace(job, world=world)
-        target_ctx = TargetContext(**self._common(job, job.target.name))
-        seed = world.salt("init")
-        built = self._build(job, target_ctx, contexts, seed)
+        acting = list(zip(job.defenses, contexts, strict=True))
+        for defense, ctx in acting:
+            ctx.world = job.world
+            on_data = partial(defense.on_data, job.world, ctx)
+            job = replace(job, world=seeded(on_data, ctx.salt("data")))
+        for defense, ctx in acting:
+            ctx.world = job.world
+            ctx._scope = digest([_base(job), self._seen(job, defense)])  # noqa: SLF001
+        seed = job.world.salt("init")
+        built, target_ctx = self._build(job, contexts, seed)
         phases = [
             replace(phase, made_by=(job.target.digest,))
-            for phase in job.target.phases(built, world, target_ctx)
+            for phase in job.target.phases(built, job.world, target_ctx)
         ]
-        for defense, ctx in zip(job.defenses, contexts, strict=True):
+        for defense, ctx in acting:
             before = {id(phase) for phase in phases}
+            on_phases = partial(defense.on_phases, phases, built, job.world, ctx)
             phases = [
                 p if id(p) in before else replace(p, made_by=(*p.made_by, defense.digest))
-                for p in defense.on_phases(phases, built, world, ctx)
+                for p in seeded(on_phases, ctx.salt("phases"))
             ]
         built.to(self.device)
-        seeds = dict.fromkeys(built.parts, seed)
-        shared = _touched(phases[: _shared_phases(phases)])
-        if shared:  # pre-trained once for all worlds, so from weights that are equal in all worlds
-            public_seed = salt(world.seed, "public", "init")
-            public = self._build(job, target_ctx, contexts, public_seed)
-            for name in shared & set(public.parts):
-                built[name].load_state_dict(public[name].state_dict())
-                seeds[name] = public_seed
-        makers = [d for d in job.defenses if "build" in d.stages()]
-        base = {
-            "target": job.target.digest,
-            "built_by": [d.digest for d in makers],
-            "card": [job.card.shape, job.card.classes, job.card.scale, job.card.mean, job.card.std],
-        }
-        making = _Making(job, world, built, phases, contexts, digest(base), seeds)
-        for defense, ctx in zip(job.defenses, contexts, strict=True):
-            release = defense.release(job.card, built, ctx)
+        seeds, own = self._share(job, built, phases)
+        base = digest([_base(job), self._substrate()])
+        making = _Making(job, built, phases, contexts, base, seeds, own)
+        for defense, ctx in acting:
+            make = partial(defense.release, job.card, built, ctx)
+            release = seeded(make, ctx.salt("release", "init"))
             if release is not None:
-                making.releases.append((release.to(self.device), ctx, defense.digest))
+                release.to(self.device).eval().requires_grad_(False)
+                making.releases.append((release, defense, ctx))
         return making
 
+    def _share(
+        self, job: Job, built: Model, phases: Sequence[Phase]
+    ) -> tuple[dict[str, int], dict[str, Tensor]]:
+        """Start from weights that are equal in all worlds where all worlds share phases.
+
+        Returns:
+            Seeds of the parts; and the world's own weights of parts that only later phases train.
+        """
+        seeds = dict.fromkeys(built.parts, job.world.salt("init"))
+        shared = _shared_phases(phases)
+        if not shared:
+            return seeds, {}
+        later = _touched(phases[shared:]) - _touched(phases[:shared])
+        own = {
+            f"{part}.{name}": tensor.clone()
+            for part in sorted(later)
+            for name, tensor in built[part].state_dict().items()
+        }
+        common = replace(job, world=_common_world(job.world))
+        contexts = [self._defense_context(common, defense) for defense in job.defenses]
+        seed = common.world.salt("init")
+        public, _ = self._build(common, contexts, seed)
+        for name, part in public.parts.items():
+            built[name].load_state_dict(part.state_dict())
+            if name not in later:
+                seeds[name] = seed
+        return seeds, own
+
     def _build(
-        self, job: Job, ctx: TargetContext, contexts: Sequence[DefenseContext], seed: int
-    ) -> Model:
+        self, job: Job, contexts: Sequence[DefenseContext], seed: int
+    ) -> tuple[Model, TargetContext]:
+        ctx = TargetContext(**self._common(job, job.target.name))
         built: Model = seeded(partial(job.target.build, job.card, ctx), seed)
         for defense, defense_ctx in zip(job.defenses, contexts, strict=True):
             built = seeded(partial(defense.on_build, built, defense_ctx), salt(seed, defense.name))
         if self.device.type == "cuda":
             built = built.to(memory_format=torch.channels_last)
-        return built.to(self.device)
+        return built.to(self.device), ctx
 
-    def _train(
-        self, making: _Making, phases: Sequence[Phase], early: Sequence[Release] = ()
-    ) -> None:
+    def _train(self, making: _Making, phases: Sequence[Phase]) -> None:
         """Run phases in order, from the last one that the store holds."""
-        plan = self._plan(making, phases, early)
+        plan = self._plan(making, phases)
         done = next((i for i in reversed(range(len(plan))) if self.store.find(plan[i][1])), -1)
         if done >= 0:
-            self._load(making.model, self.store.find(plan[done][1]).tensors)  # type: ignore[union-attr]
+            held = self.store.find(plan[done][1])
+            assert held is not None  # noqa: S101 - found a moment ago
+            self._load_own(making, public=plan[done][2])
+            self._load(making.model, held.tensors)
         for phase, key, public, touched in plan[done + 1 :]:
-            run = partial(self._run_phase, making, phase, early, touched, public=public)
-            artifact = self.store.make(key, run)
-            self._load(making.model, artifact.tensors)
+            self._load_own(making, public=public)
+            run = partial(self._run_phase, making, phase, touched, public=public)
+            self._load(making.model, self.store.make(key, run).tensors)
         for _, key, _, _ in plan:
             held = self.store.find(key)
             if held is not None:
                 making.facts.append({"phase": key.fields["phase"], **held.facts})
-
-    def phases(self, job: Job) -> dict[Key, bool]:
-        """Keys of the job's phases, and whether the store holds them; nothing is trained."""
-        making = self._begin(job)
-        early = [r[0] for r in making.releases if r[0].classifier_trains_on_it]
-        plan = self._plan(making, making.phases, early)
-        return {key: key in self.store for _, key, _, _ in plan}
+        making.model.eval().requires_grad_(False)
 
     def _plan(
-        self, making: _Making, phases: Sequence[Phase], early: Sequence[Release]
+        self, making: _Making, phases: Sequence[Phase]
     ) -> list[tuple[Phase, Key, bool, list[str]]]:
         """Each phase with its key, whether all worlds share it, and the parts changed so far."""
         plan = []
-        shared = _shared_phases(making.phases)
+        shared = {id(phase) for phase in making.phases[: _shared_phases(making.phases)]}
         for phase in phases:
-            public = making.phases.index(phase) < shared
-            key = self._phase_key(making, phase, early, public=public)
+            public = id(phase) in shared
+            key = self._phase_key(making, phase, public=public)
             making.previous = key.digest
             making.touched |= _touched([phase])
             plan.append((phase, key, public, sorted(making.touched)))
         return plan
 
-    def _phase_key(
-        self, making: _Making, phase: Phase, early: Sequence[Release], *, public: bool
-    ) -> Key:
+    def _phase_key(self, making: _Making, phase: Phase, *, public: bool) -> Key:
         fresh = _touched([phase]) - making.touched
+        reads = phase.reads_attributes
         streams = {
-            f"{step}.{name}": stream.rows.digest()
+            f"{step}.{name}": stream.rows.digest(attributes=reads)
             for step, s in phase.steps.items()
             for name, stream in s.streams.items()
         }
-        rows = self._rows(making.world, phase)
+        watched = phase.monitor.rows if phase.monitor else {}
+        makers = [d for d in making.job.defenses if d.digest in phase.made_by]
         fields = {
             "phase": phase.name,
             "previous": making.previous,
             "made_by": list(phase.made_by),
-            "rows": rows.digest(labels=phase.reads_labels, attributes=phase.reads_attributes),
+            "rows": self._rows(making.world, phase).digest(
+                labels=phase.reads_labels, attributes=reads
+            ),
+            "attributes": list(reads),
             "streams": streams,
+            "monitor": {name: rows.digest() for name, rows in watched.items()},
             # A defense may have looked at all of its world when it changed the phase.
-            "world": making.world.digest() if len(phase.made_by) > 1 else None,
+            "world": [self._seen(making.job, d) for d in makers],
             "seed": self._phase_seed(making, phase, public=public),
             "init": {name: making.seeds.get(name) for name in sorted(fresh)},
-            "released": [r[2] for r in making.releases if r[0] in early]
-            if phase.reads == "embeddings" else [],
-            **_substrate(self.device, compiled=self.compiled),
-        }  # fmt: skip
+        }
         return Key("phase", fields)
 
     def _run_phase(
-        self,
-        making: _Making,
-        phase: Phase,
-        early: Sequence[Release],
-        touched: Sequence[str],
-        *,
-        public: bool,
+        self, making: _Making, phase: Phase, touched: Sequence[str], *, public: bool
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
         rows = self._rows(making.world, phase)
         if phase.reads == "embeddings":
-            rows = replace(rows, x=self._embedded(making, rows, early))
+            phase, rows = self._embedded(making, phase, rows)
         if self.compiled:
             making.model["encoder"].compile()
         run = Training(
             making.model, phase, rows, self._phase_seed(making, phase, public=public),
             bf16=self.device.type == "cuda",
         )  # fmt: skip
+        before = _state(making.model, set(making.model.parts) - set(touched))
         facts = run.run(self.progress)
         self.trained_phases += 1
-        state = {
-            f"{name}.{key}": tensor.detach().contiguous()
-            for name in touched
-            for key, tensor in making.model[name].state_dict().items()
-        }
-        return state, facts
+        for name, tensor in _state(making.model, set(making.model.parts) - set(touched)).items():
+            if not torch.equal(tensor, before[name]):
+                raise TrainingError(
+                    f"phase '{phase.name}' changed '{name}': name the part in `trains` or `live`"
+                )
+        return _state(making.model, touched), facts
 
-    def _embedded(self, making: _Making, rows: Examples, early: Sequence[Release]) -> Tensor:
-        """Embeddings of the frozen encoder, released where the classifier is to train on that."""
+    def _embedded(self, making: _Making, phase: Phase, rows: Examples) -> tuple[Phase, Examples]:
+        """Embeddings of the frozen encoder, released where the classifier is to train on that.
+
+        They take the place of x in the phase's rows, in its streams and in what it monitors.
+        """
+        early = [entry[0] for entry in making.halves()[0][1]]
         frozen = Victim(
             making.job.card, making.model, key="", grants=Access.EMBEDDINGS,
             releases=early, seed=making.world.salt("release"),
         )  # fmt: skip
-        return frozen.embeddings(rows.x)
+
+        def embed(examples: Examples) -> Examples:
+            return replace(examples, x=frozen.embeddings(examples.x))
+
+        steps, monitor = dict(phase.steps), phase.monitor
+        made: dict[int, Stream] = {}  # steps that share a stream go on sharing it
+        for name, step in steps.items():
+            for stream in step.streams.values():
+                made.setdefault(id(stream), replace(stream, rows=embed(stream.rows)))
+            streams = {n: made[id(stream)] for n, stream in step.streams.items()}
+            steps[name] = replace(step, streams=streams)
+        if monitor:
+            held = {name: embed(examples) for name, examples in monitor.rows.items()}
+            monitor = replace(monitor, rows=held)
+        return replace(phase, steps=steps, monitor=monitor), embed(rows)
 
     def _after_training(self, making: _Making) -> None:
         """Let defenses change the weights."""
         for defense, ctx in zip(making.job.defenses, making.contexts, strict=True):
             if "weights" not in defense.stages():
                 continue
-            key = Key("trained", {
-                "previous": making.previous, "by": defense.digest,
-                "world": making.world.digest(), "seed": ctx.salt("trained"),
-                **_substrate(self.device, compiled=self.compiled),
-            })  # fmt: skip
-            ctx._scope = digest([making.previous, making.world.digest()])  # noqa: SLF001
-
-            def change(defense: Defense = defense, ctx: DefenseContext = ctx) -> Any:
-                model = defense.on_trained(making.model, making.phases, making.world, ctx)
-                state = {n: t.detach().contiguous() for n, t in model.state_dict().items()}
-                return state, {"notes": ctx.notes, "claims": ctx.claims}
-
-            artifact = self.store.make(key, change)
+            key = self._change_key("trained", making, defense, ctx)
+            ctx._scope = digest([making.previous, self._seen(making.job, defense)])  # noqa: SLF001
+            change = partial(
+                defense.on_trained, making.model, making.phases, making.world, ctx
+            )  # fmt: skip
+            artifact = self.store.make(key, partial(_recorded, change, ctx, ctx.salt("trained")))
             making.model.load_state_dict(
                 {n: t.to(self.device) for n, t in artifact.tensors.items()}
             )
+            making.model.eval().requires_grad_(False)
             making.previous = key.digest
             making.facts.append({"phase": f"{defense.name}: weights", **artifact.facts})
 
-    def _fit(self, making: _Making, entry: tuple[Release, DefenseContext, str]) -> None:
+    def _fit(self, making: _Making, entry: _Entry) -> None:
         """Let a release learn, from the defender's world."""
-        release, ctx, by = entry
-        if type(release).fit is Release.fit:
-            return
-        key = Key("release", {
-            "previous": making.previous, "by": by, "world": making.world.digest(),
-            "seed": ctx.salt("release"), **_substrate(self.device, compiled=self.compiled),
+        release, defense, ctx = entry
+        key = self._release_key(making, entry)
+        if type(release).fit is not Release.fit:
+            ctx._scope = digest([making.previous, self._seen(making.job, defense)])  # noqa: SLF001
+
+            def fit() -> Release:
+                release.requires_grad_(True).train()
+                release.fit(making.model, making.world, ctx)
+                return release
+
+            artifact = self.store.make(key, partial(_recorded, fit, ctx, ctx.salt("release")))
+            release.load_state_dict({n: t.to(self.device) for n, t in artifact.tensors.items()})
+            release.eval().requires_grad_(False)
+            making.facts.append({"phase": f"release of {release.of}", **artifact.facts})
+        making.previous = key.digest
+
+    def _release_key(self, making: _Making, entry: _Entry) -> Key:
+        return self._change_key("release", making, *entry[1:])
+
+    def _change_key(self, kind: str, making: _Making, by: Defense, ctx: DefenseContext) -> Key:
+        """Key of what a defense makes of the model as it stands."""
+        return Key(kind, {
+            "previous": making.previous, "by": by.digest, "seed": ctx.salt(kind),
+            "world": self._seen(making.job, by), "init": making.seeds,
         })  # fmt: skip
-        ctx._scope = digest([making.previous, making.world.digest()])  # noqa: SLF001
 
-        def fitted() -> Any:
-            making.model.eval()
-            release.fit(making.model, making.world, ctx)
-            state = {n: t.detach().contiguous() for n, t in release.state_dict().items()}
-            return state, {"notes": ctx.notes, "claims": ctx.claims}
+    def _seen(self, job: Job, defense: Defense) -> dict[str, Any]:
+        """What a defense may look at in its world."""
+        sensitive = job.sensitive if defense.uses_attributes else ()
+        return {"sensitive": list(sensitive), "world": job.world.digest(sensitive)}
 
-        artifact = self.store.make(key, fitted)
-        release.load_state_dict({n: t.to(self.device) for n, t in artifact.tensors.items()})
-        release.eval().requires_grad_(False)
-        making.facts.append({"phase": f"release of {release.of}", **artifact.facts})
+    def _substrate(self) -> dict[str, Any]:
+        """What every trained number depends on besides methods and data."""
+        return {
+            "core": core_digest(),
+            "torch": torch.__version__,
+            "device": self.device.type,
+            "compiled": self.compiled,
+        }
+
+    def _load_own(self, making: _Making, *, public: bool) -> None:
+        """Once the phases that all worlds share are over, load the world's own initial weights."""
+        if not public:
+            self._load(making.model, making.own)
+            making.own = {}
 
     def _load(self, built: Model, state: Mapping[str, Tensor]) -> None:
         parts: dict[str, dict[str, Tensor]] = {}
@@ -472,15 +575,14 @@ class Workshop:
         return seen.to(self.device)
 
     def _phase_seed(self, making: _Making, phase: Phase, *, public: bool) -> int:
-        if public:
-            return salt(making.world.seed, "public", "phase", phase.name)
-        return making.world.salt("phase", phase.name)
+        world = _common_world(making.world) if public else making.world
+        return world.salt("phase", phase.name)
 
     def _common(self, job: Job, name: str) -> dict[str, Any]:
         return {
-            "card": job.card, "protocol": job.protocol, "sensitive": job.sensitive,
-            "device": self.device, "store": self.store, "seed": job.world.salt("method", name),
-            "scope": job.world.digest(),
+            "card": job.card, "protocol": job.protocol, "device": self.device,
+            "store": self.store, "seed": job.world.salt("method", name),
+            "sensitive": (), "scope": digest([_base(job), job.world.digest()]),
         }  # fmt: skip
 
     def _defense_context(self, job: Job, defense: Defense) -> DefenseContext:
@@ -492,7 +594,11 @@ class Workshop:
                 models.append(making.model.eval())
             return models
 
-        return DefenseContext(world=job.world, fit=fit, **self._common(job, defense.name))
+        common = self._common(job, defense.name)
+        if defense.uses_attributes:  # others do not hear of them: so `none` is shared by all
+            common["sensitive"] = job.sensitive
+        common["scope"] = digest([_base(job), self._seen(job, defense)])
+        return DefenseContext(world=job.world, fit=fit, **common)
 
     def _facts(self, making: _Making) -> dict[str, Any]:
         notes: dict[str, Any] = {}
@@ -502,7 +608,7 @@ class Workshop:
             claims += ctx.claims
         for fact in making.facts:
             notes |= fact.get("notes", {})
-            claims += [c for c in fact.get("claims", []) if c not in claims]
+            claims += fact.get("claims", [])
         return {
             "seconds": sum(fact.get("seconds", 0.0) for fact in making.facts),
             "phases": [
@@ -528,20 +634,55 @@ def _shared_phases(phases: Sequence[Phase]) -> int:
     """How many leading phases are the same in every world: public rows, touched by no defense."""
     count = 0
     for phase in phases:
-        if phase.rows != "public" or len(phase.made_by) > 1:
+        if not isinstance(phase.rows, str) or phase.rows != "public" or len(phase.made_by) > 1:
             break
         count += 1
     return count
 
 
-def _substrate(device: torch.device, *, compiled: bool) -> dict[str, Any]:
-    """What every trained number depends on besides methods and data."""
+def _common_world(world: World) -> World:
+    """Whose seeds the phases have that all worlds share."""
+    return replace(world, origin="public", index=0, branch=0)
+
+
+def _state(trained: Model, parts: Iterable[str]) -> dict[str, Tensor]:
+    """Copies of the tensors of these parts."""
     return {
-        "core": source_digest(training, model, augmentation),
-        "torch": torch.__version__,
-        "device": device.type,
-        "compiled": compiled,
+        f"{part}.{name}": tensor.detach().clone(memory_format=torch.contiguous_format)
+        for part in parts
+        for name, tensor in trained[part].state_dict().items()
     }
+
+
+def _recorded(
+    change: Callable[[], nn.Module], ctx: DefenseContext, seed: int
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state that a defense makes, and what it notes and claims meanwhile, for the store."""
+    before = ctx.notes, ctx.claims
+    ctx.notes, ctx.claims = {}, []
+    changed: nn.Module = seeded(change, seed)
+    facts = {"notes": ctx.notes, "claims": ctx.claims}
+    ctx.notes, ctx.claims = before
+    return {n: t.detach().contiguous() for n, t in changed.state_dict().items()}, facts
+
+
+def _base(job: Job) -> dict[str, Any]:
+    """What the untrained model and its phases depend on besides the world."""
+    return {
+        "target": job.target.digest,
+        "built_by": [d.digest for d in job.defenses if "build" in d.stages()],
+        "card": job.card,
+        "protocol": job.protocol,
+    }
+
+
+@cache
+def core_digest() -> str:
+    """Digest of the modules of the core that make and serve models."""
+    return source_digest(
+        augmentation, context, data, keyed, model, nets.backbones, nets.layers, nets.resnet, split,
+        training, Victim,
+    )  # fmt: skip
 
 
 def _exact(device: torch.device) -> Any:

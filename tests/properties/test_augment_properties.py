@@ -93,6 +93,14 @@ def test_a_view_depends_on_its_own_image_only(case: tuple[Tensor, Recipe, Tensor
         assert torch.allclose(alone[0], view[i], atol=1e-6)
 
 
+def test_white_stays_white_under_weights_that_round() -> None:
+    recipe = Recipe(crop=(0.1, 1.0), blur=0.5, blur_kernel=9)
+    u = torch.rand(64, recipe.uniforms, generator=torch.Generator().manual_seed(0))
+    view = augment(torch.ones(64, 3, 32, 32), recipe, u)
+    assert float(view.max()) <= 1
+    assert float(view.min()) > 1 - 1e-6
+
+
 def test_the_identity_returns_x() -> None:
     x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     assert Recipe().uniforms == 0

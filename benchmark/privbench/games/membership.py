@@ -36,7 +36,7 @@ class MembershipGame(Game):
         """Ask about the candidates, which are in canonical order; the truth is (n,) bool."""
         del served, sensitive
         rows = slice(0, asks)
-        examples = split.candidates.select(rows).without_attributes()
+        examples = split.candidates.select(rows).without_attributes().without_source()
         question = MembershipQuestion(examples, split.protocol.phase)
         return question, split.member[rows].cpu().numpy()
 

@@ -203,6 +203,7 @@ class EncoderMISet(_Trained):
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 1e-7
     hidden: Annotated[int, Ge(1)] = 64
+    steps: Annotated[int, Ge(0)] = 1000
     clip: Annotated[float, Gt(0)] | None = 5.0
     dropout: Annotated[float, Ge(0)] = 0.5
 

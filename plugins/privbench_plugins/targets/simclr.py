@@ -116,7 +116,7 @@ class SimCLR(Target):
     }  # fmt: skip
 
     backbone: BackboneName = "auto"
-    epochs: Annotated[int, Ge(0)] = 600
+    epochs: Annotated[int, Ge(0)] = 400
     batch: Annotated[int, Ge(2)] = 512
     temperature: Annotated[float, Gt(0)] = 0.1
     lr: Annotated[float, Gt(0)] = 1e-3

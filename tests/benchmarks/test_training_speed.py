@@ -1,0 +1,45 @@
+"""Steps of the training loop beside the same steps written out by hand: the loop's overhead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from privbench.augmentation import augment
+from privbench.testing import _job, _workshop, tiny_split
+from privbench.training import Training
+from privbench_plugins.targets.simclr import QUICK_VIEWS, SimCLR, nt_xent
+
+STEPS = 50
+
+
+def _training(tmp_path: Any) -> Training:
+    making = _workshop(str(tmp_path))._begin(_job(SimCLR(epochs=STEPS)))
+    return Training(making.model, making.phases[0], tiny_split().victim().members, 0)
+
+
+@pytest.mark.benchmark(group="simclr, 80 members, 50 steps")
+def test_loop(benchmark: Any, tmp_path: Any) -> None:
+    benchmark.pedantic(lambda run: run.run(), setup=lambda: ((_training(tmp_path),), {}), rounds=5)
+
+
+@pytest.mark.benchmark(group="simclr, 80 members, 50 steps")
+def test_written_out(benchmark: Any, tmp_path: Any) -> None:
+    run = _training(tmp_path)
+    model, card = run.model, tiny_split().card
+    recipe = QUICK_VIEWS.within(card.limits)  # type: ignore[arg-type]
+    x = tiny_split().victim().members.x.float() / card.scale
+    parts = [*model["encoder"].parameters(), *model["head"].parameters()]
+    optimizer = torch.optim.Adam(parts, lr=1e-3, fused=True)
+
+    def steps() -> None:
+        for _ in range(STEPS):
+            rows = x[torch.randperm(len(x))]
+            views = [augment(rows, recipe, torch.rand(len(x), recipe.uniforms)) for _ in range(2)]
+            optimizer.zero_grad()
+            nt_xent(model["head"](model["encoder"](torch.cat(views))), 0.1).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    benchmark.pedantic(steps, rounds=5)

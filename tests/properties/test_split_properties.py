@@ -1,0 +1,212 @@
+"""Parts never meet, worlds are drawn as promised, and no order carries the truth."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privbench.data import Card, Examples
+from privbench.protocol import PROTOCOLS, Protocol
+from privbench.split import Split, cut
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _card(**sources: int) -> Card:
+    return Card(name="fake", kind="image", shape=(2,), classes=2, scale=255, sources=sources)
+
+
+@cache
+def _rows(*sizes: int) -> Examples:
+    """Rows of few values, so that many are equal; sources one after the other."""
+    n = sum(sizes)
+    generator = torch.Generator().manual_seed(n)
+    x = torch.randint(20, (n, 2), generator=generator, dtype=torch.uint8)
+    source = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    return Examples.of(x, torch.zeros(n, dtype=torch.long), scale=255, source=source)
+
+
+def _split(seed: int, n: int = 400, members: int = 40, nonmembers: int = 60) -> Split:
+    protocol = Protocol(members=members, nonmembers=nonmembers, reference=15, pool=200, test=30)
+    return cut(_rows(n), _card(all=n), protocol, seed)
+
+
+def _set(rows: Examples) -> set[int]:
+    return set(rows.index.tolist())
+
+
+protocols = st.builds(
+    lambda m, n, r, p, d, extra, test: Protocol(
+        members=m, nonmembers=n, reference=r, public=p, downstream=d, pool=2 * m + r + extra,
+        test=test, classifier="downstream" if d else "members",
+    ),
+    st.integers(1, 30), st.integers(1, 30), st.integers(0, 10), st.integers(0, 20),
+    st.integers(0, 20), st.integers(0, 20), st.one_of(st.just("nonmembers"), st.integers(0, 20)),
+)  # fmt: skip
+seeds = st.integers(0, 2**40)
+
+
+@given(protocol=protocols, seed=seeds)
+def test_parts_are_disjoint_and_of_the_promised_sizes(protocol: Protocol, seed: int) -> None:
+    split = cut(_rows(300), _card(all=300), protocol, seed)
+    sizes = protocol.sizes(split.card)
+    assert int(split.member.sum()) == sizes["members"]
+    assert int((~split.member).sum()) == sizes["nonmembers"]
+    parts = [split.candidates]
+    for name in ("public", "downstream", "reference", "pool"):
+        part = getattr(split, name)
+        assert len(part) == sizes[name]
+        parts.append(part)
+    if protocol.test == "nonmembers":
+        assert _set(split.test) == _set(split.candidates.select(~split.member))
+    else:
+        assert len(split.test) == sizes["test"]
+        parts.append(split.test)
+    together = torch.cat([part.index for part in parts])
+    assert len(set(together.tolist())) == len(together)
+
+
+@given(seed=seeds)
+def test_named_sources_give_the_rows(seed: int) -> None:
+    card = _card(train=500, test=100)
+    small = {"members": 100, "nonmembers": 100, "pool": 200, "downstream": 100}
+    whole = PROTOCOLS["encodermi"]
+    parts = {n: part for n, part in whole.parts().items() if part.source}
+    protocol = Protocol(
+        name="small", classifier="downstream",
+        **{n: type(part)(small[n], part.source) for n, part in parts.items()},  # type: ignore[arg-type]
+    )  # fmt: skip
+    split = cut(_rows(500, 100), card, protocol, seed)
+    assert set(split.candidates.select(split.member).source.tolist()) == {0}
+    assert set(split.candidates.select(~split.member).source.tolist()) == {1}
+    assert set(split.pool.source.tolist()) | set(split.downstream.source.tolist()) == {0}
+
+
+def test_encodermi_takes_each_part_from_its_source() -> None:
+    split = cut(_rows(50_000, 10_000), _card(train=50_000, test=10_000), PROTOCOLS["encodermi"], 3)
+    members = split.candidates.select(split.member)
+    assert len(members) == len(split.downstream) == 10_000
+    assert len(split.pool) == 20_000
+    assert int(members.source.max()) == int(split.pool.source.max()) == 0
+    assert int(split.candidates.select(~split.member).source.min()) == 1
+    order = split.candidates.source.double()
+    assert abs(_correlation(order, torch.arange(20_000).double())) < 0.03
+
+
+def test_parts_without_a_source_do_not_starve_those_with_one() -> None:
+    protocol = Protocol(
+        members=40, nonmembers=40, pool=100, test=PROTOCOLS["encodermi"].parts()["nonmembers"]
+    )
+    small = Protocol(
+        members=40, nonmembers=40, pool=100, test=type(protocol.parts()["test"])(20, "test")
+    )
+    split = cut(_rows(180, 20), _card(train=180, test=20), small, 0)
+    assert set(split.test.source.tolist()) == {1}
+
+
+def _correlation(a: Tensor, b: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([a.double(), b.double()]))[0, 1])
+
+
+def test_canonical_order_carries_neither_truth_nor_position() -> None:
+    truth, position = [], []
+    for seed in range(200):
+        split = _split(seed)
+        place = torch.arange(100)
+        truth.append(_correlation(split.member, place))
+        position.append(_correlation(split.candidates.index, place))
+    for found in (truth, position):
+        mean, sd = torch.tensor(found).mean(), torch.tensor(found).std()
+        assert abs(float(mean)) < 4 * float(sd) / 200**0.5
+        assert 0.05 < float(sd) < 0.2  # 1 / sqrt(100) for independent orders
+
+
+@given(seed=seeds)
+def test_row_order_of_the_examples_does_not_matter(seed: int) -> None:
+    rows, card = _rows(400), _card(all=400)
+    shuffled = rows.select(torch.randperm(400, generator=torch.Generator().manual_seed(1)))
+    protocol = Protocol(members=40, nonmembers=60, reference=15, pool=200, test=30)
+    one, other = cut(rows, card, protocol, seed), cut(shuffled, card, protocol, seed)
+    assert torch.equal(one.candidates.index, other.candidates.index)
+    assert torch.equal(one.member, other.member)
+    assert torch.equal(one.pool.index, other.pool.index)
+    assert one.digest == other.digest
+
+
+@given(seed=seeds, pair=st.integers(0, 1000))
+def test_own_worlds_come_in_complementary_halves(seed: int, pair: int) -> None:
+    split = _split(seed)
+    (first, out_first), (second, out_second) = split.own(2 * pair), split.own(2 * pair + 1)
+    assert torch.equal(first.members.index, out_second.index)
+    assert torch.equal(second.members.index, out_first.index)
+    assert not _set(first.members) & _set(second.members)
+    for world, out in ((first, out_first), (second, out_second)):
+        assert len(world.members) == len(out) == 40
+        assert len(world.reference) == 15
+        used = _set(world.members) | _set(out)
+        assert used <= _set(split.pool)
+        assert not used & _set(split.candidates)
+        assert not used & _set(world.reference)
+        assert not _set(world.reference) & _set(split.reference)
+        assert not world.contains(split.candidates).any()
+        assert bool(world.contains(world.members).all())
+        assert not world.contains(out).any()
+
+
+@given(seed=seeds)
+def test_own_worlds_differ_and_depend_on_nothing_but_their_index(seed: int) -> None:
+    split = _split(seed)
+    again = [split.own(i)[0].digest() for i in (3, 0, 7)]
+    assert again == [split.own(i)[0].digest() for i in (3, 0, 7)]
+    assert len({tuple(split.own(i)[0].members.index.tolist()) for i in range(8)}) == 8
+    assert split.own(0)[0].salt("x") != split.own(1)[0].salt("x") != split.victim().salt("x")
+
+
+@given(seed=seeds, index=st.integers(0, 1000))
+def test_candidate_worlds_have_equal_sizes(seed: int, index: int) -> None:
+    split = _split(seed)
+    world, out = split.over_candidates(index)
+    assert len(world.members) == len(split.victim().members)
+    assert len(out) == len(split.candidates) - len(world.members)
+    assert _set(world.members) | _set(out) == _set(split.candidates)
+    assert len(world.reference) == len(split.reference)
+    assert not _set(world.reference) & (_set(split.candidates) | _set(split.reference))
+
+
+def test_candidate_worlds_are_independent_of_the_victims_draw_and_of_each_other() -> None:
+    for seed in range(3):
+        split = _split(seed, members=50, nonmembers=50)
+        drawn = torch.stack(
+            [split.over_candidates(i)[0].contains(split.candidates) for i in range(400)]
+        ).double()
+        with_truth = torch.tensor([_correlation(row, split.member) for row in drawn])
+        assert abs(float(with_truth.mean())) < 4 * 0.1 / 400**0.5
+        assert 0.07 < float(with_truth.std()) < 0.14
+        # no counting over the worlds tells members: (complementary halves would)
+        assert abs(_correlation(drawn.mean(0), split.member)) < 0.4
+        between = torch.tensor([_correlation(drawn[i], drawn[i + 1]) for i in range(399)])
+        assert abs(float(between.mean())) < 4 * 0.1 / 399**0.5
+
+
+@given(seed=seeds)
+def test_the_null_world_holds_no_candidate(seed: int) -> None:
+    split = _split(seed)
+    null = split.null()
+    assert len(null.members) == len(split.victim().members)
+    assert _set(null.members) <= _set(split.pool)
+    assert not null.contains(split.candidates).any()
+    assert not _set(null.reference) & _set(null.members)
+    assert null.digest() not in {split.own(0)[0].digest(), split.own(1)[0].digest()}
+
+
+@given(seed=seeds)
+def test_the_victims_world_holds_just_the_members(seed: int) -> None:
+    split = _split(seed)
+    world = split.victim()
+    assert torch.equal(world.contains(split.candidates), split.member)
+    assert _set(world.reference) == _set(split.reference)

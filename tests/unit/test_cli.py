@@ -1,0 +1,321 @@
+"""The command line as a hostile user meets it: one sentence, the right status, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import pytest
+import torch
+from annotated_types import Ge
+from click.testing import CliRunner
+
+from privbench import Access, Defense, Membership, MembershipAttack, Method, __version__, plugins
+from privbench.cli import main
+from privbench.plugins import Plugin, Registry
+from privbench.records import read_all
+from privbench.testing import TinyImages, TinyTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+    Run = Callable[..., Result]
+
+
+@dataclass(frozen=True)
+class Sure(MembershipAttack):
+    """Calls a member whatever the victim is sure of."""
+
+    name: ClassVar[str] = "sure"
+    needs: ClassVar[Access] = Access.POSTERIORS
+    power: Annotated[int, Ge(1)] = 1
+
+    def answer(self, oracle: Any, question: Any, ctx: Any) -> Membership:
+        del ctx
+        if os.environ.get("MOOD") == "interrupted":  # no part of the source digest
+            raise KeyboardInterrupt
+        return Membership(oracle.posteriors(question.examples).amax(1) ** self.power)
+
+
+@dataclass(frozen=True)
+class Greedy(Sure):
+    """Asks for what it did not declare."""
+
+    name: ClassVar[str] = "greedy"
+
+    def answer(self, oracle: Any, question: Any, ctx: Any) -> Membership:
+        del ctx
+        return Membership(oracle.embeddings(question.examples).amax(1))
+
+
+@dataclass(frozen=True)
+class Moody(Sure):
+    """Fails until it is mended."""
+
+    name: ClassVar[str] = "moody"
+
+    def answer(self, oracle: Any, question: Any, ctx: Any) -> Membership:
+        if os.environ.get("MOOD") != "mended":
+            raise ValueError("two\nlines [bold]of[/bold] trouble")
+        return super().answer(oracle, question, ctx)
+
+
+@dataclass(frozen=True)
+class White(Sure):
+    """Needs weights."""
+
+    name: ClassVar[str] = "white"
+    needs: ClassVar[Access] = Access.WEIGHTS | Access.POSTERIORS
+
+
+@dataclass(frozen=True)
+class Nothing(Defense):
+    """Does nothing."""
+
+    name: ClassVar[str] = "none"
+    protects: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True)
+class Closed(TinyTarget):
+    """Grants posteriors only."""
+
+    name: ClassVar[str] = "closed"
+    grants: ClassVar[Access] = Access.POSTERIORS
+
+
+@pytest.fixture(autouse=True)
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Invoke privbench in an empty folder, with tiny plugins only."""
+    registry = Registry()
+    tiny: dict[str, list[Method]] = {
+        "dataset": [TinyImages()], "target": [TinyTarget(), Closed()], "defense": [Nothing()],
+        "attack": [Sure(), Greedy(), Moody(), White()],
+    }  # fmt: skip
+    for kind, methods in tiny.items():
+        for method in methods:
+            registry.add(kind, method, Plugin("tiny", "tiny", "tests"))
+    real = plugins.load
+    monkeypatch.setattr(plugins, "load", lambda off: registry if not off else real(off))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PRIVBENCH_DATA", raising=False)
+    monkeypatch.delenv("MOOD", raising=False)
+    return lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
+
+
+GRID = ("run", "--dataset", "tiny-images", "--target", "tiny-target")
+SURE = (*GRID, "--attack", "sure")
+
+
+def said(result: Result) -> str:
+    """The one sentence of a refusal."""
+    assert result.exit_code == 2, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("privbench: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("lisst",), "unknown command 'lisst': did you mean 'list'?"),
+        (("list", "atacks"), "unknown kind 'atacks': did you mean 'attacks'?"),
+        (("show", "suer"), "unknown method 'suer': did you mean 'sure'?"),
+        (("show", "none.json"), "no result at none.json"),
+        (("show", "sure.JSON", "x"), "unexpected extra argument"),
+        (("-p", "sure", "list"), "-p sure: write -p no:NAME"),
+        (("-p", "no:digits", "list"), "did you mean 'dataset_digits'?"),
+        (("run",), "nothing to run: name an --attack, or a SUITE file"),
+        (("run", "sure"), "no suite at sure: name a YAML file, or methods with --attack"),
+        (("run", "--atack", "sure"), "'--attack'"),
+        ((*GRID, "--attack", "suer"), "unknown attack 'suer': did you mean 'sure'?"),
+        ((*SURE, "--defense", "nome"), "unknown defense 'nome': did you mean 'none'?"),
+        ((*SURE, "--target", "tiny"), "unknown target 'tiny': did you mean 'tiny-target'?"),
+        ((*SURE, "--dataset", "imagenet"), "unknown dataset 'imagenet': did you mean 'tiny-im"),
+        ((*SURE, "--preset", "big"), "unknown preset 'big': known are quick"),
+        ((*SURE, "--protocol", "quarter"), "unknown protocol 'quarter': did you mean 'quarters'?"),
+        ((*SURE, "--sensitive", "brigt"), "'brigt': did you mean 'bright'?"),
+        ((*SURE, "--adversary", "naif"), "'naif' is not one of 'adaptive', 'naive'"),
+        ((*SURE, "--seeds", "0"), "Invalid value for '--seeds'"),
+        ((*SURE, "--set", "sure.powr=2"), "hyperparameter of sure 'powr': did you mean 'power'?"),
+        ((*SURE, "--set", "sure.power=0"), "sure.power: input should be greater than or equal to"),
+        ((*SURE, "--set", "sure.power=x"), "sure.power: input should be a valid integer"),
+        ((*SURE, "--set", "sure.power"), "--set sure.power: write METHOD.FIELD=VALUE"),
+        ((*SURE, "--set", "suer.power=2"), "unknown method in --set 'suer': did you mean 'sure'?"),
+        ((*SURE, "--set", "sure.power=["), "'[' is no YAML value: quote it"),
+        ((*SURE, "--data-root", "nowhere"), "nowhere is no folder"),
+        ((*SURE, "--device", "gpu"), "unknown device 'gpu': use cpu, cuda or auto"),
+        ((*SURE, "--device", "meta"), "--device meta: privbench runs on cpu and cuda"),
+        (("leaderboard",), "Missing argument 'FOLDERS...'"),
+        (("leaderboard", "nowhere"), "no results folder at nowhere: run `privbench run"),
+        (("leaderboard", "."), "no results in .: run `privbench run --out FOLDER` first"),
+    ],
+)
+def test_mistakes_are_one_sentence(run: Run, args: tuple[str, ...], sentence: str) -> None:
+    assert sentence in said(run(*args))
+
+
+def test_cuda_without_cuda(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "torch sees no CUDA here, use cpu or auto" in said(run(*SURE, "--device", "cuda"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("attacks: [sure\nseeds: 2", "suite s.yaml, line 2, column 6: "),
+        ("attaks: [sure]", "unknown key in suite s.yaml 'attaks': did you mean 'attacks'?"),
+        ("- sure", "suite s.yaml is a list: write keys"),
+        ("attacks: sure", "suite s.yaml: attacks must be a list of names"),
+    ],
+)
+def test_suites_that_do_not_fit(run: Run, tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "s.yaml").write_text(text, encoding="utf-8")
+    assert sentence in said(run("run", "s.yaml"))
+
+
+def test_files_in_the_way(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("{}", encoding="utf-8")
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "x.json").write_text("{}", encoding="utf-8")
+    assert "--out file is a file: name a folder" in said(run(*SURE, "--out", "file"))
+    assert "--out file/below cannot be written" in said(run(*SURE, "--out", "file/below"))
+    assert not (tmp_path / "store").exists(), "it trained before it looked"
+    assert "x.json is not a privbench result: trial: field req" in said(run("leaderboard", "r"))
+    assert "x.json is not a privbench result" in said(run("show", "r/x.json"))
+
+
+def test_a_grid_end_to_end(run: Run, tmp_path: Path) -> None:
+    done = run(*SURE, "--seeds", "2")
+    assert done.exit_code == 0, done.output
+    assert "2 trials, 0 failed" in done.stdout
+    records = read_all([tmp_path / "results"])
+    assert [r.status for r in records] == ["ok", "ok"]
+    board = (tmp_path / "results" / "leaderboard.md").read_text(encoding="utf-8")
+    shown = run("leaderboard", "results", "--title", "run")
+    assert shown.stdout == board
+    assert run("leaderboard", "results", "-o", "deep/board.md").exit_code == 0
+    assert (tmp_path / "deep" / "board.md").is_file()
+    card = run("show", records[0].path(tmp_path / "results"))
+    assert card.exit_code == 0
+    assert "auc = " in card.stdout
+
+    again = run(*SURE, "--seeds", "2")
+    assert again.stdout.count("ok (kept)") == 2
+    assert "0 phases trained" in again.stdout
+
+
+def test_a_failing_cell_is_a_result_and_the_others_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = (*GRID, *(f"--attack={name}" for name in ("greedy", "moody", "sure", "white")))
+    done = run(*args, "--target", "closed")
+    assert done.exit_code == 1, done.output
+    results = {
+        (r.cell.attack.name, r.cell.target.name): r for r in read_all([tmp_path / "results"])
+    }
+    assert results["sure", "closed"].status == results["sure", "tiny-target"].status == "ok"
+    greedy = results["greedy", "tiny-target"]
+    assert greedy.status == "failed"
+    assert "add Access.EMBEDDINGS to its `needs`" in greedy.reason
+    assert greedy.traceback
+    skipped = results["white", "closed"]
+    assert skipped.status == "skipped"
+    assert skipped.reason == "white needs WEIGHTS, which target closed does not grant"
+    lines = [line for line in done.stdout.splitlines() if "moody" in line]
+    assert len(lines) == 2
+    assert lines[0].endswith("ValueError: two lines [bold]of[/bold] trouble")
+
+    monkeypatch.setenv("MOOD", "mended")
+    again = run(*args, "--target", "closed")
+    ran = [
+        line for line in again.stdout.splitlines() if line.startswith("[") and "kept" not in line
+    ]
+    assert {line.split()[1] for line in ran} == {"greedy", "moody"}
+    assert sum("moody" in line and "ok" in line for line in ran) == 2
+
+
+def test_ctrl_c(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(*SURE).exit_code == 0
+    monkeypatch.setenv("MOOD", "interrupted")
+    stopped = run(*SURE, "--seeds", "2")
+    assert stopped.exit_code == 130
+    assert "what is done is kept, run the same command to go on" in stopped.stderr
+    assert len(read_all([tmp_path / "results"])) == 1
+    monkeypatch.delenv("MOOD")
+    assert run(*SURE, "--seeds", "2").stdout.count("(kept)") == 1
+
+
+def test_dry_run_trains_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from privbench.training import Training
+
+    def never(*_: Any) -> None:
+        raise AssertionError("a dry run trained")
+
+    assert run(*SURE).exit_code == 0
+    monkeypatch.setattr(Training, "run", never)
+    before = sorted((tmp_path / "results").iterdir())
+    plan = run(*SURE, "--attack", "white", "--target", "closed", "--seeds", "2", "--dry-run")
+    assert plan.exit_code == 0, plan.output
+    assert sorted((tmp_path / "results").iterdir()) == before
+    assert "sure × none × tiny-target × tiny-images, adaptive, seed 0: kept" in plan.stdout
+    assert "white × none × closed × tiny-images, adaptive, seed 1: skipped: white n" in plan.stdout
+    assert "seed 1: runs; 2 phases of training, 0 in the store" in plan.stdout
+    assert plan.stdout.splitlines()[-1].startswith("8 trials; ")
+
+
+def test_a_suite_with_options_on_top(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "datasets: [tiny-images]\ntargets: [tiny-target]\nattacks: [white]\n"
+        "set: {sure: {power: 3}}\n",
+        encoding="utf-8",
+    )  # fmt: skip
+    done = run("run", "s.yaml", "--attack", "sure", "--set", "sure.power=2", "--out", "here")
+    assert done.exit_code == 0, done.output
+    (record,) = read_all([tmp_path / "here"])
+    assert record.cell.attack.fields == {"power": 2}
+    board = (tmp_path / "here" / "leaderboard.md").read_text(encoding="utf-8")
+    assert board.startswith("# s\n")
+
+
+def test_list_and_show(run: Run) -> None:
+    listed = run("list")
+    assert listed.exit_code == 0
+    assert [line for line in listed.stdout.splitlines() if line.endswith(":")] == [
+        "attacks:", "defenses:", "targets:", "datasets:", "plugins:",
+    ]  # fmt: skip
+    assert "  sure                       Calls a member whatever" in listed.stdout
+    for name in ("sure", "none", "tiny-target", "tiny-images"):
+        assert run("show", name).stdout.startswith(f"{name} (")
+    assert "power = 1" in run("show", "sure").stdout
+
+
+def test_help_and_version(run: Run) -> None:
+    assert run("--version").stdout.strip().endswith(__version__)
+    for args in ((), ("run",), ("list",), ("show",), ("leaderboard",), ("cache",)):
+        shown = run(*args, "--help")
+        assert shown.exit_code == 0
+        assert shown.stdout.startswith("Usage: ")
+
+
+def test_cache(run: Run) -> None:
+    assert "0 bytes in all" in run("cache", "ls").stdout
+    assert run(*SURE).exit_code == 0
+    rows = run("cache", "ls").stdout.splitlines()
+    phase = next(row for row in rows if " phase " in row).split()[0]
+    why = run("cache", "why", phase)
+    assert why.exit_code == 0
+    assert why.stdout.startswith(f"phase {phase}")
+    assert said(run("cache", "why", "zz"))
+
+
+def test_results_are_plain_json(run: Run, tmp_path: Path) -> None:
+    assert run(*SURE).exit_code == 0
+    (path,) = (tmp_path / "results").glob("*.json")
+    assert json.loads(path.read_text(encoding="utf-8"))["schema_version"] == 1

@@ -1,0 +1,210 @@
+"""Boards: a pure function of results, the same bytes for the same results."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privbench.errors import BadInputError
+from privbench.leaderboard import GAMES, cells, headings, render, summary
+from privbench.records import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
+
+
+def method(name: str, **fields: Any) -> MethodRecord:
+    inside = ", ".join(f"{k}={v}" for k, v in fields.items())
+    return MethodRecord(
+        name=name, label=f"{name}({inside})" if inside else name, version=1, fields=fields
+    )
+
+
+def record(
+    attack: str = "loud", defense: str = "none", seed: int = 0, *, auc: float | None = 0.7,
+    status: Any = "ok", reason: str = "", game: str = "membership", protects: tuple[str, ...] = (),
+    preset: str = "quick", protocol: str = "default", members: int = 80, trial: str = "",
+    sensitive: tuple[str, ...] = ("slant",),
+) -> Record:  # fmt: skip
+    cell = CellRecord(
+        dataset=method("digits"), protocol={"name": protocol, "members": members},
+        target=method("simclr"), defenses=[method(defense)], adversary="adaptive",
+        attack=method(attack), game=game, sensitive=list(sensitive), preset=preset,
+        access="LABELS", protects=list(protects),
+    )  # fmt: skip
+    name = trial or f"{attack}-{defense}-{seed}-{game}-{protocol}-{members}-{'.'.join(sensitive)}"
+    made = Record(trial=name, cell=cell, seed=seed, status=status, reason=reason, phase="encoder")
+    if status == "ok" and game == "membership":
+        few = Number(refused="80 nonmembers are too few")
+        made.metrics = {"auc": Number(value=auc, low=0.6, high=0.8), "tpr_at_fpr_0.001": few}
+        made.controls = {"null": {"auc": Number(value=0.5, low=0.4, high=0.6)}}
+    elif status == "ok":
+        made.metrics = {"accuracy": Number(value=auc, low=0.6, high=0.8)}
+    made.utility = {"test_accuracy": 0.9 + seed / 100, "gap": 0.1}
+    made.updates = {"encoder": 300}
+    made.cost = Cost(seconds=1.0, seconds_training=2.0, queries_per_sample=10)
+    return made
+
+
+def everything() -> list[Record]:
+    made = [record(seed=seed, auc=0.6 + seed / 10) for seed in range(3)]
+    made += [record(defense="talos", protects=("attributes",), seed=seed) for seed in range(2)]
+    made += [
+        record("guess", defense, game="attributes", protects=protects)
+        for defense, protects in (("none", ()), ("talos", ("attributes",)))
+    ]
+    made += [
+        record("white", seed=seed, status="skipped", reason="white needs WEIGHTS | more")
+        for seed in (1, 0)
+    ]
+    made.append(record("bad", status="failed", reason="ValueError: first\nsecond"))
+    return made
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """Rows of the table below a heading, as cells; escaped pipes are no column."""
+    lines = text.split(f"## {heading}\n\n")[1].split("\n\n", maxsplit=1)[0].splitlines()
+    return [
+        [c.strip() for c in line.replace("\\|", "¦").strip("|").split("|")]
+        for line in lines
+    ]  # fmt: skip
+
+
+def test_board_is_the_golden_one() -> None:
+    assert render(everything(), "Golden") == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_order_of_results_does_not_matter() -> None:
+    want = render(everything())
+    for seed in range(5):
+        shuffled = everything()
+        random.Random(seed).shuffle(shuffled)
+        assert render(shuffled) == want
+
+
+def test_seeds_are_aggregated_by_hand() -> None:
+    text = summary([Number(value=v, low=0, high=1) for v in (0.6, 0.7, 0.8)])
+    half = 4.302652729911275 * 0.1 / math.sqrt(3)  # t quantile for 2 degrees of freedom
+    assert text == f"0.700 [{0.7 - half:.3f}, {0.7 + half:.3f}]" == "0.700 [0.452, 0.948]"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([], "–"),
+        ([None, None], "–"),
+        ([Number(value=0.5, low=0.25, high=0.75)], "0.500 [0.250, 0.750]"),
+        ([Number(value=0.5)], "0.500"),
+        ([Number(refused="too few")], "refused"),
+        ([Number(value=0.5, low=0, high=1), Number(refused="too few")], "refused"),
+    ],
+)
+def test_a_number_that_is_not_there(numbers: list[Number | None], text: str) -> None:
+    assert summary(numbers) == text
+
+
+def test_tables_are_well_formed_and_rows_in_order() -> None:
+    mine = [record("a|b", "none"), record("a|b", "alpha"), record("a|b", "talos\nx")]
+    rows = table(render(mine), "Membership")
+    assert {len(row) for row in rows} == {len(headings("membership"))}
+    assert [row[headings("membership").index("defense")] for row in rows[2:]] == [
+        "none", "alpha", "talos x",
+    ]  # fmt: skip
+    assert rows[2][headings("membership").index("attack")] == "a¦b"
+
+
+def test_rows_outside_the_claim_are_marked() -> None:
+    rows = table(render(everything()), "Membership")
+    at = headings("membership").index("defense")
+    assert [row[at] for row in rows[2:]] == ["none", "talos °"]
+    rows = table(render(everything()), "Attributes")
+    assert [row[headings("attributes").index("defense")] for row in rows[2:]] == ["none", "talos"]
+
+
+def test_utility_cost_and_counts() -> None:
+    rows = cells("membership", [record(seed=seed) for seed in (0, 1)])
+    got = dict(zip(headings("membership"), rows[0], strict=True))
+    assert (got["seeds"], got["test accuracy"], got["encoder updates"]) == ("2", "0.905", "300")
+    assert (got["queries per sample"], got["seconds"], got["blind AUC"]) == ("10", "3.0", "–")
+    assert got["TPR at 0.1 % FPR"] == "refused"
+
+
+def test_skipped_and_failed_are_listed_once_with_their_reason() -> None:
+    text = render(everything())
+    want = "- white × none × simclr × digits (adaptive), seeds 0, 1: white needs WEIGHTS | more"
+    assert want in text.splitlines()
+    assert "(adaptive), seeds 0: ValueError: first second" in text
+    assert text.index("## Skipped") < text.index("## Failed")
+
+
+def test_presets_are_never_mixed() -> None:
+    with pytest.raises(BadInputError, match="mix presets paper, quick"):
+        render([record(), record(preset="paper", seed=1)])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"protocol": "custom", "members": 40},
+        {"protocol": "custom", "sensitive": ("weight",)},
+    ],
+)
+def test_cells_that_read_the_same_are_no_seeds_of_each_other(other: dict[str, Any]) -> None:
+    rows = cells("membership", [record(protocol="custom"), record(**other)])
+    at = headings("membership").index("seeds")
+    assert [row[at] for row in rows] == ["1", "1"]
+    assert rows[0][0] != rows[1][0]
+    assert "digits (custom) (" in rows[0][0]
+
+
+def test_one_seed_of_two_codes_is_no_two_seeds() -> None:
+    with pytest.raises(BadInputError, match=r"twice.*remove new\.json or old\.json"):
+        render([record(trial="old"), record(trial="new", auc=0.6)])
+
+
+def test_results_are_written_read_and_merged_in_any_order(tmp_path: Path) -> None:
+    good, bad = record(), record(status="failed", reason="out of memory")
+    good.write(tmp_path / "a")
+    bad.write(tmp_path / "b")
+    folders = [tmp_path / "a", tmp_path / "b"]
+    assert read_all(folders) == read_all(folders[::-1]) == [good]
+    assert list((tmp_path / "a").iterdir()) == [good.path(tmp_path / "a")]
+    assert read(good.path(tmp_path / "a")).digest == good.digest
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "it is not JSON"),
+        ("\x00\xff", "it is not JSON"),
+        ("[]", "the file: "),
+        ("{}", "trial: field required"),
+        ('{"schema_version": 99, "new": 1}', "has schema 99, this privbench reads 1"),
+    ],
+)
+def test_a_file_that_is_no_result(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "x.json").write_text(text, encoding="latin-1")
+    with pytest.raises(BadInputError, match=message):
+        read_all([tmp_path])
+
+
+def test_digest_forgets_cost_and_provenance() -> None:
+    made, other = record(), record()
+    other.cost = Cost(seconds=99)
+    other.provenance = {"commit": "x"}
+    assert made.digest == other.digest
+    assert record(auc=0.71).digest != made.digest
+
+
+def test_a_board_needs_no_torch() -> None:
+    code = "import sys, privbench.leaderboard; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - our own code
+
+
+def test_every_game_has_headings() -> None:
+    assert all(len(set(headings(game))) == len(headings(game)) for game in GAMES)

@@ -1,0 +1,84 @@
+"""How a protocol sizes parts, what it refuses, and which phase it asks about."""
+
+from __future__ import annotations
+
+import pytest
+
+from privbench.data import Card
+from privbench.errors import BadInputError, UnknownNameError
+from privbench.protocol import PROTOCOLS, Part, Protocol, protocol_named
+
+
+def _card(**sources: int) -> Card:
+    return Card(name="fake", kind="image", shape=(1,), classes=2, scale=1, sources=sources)
+
+
+def test_quarters_are_four_equal_quarters() -> None:
+    sizes = PROTOCOLS["quarters"].sizes(_card(all=1000))
+    assert {n: s for n, s in sizes.items() if s} == {"members": 250, "nonmembers": 250, "pool": 500}
+
+
+def test_encodermi_is_10k_10k_20k_and_10k_downstream() -> None:
+    sizes = PROTOCOLS["encodermi"].sizes(_card(train=50_000, test=10_000))
+    assert {n: s for n, s in sizes.items() if s} == {
+        "members": 10_000, "nonmembers": 10_000, "pool": 20_000, "downstream": 10_000,
+    }  # fmt: skip
+
+
+def test_all_parts_that_do_not_fit_are_listed() -> None:
+    protocol = Protocol(
+        members=Part(30, "train"), nonmembers=Part(30, "test"), pool=Part(80, "train"),
+        public=Part(5, "web"), encoder=("public", "members"),
+    )  # fmt: skip
+    with pytest.raises(BadInputError) as error:
+        protocol.sizes(_card(train=100, test=20))
+    message = str(error.value)
+    assert "public wants source 'web' (has: train, test)" in message
+    assert "members 30 + pool 80 exceed the 100 rows of source 'train'" in message
+    assert "nonmembers 30 exceed the 20 rows of source 'test'" in message
+
+
+@pytest.mark.parametrize(
+    ("protocol", "says"),
+    [
+        (Protocol(members=0, nonmembers=1, pool=2), "members is empty"),
+        (Protocol(members=-5, nonmembers=1, pool=2), "members has size -5"),
+        (Protocol(members=10, nonmembers=10, pool=19), "under twice the members"),
+        (Protocol(members=10, nonmembers=10, pool=24, reference=5), "and a reference of 5"),
+        (Protocol(members=30, nonmembers=30, pool=60), "exceed the 100 rows there are"),
+    ],
+)
+def test_each_misfit_is_refused(protocol: Protocol, says: str) -> None:
+    with pytest.raises(BadInputError, match=says):
+        protocol.sizes(_card(all=100))
+
+
+def test_a_fraction_is_not_lost_to_rounding() -> None:
+    assert Part(0.29).count(_card(all=100)) == 29
+    assert Part(0.25).count(_card(all=1797)) == 449
+    assert Part(0.5, "test").count(_card(train=100, test=10)) == 5
+
+
+def test_the_phase_names_those_that_see_members() -> None:
+    assert PROTOCOLS["quarters"].phase == "encoder+classifier"
+    assert PROTOCOLS["talos"].phase == "encoder+classifier"
+    assert PROTOCOLS["encodermi"].phase == "encoder"
+    assert PROTOCOLS["alm"].phase == "classifier"
+
+
+def test_a_protocol_without_a_question_is_refused() -> None:
+    with pytest.raises(BadInputError, match="no phase sees the members"):
+        Protocol(
+            members=1, nonmembers=1, pool=2, public=1, encoder=("public",), classifier="public"
+        )
+    with pytest.raises(BadInputError, match="downstream has no size"):
+        Protocol(members=1, nonmembers=1, pool=2, classifier="downstream")
+    with pytest.raises(BadInputError, match="at least one part"):
+        Protocol(members=1, nonmembers=1, pool=2, encoder=())
+
+
+def test_a_dataset_may_replace_a_protocol_and_misspelt_names_get_help() -> None:
+    mine = Protocol(name="quarters", members=1, nonmembers=1, pool=2)
+    assert protocol_named("quarters", {"quarters": mine}) is mine
+    with pytest.raises(UnknownNameError, match="did you mean 'quarters'"):
+        protocol_named("quarter", {})

@@ -1,0 +1,20 @@
+"""Every published suite names methods that exist and cells that can run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privbench.schedule import plan
+from privbench.suite import read_suite
+
+SUITES = sorted(Path(__file__).parents[2].glob("leaderboards/suites/*.yaml"))
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_suite_can_be_planned(path: Path, registry: Any) -> None:
+    planned = plan(read_suite(path), registry, root=None, device="cpu")
+    assert planned
+    assert [item.skip for item in planned if item.skip] == []
