@@ -204,7 +204,9 @@ class Laboratory:
         except (BadInputError, AccessDeniedError) as error:
             record.status, record.reason = "failed", str(error)
             record.traceback = traceback.format_exc()
-        except Exception as error:  # noqa: BLE001 - failure is data
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
             record.status, record.reason = "failed", f"{type(error).__name__}: {error}"
             record.traceback = traceback.format_exc()
         record.cost.seconds = time.perf_counter() - begun

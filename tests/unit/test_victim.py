@@ -406,6 +406,18 @@ def test_a_card_or_reference_that_training_reads_is_in_the_key(shop: Workshop) -
     assert shop.victim(replace(watched, world=smaller)).key != before.key
 
 
+def test_a_phase_that_a_defense_changed_depends_on_all_that_it_may_have_seen(
+    shop: Workshop,
+) -> None:
+    job = _job(Smooth())
+    shop.victim(job)
+    fewer = job.world.replace(reference=job.world.reference.select(slice(0, 7)))
+    shop.victim(replace(job, world=fewer))
+    assert shop.trained_phases == 3, "the classifier again, the encoder not"
+    shop.victim(replace(job, sensitive=()))
+    assert shop.trained_phases == 3, "it reads no attributes"
+
+
 def test_worlds_differ_even_where_nothing_is_trained(shop: Workshop) -> None:
     @dataclass(frozen=True)
     class Random(TinyTarget):
