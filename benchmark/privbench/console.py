@@ -103,7 +103,8 @@ def tables(records: Sequence[Record]) -> list[Table]:
         shown = [i for i, name in enumerate(names) if i not in same and name not in _ONLY_ON_BOARD]
         table = Table(title=_title(game, names, rows[0], same), title_justify="left")
         for i in shown:
-            table.add_column(names[i], justify="left" if i < fixed else "right")
+            first = i < fixed
+            table.add_column(names[i], justify="left" if first else "right", no_wrap=first)
         for row in rows:
             table.add_row(*(escape(row[i].replace(" [", "\n[")) for i in shown))
         made.append(table)

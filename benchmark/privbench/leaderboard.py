@@ -203,7 +203,8 @@ def summary(numbers: Sequence[Number | None]) -> str:
             return f"{values[0]:.3f}"
         return f"{values[0]:.3f} [{only.low:.3f}, {only.high:.3f}]"
     mean = mean_over_seeds(values)
-    return f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
+    low, high = max(mean.low, 0.0), min(mean.high, 1.0)  # every metric of a board is a rate
+    return f"{mean.value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _mean(
