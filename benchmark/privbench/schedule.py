@@ -12,6 +12,7 @@ from privbench.access import Access
 from privbench.contracts import Adversary, CellCard, Defense
 from privbench.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
 from privbench.execute import Cell, Laboratory, Trial
+from privbench.games import GAMES
 from privbench.provenance import provenance
 from privbench.records import Record, read
 
@@ -92,6 +93,8 @@ def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
 
 def why_not(cell: Cell) -> str | None:
     """The reason to skip a cell, or None. Pure: reads card, protocol and hyperparameters."""
+    if cell.attack.game not in GAMES:
+        return f"{cell.attack.name} plays '{cell.attack.game}'; games are {', '.join(GAMES)}"
     try:
         cell.protocol.sizes(cell.card)
     except BadInputError as error:

@@ -14,7 +14,7 @@ from privbench.contracts import Shadows
 from privbench.errors import PluginError, UnknownNameError
 from privbench.plugins import Plugin, Registry
 from privbench.records import Record, read
-from privbench.schedule import Planned, done, execute, plan
+from privbench.schedule import Planned, done, execute, plan, why_not
 from privbench.suite import suite_from
 from privbench.testing import TinyImages, TinyTarget
 
@@ -347,3 +347,11 @@ def test_order_of_execution_is_free(planned: Any, tmp_path: Path) -> None:
     assert lab.ran[0] == "mask 1"
     assert records == go(items, tmp_path / "there")
     assert [r.trial for r in records] == [item.trial.digest for item in items]
+
+
+def test_an_attack_of_a_game_that_there_is_not_is_skipped(registry: Any) -> None:
+    planned = plan(suite_from({"attacks": ["encodermi-t"]}, "x"), registry, root=None, device="cpu")
+    cell = planned[0].trial.cell
+    guess = type("Guess", (type(cell.attack),), {"name": "guess", "game": "charades"})()
+    reason = why_not(replace(cell, attack=guess))
+    assert reason == "guess plays 'charades'; games are membership, attributes"
