@@ -25,3 +25,7 @@ class Access(Flag):
     def __str__(self) -> str:
         """Names joined by ``+``, in the order above; ``NONE`` for the empty set."""
         return "+".join(str(kind.name) for kind in self) or "NONE"
+
+
+#: What a served model answers; gradients and weights take a white-box adversary.
+BLACK_BOX = Access.LABELS | Access.POSTERIORS | Access.EMBEDDINGS

@@ -83,8 +83,10 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
     "--protocol", "protocols", multiple=True, metavar="NAME", help="How data are cut [default]."
 )
 @click.option(
-    "--adversary", "adversaries", multiple=True, type=click.Choice(["adaptive", "naive"]),
-    help="Whether shadows are defended as the victim is [adaptive].",
+    "--adversary", "adversaries", multiple=True,
+    type=click.Choice(["adaptive", "naive", "white-box"]),
+    help="adaptive defends its shadows as the victim is, naive does not; white-box is an adaptive "
+    "one with gradients and weights [adaptive].",
 )  # fmt: skip
 @click.option("--sensitive", multiple=True, metavar="NAME", help="Attribute [the dataset's own].")
 @click.option("--seeds", type=click.IntRange(min=1), help="How many seeds [1].")

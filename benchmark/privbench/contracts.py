@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from privbench.access import Access
+from privbench.access import BLACK_BOX, Access
 from privbench.method import Method
 
 if TYPE_CHECKING:
@@ -59,10 +59,16 @@ class Dataset(Method):
 
 
 class Target(Method):
-    """The recipe of a victim."""
+    """The recipe of a victim.
 
-    grants: ClassVar[Access] = Access.LABELS | Access.POSTERIORS | Access.EMBEDDINGS
-    contrastive: ClassVar[bool] = False  #: whether the encoder's loss is not a sum over examples
+    Attributes:
+        grants: what its victims can answer at all. What an attack gets of it depends on the
+            adversary, who is a black-box one by default: no gradients, no weights.
+        contrastive: whether the encoder's loss is not a sum over examples.
+    """
+
+    grants: ClassVar[Access] = BLACK_BOX | Access.GRADIENTS | Access.WEIGHTS
+    contrastive: ClassVar[bool] = False
 
     @abstractmethod
     def build(self, card: Card, ctx: TargetContext) -> Model:
@@ -185,7 +191,8 @@ class Shadows:
     Attributes:
         count: how many shadows.
         origin: worlds of its ``own`` pool (they hold no candidate), or drawn over the
-            ``candidates`` (online attacks), independently of the victim's.
+            ``candidates`` (online attacks), independently of the victim's. Worlds of an origin
+            are the same for all attacks of a seed, the first ones of any longer list.
     """
 
     count: int = 0
@@ -261,16 +268,27 @@ class Adversary:
         adaptive: its shadows and its own rows go through the same defense, with its own
             randomness; otherwise (naive) through none.
         target: recipe of its shadows; None for the victim's own.
+        dataset: where its pool comes from, brought to the victim's shape; None for the victim's
+            own dataset.
+        white_box: whether it has gradients and weights, where target and defense leave them.
     """
 
     adaptive: bool = True
     target: Target | None = None
+    dataset: Dataset | None = None
+    white_box: bool = False
 
     @property
     def label(self) -> str:
         """Name in tables."""
-        name = "adaptive" if self.adaptive else "naive"
-        return f"{name}, shadows {self.target.label}" if self.target else name
+        words = ["adaptive" if self.adaptive else "naive"]
+        if self.white_box:
+            words.append("white-box")
+        if self.target:
+            words.append(f"shadows {self.target.label}")
+        if self.dataset:
+            words.append(f"pool {self.dataset.label}")
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from privbench.errors import BadInputError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -71,7 +73,8 @@ class Examples:
         x: (n, *shape) uint8, or float in [0, 1].
         y: (n,) int64 class, -1 where unlabelled; or (n, k) float for soft labels.
         attributes: name -> (n,) int64, -1 where missing.
-        index: (n,) int64 position in the dataset.
+        index: (n,) int64 position in the dataset; in a split a number of the row that tells
+            nothing but which row it is.
         source: (n,) int64 position in ``Card.sources``.
         scale: as in the card.
     """
@@ -155,6 +158,10 @@ class Examples:
             raise ValueError(f"{len(self)} rows need as many labels, not {len(y)}")
         return _keyed(replace(self, y=y), self.keys)
 
+    def renumbered(self, index: Tensor) -> Examples:
+        """The same rows under other positions (n,) int64."""
+        return _keyed(replace(self, index=index), self.keys)
+
     def without_attributes(self) -> Examples:
         """The same rows with the attributes left out."""
         return _keyed(replace(self, attributes={}), self.keys)
@@ -181,6 +188,44 @@ class Examples:
             total.update(str((name, tuple(part.shape), str(part.dtype))).encode())
             total.update(part.contiguous().cpu().numpy().tobytes())
         return total.hexdigest()
+
+
+def adopted(rows: Examples, source: Card, card: Card) -> tuple[Examples, Card]:
+    """Rows of one dataset in the shape and scale of another, and their card.
+
+    Pictures are resized (bilinear, antialiased), grey ones get three equal channels and coloured
+    ones become their luma. Positions start after the other dataset's, so that no row of either is
+    taken for one of the other; attributes and sources are dropped.
+
+    Raises:
+        BadInputError: if one is a table and they do not have the same columns.
+    """
+    import torch
+    from torch.nn.functional import interpolate
+
+    if source.shape == card.shape and source.scale == card.scale:
+        x = rows.x
+    elif source.kind == card.kind == "image":
+        x = as_float(rows.x, rows.scale)
+        if source.shape[0] != card.shape[0]:
+            luma = x.new_tensor([0.299, 0.587, 0.114])
+            x = x.expand(-1, card.shape[0], -1, -1) if source.shape[0] == 1 else (
+                (x * luma[:, None, None]).sum(1, keepdim=True)
+            )  # fmt: skip
+        x = interpolate(x, size=card.shape[1:], mode="bilinear", antialias=True)
+        x = (x.clamp(0, 1) * card.scale).round().to(torch.uint8)
+    else:
+        raise BadInputError(
+            f"rows of '{source.name}' {source.shape} cannot take the shape {card.shape} of "
+            f"'{card.name}': name a dataset of pictures for pictures, or one with the same columns"
+        )
+    made = Examples.of(x, rows.y, scale=card.scale)
+    made = made.renumbered(made.index + card.rows)
+    named = replace(
+        card, name=source.name, classes=source.classes, attributes={}, sensitive=(),
+        sources={"all": len(rows)}, limits=source.limits,
+    )  # fmt: skip
+    return made, named
 
 
 def join(parts: Sequence[Examples]) -> Examples:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privbench import answers, games, keyed, metrics, oracle, protocol, victim
-from privbench.answers import Attributes, Membership
+from privbench.access import BLACK_BOX
+from privbench.answers import Attributes, Membership, Reconstruction
 from privbench.context import AttackContext, Shadow, seeded
-from privbench.data import Card, Examples, as_float
+from privbench.data import Card, Examples, adopted, as_float
 from privbench.digests import digest, source_digest
 from privbench.errors import AccessDeniedError, BadInputError
-from privbench.games import GAMES, Game, attributes, membership
+from privbench.games import GAMES, Game, attributes, membership, reconstruction
 from privbench.oracle import Oracle
 from privbench.provenance import provenance
 from privbench.records import CellRecord, Cost, MethodRecord, Number, Record
@@ -53,6 +54,7 @@ class Cell:
         sensitive: attributes that the cell is about.
         preset: name of the preset that sized the methods; boards never mix them.
         card: of the dataset.
+        pool: card of the adversary's dataset, where that is another one.
     """
 
     dataset: Dataset
@@ -64,11 +66,14 @@ class Cell:
     sensitive: tuple[str, ...]
     preset: str
     card: Card
+    pool: Card | None = None
 
     @property
     def access(self) -> Access:
-        """What the defended victim grants."""
+        """What the defended victim grants to this adversary."""
         granted = self.target.grants
+        if not self.adversary.white_box:
+            granted &= BLACK_BOX
         for defense in self.defenses:
             granted = defense.access(granted)
         return granted
@@ -130,15 +135,19 @@ class Trial:
     def digest(self) -> str:
         """Digest of methods, protocol, seed, source code, torch version and device kind."""
         cell = self.cell
-        shadow_target = cell.adversary.target
+        adversary = cell.adversary
         return digest(
             {
                 "dataset": cell.dataset.identity,
                 "protocol": cell.protocol,
                 "target": cell.target.identity,
                 "defenses": [defense.identity for defense in cell.defenses],
-                "adaptive": cell.adversary.adaptive,
-                "shadow_target": shadow_target.identity if shadow_target else None,
+                "adversary": {
+                    "adaptive": adversary.adaptive,
+                    "white_box": adversary.white_box,
+                    "target": adversary.target.identity if adversary.target else None,
+                    "dataset": adversary.dataset.identity if adversary.dataset else None,
+                },
                 "attack": cell.attack.identity,
                 "sensitive": list(cell.sensitive),
                 "preset": cell.preset,
@@ -155,7 +164,8 @@ def core_digest() -> str:
     return digest([
         victim.core_digest(), oracle.core_digest(),
         source_digest(
-            games.base, membership, attributes, answers, metrics, protocol, sys.modules[__name__]
+            games.base, membership, attributes, reconstruction, answers, metrics, protocol,
+            sys.modules[__name__],
         ),
     ])  # fmt: skip
 
@@ -240,18 +250,41 @@ class Laboratory:
 
     def split(self, cell: Cell, seed: int) -> Split:
         """Cut the cell's dataset; equal for every cell of that dataset, protocol and seed."""
-        name = cell.dataset.digest
-        if name not in self._examples:
-            self._examples[name] = cell.dataset.load(self.root).to(self.device)
-        at = digest([name, cell.protocol, seed])
+        at = digest([cell.dataset.digest, cell.protocol, seed])
         if at not in self._splits:
-            self._splits[at] = cut(self._examples[name], cell.card, cell.protocol, seed)
+            rows = self._rows(cell.dataset)
+            self._splits[at] = cut(rows, cell.card, cell.protocol, seed)
+        return self._splits[at]
+
+    def _rows(self, dataset: Dataset) -> Examples:
+        if dataset.digest not in self._examples:
+            self._examples[dataset.digest] = dataset.load(self.root).to(self.device)
+        return self._examples[dataset.digest]
+
+    def adversary_split(self, cell: Cell, parts: Split) -> Split:
+        """The split with the adversary's pool, which may come from another dataset."""
+        dataset = cell.adversary.dataset
+        if dataset is None:
+            return parts
+        at = digest([parts.digest, dataset.digest, parts.seed])
+        if at not in self._splits:
+            source = dataset.card(self.root)
+            rows, card = adopted(self._rows(dataset), source, cell.card)
+            self._splits[at] = parts.foreign(rows, card)
         return self._splits[at]
 
     def _job(
-        self, cell: Cell, world: World, defenses: tuple[Defense, ...], target: Target | None = None
+        self,
+        cell: Cell,
+        world: World,
+        defenses: tuple[Defense, ...],
+        target: Target | None = None,
+        card: Card | None = None,
     ) -> Job:
-        return Job(cell.card, cell.protocol, world, target or cell.target, defenses, cell.sensitive)
+        return Job(
+            card or cell.card, cell.protocol, world, target or cell.target, defenses,
+            cell.sensitive,
+        )  # fmt: skip
 
     def _victim(
         self,
@@ -263,19 +296,22 @@ class Laboratory:
     ) -> Victim:
         target = target or cell.target
         at = digest([
-            cell.dataset.digest, cell.protocol, parts.digest, world.origin, world.index,
+            parts.card, cell.dataset.digest, cell.protocol, parts.digest, world.origin, world.index,
             target.digest, [d.digest for d in defenses],
             cell.sensitive if any(d.uses_attributes for d in defenses) else (),
         ])  # fmt: skip
         if at not in self._victims:
             if len(self._victims) >= 64:  # noqa: PLR2004 - bounds memory, not numbers
                 self._victims.pop(next(iter(self._victims)))
-            self._victims[at] = self.workshop.victim(self._job(cell, world, defenses, target))
+            job = self._job(cell, world, defenses, target, parts.card)
+            self._victims[at] = self.workshop.victim(job)
         return self._victims[at]
 
     def _shadows(self, cell: Cell, parts: Split) -> list[tuple[Victim, Shadow]]:
         """Exactly the shadows that the attack declared."""
         wanted = cell.attack.shadows
+        if wanted.origin == "own":
+            parts = self.adversary_split(cell, parts)
         draw = parts.own if wanted.origin == "own" else parts.over_candidates
         defenses = cell.defenses if cell.adversary.adaptive else ()
         shadows = []
@@ -300,10 +336,14 @@ class Laboratory:
         jobs = {"victim": self._job(cell, parts.victim(), cell.defenses)}
         if "null" in GAMES[cell.attack.game].controls:
             jobs["null"] = self._job(cell, parts.null(), cell.defenses)
+        if wanted.origin == "own":
+            parts = self.adversary_split(cell, parts)
         draw = parts.own if wanted.origin == "own" else parts.over_candidates
         defenses = cell.defenses if adversary.adaptive else ()
         for i in range(wanted.count):
-            jobs[f"shadow {i}"] = self._job(cell, draw(i)[0], defenses, adversary.target)
+            jobs[f"shadow {i}"] = self._job(
+                cell, draw(i)[0], defenses, adversary.target, parts.card
+            )
         return jobs
 
     # ---- one game ---------------------------------------------------------------------------
@@ -319,17 +359,19 @@ class Laboratory:
         shadows = self._shadows(cell, parts)
         seconds = sum(made.facts["seconds"] for made, _ in shadows)
         own = self._own(cell, served, parts.seed)
+        mine = self.adversary_split(cell, parts)
         given = {
             "victim": served.key, "own": own.key, "shadows": [made.key for made, _ in shadows],
             "sensitive": list(cell.sensitive), "dataset": cell.dataset.digest, "card": cell.card,
             "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
+            "pool": mine.digest, "access": str(cell.access),
             "target": cell.target.digest, "core": core_digest(), "torch": torch.__version__,
             "device": self.device.type,
         }  # fmt: skip
         key = Key("answer", {"attack": attack.digest, **given})
-        mine = tuple(shadow for _, shadow in shadows)
+        theirs = tuple(shadow for _, shadow in shadows)
         answering = partial(
-            self._answer, cell, parts, (served, own), question, mine, scope=digest(given)
+            self._answer, cell, mine, (served, own), question, theirs, scope=digest(given)
         )  # fmt: skip
         held = self.store.make(key, answering)
         facts = dict(held.facts)
@@ -350,7 +392,7 @@ class Laboratory:
         scope: str,
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
         attack, (served, mine) = cell.attack, sides
-        access = attack.needs | attack.wants
+        access = (attack.needs | attack.wants) & cell.access
         asked = Oracle(served, access, asker=attack.name, store=self.store)
         own = Oracle(mine, access, asker=attack.name, store=self.store)
         ctx = AttackContext(
@@ -383,7 +425,8 @@ class Laboratory:
         self, cell: Cell, parts: Split, examples: Examples, target: Target | None
     ) -> Any:
         world = replace(parts.own(0)[0], branch=1)
-        return self.workshop.train_on(self._job(cell, world, (), target), examples)
+        job = self._job(cell, world, (), target, parts.card)
+        return self.workshop.train_on(job, examples)
 
     # ---- beside the answer --------------------------------------------------------------------
 
@@ -429,14 +472,14 @@ class Laboratory:
 
 
 class Pixels:
-    """A served victim whose embedding is the raw input: what attributes show without any model."""
+    """A served victim whose embedding is the raw input: what it shows without any model."""
 
     def __init__(self, card: Card) -> None:
         """For data of that card."""
         from privbench.access import Access
 
         self.card = card
-        self.grants = Access.EMBEDDINGS
+        self.grants = Access.EMBEDDINGS | Access.GRADIENTS
         self.key = "pixels"
 
     def embeddings(self, x: Tensor) -> Tensor:
@@ -448,9 +491,10 @@ class Pixels:
         raise AccessDeniedError(f"raw pixels have no posteriors ({len(x)} rows asked)")
 
     def gradients(self, x: Tensor, loss: Callable[[Served, Tensor], Tensor]) -> Tensor:
-        """There is no model."""
-        del loss
-        raise AccessDeniedError(f"raw pixels have no gradients ({len(x)} rows asked)")
+        """Gradient of the summed loss with respect to x (n, *shape), as float in [0, 1]."""
+        x = as_float(x, self.card.scale).clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(self, x).sum(), x)
+        return gradient
 
     def weights(self) -> Mapping[str, Tensor]:
         """There is no model."""
@@ -473,6 +517,8 @@ def _unpacked(game: str, tensors: Mapping[str, Tensor]) -> Any:
         return Membership(tensors["scores"], tensors.get("decisions"))
     if game == "attributes":
         return Attributes(dict(tensors))
+    if game == "reconstruction":
+        return Reconstruction(tensors["x"])
     raise BadInputError(f"no game is called '{game}': known are {', '.join(GAMES)}")
 
 

@@ -33,7 +33,15 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("raw pixels", "controls.pixels", "accuracy"),
         ("untrained encoder", "controls.untrained", "accuracy"),
     ),
-    "reconstruction": (),
+    "reconstruction": (
+        ("MSE", "metrics", "mse"),
+        ("PSNR", "metrics", "psnr"),
+        ("SSIM", "metrics", "ssim"),
+        ("mean image MSE", "baselines.mean_image", "mse"),
+        ("mean image SSIM", "baselines.mean_image", "ssim"),
+        ("raw pixels MSE", "controls.pixels", "mse"),
+        ("untrained encoder MSE", "controls.untrained", "mse"),
+    ),
 }
 
 LEGEND = """\

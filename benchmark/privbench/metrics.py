@@ -256,6 +256,18 @@ def balanced_class_accuracy(predicted: ArrayLike, truth: ArrayLike) -> Estimate:
     return _mean_rate(np.bincount(rows[right], minlength=trials.size), trials)
 
 
+def mean(values: ArrayLike) -> Estimate:
+    """Mean over rows, with the normal interval; for numbers of any range.
+
+    >>> mean([1.0, 1.0, 1.0])
+    Estimate(value=1.0, low=1.0, high=1.0)
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    value = float(numbers.mean())
+    error = _Z * float(numbers.std(ddof=1)) / math.sqrt(numbers.size) if numbers.size > 1 else 0.0
+    return Estimate(value, value - error, value + error)
+
+
 def mean_over_seeds(values: Sequence[float]) -> Estimate:
     """Mean over training runs, Student's t interval; any finite unit, two values at least.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from privbench import protocol as protocols
-from privbench.access import Access
+from privbench.access import BLACK_BOX, Access
 from privbench.contracts import Adversary, CellCard, Defense
 from privbench.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
 from privbench.execute import Cell, Laboratory, Trial
@@ -93,12 +93,18 @@ def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
 
 def why_not(cell: Cell) -> str | None:
     """The reason to skip a cell, or None. Pure: reads card, protocol and hyperparameters."""
+    return next(_reasons(cell), None)
+
+
+def _reasons(cell: Cell) -> Iterator[str]:
+    """Reasons to skip, the first that holds first; each may rely on those before."""
     if cell.attack.game not in GAMES:
-        return f"{cell.attack.name} plays '{cell.attack.game}'; games are {', '.join(GAMES)}"
+        yield f"{cell.attack.name} plays '{cell.attack.game}'; games are {', '.join(GAMES)}"
     try:
         cell.protocol.sizes(cell.card)
     except BadInputError as error:
-        return str(error)
+        yield str(error)
+    yield from _unfit_pool(cell)
     card = CellCard(
         cell.card, cell.protocol, cell.target, cell.defenses, cell.adversary, cell.attack,
         cell.sensitive, cell.access,
@@ -106,22 +112,52 @@ def why_not(cell: Cell) -> str | None:
     shadow_target = cell.adversary.target
     for method in (cell.dataset, cell.target, *cell.defenses, cell.attack):
         if reason := method.unfit(card):
-            return reason
+            yield reason
     if shadow_target and (reason := shadow_target.unfit(replace(card, target=shadow_target))):
-        return f"shadows by {shadow_target.name}: {reason}"
+        yield f"shadows by {shadow_target.name}: {reason}"
     if cell.attack.game == "attributes" and not cell.sensitive:
-        return f"{cell.attack.name} guesses attributes, and of {cell.card.name} none is named"
-    return _ungranted(cell)
+        yield f"{cell.attack.name} guesses attributes, and of {cell.card.name} none is named"
+    if reason := _ungranted(cell):
+        yield reason
+
+
+def _unfit_pool(cell: Cell) -> Iterator[str]:
+    """Why the pool of another dataset does not serve this cell."""
+    dataset, pool, attack = cell.adversary.dataset, cell.pool, cell.attack
+    if dataset is None or pool is None:
+        return
+    if dataset.name == cell.dataset.name:
+        yield f"a pool from {dataset.name} itself would hold the victim's members"
+    if (pool.kind, pool.shape) != (cell.card.kind, cell.card.shape) and not (
+        pool.kind == cell.card.kind == "image"
+    ):
+        yield f"{pool.name} {pool.shape} cannot take the shape of {cell.card.name}"
+    sizes = cell.protocol.sizes(cell.card)
+    wanted = 2 * sizes["members"] + 2 * sizes["reference"] + sizes["public"] + sizes["downstream"]
+    if pool.rows < wanted:
+        yield f"shadows on {pool.name} need {wanted} rows, and it has {pool.rows}"
+    if attack.game != "membership":
+        yield f"{attack.name} learns from rows of {cell.card.name}, not of {pool.name}"
+    if attack.needs & (Access.LABELS | Access.POSTERIORS) and pool.classes != cell.card.classes:
+        yield (
+            f"{attack.name} compares classes, and {pool.name} has {pool.classes} where "
+            f"{cell.card.name} has {cell.card.classes}"
+        )
+    censors = [d.name for d in cell.defenses if d.uses_attributes]
+    if censors and cell.adversary.adaptive and attack.shadows.count:
+        yield f"{censors[0]} needs attributes, which shadows on {pool.name} do not have"
 
 
 def _ungranted(cell: Cell) -> str | None:
     """What the attack needs and does not get, and from whom."""
     attack, shadow_target = cell.attack, cell.adversary.target
-    missing = attack.needs & ~cell.access
+    missing, never = attack.needs & ~cell.access, attack.needs & ~cell.target.grants
+    if never:
+        return f"{attack.name} needs {missing}, which target {cell.target.name} does not grant"
+    if missing & ~BLACK_BOX and not cell.adversary.white_box:
+        return f"{attack.name} needs {missing}, which only a white-box adversary has"
     if missing:
-        culprit = f"target {cell.target.name}"
-        if attack.needs & ~cell.target.grants == Access.NONE:
-            culprit += f" under {cell.defense}"
+        culprit = f"target {cell.target.name} under {cell.defense}"
         return f"{attack.name} needs {missing}, which {culprit} does not grant"
     if shadow_target and attack.shadows.count and attack.needs & ~shadow_target.grants:
         lacking = attack.needs & ~shadow_target.grants
@@ -226,10 +262,11 @@ class _Resolver:
                 for target in targets:
                     for stack in stacks:
                         for attack in attacks:
-                            for adversary in _distinct(adversaries, stack, attack):
+                            mine = _distinct(adversaries, dataset, target, stack, attack)
+                            for adversary in mine:
                                 yield Cell(
                                     dataset, protocol, target, stack, adversary, attack,
-                                    sensitive, suite.preset, card,
+                                    sensitive, suite.preset, card, _pool(adversary, root),
                                 )  # fmt: skip
 
     def check_settings(self) -> None:
@@ -267,9 +304,10 @@ class _Resolver:
 
     def _adversary(self, spec: str | AdversarySpec) -> Adversary:
         if isinstance(spec, str):
-            return Adversary(adaptive=spec == "adaptive")
+            return Adversary(adaptive=spec != "naive", white_box=spec == "white-box")
         target = self._method("target", spec.target) if spec.target is not None else None
-        return Adversary(spec.adaptive, target)
+        dataset = self._method("dataset", spec.dataset) if spec.dataset is not None else None
+        return Adversary(spec.adaptive, target, dataset, spec.white_box)
 
     def _protocol(self, named: str | dict[str, Any], dataset: Dataset) -> protocols.Protocol:
         if isinstance(named, str):
@@ -299,19 +337,37 @@ class _Resolver:
         return tuple(dict.fromkeys(self.suite.sensitive))
 
 
+def _pool(adversary: Adversary, root: Path | None) -> Card | None:
+    """Card of the dataset that the adversary's pool comes from, where it is another."""
+    dataset = adversary.dataset
+    return _asked(f"dataset '{dataset.name}'", dataset.card, root) if dataset else None
+
+
 def _distinct(
-    adversaries: Iterable[Adversary], stack: tuple[Defense, ...], attack: Attack
+    adversaries: Iterable[Adversary],
+    dataset: Dataset,
+    target: Target,
+    stack: tuple[Defense, ...],
+    attack: Attack,
 ) -> Iterator[Adversary]:
     """Adversaries that differ in this cell: naive equals adaptive where nothing is defended.
 
-    Without shadows only a release stands between the adversary's own rows and what it sees.
+    Without shadows their recipe does not matter, and only a release stands between the adversary's
+    own rows and what it sees. Gradients and weights matter to attacks that use them; naming the
+    victim's own recipe and dataset says no more than leaving them out.
     """
     undefended = all(type(d).stages() == frozenset() for d in stack)
     releases = any("release" in type(d).stages() for d in stack)
+    shadowless = attack.shadows.count == 0
     seen = set()
     for adversary in adversaries:
-        same = undefended or (attack.shadows.count == 0 and not releases)
-        kept = Adversary(adaptive=True, target=adversary.target) if same else adversary
+        kept = replace(
+            adversary,
+            adaptive=adversary.adaptive or undefended or (shadowless and not releases),
+            target=None if shadowless or adversary.target == target else adversary.target,
+            dataset=None if adversary.dataset == dataset else adversary.dataset,
+            white_box=adversary.white_box and bool((attack.needs | attack.wants) & ~BLACK_BOX),
+        )
         if kept not in seen:
             seen.add(kept)
             yield kept

@@ -129,16 +129,22 @@ class Split:
         """A world drawn over the candidates, independently of the victim's; and the rest of them.
 
         As many members as the victim has, so that shadow and victim train on equal sizes. The
-        draws are independent (not complementary halves): leaving one out of exact halves would
-        give the truth away.
+        candidates are dealt into as many worlds as they fill, then shuffled and dealt again: two
+        complementary halves each time where members and nonmembers are equally many. So a row is
+        a member of as many worlds as any other (to one), and more worlds never change earlier
+        ones. The victim's own draw is none of these, so the counts say nothing of it; among
+        themselves they do (who is out of all others of a deal must be in the one left out).
         """
-        order = _permutation(self.candidates, salt(self.seed, "candidates", index))
         n = int(self.member.sum())
+        deal, place = divmod(index, len(self.candidates) // n)
+        order = _permutation(self.candidates, salt(self.seed, "candidates", deal))
+        inside = torch.zeros_like(self.member)
+        inside[order[place * n : (place + 1) * n]] = True
         spare = self._draw("candidates-reference", index)[: len(self.reference)]
         world = self._world(
-            self.candidates.select(order[:n]), self.pool.select(spare), "candidates", index
+            self.candidates.select(inside), self.pool.select(spare), "candidates", index
         )
-        return world, self.candidates.select(order[n:])
+        return world, self.candidates.select(~inside)
 
     def null(self) -> World:
         """A spare world of the pool for the null victim: it holds no candidate."""
@@ -146,6 +152,26 @@ class Split:
         n = int(self.member.sum())
         spare = self.pool.select(order[n : n + len(self.reference)])
         return self._world(self.pool.select(order[:n]), spare, "null", 0)
+
+    def foreign(self, rows: Examples, card: Card) -> Split:
+        """The split as an adversary has it whose pool comes from another dataset.
+
+        Candidates stay. Public, downstream and reference parts are as large as here, the pool is
+        all the rest; ``foreign_rows`` says how many rows that takes at least.
+
+        Args:
+            rows: of the other dataset, in this one's shape and scale (see ``adopted``).
+            card: of those rows.
+        """
+        order = _permutation(rows, salt(self.seed, "foreign"))
+        cuts = [len(self.public), len(self.downstream), len(self.reference)]
+        public, downstream, reference, pool = torch.tensor_split(
+            order, torch.tensor(cuts).cumsum(0)
+        )
+        return replace(
+            self, card=card, public=rows.select(public), downstream=rows.select(downstream),
+            reference=rows.select(reference), pool=rows.select(pool),
+        )  # fmt: skip
 
     def _draw(self, purpose: str, index: int) -> Tensor:
         return _permutation(self.pool, salt(self.seed, purpose, index))
@@ -178,7 +204,9 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int) -> Split:
             usable &= source == list(card.sources).index(part.source)
         taken = usable.nonzero().squeeze(1)[: sizes[name]]
         free[taken] = False
-        parts[name] = examples.select(order[taken])
+        rows = examples.select(order[taken])
+        # A position tells the source of a row, and where members have one of their own, the truth.
+        parts[name] = rows.renumbered(fold(rows.index, salt(seed, "index")))
     members, nonmembers = parts.pop("members"), parts.pop("nonmembers")
     parts.setdefault("test", nonmembers)
     candidates = join([members, nonmembers])

@@ -23,6 +23,8 @@ class AdversarySpec(BaseModel):
 
     adaptive: bool = True
     target: Ref | None = None
+    dataset: Ref | None = None
+    white_box: bool = False
 
 
 class Suite(BaseModel):
@@ -33,7 +35,8 @@ class Suite(BaseModel):
         datasets, targets, defenses, attacks: names, or name -> hyperparameters; a defense may be a
             stack ("talos+memguard").
         protocols: names, or protocols written out.
-        adversaries: "adaptive", "naive", or written out with the target of the shadows.
+        adversaries: "adaptive", "naive", "white-box" (adaptive, with gradients and weights), or
+            written out with the target of the shadows and the dataset of the pool.
         seeds: how many, or which.
         preset: that sizes every method.
         sensitive: attributes; None for the dataset's own.
@@ -49,7 +52,7 @@ class Suite(BaseModel):
     targets: list[Ref] = Field(default=["simclr"], min_length=1)
     defenses: list[Ref] = []
     attacks: list[Ref] = Field(min_length=1)
-    adversaries: list[Literal["adaptive", "naive"] | AdversarySpec] = Field(
+    adversaries: list[Literal["adaptive", "naive", "white-box"] | AdversarySpec] = Field(
         default=["adaptive"], min_length=1
     )
     seeds: int | list[int] = 1
@@ -92,7 +95,8 @@ _WANTED = {
     "targets": "a list of names, or of {name: {field: value}}",
     "defenses": "a list of names, or of {name: {field: value}}",
     "attacks": "a list of names, or of {name: {field: value}}, at least one",
-    "adversaries": "a list of 'adaptive', 'naive', or {adaptive: true, target: name}",
+    "adversaries": "a list of 'adaptive', 'naive', 'white-box', or "
+    "{adaptive: true, white_box: false, target: name, dataset: name}",
     "seeds": "a count above 0 or a list of seeds from 0",
     "preset": "a name",
     "sensitive": "a list of names of attributes",

@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from privbench.access import Access
-from privbench.answers import AttributeQuestion, MembershipQuestion
+from privbench.answers import AttributeQuestion, MembershipQuestion, ReconstructionQuestion
 from privbench.augmentation import Recipe
 from privbench.context import AttackContext, Shadow, TargetContext, seeded
 from privbench.contracts import (
@@ -46,6 +46,7 @@ from privbench.digests import digest
 from privbench.errors import BadInputError
 from privbench.games import GAMES
 from privbench.method import Method, Paper
+from privbench.metrics import Refused
 from privbench.model import Model
 from privbench.oracle import Oracle
 from privbench.protocol import Protocol
@@ -62,12 +63,12 @@ if TYPE_CHECKING:
     from privbench.training import Phase
 
 CPU = torch.device("cpu")
-_ROWS, _SIDE, _CLASSES = 720, 8, 3
+_ROWS, _SIDE, _CLASSES = 720, 8, 10
 
 
 @dataclass(frozen=True)
 class TinyImages(Dataset):
-    """Smooth random 8×8 pictures: three classes, attribute ``bright`` (above the median)."""
+    """Smooth random 8×8 pictures: ten classes, attribute ``bright`` (above the median)."""
 
     name: ClassVar[str] = "tiny-images"
     protocols: ClassVar[Mapping[str, Protocol]] = {
@@ -145,6 +146,21 @@ class _Reveal(nn.Module):
         return (x.flatten(1) - 0.5) @ self.mix
 
 
+class _Copy(nn.Module):
+    """Embedding that is the picture itself, turned by a fixed rotation."""
+
+    width: int = _SIDE * _SIDE
+    turn: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        drawn = torch.randn(self.width, self.width, generator=torch.Generator().manual_seed(5))
+        self.register_buffer("turn", torch.linalg.qr(drawn).Q)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.flatten(1) - 0.5) @ self.turn
+
+
 class _Scramble(_Reveal):
     """Embedding that has nothing to do with brightness: signs of high frequencies."""
 
@@ -165,7 +181,8 @@ def _planted(encoder: nn.Module) -> Victim:
     card = TinyImages().card(None)
     trained = Model(card, {"encoder": encoder})
     trained.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
-    return Victim(card, trained, key=type(encoder).__name__, grants=Access.EMBEDDINGS)
+    grants = Access.EMBEDDINGS | Access.GRADIENTS
+    return Victim(card, trained, key=type(encoder).__name__, grants=grants)
 
 
 @cache
@@ -218,12 +235,13 @@ class Check:
         return f"{self.method.name}: {self.name}"
 
 
-def checks(method: Method, *, root: Path | None = None) -> list[Check]:
+def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> list[Check]:
     """All checks for a method, by what it is.
 
     Args:
         method: an instance with default hyperparameters.
         root: of data, for datasets that read files.
+        auc: that a membership attack must exceed on the planted victim.
     """
     table: list[tuple[str, Callable[..., None]]] = [
         ("is frozen, printable and cloned by its fields", _is_frozen),
@@ -253,7 +271,7 @@ def checks(method: Method, *, root: Path | None = None) -> list[Check]:
             ("is deterministic and blind to the global generator", _deterministic),
             ("a permuted question gives a permuted answer", _equivariant),
             ("leaves its inputs as they were", _inputs_untouched),
-            ("beats chance on a planted victim", _beats_chance),
+            ("beats chance on a planted victim", partial(_beats_chance, auc=auc)),
             ("stays at chance on a null victim", _null_chance),
         ]
     return [Check(method, name, partial(check, method)) for name, check in table]
@@ -518,6 +536,8 @@ def _victims(attack: Attack) -> tuple[Victim, Victim]:
     split = tiny_split()
     if attack.game == "membership":
         return memoriser(split.victim()), memoriser(split.null())
+    if attack.game == "reconstruction":
+        return _planted(_Copy()), _planted(_Scramble())
     return _planted(_Reveal()), _planted(_Scramble())
 
 
@@ -529,6 +549,8 @@ def _play(attack: Attack, served: Victim, order: Tensor | None = None) -> tuple[
         question = MembershipQuestion(question.examples.select(order), question.phase)
     elif order is not None and isinstance(question, AttributeQuestion):
         question = AttributeQuestion(question.embeddings[order], question.values)
+    elif order is not None:
+        question = ReconstructionQuestion(question.embeddings[order])
     oracle, ctx = arena(attack, served)
     return question, attack.answer(oracle, question, ctx)
 
@@ -592,14 +614,33 @@ def _headline(attack: Attack, served: Victim) -> Any:
     return game.score(_play(attack, served)[1], truth)[game.headline]
 
 
-def _beats_chance(attack: Attack) -> None:
+def _mean_image() -> float:
+    """Mean squared error of always answering the mean of the pool."""
+    split, game = tiny_split(), GAMES["reconstruction"]
+    question, truth = game.pose(split, _planted(_Copy()), asks=None, sensitive=())
+    value = game.baselines(split, question, truth)["mean_image"]["mse"]
+    assert not isinstance(value, Refused)
+    return value.value
+
+
+def _beats_chance(attack: Attack, *, auc: float) -> None:
     found = _headline(attack, _victims(attack)[0])
-    floor = 0.6 if attack.game == "membership" else 0.75
+    if attack.game == "reconstruction":
+        assert found.value < 0.5 * _mean_image(), (
+            f"MSE {found.value:.4f} from a rotated picture, the mean image has {_mean_image():.4f}"
+        )
+        return
+    floor = auc if attack.game == "membership" else 0.75
     assert found.value > floor, f"only {found.value:.3f} on a planted victim: is the sign right?"
 
 
 def _null_chance(attack: Attack) -> None:
     found = _headline(attack, _victims(attack)[1])
+    if attack.game == "reconstruction":
+        assert found.value > 0.9 * _mean_image(), (
+            f"MSE {found.value:.4f} where there is nothing to find: x leaks into the attack"
+        )
+        return
     assert found.low - 0.05 <= 0.5 <= found.high + 0.05, (
         f"{found.value:.3f} where there is nothing to find: the truth leaks into the attack"
     )

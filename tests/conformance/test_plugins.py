@@ -12,10 +12,26 @@ from privbench import plugins
 from privbench.plugins import KINDS
 from privbench.testing import Check, TinyImages, TinyTarget, checks
 
-_REAL = {"cifar10", "mnist"}
-_FAST = {  # hyperparameters that make a method's checks quick without changing what it does
-    "encodermi-v": {"steps": 600},
+_REAL = {"cifar10", "location-30", "mnist", "utkface"}
+_FAST: dict[
+    str, dict[str, Any]
+] = {  # hyperparameters that make a method's checks quick without changing what it does
+    "attribute-decensoring": {"epochs": 5, "steps": 100},
+    "encoder-feature": {"epochs": 30, "steps": 600},
     "encodermi-s": {"steps": 600, "hidden": 32},
+    "encodermi-v": {"steps": 600},
+    "label-only-augment": {"steps": 150, "epochs": 1},
+    "label-only-boundary": {"iterations": 2},
+    "posterior-label-mia": {"epochs": 5, "steps": 400},
+    "reconstruction": {"epochs": 5, "steps": 200, "hidden": 64},
+    "reconstruction-rmle": {"iterations": 150, "lr": 0.03},
+}
+#: AUC on the kit's memoriser of attacks whose signal it does not carry well; their own victims, on
+#: which they too exceed 0.9, stand beside their oracle tests.
+_PLANTED = {
+    "encodermi-baseline-b": 0.65,
+    "encodermi-baseline-c": 0.75,
+    "label-only-transfer": 0.8,
 }
 
 
@@ -26,7 +42,8 @@ def _all() -> list[Check]:
     for method in methods:
         if method.name in _REAL:
             continue
-        made += checks(method.replace(**_FAST.get(method.name, {})))
+        auc = _PLANTED.get(method.name, 0.9)
+        made += checks(method.replace(**_FAST.get(method.name, {})), auc=auc)
     return made + checks(TinyImages()) + checks(TinyTarget())
 
 

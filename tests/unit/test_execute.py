@@ -230,7 +230,7 @@ def _trial(
     return Trial(
         Cell(
             DATA, DATA.protocols["default"], target or TinyTarget(), defenses or (Nothing(),),
-            Adversary(adaptive), attack, CARD.sensitive, "quick", CARD,
+            Adversary(adaptive, white_box=True), attack, CARD.sensitive, "quick", CARD,
         ),
         seed,
     )  # fmt: skip

@@ -77,7 +77,7 @@ class TwoPhases(Target):
         encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.1), nn.Tanh())
         encoder.width = 8  # type: ignore[assignment]
         head = nn.Linear(8, 1)
-        return Model(card, {"encoder": encoder, "head": head, "classifier": nn.Linear(8, 3)})
+        return Model(card, {"encoder": encoder, "head": head, "classifier": nn.Linear(8, 10)})
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
         def mean(out: Outputs, batch: Batch, clock: Any) -> Tensor:

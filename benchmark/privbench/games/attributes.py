@@ -48,7 +48,7 @@ class AttributeGame(Game):
         self, split: Split, served: Served, *, asks: int | None, sensitive: tuple[str, ...]
     ) -> tuple[AttributeQuestion, AttributeTruth]:
         """Ask about released embeddings, without x: there x is the answer."""
-        rows = _strangers(split)
+        rows = strangers(split)
         known = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         for name in sensitive:
             if name not in rows.attributes:
@@ -107,7 +107,7 @@ class AttributeGame(Game):
         return {"rows": len(truth.y)}
 
 
-def _strangers(split: Split) -> Examples:
+def strangers(split: Split) -> Examples:
     """Rows that no phase trained on, in canonical order, each once."""
     outside = split.candidates.select(~split.member)
     new = ~torch.isin(split.test.index, outside.index)

@@ -1,0 +1,174 @@
+"""Label-only boundary attack: members lie farther from the decision boundary.
+
+Choquette-Choo, Tramer, Carlini, Papernot: Label-Only Membership Inference Attacks. ICML 2021,
+section 3.3. Li, Zhang: Membership Leakage in Label-Only Exposures. CCS 2021, section 4.
+
+The adversary sees only the predicted class of any input it makes up, and knows the true labels of
+the rows asked about. Steps:
+
+1. A row that is misclassified has distance 0.
+2. For any other, HopSkipJump finds an input nearby that is of another class, by labels alone: see
+   ``_shared/hopskipjump.py``. The L2 distance to it is the score.
+3. The threshold is the best one on the distances of a shadow's members and nonmembers
+   (Choquette-Choo and others), or, without any shadow, a percentile of the distances of
+   uniform noise, each taken for the class it is predicted to be (Li and Zhang).
+
+Deviations: see the class. What to expect: about as much as attacks that read posteriors find, and
+the same from victims that only mask posteriors; by far the most expensive attack in queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Le
+
+from privbench import (
+    Access,
+    Membership,
+    MembershipAttack,
+    Paper,
+    Shadows,
+    as_float,
+    best_threshold,
+    hookimpl,
+)
+from privbench_plugins._shared.hopskipjump import Boundary, boundary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+
+
+@dataclass(frozen=True)
+class LabelOnlyBoundary(MembershipAttack):
+    """L2 distance to the decision boundary, found by HopSkipJump from labels alone.
+
+    Needs labels only, and one shadow unless ``calibration`` is ``noise``. A row that is classified
+    correctly costs about 1,430 queries at 7 iterations and 24,500 at 50; any other costs one.
+
+    Attributes:
+        iterations: of HopSkipJump; 7 as the Talos authors ran it, 50 in Li and Zhang's paper.
+        init_eval: queries for the normal of the boundary in the first iteration; iteration t
+            takes sqrt(t) times as many.
+        max_eval: queries for the normal in an iteration at most.
+        budget: queries per row at most; None for any number.
+        rows: rows asked about at most; of the shadow half as many members and nonmembers.
+        starts: noise inputs to start from, and then as many rows of the adversary's own.
+        calibration: where the threshold comes from: ``shadow``, or ``noise`` without any shadow.
+        noise: noise inputs whose distances are measured for ``calibration: noise``.
+        percentile: of those distances, in percent; members are at least so far away.
+    """
+
+    name: ClassVar[str] = "label-only-boundary"
+    needs: ClassVar[Access] = Access.LABELS
+    paper: ClassVar[Paper] = Paper(
+        "Label-Only Membership Inference Attacks",
+        "Choquette-Choo, Tramer, Carlini, Papernot", "ICML 2021",
+        "section 3.3; and Li, Zhang: Membership Leakage in Label-Only Exposures, CCS 2021",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "7 iterations by default as in the Talos paper (`paper`: 50). Tolerances as in ART, "
+        "bisections to 0.01 / sqrt(d) and radii of 0.01 of the distance. ART returns the last "
+        "iterate before it is moved to the boundary; here every iterate is, and the nearest one "
+        "counts (ART's distances are about 1.3 times ours). All rows share starts and directions. "
+        "Where no noise input is of another class, a row of the adversary's own is the start; "
+        "where that fails too, the row keeps the largest distance that there is, sqrt(d), and is "
+        "counted in the notes (the authors' codes drop it or call it 0). Inputs stay in [0, 1]. "
+        "The threshold is the exact optimum on the shadow (ART: one of 99 grid points)."
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"iterations": 50}}
+
+    iterations: Annotated[int, Ge(0)] = 7
+    init_eval: Annotated[int, Ge(1)] = 100
+    max_eval: Annotated[int, Ge(1)] = 10_000
+    budget: Annotated[int, Ge(1)] | None = None
+    rows: Annotated[int, Ge(2)] = 500
+    starts: Annotated[int, Ge(1)] = 100
+    calibration: Literal["shadow", "noise"] = "shadow"
+    noise: Annotated[int, Ge(1)] = 100
+    percentile: Annotated[float, Ge(0), Le(100)] = 50.0
+
+    @property
+    def shadows(self) -> Shadows:
+        """One in a world of the adversary's own, or none."""
+        return Shadows(1 if self.calibration == "shadow" else 0)
+
+    @property
+    def asks(self) -> int:
+        """As many as ``rows`` says."""
+        return self.rows
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be classes to have a boundary between."""
+        if cell.card.classes is None:
+            return f"{self.name} reads predicted classes, and {cell.card.name} has none"
+        return None
+
+    def answer(
+        self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
+    ) -> Membership:
+        """Score (n,) by the distance to the boundary, in [0, sqrt(d)]."""
+        rows = question.examples
+        found = self._boundary(oracle, _flat(rows), rows.y, ctx)
+        scores = _finite(found.distance, _flat(rows))
+        threshold = self._calibrated(oracle, ctx)
+        notes = {
+            "queries": float(found.queries.double().mean()),
+            "failures": float(found.distance.isinf().sum()),
+            "threshold": threshold,
+        }
+        return Membership(scores, scores >= threshold, notes)
+
+    def _calibrated(self, oracle: Oracle, ctx: AttackContext) -> float:
+        """Threshold from the shadow's rows or from noise; nothing here knows the question."""
+        if self.calibration == "shadow":
+            (shadow,) = ctx.shadows
+            half = slice(0, self.rows // 2)
+            sides = shadow.world.members.select(half), shadow.nonmembers.select(half)
+            x = torch.cat([_flat(side) for side in sides])
+            y = torch.cat([side.y for side in sides])
+            distance = _finite(self._boundary(shadow.oracle, x, y, ctx).distance, x)
+            inside = torch.arange(len(x)) < len(sides[0])
+            return best_threshold(distance.cpu().numpy(), inside.numpy()).overall
+        x = self._noise(self.noise, ctx, "calibration")
+        y = torch.full((len(x),), -1, device=x.device)
+        distance = _finite(self._boundary(oracle, x, y, ctx).distance, x)
+        return float(distance.quantile(self.percentile / 100))
+
+    def _boundary(self, oracle: Oracle, x: Tensor, y: Tensor, ctx: AttackContext) -> Boundary:
+        noise = self._noise(self.starts, ctx, "starts")
+        own = _flat(ctx.auxiliary.select(slice(0, self.starts)))
+        return boundary(
+            lambda inputs: oracle.labels(inputs.view(-1, *ctx.card.shape)),
+            x, y, torch.cat([noise, own]), generator=ctx.generator("directions"),
+            iterations=self.iterations, init_eval=self.init_eval, max_eval=self.max_eval,
+            budget=self.budget, clip=ctx.card.range,
+        )  # fmt: skip
+
+    def _noise(self, n: int, ctx: AttackContext, purpose: str) -> Tensor:
+        """Uniform inputs (n, d) in [0, 1)."""
+        generator = ctx.generator(purpose)
+        width = _flat(ctx.auxiliary.select(slice(0, 1))).shape[1]
+        return torch.rand(n, width, generator=generator, device=generator.device)
+
+
+def _flat(rows: Examples) -> Tensor:
+    """Inputs (n, d) in [0, 1]."""
+    return as_float(rows.x, rows.scale).flatten(1)
+
+
+def _finite(distance: Tensor, x: Tensor) -> Tensor:
+    """Distances with the unit cube's diagonal, which none exceeds, where none was found."""
+    return distance.clamp_max(x.shape[1] ** 0.5)
+
+
+@hookimpl
+def privbench_attacks() -> list[Attack]:
+    """Offer the attack."""
+    return [LabelOnlyBoundary()]

@@ -1,0 +1,150 @@
+"""Label-only noise attack: members are still classified correctly under noise.
+
+Choquette-Choo, Tramer, Carlini, Papernot: Label-Only Membership Inference Attacks. ICML 2021,
+section 3.3 (robustness to random noise).
+
+The adversary sees only the predicted class of any input it makes up, knows the true labels of the
+rows asked about, and owns one shadow model. Steps:
+
+1. Make N noisy copies of a row: Gaussian noise, or flips of each column of a binary table with
+   probability k/d.
+2. The score is the share of copies whose predicted class is the row's *true* class, an estimate
+   of the distance to the decision boundary.
+3. Level of the noise and threshold are those with the best balanced accuracy on the shadow's
+   members and nonmembers.
+
+The share takes N + 1 values, so many rows tie; ties stay, and the metrics count them half.
+
+Deviations: see the class. What to expect: a cheaper and coarser ``label-only-boundary``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from annotated_types import Ge, Gt, MinLen
+
+from privbench import (
+    Access,
+    Membership,
+    MembershipAttack,
+    Paper,
+    Shadows,
+    best_threshold,
+    hookimpl,
+)
+from privbench_plugins._shared.copies import survivors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+
+
+@dataclass(frozen=True)
+class LabelOnlyNoise(MembershipAttack):
+    """The share of noisy copies that are still classified as the row's true class.
+
+    Needs labels only, and one shadow. A row costs ``copies`` queries; the shadow's cost that for
+    each level.
+
+    Attributes:
+        copies: N.
+        sigmas: standard deviations of Gaussian noise to choose from, on inputs in [0, 1].
+        flips: for binary tables instead: expected numbers of flipped columns to choose from.
+        rows: rows asked about at most; of the shadow half as many members and nonmembers.
+    """
+
+    name: ClassVar[str] = "label-only-noise"
+    needs: ClassVar[Access] = Access.LABELS
+    paper: ClassVar[Paper] = Paper(
+        "Label-Only Membership Inference Attacks",
+        "Choquette-Choo, Tramer, Carlini, Papernot", "ICML 2021", "section 3.3",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "100 copies by default (`paper`: 5,000, the default of the authors' command line). A row "
+        "that is itself misclassified is scored like any other (their code gives it 0). All rows "
+        "get the same noise, and all levels scale the same draws. A table that is not binary gets "
+        "Gaussian noise in all columns; images and tables are clipped to [0, 1]."
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"copies": 5000}}
+
+    copies: Annotated[int, Ge(1)] = 100
+    sigmas: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] = (
+        0.02, 0.04, 0.06, 0.08, 0.1,
+    )  # fmt: skip
+    flips: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = tuple(range(1, 11))
+    rows: Annotated[int, Ge(2)] = 1000
+
+    @property
+    def shadows(self) -> Shadows:
+        """One, in a world of the adversary's own."""
+        return Shadows(1)
+
+    @property
+    def asks(self) -> int:
+        """As many as ``rows`` says."""
+        return self.rows
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be classes to be right about."""
+        if cell.card.classes is None:
+            return f"{self.name} reads predicted classes, and {cell.card.name} has none"
+        return None
+
+    def answer(
+        self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
+    ) -> Membership:
+        """Score (n,) by the share of copies that survive, in [0, 1]."""
+        (shadow,) = ctx.shadows
+        half = slice(0, self.rows // 2)
+        inside, outside = shadow.world.members.select(half), shadow.nonmembers.select(half)
+        member = torch.arange(len(inside) + len(outside)) < len(inside)
+        best = (-1.0, 0.0, 0.0)
+        for level in self.flips if ctx.card.kind == "binary" else self.sigmas:
+            known = [self._share(shadow.oracle, side, level, ctx) for side in (inside, outside)]
+            shares = torch.cat(known).cpu()
+            threshold = best_threshold(shares.numpy(), member.numpy()).overall
+            called = (shares >= threshold).double()
+            gain = float(called[member].mean() - called[~member].mean())
+            best = max(best, (gain, float(level), threshold), key=lambda one: one[0])
+        _, level, threshold = best
+        scores = self._share(oracle, question.examples, level, ctx)
+        return Membership(scores, scores >= threshold, {"level": level, "threshold": threshold})
+
+    def _share(self, oracle: Oracle, rows: Examples, level: float, ctx: AttackContext) -> Tensor:
+        """Share (n,) float64 of copies whose label is the true one."""
+        generator = ctx.generator("noise")
+        shape = (self.copies, *ctx.card.shape)
+        if ctx.card.kind == "binary":
+            u = torch.rand(shape, generator=generator, device=generator.device)
+            copies = partial(flipped, flips=u < level / u[0].numel())
+        else:
+            u = torch.randn(shape, generator=generator, device=generator.device)
+            copies = partial(blurred, noise=level * u)
+        return survivors(oracle, rows, copies, self.copies).double().mean(1)
+
+
+def blurred(x: Tensor, noise: Tensor) -> Tensor:
+    """Add each noise (m, *shape) to each x (n, *shape), within [0, 1]: (n, m, *shape)."""
+    return (x[:, None] + noise).clamp(0, 1)
+
+
+def flipped(x: Tensor, flips: Tensor) -> Tensor:
+    """Exchange 0 and 1 of each x (n, *shape) where flips (m, *shape) says so: (n, m, *shape).
+
+    >>> flipped(torch.tensor([[0.0, 1.0]]), torch.tensor([[True, True], [False, True]])).tolist()
+    [[[1.0, 0.0], [0.0, 0.0]]]
+    """
+    return (x[:, None] - flips.to(x.dtype)).abs()
+
+
+@hookimpl
+def privbench_attacks() -> list[Attack]:
+    """Offer the attack."""
+    return [LabelOnlyNoise()]

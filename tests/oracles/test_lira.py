@@ -1,0 +1,358 @@
+"""LiRA against hand-worked cases: signals, Gaussians of a row, shadows; LiRA on an encoder."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from privbench import MembershipQuestion
+from privbench.games import GAMES
+from privbench.metrics import auc
+from privbench.testing import arena, memoriser, tiny_split
+from privbench_plugins._shared.likelihood import (
+    FLOOR,
+    LEAST,
+    Evidence,
+    hinge,
+    log_confidence,
+    log_ratio,
+    normal,
+    scaled_logit,
+    stand_in,
+    threshold,
+    z_score,
+)
+from privbench_plugins.attacks.lira import LiRA, LiRAOffline
+from privbench_plugins.attacks.lira_encoder import LiRAEncoder, similarity
+
+if TYPE_CHECKING:
+    from privbench import AttackContext, Membership
+
+FORMS = [LiRA(), LiRAOffline(), LiRAEncoder(), LiRAEncoder(online=True)]
+
+
+def double(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def signals(by_shadow: list[list[float]]) -> Tensor:
+    """(k, n, 1) from a list per shadow."""
+    return double(by_shadow).unsqueeze(-1)
+
+
+def evidence(asked: list[float], known: list[list[float]], inside: list[list[int]]) -> Evidence:
+    return Evidence(double(asked)[:, None], signals(known), torch.tensor(inside).bool())
+
+
+def only(values: Tensor) -> float:
+    """The one value that all have."""
+    (value,) = set(values.flatten().tolist())
+    return float(value)
+
+
+def draws(n: int, seed: int) -> Tensor:
+    return torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- signals -------------------------------------------------------------------------------------
+
+
+def test_scaled_logit_of_logits_neither_overflows_nor_saturates() -> None:
+    logits = double([[1000.0, 0.0, 0.0]] * 2)
+    found = scaled_logit(logits, torch.tensor([0, 1]))
+    torch.testing.assert_close(found, double([1000 - math.log(2), -1000.0]))
+    # log-posteriors are logits up to a constant
+    torch.testing.assert_close(scaled_logit(logits.log_softmax(1), torch.tensor([0, 1])), found)
+
+
+def test_signals_by_hand() -> None:
+    p, y = double([[0.7, 0.2, 0.1]] * 2), torch.tensor([0, 2])
+    torch.testing.assert_close(
+        scaled_logit(p.log(), y), double([0.84729786039, math.log(0.1 / 0.9)])
+    )
+    torch.testing.assert_close(hinge(p.log(), y), double([math.log(3.5), math.log(1 / 7)]))
+    torch.testing.assert_close(log_confidence(p.log(), y).exp(), double([0.7, 0.1]))
+
+
+def test_signals_of_views_are_those_of_each_view() -> None:
+    log_p = draws(5 * 4 * 3, 0).view(5, 4, 3).log_softmax(-1)
+    y = torch.tensor([0, 1, 2, 0, 1])
+    for signal in (scaled_logit, hinge, log_confidence):
+        each = torch.stack([signal(log_p[:, v], y) for v in range(4)], 1)
+        torch.testing.assert_close(signal(log_p, y), each)
+
+
+def test_a_released_zero_is_finite_and_no_label_is_nan() -> None:
+    log_p = double([[0.0, -math.inf], [0.0, -math.inf], [0.0, -math.inf]])
+    y = torch.tensor([0, 1, -1])
+    for signal in (scaled_logit, hinge):
+        first, second, third = signal(log_p, y).tolist()
+        assert (first, second) == (pytest.approx(-FLOOR), pytest.approx(FLOOR))
+        assert math.isnan(third)
+
+
+# ---- Gaussians -----------------------------------------------------------------------------------
+
+
+def test_log_ratio_and_z_score_by_hand() -> None:
+    # two members at 2 ± 1/√2 have sd 1, two nonmembers at 0 ± √2 have sd 2
+    half, two = math.sqrt(0.5), math.sqrt(2)
+    known = [[2 + half], [2 - half], [two], [-two]]
+    at = evidence([1.2], known, [[1], [1], [0], [0]])
+    for pooled in (True, False):
+        assert log_ratio(at, pooled=pooled).item() == pytest.approx(0.55314718056)
+        assert z_score(at, pooled=pooled).item() == pytest.approx(0.6)
+    assert NormalDist().cdf(z_score(at).item()) == pytest.approx(0.72574688)
+
+
+def test_equal_variances_give_a_line() -> None:
+    known = [[3.0 + 1], [3.0 - 1], [1.0 + 1], [1.0 - 1]]  # variances 2 with one degree of freedom
+    phi = [-5.0, 0.0, 2.0, 7.0]
+    at = evidence(phi, [row * 4 for row in known], [[1] * 4, [1] * 4, [0] * 4, [0] * 4])
+    torch.testing.assert_close(log_ratio(at), (3 - 1) * (double(phi) - 2) / 2)
+
+
+def test_far_below_the_nonmembers_is_no_member() -> None:
+    at = evidence([-50.0, 0.0, 50.0], [[1.0] * 3, [-1.0] * 3], [[0] * 3] * 2)
+    low, middle, high = z_score(at).tolist()
+    assert (low < -30, middle, high > 30) == (True, 0, True)
+    assert NormalDist().cdf(low) < 1e-12
+    # no saturation either: Φ(z) is 1 from z = 8.3 on
+    more = evidence([60.0, 50.0], [[1.0] * 2, [-1.0] * 2], [[0] * 2] * 2)
+    assert z_score(more)[0] > z_score(more)[1]
+
+
+def test_pooled_deviations_are_of_the_residuals_of_their_own_side() -> None:
+    rows = 2000
+    level = 100 * draws(rows, 0)  # the spread between rows must not be in it
+    noise = draws(8 * rows, 1).view(8, rows)
+    inside = torch.arange(8)[:, None].expand(8, rows) < 4
+    known = (level + torch.where(inside, noise, 3 * noise)).unsqueeze(-1)  # variances 1 and 9
+    assert only(normal(known, inside)[1]) == pytest.approx(1, rel=0.02)
+    assert only(normal(known, ~inside)[1]) == pytest.approx(3, rel=0.02)
+    # and they reach the score where they belong: 3 below a nonmember's mean is one deviation
+    at = Evidence(level[:, None] - 3, known, inside)
+    assert z_score(at).mean().item() == pytest.approx(-1, abs=0.05)
+    # three deviations from the members' mean, one from the nonmembers'
+    assert log_ratio(at).median().item() == pytest.approx(0.5 * (1 - 9) + math.log(3), abs=0.3)
+
+
+def test_statistics_are_those_of_numpy() -> None:
+    generator = torch.Generator().manual_seed(3)
+    known = torch.randn(9, 20, 2, generator=generator, dtype=torch.float64)
+    held = torch.rand(9, 20, generator=generator) < 0.5
+    held[:, 0] = torch.arange(9) < 1
+    held[:, 1] = False
+    mean, each = normal(known, held, pooled=False)
+    median, pooled = normal(known, held, "median", pooled=True)
+    assert mean[1].isnan().all()
+    assert median[1].isnan().all()
+    residuals, free = 0.0, 0
+    for row in (0, *range(2, 20)):
+        mine = known[held[:, row], row].numpy()
+        assert mean[row].numpy() == pytest.approx(mine.mean(0))
+        assert median[row].numpy() == pytest.approx(np.median(mine, 0))
+        residuals += ((mine - np.median(mine, 0)) ** 2).sum()
+        free += 2 * (len(mine) - 1)
+        if len(mine) > 1:
+            assert each[row].numpy() == pytest.approx(mine.std(0, ddof=1))
+    assert only(pooled) == pytest.approx(math.sqrt(residuals / free))
+    # a row seen once has no deviation of its own
+    assert only(each[0]) == only(normal(known, held)[1])
+
+
+def test_rows_that_no_shadow_holds_move_by_the_mean_difference() -> None:
+    # members are 3 above nonmembers; row 2 is never a member, row 3 always
+    known = [[4.0, 5.0, 3.0, 8.0], [1.0, 2.0, 1.0, 8.0]]
+    inside = [[1, 1, 0, 1], [0, 0, 0, 1]]
+    at = evidence([0.0] * 4, known, inside)
+    members, others = (4 + 5 + 8 + 8) / 4, (3 + 1 + 2 + 1) / 4
+    shift = members - others
+    spread_in, spread_out = (normal(at.known, mask)[1][0, 0] for mask in (at.inside, ~at.inside))
+    for row, (mean_in, mean_out) in {2: (2 + shift, 2), 3: (8, 8 - shift)}.items():
+        expected = (
+            NormalDist(mean_in, float(spread_in)).pdf(0.0),
+            NormalDist(mean_out, float(spread_out)).pdf(0.0),
+        )
+        assert log_ratio(at)[row].exp().item() == pytest.approx(expected[0] / expected[1])
+
+
+def test_one_shadow_and_agreeing_shadows_are_finite() -> None:
+    one = evidence([1.0, 2.0, 3.0], [[1.0, 5.0, 6.0]], [[0, 1, 1]])
+    assert log_ratio(one).isfinite().all()
+    alike = evidence([1.0, 2.0], [[1.0, 1.0]] * 4, [[0, 0], [0, 1], [1, 0], [1, 1]])
+    assert only(normal(alike.known, alike.inside)[1]) == LEAST
+    assert log_ratio(alike).isfinite().all()
+
+
+def test_views_count_by_the_mean_of_their_ratios() -> None:
+    generator = torch.Generator().manual_seed(5)
+    known = torch.randn(8, 6, 3, generator=generator, dtype=torch.float64)
+    asked = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    inside = (torch.arange(8)[:, None] + torch.arange(6)) % 2 == 0
+    for score in (log_ratio, z_score):
+        each = [
+            score(Evidence(asked[:, v : v + 1], known[..., v : v + 1], inside), pooled=False)
+            for v in range(3)
+        ]
+        whole = score(Evidence(asked, known, inside), pooled=False)
+        torch.testing.assert_close(whole, torch.stack(each).mean(0))
+
+
+def test_gaussian_signals_reach_the_gaussian_auc() -> None:
+    # d' = 2: AUC Φ(√2) = .9214; with 64 shadows nearly reached
+    n, k = 3000, 64
+    member = torch.arange(n) % 2 == 0
+    inside = (torch.arange(k)[:, None] // 2 + torch.arange(n) // 2) % 2 == 0
+    level = 10 * draws(n, 0)
+    known = level + 2.0 * inside + draws(k * n, 1).view(k, n)
+    asked = level + 2.0 * member + draws(n, 2)
+    at = Evidence(asked[:, None], known.unsqueeze(-1), inside)
+    for score in (log_ratio, z_score):
+        assert auc(score(at).numpy(), member.numpy()).value == pytest.approx(0.92135, abs=0.012)
+    assert auc(asked.numpy(), member.numpy()).value < 0.6  # one threshold for all rows
+
+
+# ---- shadows -------------------------------------------------------------------------------------
+
+
+def play(attack: Any, served: Any) -> tuple[Membership, AttackContext]:
+    question, _ = GAMES["membership"].pose(tiny_split(), served, asks=None, sensitive=())
+    oracle, ctx = arena(attack, served)
+    return attack.answer(oracle, question, ctx), ctx
+
+
+def value(answer: Membership) -> float:
+    return auc(answer.scores.numpy(), tiny_split().member.numpy()).value
+
+
+@pytest.mark.parametrize("attack", [*FORMS, LiRA(views=3), LiRAOffline(views=3)], ids=str)
+def test_planted_and_null_victim(attack: Any) -> None:
+    split = tiny_split()
+    answer, _ = play(attack, memoriser(split.victim()))
+    assert value(answer) > 0.98
+    assert answer.decisions is not None
+    assert (answer.decisions == split.member).double().mean() > 0.95
+    null, _ = play(attack, memoriser(split.null()))
+    assert value(null) == pytest.approx(0.5, abs=0.1)  # two standard errors of 80 and 80
+
+
+def test_the_origin_of_worlds_is_the_form_s_own() -> None:
+    split = tiny_split()
+    for attack, origin in [(LiRA(), "candidates"), (LiRAOffline(), "own")]:
+        assert attack.shadows.origin == origin
+        _, ctx = arena(attack, memoriser(split.victim()))
+        assert {s.world.origin for s in ctx.shadows} == {origin}
+        held = torch.stack([s.world.contains(split.candidates) for s in ctx.shadows]).sum(0)
+        assert sorted(set(held.tolist())) == ([8] if origin == "candidates" else [0])
+    assert LiRAEncoder().shadows.origin == "own"
+    assert LiRAEncoder(online=True).shadows.origin == "candidates"
+
+
+@pytest.mark.parametrize("origin", ["own", "candidates"])
+def test_a_stand_in_is_not_judged_by_itself_or_by_its_complement(origin: str) -> None:
+    split = tiny_split()
+    _, ctx = arena(
+        LiRA(k=6) if origin == "candidates" else LiRAOffline(k=6), memoriser(split.null())
+    )
+    rows = split.candidates if origin == "candidates" else None
+    known = stand_in(ctx.shadows, rows)
+    assert known is not None
+    assert [s.world.index for s in known.judges] == [2, 3, 4, 5]
+    (asked,) = known.parts if rows is not None else (known.parts[0],)
+    inside = ctx.shadows[0].world.contains(asked)
+    assert torch.equal(known.member[: len(asked)], inside)
+    assert int(known.member.sum()) * 2 == len(known.member)
+    if rows is not None:  # who is in how many of the judges' worlds says nothing
+        count = torch.stack([s.world.contains(asked) for s in known.judges]).sum(0)
+        assert set(count.tolist()) == {2}
+    assert stand_in(ctx.shadows[:2], rows) is None
+
+
+def test_no_threshold_where_nobody_can_judge() -> None:
+    split = tiny_split()
+    for k in (1, 2, 3):  # of three shadows one may judge the first, which gives no deviation
+        answer, _ = play(LiRAOffline(k=k), memoriser(split.victim()))
+        assert answer.decisions is None
+        assert value(answer) > 0.98
+    assert play(LiRAOffline(k=4), memoriser(split.victim()))[0].decisions is not None
+    nobody = threshold(double([1.0, math.nan]), torch.tensor([True, False]))
+    assert nobody == math.inf
+    assert threshold(double([1.0, 3.0, math.nan]), torch.tensor([False, True, True])) == 3
+
+
+@pytest.mark.parametrize("attack", [LiRA(), LiRAOffline()], ids=str)
+def test_rows_without_a_label_get_a_neutral_score(attack: Any) -> None:
+    split = tiny_split()
+    served = memoriser(split.victim())
+    blank = torch.arange(len(split.candidates)) % 3 == 0
+    rows = split.candidates.with_y(split.candidates.y.masked_fill(blank, -1))
+    oracle, ctx = arena(attack, served)
+    answer = attack.answer(oracle, MembershipQuestion(rows, "encoder"), ctx)
+    assert (answer.scores[blank] == 0).all()
+    assert not answer.decisions[blank].any()
+    assert auc(answer.scores[~blank].numpy(), split.member[~blank].numpy()).value > 0.98
+    none = attack.answer(
+        oracle, MembershipQuestion(rows.with_y(torch.full_like(rows.y, -1)), "encoder"), ctx
+    )
+    assert (none.scores == 0).all()
+
+
+def test_queries_per_row() -> None:
+    split = tiny_split()
+    question = MembershipQuestion(split.candidates, "encoder")
+    for attack, cost in [(LiRA(), 1), (LiRAOffline(views=4), 5), (LiRAEncoder(n=3), 3)]:
+        oracle, ctx = arena(attack, memoriser(split.victim()))
+        attack.answer(oracle, question, ctx)
+        assert oracle.queries == cost * len(split.candidates)
+
+
+def test_variance_is_the_row_s_own_from_64_shadows_on() -> None:
+    split = tiny_split()
+    for k, variance in [(63, "pooled"), (64, "per-example")]:
+        answer, _ = play(LiRA(k=k), memoriser(split.victim()))
+        assert answer.notes["variance"] == variance
+    assert LiRA().preset("paper").k == 256
+
+
+# ---- on an encoder -------------------------------------------------------------------------------
+
+
+def test_similarity_by_hand() -> None:
+    # cosines 0.6, 0 and 0.8 of three views, whatever their length
+    views = torch.tensor([[[1.0, 0.0], [3.0, 4.0], [0.0, 7.0]]])
+    expected = (math.log(1.6 / 0.4) + 0 + math.log(1.8 / 0.2)) / 3
+    assert similarity(views).item() == pytest.approx(expected, rel=1e-6)
+    assert similarity(-views).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_equal_and_opposite_views_are_finite() -> None:
+    h = draws(5, 0).float().expand(1, 4, 5)
+    largest = similarity(h).item()
+    assert 28 < largest < 28.4
+    opposite = torch.stack([h[0, 0], -h[0, 0]])[None]
+    assert similarity(opposite).item() == pytest.approx(-largest, rel=1e-6)
+
+
+def test_similarity_resolves_cosines_near_one() -> None:
+    angle = double([1e-3, 1e-4, 1e-5])
+    views = torch.stack([torch.stack([angle.cos(), angle.sin()], 1), double([[1.0, 0.0]] * 3)], 1)
+    # (1 + c) / (1 - c) = cot²(angle / 2)
+    torch.testing.assert_close(similarity(views), -2 * (angle / 2).tan().log(), rtol=1e-6, atol=0)
+
+
+def test_encoder_attack_needs_no_labels() -> None:
+    split = tiny_split()
+    oracle, ctx = arena(LiRAEncoder(), memoriser(split.victim()))
+    rows = split.candidates
+    plain = LiRAEncoder().answer(oracle, MembershipQuestion(rows, "encoder"), ctx)
+    blank = rows.with_y(torch.full_like(rows.y, -1))
+    assert torch.equal(
+        plain.scores, LiRAEncoder().answer(oracle, MembershipQuestion(blank, "encoder"), ctx).scores
+    )

@@ -1,0 +1,199 @@
+"""Reconstruction: exact metrics, exact decoders, and who reads which coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from privbench import Access, Card, Model, Reconstruction, ReconstructionQuestion, Release
+from privbench.games.reconstruction import (
+    PSNR_CAP,
+    ReconstructionGame,
+    ReconstructionTruth,
+)
+from privbench.metrics import Estimate, Refused
+from privbench.testing import TinyImages, arena, tiny_split
+from privbench.victim import Victim
+from privbench_plugins.attacks.reconstruction import (
+    RMLE,
+    Decoder,
+    decoder,
+    quiet,
+    ridge,
+    total_variation,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GAME = ReconstructionGame()
+FAST = Decoder(epochs=1, steps=50, hidden=16)
+
+
+def _truth(x: Tensor) -> ReconstructionTruth:
+    card = Card(name="x", kind="image", shape=tuple(x.shape[1:]), classes=None, scale=1,
+                sources={"all": len(x)})  # fmt: skip
+    return ReconstructionTruth(x, card)
+
+
+def _value(metric: Estimate | Refused) -> float:
+    assert isinstance(metric, Estimate)
+    return metric.value
+
+
+def test_a_uniform_error_of_a_tenth_is_twenty_decibels() -> None:
+    x = torch.full((3, 1, 8, 8), 0.5)
+    made = GAME.score(Reconstruction(x + 0.1), _truth(x))
+    assert _value(made["mse"]) == pytest.approx(0.01, abs=1e-8)
+    assert _value(made["psnr"]) == pytest.approx(20.0, abs=1e-4)
+    # constant images of .5 and .6: the variance terms cancel
+    assert _value(made["ssim"]) == pytest.approx(0.98360924, abs=1e-5)
+
+
+def test_a_copy_is_perfect_and_its_psnr_capped() -> None:
+    x = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    made = GAME.score(Reconstruction(x.clone()), _truth(x))
+    assert (_value(made["mse"]), _value(made["psnr"])) == (0.0, PSNR_CAP)
+    assert _value(made["ssim"]) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_psnr_is_the_mean_over_rows_not_of_the_mean_error() -> None:
+    x = torch.zeros(2, 1, 8, 8)
+    given_x = torch.stack([x[0] + 0.1, x[1] + 0.01])
+    assert _value(GAME.score(Reconstruction(given_x), _truth(x))["psnr"]) == pytest.approx(30.0)
+
+
+def test_tables_are_scored_by_bits_and_columns() -> None:
+    x = torch.tensor([[1.0, 0, 0, 0, 1], [0, 1, 0, 1, 0]])
+    card = Card(name="t", kind="binary", shape=(5,), classes=2, scale=1, sources={"all": 2},
+                groups=((0, 3), (3, 5)))  # fmt: skip
+    answer = torch.tensor([[0.9, 0.2, 0.1, 0.7, 0.6], [0.8, 0.3, 0.1, 0.6, 0.1]])
+    made = GAME.score(Reconstruction(answer), ReconstructionTruth(x, card))
+    assert set(made) == {"mse", "bits", "columns"}
+    assert _value(made["bits"]) == pytest.approx(7 / 10)
+    assert _value(made["columns"]) == pytest.approx(1 / 2)
+
+
+def test_images_smaller_than_the_window_have_no_ssim() -> None:
+    x = torch.zeros(2, 1, 4, 4)
+    assert isinstance(GAME.score(Reconstruction(x), _truth(x))["ssim"], Refused)
+
+
+def test_total_variation_of_a_step_is_its_length() -> None:
+    step = torch.zeros(2, 1, 7, 7)
+    step[1, :, :, 3:] = 1
+    assert total_variation(step).tolist() == [0.0, 7.0]
+
+
+def test_ridge_inverts_a_linear_encoder() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(50, 6, generator=generator)
+    matrix = torch.randn(6, 6, generator=generator)
+    decode = ridge(x @ matrix, x, 1e-12)
+    new = torch.rand(9, 6, generator=generator)
+    assert torch.allclose(decode(new @ matrix), new, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28), (3, 30, 18)], ids=str)
+def test_a_decoder_has_the_shape_of_the_data(shape: tuple[int, ...]) -> None:
+    card = Card(name="x", kind="image", shape=shape, classes=None, scale=1, sources={"all": 1})
+    assert decoder(5, card, 8)(torch.zeros(2, 5)).shape == (2, *shape)
+
+
+class _Flat(nn.Module):
+    """Pixels through a rotation, 64 coordinates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width = 64
+        turn = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
+        self.register_buffer("turn", torch.linalg.qr(turn).Q)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned: Tensor = x.flatten(1) @ self.get_buffer("turn")
+        return turned
+
+
+class _Masked(Release):
+    """Noise on the half of the coordinates that its owner drew."""
+
+    of = "embedding"
+    uniforms = 64
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.mask = torch.rand(64, generator=torch.Generator().manual_seed(seed)) < 0.5
+
+    def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
+        del x
+        return value + 2 * (u.to(value.dtype) - 0.5).sign() * self.mask
+
+    def sibling(self, seed: int) -> Release:
+        return _Masked(seed)
+
+
+def _rotated(grants: Access, *releases: Release) -> Victim:
+    model = Model(TinyImages().card(None), {"encoder": _Flat()})
+    model.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
+    return Victim(TinyImages().card(None), model, key="rotated", grants=grants, releases=releases)
+
+
+@dataclass(frozen=True)
+class _Play:
+    served: Victim
+
+    def mse(self, attack: Any, own: Victim | None = None) -> float:
+        question, truth = GAME.pose(tiny_split(), self.served, asks=150, sensitive=())
+        oracle, ctx = arena(attack, self.served)
+        if own is not None:
+            ctx.own = arena(attack, own)[0]
+        return _value(GAME.score(attack.answer(oracle, question, ctx), truth)["mse"])
+
+
+def test_rmle_inverts_an_invertible_linear_encoder() -> None:
+    play = _Play(_rotated(Access.EMBEDDINGS | Access.GRADIENTS))
+    assert play.mse(RMLE(smoothness=0.0, iterations=600)) < 1e-6
+
+
+def test_a_mask_that_is_not_secret_does_not_hide() -> None:
+    served = _rotated(Access.EMBEDDINGS, _Masked(3))
+    play = _Play(served)
+    mine = play.mse(FAST, own=served.sibling(11))
+    estimated = play.mse(FAST.replace(coordinates="quiet"), own=served.unreleased())
+    true = play.mse(FAST.replace(rows="served"))
+    clean = _Play(_rotated(Access.EMBEDDINGS)).mse(FAST)
+    assert clean < 1e-6
+    assert true < estimated * 1.5
+    assert estimated < 0.5 * mine
+
+
+def test_quiet_coordinates_are_those_without_noise() -> None:
+    generator = torch.Generator().manual_seed(0)
+    own, asked = (torch.randn(n, 40, generator=generator) for n in (800, 500))
+    noisy = torch.arange(40) < 20
+    asked[:, noisy] += torch.randn(500, 20, generator=generator)
+    assert torch.equal(quiet(own, asked), ~noisy)
+    assert quiet(own, 10 * asked).all()  # nothing to go by
+
+
+@given(st.integers(0, 2**32))
+def test_a_better_reconstruction_has_a_better_score(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.random((3, 1, 8, 8))).float()
+    off = torch.from_numpy(rng.normal(0, 0.2, (3, 1, 8, 8))).float()
+    near, far = (GAME.score(Reconstruction(x + s * off), _truth(x)) for s in (0.3, 1.0))
+    assert _value(near["mse"]) <= _value(far["mse"])
+    assert _value(near["psnr"]) >= _value(far["psnr"])
+
+
+def test_the_question_holds_no_pictures() -> None:
+    question, _ = GAME.pose(tiny_split(), _rotated(Access.EMBEDDINGS), asks=5, sensitive=())
+    assert isinstance(question, ReconstructionQuestion)
+    assert set(vars(question)) == {"embeddings"}

@@ -1,0 +1,85 @@
+"""Attacks share their shadows: one pool per origin, as large as its hungriest user wants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from privbench import plugins
+from privbench.execute import Laboratory
+from privbench.schedule import plan
+from privbench.store import Store
+from privbench.suite import suite_from
+from privbench.testing import CPU, TinyImages, TinyTarget
+from privbench.training import Training
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+OFFLINE = [
+    {"shokri": {"k": 3}}, {"lira-offline": {"k": 5}}, {"rmia-offline": {"k": 4}},
+    "metric-correctness", "metric-confidence", "metric-entropy", "metric-modified-entropy",
+    "metric-loss", "nn-mia",
+]  # fmt: skip
+ONLINE = [{"lira": {"k": 6}}, {"rmia": {"k": 4}}]
+
+
+def _trials(attacks: list[Any], registry: Any) -> list[Any]:
+    plugin = plugins.Plugin("kit", "privbench.testing", "privbench")
+    if "tiny-images" not in {d.name for d in registry.all("dataset")}:
+        registry.add("dataset", TinyImages(), plugin)
+    if "tiny-target" not in {t.name for t in registry.all("target")}:
+        registry.add("target", TinyTarget(), plugin)
+    suite = {"datasets": ["tiny-images"], "targets": ["tiny-target"], "attacks": attacks}
+    return [
+        planned.trial
+        for planned in plan(suite_from(suite, "the test"), registry, root=None, device="cpu")
+    ]
+
+
+def _run(
+    attacks: list[Any], registry: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, str], int]:
+    """Result digest of every attack, and how many trainings there were."""
+    trained: list[int] = []
+    original = Training.run
+
+    def counted(self: Training, *args: Any) -> Any:
+        trained.append(1)
+        return original(self, *args)
+
+    monkeypatch.setattr(Training, "run", counted)
+    lab = Laboratory(Store(folder), CPU)
+    records = [lab.run(trial) for trial in _trials(attacks, registry)]
+    monkeypatch.setattr(Training, "run", original)
+    assert [r.reason for r in records if r.status != "ok"] == []
+    return {record.cell.attack.name: record.digest for record in records}, len(trained)
+
+
+def test_one_offline_and_one_online_pool(
+    tmp_path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, few = _run(OFFLINE, registry, tmp_path / "offline", monkeypatch)
+    assert few == 2 + 5  # victim and null, the hungriest offline attack
+    both, all_trained = _run(OFFLINE + ONLINE, registry, tmp_path / "both", monkeypatch)
+    assert all_trained == 2 + 5 + 6
+    # the online pool does not reach offline attacks, nor does one attack's hunger another's numbers
+    assert {name: both[name] for name in alone} == alone
+    again, nothing = _run(OFFLINE + ONLINE, registry, tmp_path / "both", monkeypatch)
+    assert again == both
+    assert nothing == 0
+
+
+def test_the_online_pool_is_over_candidates_and_the_offline_one_is_not(
+    tmp_path: Path, registry: Any
+) -> None:
+    lab = Laboratory(Store(tmp_path), CPU)
+    for trial in _trials([*OFFLINE, *ONLINE], registry):
+        parts = lab.split(trial.cell, 0)
+        for name, job in lab.jobs(trial).items():
+            inside = job.world.contains(parts.candidates)
+            if name.startswith("shadow"):
+                online = trial.cell.attack.name in ("lira", "rmia")
+                assert bool(inside.any()) == online
+                assert (job.world.origin == "candidates") == online
