@@ -194,8 +194,7 @@ def adopted(rows: Examples, source: Card, card: Card) -> tuple[Examples, Card]:
     """Rows of one dataset in the shape and scale of another, and their card.
 
     Pictures are resized (bilinear, antialiased), grey ones get three equal channels and coloured
-    ones become their luma. Positions start after the other dataset's, so that no row of either is
-    taken for one of the other; attributes and sources are dropped.
+    ones become their luma. Attributes and sources are dropped.
 
     Raises:
         BadInputError: if one is a table and they do not have the same columns.
@@ -220,7 +219,6 @@ def adopted(rows: Examples, source: Card, card: Card) -> tuple[Examples, Card]:
             f"'{card.name}': name a dataset of pictures for pictures, or one with the same columns"
         )
     made = Examples.of(x, rows.y, scale=card.scale)
-    made = made.renumbered(made.index + card.rows)
     named = replace(
         card, name=source.name, classes=source.classes, attributes={}, sensitive=(),
         sources={"all": len(rows)}, limits=source.limits,

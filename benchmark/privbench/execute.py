@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import resource
 import sys
 import time
@@ -410,7 +411,7 @@ class Laboratory:
         return _packed(answer), {
             "queries": queries,
             "queries_own": own.queries,
-            "notes": {**ctx.notes, **answer.notes},
+            "notes": _worded({**ctx.notes, **answer.notes}),
         }
 
     def _own(self, cell: Cell, served: Served, seed: int) -> Served:
@@ -499,6 +500,14 @@ class Pixels:
     def weights(self) -> Mapping[str, Tensor]:
         """There is no model."""
         raise AccessDeniedError("raw pixels have no weights")
+
+
+def _worded(notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Notes with words for numbers that JSON does not have (an infinite threshold)."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in notes.items()
+    }
 
 
 def _packed(answer: Any) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +38,17 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("MSE", "metrics", "mse"),
         ("PSNR", "metrics", "psnr"),
         ("SSIM", "metrics", "ssim"),
+        ("right bits", "metrics", "bits"),
+        ("right columns", "metrics", "columns"),
         ("mean image MSE", "baselines.mean_image", "mse"),
         ("mean image SSIM", "baselines.mean_image", "ssim"),
         ("raw pixels MSE", "controls.pixels", "mse"),
         ("untrained encoder MSE", "controls.untrained", "mse"),
     ),
 }
+
+#: Range of the metrics that are no rates.
+BOUNDS = {"psnr": (0.0, math.inf), "ssim": (-1.0, 1.0)}
 
 LEGEND = """\
 Numbers are means over seeds; brackets hold 95 % intervals (Student t over seeds, or that of the
@@ -173,7 +179,7 @@ def _cells(game: str, row: Row) -> list[str]:
         fixed.append(phase)
     fixed += [defense + (" °" if outside else ""), adversary, str(len(records))]
     moving = [
-        summary([_at(record, where).get(name) for record in records])
+        summary([_at(record, where).get(name) for record in records], BOUNDS.get(name, (0.0, 1.0)))
         for _, where, name in COLUMNS[game]
     ]
     return [
@@ -197,8 +203,13 @@ def _at(record: Record, where: str) -> dict[str, Number]:
     return found
 
 
-def summary(numbers: Sequence[Number | None]) -> str:
-    """Mean with its interval; ``–`` where it was not measured, ``refused`` where it cannot be."""
+def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0, 1.0)) -> str:
+    """Mean with its interval; ``–`` where it was not measured, ``refused`` where it cannot be.
+
+    Args:
+        numbers: one per seed.
+        bounds: of the metric; an interval over seeds is cut there.
+    """
     given = [n for n in numbers if n is not None]
     if not given:
         return "–"
@@ -211,7 +222,7 @@ def summary(numbers: Sequence[Number | None]) -> str:
             return f"{values[0]:.3f}"
         return f"{values[0]:.3f} [{only.low:.3f}, {only.high:.3f}]"
     mean = mean_over_seeds(values)
-    low, high = max(mean.low, 0.0), min(mean.high, 1.0)  # every metric of a board is a rate
+    low, high = max(mean.low, bounds[0]), min(mean.high, bounds[1])
     return f"{mean.value:.3f} [{low:.3f}, {high:.3f}]"
 
 

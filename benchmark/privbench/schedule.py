@@ -128,9 +128,8 @@ def _unfit_pool(cell: Cell) -> Iterator[str]:
         return
     if dataset.name == cell.dataset.name:
         yield f"a pool from {dataset.name} itself would hold the victim's members"
-    if (pool.kind, pool.shape) != (cell.card.kind, cell.card.shape) and not (
-        pool.kind == cell.card.kind == "image"
-    ):
+    alike = [(card.kind, card.shape, card.scale) for card in (pool, cell.card)]
+    if alike[0] != alike[1] and not pool.kind == cell.card.kind == "image":
         yield f"{pool.name} {pool.shape} cannot take the shape of {cell.card.name}"
     sizes = cell.protocol.sizes(cell.card)
     wanted = 2 * sizes["members"] + 2 * sizes["reference"] + sizes["public"] + sizes["downstream"]

@@ -141,10 +141,9 @@ class Split:
         inside = torch.zeros_like(self.member)
         inside[order[place * n : (place + 1) * n]] = True
         spare = self._draw("candidates-reference", index)[: len(self.reference)]
-        world = self._world(
-            self.candidates.select(inside), self.pool.select(spare), "candidates", index
-        )
-        return world, self.candidates.select(~inside)
+        rows = self.candidates.without_source()  # as the question has them
+        world = self._world(rows.select(inside), self.pool.select(spare), "candidates", index)
+        return world, rows.select(~inside)
 
     def null(self) -> World:
         """A spare world of the pool for the null victim: it holds no candidate."""
@@ -157,12 +156,13 @@ class Split:
         """The split as an adversary has it whose pool comes from another dataset.
 
         Candidates stay. Public, downstream and reference parts are as large as here, the pool is
-        all the rest; ``foreign_rows`` says how many rows that takes at least.
+        all the rest.
 
         Args:
             rows: of the other dataset, in this one's shape and scale (see ``adopted``).
             card: of those rows.
         """
+        rows = rows.renumbered(fold(rows.index, salt(self.seed, "foreign index")))
         order = _permutation(rows, salt(self.seed, "foreign"))
         cuts = [len(self.public), len(self.downstream), len(self.reference)]
         public, downstream, reference, pool = torch.tensor_split(

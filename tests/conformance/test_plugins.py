@@ -22,6 +22,7 @@ _FAST: dict[
     "encodermi-v": {"steps": 600},
     "label-only-augment": {"steps": 150, "epochs": 1},
     "label-only-boundary": {"iterations": 2},
+    "memguard": {"epochs": 1, "updates": 300, "iterations": 60},
     "posterior-label-mia": {"epochs": 5, "steps": 400},
     "reconstruction": {"epochs": 5, "steps": 200, "hidden": 64},
     "reconstruction-rmle": {"iterations": 150, "lr": 0.03},

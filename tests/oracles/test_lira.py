@@ -89,12 +89,14 @@ def test_signals_of_views_are_those_of_each_view() -> None:
 
 
 def test_a_released_zero_is_finite_and_no_label_is_nan() -> None:
-    log_p = double([[0.0, -math.inf], [0.0, -math.inf], [0.0, -math.inf]])
+    least = math.log(torch.finfo(torch.float64).tiny)  # what a served victim makes of a 0
     y = torch.tensor([0, 1, -1])
-    for signal in (scaled_logit, hinge):
-        first, second, third = signal(log_p, y).tolist()
-        assert (first, second) == (pytest.approx(-FLOOR), pytest.approx(FLOOR))
-        assert math.isnan(third)
+    for zero in (-math.inf, least):
+        log_p = double([[0.0, zero], [0.0, zero], [0.0, zero]])
+        for signal in (scaled_logit, hinge):
+            first, second, third = signal(log_p, y).tolist()
+            assert (first, second) == (pytest.approx(-FLOOR), pytest.approx(FLOOR))
+            assert math.isnan(third)
 
 
 # ---- Gaussians -----------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_taylor_softmax_by_hand() -> None:
         return sum(x**i / math.factorial(i) for i in range(5))
 
     for y in range(3):
-        z = [value / 2 for value in logits[0].tolist()]
+        z = [(value + 2) / 2 for value in logits[0].tolist()]  # the smallest at 0
         mine = power(z[y] - 0.6)
         expected = mine / (mine + sum(power(v) for j, v in enumerate(z) if j != y))
         for shifted in (logits, logits.log_softmax(1), logits + 7):
@@ -138,6 +138,18 @@ def test_taylor_softmax_by_hand() -> None:
     # many powers and no margin are the softmax
     exact = log_taylor(logits, torch.tensor([1]), 1.0, 0.0, 40)
     assert exact.item() == pytest.approx(logits.log_softmax(1)[0, 1].item())
+
+
+@pytest.mark.parametrize("classes", [2, 10, 30])
+def test_taylor_softmax_rises_with_the_logit_of_the_class(classes: int) -> None:
+    others = torch.randn(1, classes, generator=torch.Generator().manual_seed(classes)).double()
+    own = torch.linspace(-60, 60, 241).double()
+    logits = others.repeat(len(own), 1)
+    logits[:, 0] = own
+    p = log_taylor(logits.log_softmax(1), torch.zeros(len(own), dtype=torch.int64), 2.0, 0.6, 4)
+    assert bool((p.diff() >= -1e-12).all())
+    assert float(p[0].exp()) < 0.02
+    assert float(p[-1].exp()) > 0.98
 
 
 def test_taylor_softmax_of_extreme_answers_is_finite() -> None:

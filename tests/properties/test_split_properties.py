@@ -84,6 +84,8 @@ def test_named_sources_give_the_rows(seed: int) -> None:
     split = cut(_rows(500, 100), card, protocol, seed)
     assert set(split.candidates.select(split.member).source.tolist()) == {0}
     assert set(split.candidates.select(~split.member).source.tolist()) == {1}
+    world, others = split.over_candidates(0)  # handed to attacks: the source would tell members
+    assert set(world.members.source.tolist()) | set(others.source.tolist()) == {0}
     assert set(split.pool.source.tolist()) | set(split.downstream.source.tolist()) == {0}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from privbench.errors import BadInputError
-from privbench.leaderboard import GAMES, cells, headings, render, summary
+from privbench.leaderboard import BOUNDS, GAMES, cells, headings, render, summary
 from privbench.records import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
@@ -106,6 +106,12 @@ def test_seeds_are_aggregated_by_hand() -> None:
 )
 def test_a_number_that_is_not_there(numbers: list[Number | None], text: str) -> None:
     assert summary(numbers) == text
+
+
+def test_intervals_are_cut_at_the_bounds_of_the_metric() -> None:
+    decibels = [Number(value=v, low=v, high=v) for v in (12.1, 12.4, 12.9)]
+    assert summary(decibels, BOUNDS["psnr"]) == "12.467 [11.463, 13.471]"
+    assert summary([Number(value=v, low=0, high=1) for v in (0.1, 0.9)]) == "0.500 [0.000, 1.000]"
 
 
 def test_tables_are_well_formed_and_rows_in_order() -> None:

@@ -105,7 +105,10 @@ def _metrics(x: Tensor, truth: ReconstructionTruth) -> Metrics:
 
 
 def _ssim(x: Tensor, truth: Tensor) -> metrics.Estimate | metrics.Refused:
-    """SSIM of each row (Gaussian window of 11, sigma 1.5, K1 .01, K2 .03, data range 1)."""
+    """SSIM of each row (Gaussian window of 11, sigma 1.5, K1 .01, K2 .03, data range 1).
+
+    The mean is over the whole image, mirrored at its border; scikit-image leaves the border out.
+    """
     from torchmetrics.functional.image import structural_similarity_index_measure as ssim
 
     if min(truth.shape[-2:]) < _SMALLEST:

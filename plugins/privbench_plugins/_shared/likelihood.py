@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Location = Literal["mean", "median"]
 Variance = Literal["auto", "per-example", "pooled"]
 
-#: Log of what a posterior of exactly 0 counts as: the floor of the released LiRA code.
+#: Log of the smallest posterior that counts, a released 0 too: the floor of the authors' LiRA code.
 FLOOR = math.log(1e-45)
 #: Smallest standard deviation, in the signal's unit: shadows that agree to the last bit (a release
 #: that rounds) would make every other answer infinitely unlikely.
@@ -85,8 +85,8 @@ def split(log_p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def floored(value: Tensor) -> Tensor:
-    """The same with ``FLOOR`` for -inf."""
-    return value.masked_fill(value == -math.inf, FLOOR)
+    """The same, at least ``FLOOR``; NaN stays."""
+    return value.clamp_min(FLOOR)
 
 
 # ---- shadows -------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ SONG = Paper(
     "USENIX Security 2021", "section 3",
 )  # fmt: skip
 
-#: Log of a posterior that a release has rounded to 0: far below any that a softmax gives.
+#: Log of a posterior of exactly 0: far below any that a softmax gives.
 NOTHING = -1e9
 
 

@@ -78,7 +78,8 @@ class Quantile(MembershipAttack):
         batch: rows per update.
         lr: AdamW's.
         weight_decay: AdamW's.
-        held_out: share of the adversary's rows that choose the state and calibrate.
+        held_out: share of the adversary's rows that choose the state, and of which the realised
+            rate is noted.
     """
 
     name: ClassVar[str] = "quantile"

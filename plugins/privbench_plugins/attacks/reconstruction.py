@@ -66,7 +66,9 @@ class Decoder(ReconstructionAttack):
             key: ARS as published); ``served`` through the victim's, as anyone can where the
             release stands behind an interface.
         coordinates: ``quiet`` leaves out coordinates of which the released embeddings vary more
-            than the adversary's own (a one-sided F-test at 1e-3): what a mask was meant to hide.
+            than the adversary's own (a one-sided F-test at 1e-3): it estimates a mask. For that
+            the own ones must be clean, as a ``naive`` adversary has them; an adaptive one's are
+            noisy on a mask of their own, and what both masks hide passes for quiet.
         penalties: of ridge regression, relative to the number of rows.
         epochs: passes over the rows.
         steps: updates at least.
@@ -106,7 +108,9 @@ class Decoder(ReconstructionAttack):
         kept = torch.ones(h.shape[1], dtype=torch.bool, device=h.device)
         if self.coordinates == "quiet":
             kept = quiet(h, asked)
-        centre, spread = h.mean(0), h.std(0).clamp_min(1e-6)
+        centre, spread = h.mean(0), h.std(0)
+        # A coordinate that never moves here may move there: it is shifted, not blown up.
+        spread = torch.where(spread > 1e-6 * h.abs().amax(0), spread, 1)
         h, asked = (((part - centre) / spread)[:, kept] for part in (h, asked))
         held = (ctx.uniform(ctx.auxiliary, 1, "held out").squeeze(1) < 0.1).to(h.device)  # noqa: PLR2004
         if not held.any() or held.all():
@@ -194,7 +198,7 @@ class RMLE(ReconstructionAttack):
     def answer(
         self, oracle: Oracle, question: ReconstructionQuestion, ctx: AttackContext
     ) -> Reconstruction:
-        """Invert all embeddings together; rows do not see each other."""
+        """Invert all embeddings together; rows share only the unit of distance."""
         asked = question.embeddings
         made = [self._invert(oracle, part, asked, ctx.card) for part in torch.split(asked, ROWS)]
         return Reconstruction(torch.cat(made))

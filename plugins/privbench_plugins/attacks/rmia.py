@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     )
 
 DEVIATIONS = (
-    "Logits are known up to a constant only, which is set by a mean of 0; order 4 of the Taylor "
-    "softmax has four powers, so that it is positive, where the authors' code stops at the third. "
+    "Logits are known up to a constant only, which puts the smallest at 0: there the Taylor "
+    "polynomial rises, while far below 0 it would fall and take a surely wrong row for a member. "
+    "Order 4 of it has four powers, where the authors' code stops at the third. "
     "16 shadows, shared with `lira` (theirs: 1 to 254). No augmented queries, and plain means over "
     "shadows instead of trimmed ones. z is of the adversary's pool, not of the nonmembers asked "
     "about. The threshold is the best on a shadow that the others judge. A row without a label "
@@ -256,7 +257,7 @@ def log_taylor(log_p: Tensor, y: Tensor, temperature: float, margin: float, orde
     """Log of the soft-margin Taylor softmax of the class y.
 
     ``T(z_y - m) / (T(z_y - m) + sum of T(z_j), j != y)``, T the Taylor polynomial of exp, z the
-    logits over the temperature. From log-posteriors, z has a mean of 0.
+    logits over the temperature, the smallest 0. It rises with z_y.
 
     Args:
         log_p: (n, k).
@@ -269,7 +270,7 @@ def log_taylor(log_p: Tensor, y: Tensor, temperature: float, margin: float, orde
         (n,), NaN where y is -1.
     """
     z = floored(log_p.double())
-    z = (z - z.mean(1, keepdim=True)) / temperature
+    z = (z - z.amin(1, keepdim=True)) / temperature
     own, _ = split(z, y)
     mine = _exponential(own - margin, order)
     others = _exponential(z, order).sum(1) - _exponential(own, order)

@@ -82,7 +82,7 @@ class UTKFace(Dataset):
     size: Literal[32, 64] = 32
 
     def card(self, root: Path | None) -> Card:
-        """Describe it; rows are counted where the files are there, without opening an image."""
+        """Describe it; rows are counted where the files are there, without decoding one."""
         folder = home(root)
         rows = len(faces(folder)) if (folder / FOLDER).is_dir() else ROWS
         return Card(

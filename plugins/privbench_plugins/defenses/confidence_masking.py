@@ -1,0 +1,136 @@
+"""Confidence masking: say less about how sure the model is, never anything else than its label.
+
+Four masks that papers compare against or call by other names:
+
+- ``top``: only the k largest posteriors are told, the rest of the mass is spread evenly (Shokri and
+  others, IEEE S&P 2017, section VIII; k = 1 tells the label and its confidence);
+- ``rounding``: posteriors to so many decimals (the same section);
+- ``label``: the label alone;
+- ``fixed``: 1/k + 0.001 on the label and the same for all others, whatever the model says. Several
+  codes of label-only attacks (Choquette-Choo and others, ICML 2021; Li and Zhang, CCS 2021) call
+  this MemGuard; it is not: it spends no budget and knows no membership classifier.
+
+What to expect: attacks that read confidence fall back to the correctness of the label
+(``metric-correctness``), and label-only attacks do as well as ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+
+from privbench import Access, Defense, Paper, Release, hookimpl
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privbench import Card, CellCard, DefenseContext, Model
+
+Mask = Literal["top", "rounding", "label", "fixed"]
+#: What the fixed mask puts on the label beyond an even share, as in those codes.
+MARGIN = 1e-3
+
+
+@dataclass(frozen=True)
+class ConfidenceMasking(Defense):
+    """Posteriors that tell the label and little more; labels and embeddings stay as they are.
+
+    Attributes:
+        mask: which of the four; ``label`` withdraws posteriors altogether.
+        k: posteriors told by ``top``.
+        decimals: kept by ``rounding``.
+    """
+
+    name: ClassVar[str] = "confidence-masking"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    paper: ClassVar[Paper] = Paper(
+        "Membership Inference Attacks Against Machine Learning Models",
+        "Shokri, Stronati, Song, Shmatikov", "IEEE S&P 2017", "section VIII, mitigation",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "What is released is a distribution: hidden mass is spread evenly over hidden classes, "
+        "rounded posteriors are divided by their sum, and where rounding ties the label with "
+        "another class, the label gets one unit of the last decimal more."
+    )
+
+    mask: Mask = "top"
+    k: Annotated[int, Ge(1)] = 1
+    decimals: Annotated[int, Ge(0)] = 1
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be posteriors to mask."""
+        if cell.card.classes is None:
+            return f"{self.name} masks class posteriors, and {cell.card.name} has no classes"
+        return None
+
+    def access(self, granted: Access) -> Access:
+        """No gradients or weights; under ``label`` no posteriors either."""
+        hidden = Access.POSTERIORS if self.mask == "label" else Access.NONE
+        return super().access(granted) & ~hidden
+
+    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
+        """Architecture of the release: it learns nothing."""
+        del card, model, ctx
+        return Masked(self.mask, self.k, self.decimals)
+
+
+class Masked(Release):
+    """Posteriors behind a mask."""
+
+    of = "posterior"
+    keeps_labels = True
+
+    def __init__(self, mask: Mask, k: int, decimals: int) -> None:
+        """See ``ConfidenceMasking``."""
+        super().__init__()
+        self.mask, self.k, self.decimals = mask, k, decimals
+
+    def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
+        """Mask posteriors (n, classes)."""
+        del x, u
+        if self.mask == "top":
+            return top(value, self.k)
+        if self.mask == "rounding":
+            return rounded(value, self.decimals)
+        classes = value.shape[1]
+        own, other = (1.0, 0.0)
+        if self.mask == "fixed" and classes > 1:
+            own, other = 1 / classes + MARGIN, 1 / classes - MARGIN / (classes - 1)
+        masked = torch.full_like(value, other)
+        return masked.scatter(1, value.argmax(1, keepdim=True), own)
+
+
+def top(p: Tensor, k: int) -> Tensor:
+    """The k largest posteriors of each row; what is left is spread evenly over the others.
+
+    >>> top(torch.tensor([[0.5, 0.25, 0.125, 0.125]]), 1).tolist()
+    [[0.5, 0.1666666716337204, 0.1666666716337204, 0.1666666716337204]]
+    """
+    classes = p.shape[1]
+    told, at = p.sort(dim=1, descending=True, stable=True)  # of equals the first, as arg-max does
+    rest = told[:, k:].sum(1, keepdim=True) / max(1, classes - k)
+    return rest.expand_as(p).scatter(1, at[:, :k], told[:, :k])
+
+
+def rounded(p: Tensor, decimals: int) -> Tensor:
+    """Posteriors to so many decimals, over their sum; the label stays the only largest.
+
+    >>> rounded(torch.tensor([[0.46, 0.54], [0.19, 0.81]]).double(), 1)
+    tensor([[0.4545, 0.5455],
+            [0.2000, 0.8000]], dtype=torch.float64)
+    """
+    unit = 10.0**-decimals
+    label = p.argmax(1, keepdim=True)
+    kept = (p / unit).round()
+    others = kept.scatter(1, label, -1.0).amax(1, keepdim=True)
+    kept = kept.scatter(1, label, torch.maximum(kept.gather(1, label), others + 1))
+    return kept / kept.sum(1, keepdim=True)
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the defense."""
+    return [ConfidenceMasking()]

@@ -1,0 +1,260 @@
+"""MemGuard: noise on posteriors that turns a membership classifier's guess, and never the label.
+
+Jia, Salem, Backes, Zhang, Gong: MemGuard: Defending against Black-Box Membership Inference Attacks
+via Adversarial Examples. CCS 2019, sections 4 and 5, algorithm 1.
+
+The defender trains a membership classifier g of its own, on its members' posteriors against those
+of its reference rows; h is its log-odds. For every query with posteriors s and logits z:
+
+1. Phase I looks for the smallest noise e on the logits under which g guesses the other way and the
+   label stays: it descends |h| + 10 max(0, largest other logit - label's) + c3 |softmax(z + e) - s|
+   in steps of length 0.1 until it is there. c3 starts at 0.1 and grows tenfold as long as that
+   succeeds; the last success counts. r = softmax(z + e) - s.
+2. Phase II adds r with probability min(distortion / |r|, 1), and never where it would leave g surer
+   than before: the *expected* L1 distortion of an answer is within the budget.
+
+The coin is a function of the row, so that asking twice gives the same answer twice.
+
+What to expect: attacks that read confidences without the label lose most; those that read the
+label or its correctness lose nothing, since labels never change (``metric-correctness``,
+``label-only-*``). Put adaptive attacks to it: published ones trained on undefended shadows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt
+from torch import nn
+from torch.nn import functional as F
+
+from privbench import Defense, Paper, Release, hookimpl, mlp
+from privbench_plugins._shared.classifiers import fit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privbench import Card, CellCard, DefenseContext, Model, World
+
+#: Weight of the loss of the label, and what c3 runs through: 0.1, 1, ... 100,000.
+LABEL = 10.0
+FIRST, LAST = 0.1, 1e5
+#: Of each step of phase I, in logits.
+LENGTH = 0.1
+#: Queries about which g is undecided to this much get no noise.
+UNDECIDED = 1e-5
+
+
+@dataclass(frozen=True)
+class MemGuard(Defense):
+    """Noise on the posteriors of each query, within an expected L1 budget.
+
+    Attributes:
+        distortion: largest expected L1 distance of released from true posteriors, in [0, 2]. It is
+            a budget of utility, not an epsilon of differential privacy.
+        iterations: steps of phase I at most, for each c3.
+        epochs: of the defender's classifier.
+        batch: rows per update of it.
+        lr: of its optimizer.
+        optimizer: of it: ``adam``, or the paper's plain ``sgd``.
+        updates: of it at least.
+    """
+
+    name: ClassVar[str] = "memguard"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    paper: ClassVar[Paper] = Paper(
+        "MemGuard: Defending against Black-Box Membership Inference Attacks via Adversarial "
+        "Examples", "Jia, Salem, Backes, Zhang, Gong", "CCS 2019", "sections 4-5, algorithm 1",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "At least 12,500 updates of the defender's classifier, as many as 400 epochs of the "
+        "paper's 2,000 rows; rows of the smaller side are repeated, so that both count alike. Adam "
+        "by default: the paper's SGD can leave the classifier undecided on small sets (`paper` has "
+        "it). Noisy posteriors are sorted again before the classifier reads them."
+    )
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"optimizer": "sgd"}}
+
+    distortion: Annotated[float, Ge(0)] = 1.0
+    iterations: Annotated[int, Ge(1)] = 300
+    epochs: Annotated[int, Ge(1)] = 400
+    batch: Annotated[int, Ge(1)] = 64
+    lr: Annotated[float, Gt(0)] = 1e-3
+    updates: Annotated[int, Ge(0)] = 12_500
+    optimizer: Literal["adam", "sgd"] = "adam"
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be posteriors, and reference rows to tell members from."""
+        if cell.card.classes is None:
+            return f"{self.name} guards class posteriors, and {cell.card.name} has no classes"
+        if not cell.protocol.parts()["reference"].count(cell.card):
+            return (
+                f"{self.name} tells members from reference rows, and protocol "
+                f"'{cell.protocol.name}' has none"
+            )
+        return None
+
+    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
+        """Architecture of the release."""
+        del model, ctx
+        return Guard(self, card.classes or 0)
+
+
+class Guard(Release):
+    """The defender's classifier, and the two phases."""
+
+    of = "posterior"
+    keeps_labels = True
+    uniforms = 1
+
+    def __init__(self, settings: MemGuard, classes: int) -> None:
+        """For posteriors of so many classes."""
+        super().__init__()
+        self.settings = settings
+        self.classifier = MembershipClassifier(classes)
+
+    def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
+        """Train g on sorted posteriors of members (1) against reference rows (0)."""
+        sides = [answers(model, rows.x, rows.scale) for rows in (world.reference, world.members)]
+        small, large = sorted(sides, key=len)
+        repeated = small.repeat(-(-len(large) // len(small)), 1)[: len(large)]
+        sides = [repeated if side is small else side for side in sides]
+        x = torch.cat(sides).sort(1, descending=True).values
+        y = (torch.arange(len(x), device=x.device) >= len(sides[0])).long()
+        chosen = self.settings
+        self.classifier.to(x.device)
+        fit(
+            self.classifier, x, y, epochs=chosen.epochs, steps=chosen.updates, batch=chosen.batch,
+            lr=chosen.lr, optimizer=chosen.optimizer, generator=ctx.generator("classifier"),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
+        """Add the noise of phase I to the rows that the coin u (n, 1) of phase II picks."""
+        del x
+        with torch.enable_grad():
+            noise = phase_one(value, self.log_odds, self.settings.iterations)
+        before, after = self.log_odds(value), self.log_odds(value + noise)
+        kept = probability(noise.abs().sum(1), before, after, self.settings.distortion)
+        return torch.where(u.to(value.dtype) < kept[:, None], value + noise, value)
+
+    def log_odds(self, p: Tensor) -> Tensor:
+        """h: log-odds (n,) float64 of "member" by g, of posteriors (n, classes) in any order."""
+        sorted_p = p.sort(1, descending=True).values
+        layers: Tensor = self.classifier(sorted_p)
+        return layers[:, 1]
+
+
+class MembershipClassifier(nn.Module):
+    """g: sorted posteriors (n, classes) to logits (n, 2) of nonmember (0) and member (h)."""
+
+    def __init__(self, classes: int) -> None:
+        """Three hidden ReLU layers, of 256, 128 and 64."""
+        super().__init__()
+        # In float64: hundreds of steps would blow a last bit up to a different answer.
+        self.layers = mlp([classes, 256, 128, 64, 1]).double()
+
+    def forward(self, p: Tensor) -> Tensor:
+        """Cross-entropy of these two is that of a sigmoid of h."""
+        h: Tensor = self.layers(p)
+        return torch.cat([torch.zeros_like(h), h], dim=1)
+
+
+def answers(model: Model, x: Tensor, scale: float) -> Tensor:
+    """Posteriors (n, classes) of the undefended model."""
+    from privbench import as_float
+
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        parts = [
+            model.logits(model.encode(as_float(part.to(device), scale))).double().softmax(1)
+            for part in torch.split(x, 256)
+        ]
+    return torch.cat(parts)
+
+
+def phase_one(p: Tensor, log_odds: Callable[[Tensor], Tensor], iterations: int) -> Tensor:
+    """Noise r (n, classes) under which g guesses the other way; 0 for rows where none was found.
+
+    All rows descend together; those that are there, and those that a larger c3 fails, leave.
+
+    Args:
+        p: (n, classes) float64 posteriors.
+        log_odds: h, from posteriors (n, classes) to (n,).
+        iterations: steps for each c3.
+    """
+    p, order = p.detach().sort(dim=1, descending=True, stable=True)
+    z = p.clamp_min(torch.finfo(p.dtype).tiny).log()
+    label, h = p.argmax(1), log_odds(p).detach()
+    best = torch.zeros_like(p)
+    active = ((h.sigmoid() - 0.5).abs() > UNDECIDED).nonzero().squeeze(1)
+    c3 = FIRST
+    while len(active) and c3 <= LAST:
+        starts = z[active], p[active], label[active], h[active]
+        turned, e = _descend(starts, log_odds, c3, iterations)
+        active = active[turned]
+        best[active] = (z[active] + e[turned]).softmax(1) - p[active]
+        c3 *= 10
+    return torch.zeros_like(best).scatter(1, order, best)  # back from sorted to the classes' order
+
+
+def _descend(
+    starts: tuple[Tensor, ...], log_odds: Callable[[Tensor], Tensor], c3: float, iterations: int
+) -> tuple[Tensor, Tensor]:
+    """Which rows got there (n,), and their noise on the logits (n, classes)."""
+    z, p, label, h = starts
+    found, made = torch.zeros(len(z), dtype=torch.bool, device=z.device), torch.zeros_like(z)
+    rows = torch.arange(len(z), device=z.device)
+    e = torch.zeros_like(z)
+    for _ in range(iterations):
+        e = e.detach().requires_grad_()
+        noisy = (z[rows] + e).softmax(1)
+        own = label[rows, None]
+        moved = z[rows] + e
+        others = moved.scatter(1, own, -torch.inf).amax(1)
+        loss = (
+            log_odds(noisy).abs()
+            + LABEL * F.relu(others - moved.gather(1, own).squeeze(1))
+            + c3 * (noisy - p[rows]).abs().sum(1)
+        )
+        (gradient,) = torch.autograd.grad(loss.sum(), e)
+        length = gradient.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        with torch.no_grad():
+            e = e - LENGTH * gradient / length
+            noisy = (z[rows] + e).softmax(1)
+            there = (noisy.argmax(1) == label[rows]) & (log_odds(noisy).sign() != h[rows].sign())
+            found[rows[there]], made[rows[there]] = True, e[there]
+            rows, e = rows[~there], e[~there]
+        if not len(rows):
+            break
+    return found, made
+
+
+def probability(d: Tensor, before: Tensor, after: Tensor, distortion: float) -> Tensor:
+    """Chance (n,) of adding noise of L1 length d (n,).
+
+    Args:
+        d: lengths.
+        before: h without the noise.
+        after: h with it.
+        distortion: the budget.
+
+    >>> one = torch.ones(1).double()
+    >>> probability(0.8 * one, 2 * one, -one, 0.3).item()
+    0.375
+    >>> probability(0.8 * one, one, -2 * one, 0.3).item()
+    0.0
+    """
+    surer = (before.sigmoid() - 0.5).abs() <= (after.sigmoid() - 0.5).abs()
+    return (distortion / d.clamp_min(1e-300)).clamp(max=1).masked_fill(surer, 0.0)
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the defense."""
+    return [MemGuard()]

@@ -1,0 +1,130 @@
+"""MemGuard: both phases against hand cases, and what must hold for every query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privbench import Protocol
+from privbench.contracts import Adversary, CellCard
+from privbench.store import Store
+from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, tiny_split
+from privbench.victim import Workshop
+from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one, probability
+from privbench_plugins.targets.supervised import Supervised
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+FAST = MemGuard(epochs=1, updates=500, iterations=80)
+
+
+def _linear(zero: float) -> object:
+    """h that is linear in the largest posterior."""
+    return lambda p: 20 * (p.amax(1) - zero)
+
+
+def test_two_classes_by_hand() -> None:
+    p = torch.tensor([[0.95, 0.05]]).double()
+    noise = phase_one(p, _linear(0.8), 300)  # type: ignore[arg-type]
+    d = float(noise.abs().sum())
+    # the last step moves the difference of logits by .14, the posterior by .02
+    assert 0.3 <= d < 0.36
+    h = _linear(0.8)(p), _linear(0.8)(p + noise)  # type: ignore[operator]
+    assert float(h[1]) < 0 < float(h[0])
+    kept = probability(torch.tensor([0.3]), h[0], h[1], 0.2)
+    assert float(kept) == pytest.approx(2 / 3)
+
+
+def test_no_noise_where_none_turns_g_without_the_label() -> None:
+    p = torch.tensor([[0.6, 0.4], [0.51, 0.49]]).double()
+    # g would turn only below .4 of the largest posterior, which two classes cannot reach
+    assert not phase_one(p, _linear(0.4), 300).any()  # type: ignore[arg-type]
+
+
+def test_undecided_queries_are_left_alone() -> None:
+    p = torch.tensor([[0.8, 0.2]]).double()
+    assert not phase_one(p, _linear(0.8), 300).any()  # type: ignore[arg-type]
+
+
+def _guard(seed: int, distortion: float = 1.0) -> Guard:
+    guard = Guard(FAST.replace(distortion=distortion), 6)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # noqa: TID251 - some classifier, the same each time
+        for parameter in guard.parameters():
+            torch.nn.init.normal_(parameter, std=0.4)
+    return guard.eval().requires_grad_(False)
+
+
+def _release(guard: Guard, p: Tensor, u: Tensor) -> Tensor:
+    made: Tensor = guard(torch.zeros(len(p), 1), p, u)
+    return made
+
+
+@settings(deadline=None, max_examples=8)
+@given(seed=st.integers(0, 10_000), distortion=st.sampled_from([0.0, 0.1, 0.5, 2.0]))
+def test_what_holds_for_every_query(seed: int, distortion: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    p = (4 * torch.randn(20, 6, generator=generator).double()).softmax(1)
+    guard = _guard(seed % 7, distortion)
+    with torch.no_grad():
+        noisy = _release(guard, p, torch.zeros(20, 1))  # the coin that adds noise if p > 0
+        never = _release(guard, p, torch.ones(20, 1) - 1e-9)
+    r = noisy - p
+    assert torch.equal(noisy.argmax(1), p.argmax(1))
+    assert float(noisy.min()) >= 0
+    assert torch.allclose(noisy.sum(1), torch.ones(20).double(), atol=1e-6)
+    if distortion == 0:
+        assert torch.equal(noisy, p)
+    h = guard.log_odds(p), guard.log_odds(noisy)
+    added = r.abs().sum(1) > 0
+    assert bool((h[0].sign() != h[1].sign())[added].all())
+    kept = probability(r.abs().sum(1), *h, distortion)
+    assert bool((kept * r.abs().sum(1) <= distortion + 1e-12).all())
+    assert bool((never[kept < 1] == p[kept < 1]).all())
+
+
+def test_a_row_does_not_depend_on_what_is_asked_beside() -> None:
+    generator = torch.Generator().manual_seed(1)
+    p = (3 * torch.randn(40, 6, generator=generator).double()).softmax(1)
+    guard, order = _guard(3), torch.randperm(40, generator=generator)
+    u = torch.rand(40, 1, generator=generator)
+    with torch.no_grad():
+        plain, moved = _release(guard, p, u), _release(guard, p[order], u[order])
+        classes = torch.randperm(6, generator=generator)
+        permuted = _release(guard, p[:, classes], u)
+    assert torch.allclose(moved, plain[order], atol=1e-9)
+    assert torch.allclose(permuted, plain[:, classes], atol=1e-9)  # unsorted again rightly
+
+
+def test_the_classifier_learns_members_from_reference_rows(tmp_path: Path) -> None:
+    shop = Workshop(Store(tmp_path), CPU)
+    target = Supervised(backbone="mlp", epochs=15)
+    victim, plain = shop.victim(_job(target, (FAST,))), shop.victim(_job(target))
+    world, x = tiny_split().victim(), tiny_split().candidates.x
+    (guard,) = victim.releases
+    assert isinstance(guard, Guard)
+    h = [guard.log_odds(plain.log_posteriors(rows.x).exp()) for rows in
+         (world.members, world.reference)]  # fmt: skip
+    assert float(h[0].mean()) > float(h[1].mean())
+    before, after = plain.log_posteriors(x), victim.log_posteriors(x)
+    assert torch.equal(before.argmax(1), after.argmax(1))
+    assert torch.equal(victim.embeddings(x), plain.embeddings(x))
+    assert torch.equal(after, victim.log_posteriors(x))  # asking twice
+    assert not torch.equal(before, after)
+
+
+def test_it_needs_reference_rows() -> None:
+    protocol = Protocol(members=80, nonmembers=80, pool=400)
+    data = TinyImages()
+    cell = CellCard(
+        data.card(None), protocol, TinyTarget(), (MemGuard(),), Adversary(), _Anything(), (),
+        TinyTarget.grants,
+    )  # fmt: skip
+    assert "reference rows" in (MemGuard().unfit(cell) or "")
