@@ -89,10 +89,10 @@ def test_signals_of_views_are_those_of_each_view() -> None:
 
 
 def test_a_released_zero_is_finite_and_no_label_is_nan() -> None:
-    least = math.log(torch.finfo(torch.float64).tiny)  # what a served victim makes of a 0
     y = torch.tensor([0, 1, -1])
-    for zero in (-math.inf, least):
-        log_p = double([[0.0, zero], [0.0, zero], [0.0, zero]])
+    shop = double([[1.0, 0.0, 0.0]]).clamp_min(torch.finfo(torch.float64).tiny).log()
+    for zero in (-math.inf, shop[0, 1].item()):  # the latter is what a served victim says of a 0
+        log_p = double([[0.0, zero, zero]] * 3)
         for signal in (scaled_logit, hinge):
             first, second, third = signal(log_p, y).tolist()
             assert (first, second) == (pytest.approx(-FLOOR), pytest.approx(FLOOR))

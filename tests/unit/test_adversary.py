@@ -99,10 +99,12 @@ class Inverter(Spy):
 
 def _planned(**suite: Any) -> list[Any]:
     from privbench_plugins.defenses.none import NoDefense as Nothing
+    from privbench_plugins.targets.supervised import Supervised
 
     registry = Registry()
     for kind, method in (
         ("dataset", TinyImages()), ("dataset", Coloured()), ("target", TinyTarget()),
+        ("target", Supervised()),
         ("defense", Nothing()), ("attack", Spy()), ("attack", Reader()), ("attack", Inverter()),
     ):  # fmt: skip
         registry.add(kind, method, Plugin("test", "test", "test"))
@@ -134,6 +136,12 @@ def test_cells_that_the_adversary_does_not_change_run_once() -> None:
     own = {"adaptive": True, "target": "tiny-target", "dataset": "tiny-images"}
     planned = _planned(attacks=["reader"], adversaries=["adaptive", "naive", "white-box", own])
     assert len(planned) == 1
+
+
+def test_shadows_of_another_recipe(tmp_path: Path) -> None:
+    (planned,) = _planned(attacks=["spy"], adversaries=[{"target": {"supervised": {"epochs": 1}}}])
+    assert planned.trial.cell.adversary.label == "adaptive, shadows supervised(epochs=1)"
+    assert _notes(planned.trial.cell, tmp_path)["classes"] == "[10]"
 
 
 def test_a_foreign_pool_has_the_victims_shape_and_no_row_of_it(tmp_path: Path) -> None:

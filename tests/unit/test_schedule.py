@@ -176,7 +176,7 @@ def test_settings_reach_every_entry_and_entries_win(planned: Any) -> None:
     [
         ({"attacks": ["guess", "picky"]}, "picky takes no tiny-images"),
         (
-            {"attacks": ["white"], "defenses": ["mask"]},
+            {"attacks": ["white"], "defenses": ["mask"], "adversaries": ["white-box"]},
             r"white needs GRADIENTS\+WEIGHTS, which target tiny-target under mask does not grant",
         ),
         (
@@ -241,7 +241,7 @@ def test_a_plugin_that_raises_while_planning_is_named(planned: Any) -> None:
 
 def test_shadows_of_another_target(planned: Any) -> None:
     (item,) = planned(adversaries=[{"target": "tiny-target"}])
-    assert item.trial.cell.adversary.label == "adaptive, shadows tiny-target"
+    assert item.trial.cell.adversary.label == "adaptive"  # it has no shadows, and the recipe is his
     with pytest.raises(UnknownNameError, match="unknown target 'x'"):
         planned(adversaries=[{"target": "x"}])
 
@@ -354,4 +354,4 @@ def test_an_attack_of_a_game_that_there_is_not_is_skipped(registry: Any) -> None
     cell = planned[0].trial.cell
     guess = type("Guess", (type(cell.attack),), {"name": "guess", "game": "charades"})()
     reason = why_not(replace(cell, attack=guess))
-    assert reason == "guess plays 'charades'; games are membership, attributes"
+    assert reason == "guess plays 'charades'; games are membership, attributes, reconstruction"

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 Location = Literal["mean", "median"]
 Variance = Literal["auto", "per-example", "pooled"]
 
-#: Log of the smallest posterior that counts, a released 0 too: the floor of the authors' LiRA code.
+#: Log of what a posterior of exactly 0 counts as: the floor of the authors' LiRA code.
 FLOOR = math.log(1e-45)
+#: What a served victim says of a posterior that a release has set to 0.
+ZERO = torch.tensor(torch.finfo(torch.float64).tiny, dtype=torch.float64).log().item()
 #: Smallest standard deviation, in the signal's unit: shadows that agree to the last bit (a release
 #: that rounds) would make every other answer infinitely unlikely.
 LEAST = 1e-3
@@ -78,6 +80,7 @@ def hinge(log_p: Tensor, y: Tensor) -> Tensor:
 def split(log_p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Value (n, ...) float64 of class y, NaN where that is -1, and all values but that (-inf)."""
     log_p = log_p.double()
+    log_p = log_p.masked_fill(log_p == ZERO, -math.inf)
     at = y.to(log_p.device).view(-1, *[1] * (log_p.ndim - 1)).expand(*log_p.shape[:-1], 1)
     some = at.clamp_min(0)
     own = log_p.gather(-1, some).masked_fill(at < 0, math.nan)
@@ -85,8 +88,8 @@ def split(log_p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def floored(value: Tensor) -> Tensor:
-    """The same, at least ``FLOOR``; NaN stays."""
-    return value.clamp_min(FLOOR)
+    """The same with ``FLOOR`` for the log of 0."""
+    return value.masked_fill((value == -math.inf) | (value == ZERO), FLOOR)
 
 
 # ---- shadows -------------------------------------------------------------------------------------
