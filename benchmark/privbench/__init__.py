@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from privbench.data import Card, Examples, as_float
     from privbench.errors import BadInputError, PrivbenchError
     from privbench.hookspecs import hookimpl
+    from privbench.keyed import fold, row_keys, salt, uniform
     from privbench.method import Method, Paper
     from privbench.metrics import best_threshold
     from privbench.model import Model
@@ -89,6 +90,10 @@ _HOME = {
     "BadInputError": "privbench.errors",
     "PrivbenchError": "privbench.errors",
     "hookimpl": "privbench.hookspecs",
+    "fold": "privbench.keyed",
+    "row_keys": "privbench.keyed",
+    "salt": "privbench.keyed",
+    "uniform": "privbench.keyed",
     "Method": "privbench.method",
     "Paper": "privbench.method",
     "best_threshold": "privbench.metrics",
@@ -166,10 +171,14 @@ __all__ = [
     "augment",
     "backbone",
     "best_threshold",
+    "fold",
     "gradient_reversal",
     "hookimpl",
     "mlp",
+    "row_keys",
     "run",
+    "salt",
+    "uniform",
 ]
 __version__ = "0.1.0"
 

@@ -96,7 +96,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         mine = [r for r in records if r.cell.game == game and r.status == "ok"]
         if not mine:
             continue
-        names, rows = leaderboard.headings(game), leaderboard.cells(game, mine)
+        names, rows = leaderboard.headings(game, mine), leaderboard.cells(game, mine)
         fixed = names.index("seeds") + 1
         same = {i for i in range(fixed) if len({row[i] for row in rows}) == 1}
         same -= {names.index("attack"), names.index("defense")}
@@ -104,7 +104,9 @@ def tables(records: Sequence[Record]) -> list[Table]:
         table = Table(title=_title(game, names, rows[0], same), title_justify="left")
         for i in shown:
             first = i < fixed
-            table.add_column(names[i], justify="left" if first else "right", no_wrap=first)
+            table.add_column(
+                names[i], justify="left" if first else "right", no_wrap=first, overflow="fold"
+            )
         for row in rows:
             table.add_row(*(escape(row[i].replace(" [", "\n[")) for i in shown))
         made.append(table)

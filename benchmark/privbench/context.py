@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from privbench.protocol import Protocol
     from privbench.split import World
     from privbench.store import Store
+    from privbench.training import Phase
 
 
 class Context:
@@ -120,6 +121,7 @@ class DefenseContext(Context):
         self.world = world
         self.claims: list[Mapping[str, Any]] = []
         self._fit = fit
+        self._refit: Callable[[Phase, Tensor], dict[str, Tensor]] | None = None
 
     def module(self, model: Model, name: str, build: Callable[[], nn.Module]) -> None:
         """Add a part to the model, with initial weights of its own, unless it is there already."""
@@ -130,8 +132,26 @@ class DefenseContext(Context):
         """Train the cell's target, without any defense, in each of these worlds."""
         return self._fit(worlds)
 
+    def refit(self, phase: Phase, left_out: Tensor) -> dict[str, Tensor]:
+        """Train a phase again without single rows, all trainings at once; in ``on_trained`` only.
+
+        Args:
+            phase: one that reads embeddings, with one plain step (see ``privbench.refit``).
+            left_out: (r,) int64 positions in the phase's rows; -1 leaves nothing out.
+
+        Returns:
+            Name -> (r, ...) tensors of the parts that the phase trains.
+        """
+        if self._refit is None:
+            raise RuntimeError("refit is there in on_trained only: before, nothing is trained")
+        return self._refit(phase, left_out)
+
     def claim(self, **terms: Any) -> None:
-        """State a privacy claim (``epsilon=``, ``delta=``, ``unit=``, ``phase=``)."""
+        """State a claim of differential privacy.
+
+        Terms: ``epsilon``, ``delta``, ``adjacency`` (``add/remove`` or ``replace-one``), ``phase``
+        (names joined by +, as in a protocol's), and whatever else belongs beside them.
+        """
         self.claims.append(terms)
 
 

@@ -70,6 +70,11 @@ class Target(Method):
     grants: ClassVar[Access] = BLACK_BOX | Access.GRADIENTS | Access.WEIGHTS
     contrastive: ClassVar[bool] = False
 
+    def classifier_apart(self, protocol: Protocol) -> bool:
+        """Whether the classifier has a phase of its own, on embeddings of a frozen encoder."""
+        del protocol
+        return self.contrastive
+
     @abstractmethod
     def build(self, card: Card, ctx: TargetContext) -> Model:
         """Make the untrained model. Data-free; runs under a seeded generator of its own."""
@@ -130,6 +135,10 @@ class Defense(Method):
 
     protects: ClassVar[tuple[str, ...]]  #: names of games that it claims to protect
     uses_attributes: ClassVar[bool] = False
+    #: Whether it exchanges the loss that reads labels; two such cannot stand in one stack.
+    replaces_loss: ClassVar[bool] = False
+    #: Defenses of one family share seeds, and so what they compute once; by default each its own.
+    family: ClassVar[str] = ""
 
     @classmethod
     def stages(cls) -> frozenset[str]:

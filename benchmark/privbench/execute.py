@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench import answers, games, keyed, metrics, oracle, protocol, victim
+from privbench import answers, audit, games, keyed, metrics, oracle, protocol, victim
 from privbench.access import BLACK_BOX
 from privbench.answers import Attributes, Membership, Reconstruction
+from privbench.audit import audited
 from privbench.context import AttackContext, Shadow, seeded
 from privbench.data import Card, Examples, adopted, as_float
 from privbench.digests import digest, source_digest
@@ -108,6 +109,8 @@ def _sizes(cell: Cell) -> dict[str, Any]:
         **{name: part.size for name, part in protocol.parts().items()},
         "encoder": list(protocol.encoder),
         "classifier": protocol.classifier,
+        **({} if protocol.inclusion == "size" else {"inclusion": protocol.inclusion}),
+        **({} if protocol.shadow is None else {"shadow": protocol.shadow}),
     }
 
 
@@ -165,7 +168,7 @@ def core_digest() -> str:
     return digest([
         victim.core_digest(), oracle.core_digest(),
         source_digest(
-            games.base, membership, attributes, reconstruction, answers, metrics, protocol,
+            games.base, membership, attributes, reconstruction, answers, audit, metrics, protocol,
             sys.modules[__name__],
         ),
     ])  # fmt: skip
@@ -232,8 +235,14 @@ class Laboratory:
         game = GAMES[cell.attack.game]
         metrics, facts = self._play(cell, parts, game, made)
         record.metrics = _numbers(metrics)
+        if cell.attack.game == "membership":
+            scores = facts["answer"].scores.cpu().numpy()
+            record.metrics |= _numbers(audited(made.facts["claims"], scores, facts["truth"], parts))
         record.sizes = facts["sizes"]
-        record.notes = {**made.facts["notes"], **facts["notes"]}
+        stages = {d.name: sorted(d.stages()) for d in cell.defenses if d.stages()}
+        record.notes = {
+            **({"stages": stages} if stages else {}), **made.facts["notes"], **facts["notes"],
+        }  # fmt: skip
         record.claims = made.facts["claims"]
         record.updates = _updates(made)
         record.cost = Cost(
@@ -380,7 +389,8 @@ class Laboratory:
         facts["seconds_shadows"] = seconds
         total = max(sum(facts["sizes"].values()), 1)
         facts["queries_per_sample"] = facts["queries"] / total
-        return game.score(_unpacked(attack.game, held.tensors), truth), facts
+        facts["answer"], facts["truth"] = _unpacked(attack.game, held.tensors), truth
+        return game.score(facts["answer"], truth), facts
 
     def _answer(
         self,

@@ -47,8 +47,19 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }
 
+#: Shown beside them where a defense of the table claims an epsilon.
+CLAIMS = (
+    ("claimed ε", "metrics", "claimed_epsilon"),
+    ("audited ε", "metrics", "audited_epsilon"),
+    ("audit's ceiling", "metrics", "audit_ceiling"),
+)
+
 #: Range of the metrics that are no rates.
-BOUNDS = {"psnr": (0.0, math.inf), "ssim": (-1.0, 1.0)}
+BOUNDS = {
+    "psnr": (0.0, math.inf),
+    "ssim": (-1.0, 1.0),
+    **{name: (0.0, math.inf) for _, _, name in CLAIMS},
+}
 
 LEGEND = """\
 Numbers are means over seeds; brackets hold 95 % intervals (Student t over seeds, or that of the
@@ -56,6 +67,13 @@ one seed there is). **null AUC** is the same attack on a victim trained in a spa
 stay around 0.5. **blind AUC** is a classifier on raw inputs that never queries. An attack's failure
 proves nothing. Rows marked ° lie outside what the defense claims to protect. **encoder updates**
 are compared at equal budgets: a schedule that alternates by epoch runs more epochs for that.
+"""
+
+CLAIMS_LEGEND = """\
+**claimed ε** is what the defense says; **audited ε** is a lower bound at 97.5 % from one run with
+fair-coin inclusion and guesses fixed beforehand (Steinke, Nasr, Jagielski, NeurIPS 2023): it can
+refute a claim and never prove one. **audit's ceiling** is what a perfect attack would reach at this
+number of coins. Rows whose claim this protocol cannot test say "refused".
 """
 
 
@@ -89,16 +107,24 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
             lines += [f"## {game.capitalize()}", "", *_table(game, mine), ""]
     lines += _troubles(records)
     lines += [f"Preset: {', '.join(presets)}.", "", *LEGEND.splitlines()]
+    if any("claimed_epsilon" in record.metrics for record in records):
+        lines += ["", *CLAIMS_LEGEND.splitlines()]
     return "\n".join(lines) + "\n"
 
 
-def headings(game: str) -> list[str]:
+def columns(game: str, records: Iterable[Record] = ()) -> tuple[tuple[str, str, str], ...]:
+    """What a game's table shows of these records, as in ``COLUMNS``."""
+    claims = any("claimed_epsilon" in record.metrics for record in records)
+    return COLUMNS[game] + (CLAIMS if claims and game == "membership" else ())
+
+
+def headings(game: str, records: Iterable[Record] = ()) -> list[str]:
     """Column headings of a game's table."""
     fixed = ["dataset", "target", "attack"]
     if game == "membership":
         fixed.append("phase")
     fixed += ["defense", "adversary", "seeds"]
-    moving = [heading for heading, _, _ in COLUMNS[game]]
+    moving = [heading for heading, _, _ in columns(game, records)]
     return [*fixed, *moving, "test accuracy", "train/test gap", "encoder updates",
             "queries per sample", "seconds", "peak MiB"]  # fmt: skip
 
@@ -106,12 +132,14 @@ def headings(game: str) -> list[str]:
 def cells(game: str, records: Iterable[Record]) -> list[list[str]]:
     """Rows of a game's table, as text, ordered by what the cells are called."""
     rows: dict[str, Row] = {}
+    records = list(records)
+    shown = columns(game, records)
     for record in records:
         identity = record.cell.model_dump_json()
         rows.setdefault(identity, Row(_key(record))).records.append(record)
     _tell_apart(list(rows.values()))
     ordered = sorted(rows.values(), key=lambda row: (_order(row.key), row.apart))
-    return [_cells(game, row) for row in ordered]
+    return [_cells(game, row, shown) for row in ordered]
 
 
 def _tell_apart(rows: Sequence[Row]) -> None:
@@ -169,7 +197,7 @@ def _key(record: Record) -> tuple[str, ...]:
     return (dataset, cell.target.label, attack, record.phase, cell.defense, cell.adversary)
 
 
-def _cells(game: str, row: Row) -> list[str]:
+def _cells(game: str, row: Row, shown: Iterable[tuple[str, str, str]]) -> list[str]:
     dataset, target, attack, phase, defense, adversary = row.key
     records = sorted(row.records, key=lambda record: record.seed)
     first = records[0]
@@ -180,7 +208,7 @@ def _cells(game: str, row: Row) -> list[str]:
     fixed += [defense + (" °" if outside else ""), adversary, str(len(records))]
     moving = [
         summary([_at(record, where).get(name) for record in records], BOUNDS.get(name, (0.0, 1.0)))
-        for _, where, name in COLUMNS[game]
+        for _, where, name in shown
     ]
     return [
         *fixed,
@@ -234,7 +262,7 @@ def _mean(
 
 
 def _table(game: str, records: Sequence[Record]) -> list[str]:
-    names = headings(game)
+    names = headings(game, records)
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     return lines + [
         f"| {' | '.join(_escaped(text) for text in row)} |" for row in cells(game, records)

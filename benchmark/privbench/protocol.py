@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from privbench.data import Card
 
 Visible = Literal["members", "public", "downstream"]
+Inclusion = Literal["size", "coin", "pairs"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class Protocol:
         test: rows for utility; ``"nonmembers"`` measures utility on the nonmembers.
         encoder: parts the encoder phases see, in order.
         classifier: the part that the classifier phase sees.
+        inclusion: how candidates become members: a fixed ``size``; each by a fair ``coin`` of its
+            own, so that members are as many on average only; or one of each of random ``pairs``.
+            The last two are what an audit of an epsilon needs.
+        shadow: members of each world of the adversary's own pool; None for as many as the
+            victim's.
     """
 
     name: str = "custom"
@@ -68,6 +74,8 @@ class Protocol:
     test: PartLike | Literal["nonmembers"] = "nonmembers"
     encoder: tuple[Visible, ...] = ("members",)
     classifier: Visible = "members"
+    inclusion: Inclusion = "size"
+    shadow: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
         """Turn bare sizes into parts and check that the phases make sense."""
@@ -90,7 +98,7 @@ class Protocol:
 
     def _raw_parts(self) -> Iterator[tuple[str, PartLike]]:
         for item in fields(self):
-            if item.name in ("name", "encoder", "classifier"):
+            if item.name in ("name", "encoder", "classifier", "inclusion", "shadow"):
                 continue
             value = getattr(self, item.name)
             if not isinstance(value, str):
@@ -125,22 +133,35 @@ class Protocol:
         sizes = {name: part.count(card) for name, part in parts.items()}
         wrong += [f"{name} has size {size}" for name, size in sizes.items() if size < 0]
         wrong += [f"{name} is empty" for name in ("members", "nonmembers") if not sizes[name]]
+        if self.inclusion != "size" and (
+            sizes["members"] != sizes["nonmembers"]
+            or parts["members"].source != parts["nonmembers"].source
+        ):
+            wrong.append(
+                f"inclusion by {self.inclusion} needs as many members as nonmembers, of one source"
+            )
         for source, held in card.sources.items():
-            mine = {n: sizes[n] for n, part in parts.items() if part.source == source}
-            if sum(mine.values()) > held:
-                wrong.append(f"{_listed(mine)} exceed the {held} rows of source '{source}'")
+            drawn = {n: sizes[n] for n, part in parts.items() if part.source == source}
+            if sum(drawn.values()) > held:
+                wrong.append(f"{_listed(drawn)} exceed the {held} rows of source '{source}'")
         wanted = {n: size for n, size in sizes.items() if size}
         if not wrong and sum(sizes.values()) > card.rows:
             wrong.append(f"{_listed(wanted)} exceed the {card.rows} rows there are")
-        if sizes["pool"] < 2 * sizes["members"]:
+        mine = sizes["members"] if self.shadow is None else self.shadow
+        if sizes["pool"] < 2 * mine:
             wrong.append(
-                f"pool {sizes['pool']} is under twice the members {sizes['members']}, "
+                f"pool {sizes['pool']} is under twice the members {mine}, "
                 "which a shadow and its nonmembers need"
             )
-        elif sizes["pool"] < 2 * sizes["members"] + sizes["reference"]:
+        elif sizes["pool"] < 2 * mine + sizes["reference"]:
             wrong.append(
-                f"pool {sizes['pool']} cannot give a shadow {sizes['members']} members, as many "
+                f"pool {sizes['pool']} cannot give a shadow {mine} members, as many "
                 f"nonmembers and a reference of {sizes['reference']}"
+            )
+        elif sizes["pool"] < sizes["members"] + sizes["reference"]:
+            wrong.append(
+                f"pool {sizes['pool']} cannot give the null victim {sizes['members']} members and "
+                f"a reference of {sizes['reference']}"
             )
         if wrong:
             raise BadInputError(
@@ -197,7 +218,16 @@ PROTOCOLS: Mapping[str, Protocol] = {
         encoder=("public",),
         classifier="members",
     ),  # fmt: skip
-}
+    # For audited epsilons: each candidate is a member by a fair coin, or one of a pair is.
+    "audit": Protocol(
+        name="audit", members=0.15, nonmembers=0.15, reference=0.05, pool=0.4, test=0.2,
+        inclusion="coin",
+    ),
+    "audit-pairs": Protocol(
+        name="audit-pairs", members=0.15, nonmembers=0.15, reference=0.05, pool=0.4, test=0.2,
+        inclusion="pairs",
+    ),
+}  # fmt: skip
 
 
 def protocol_named(name: str, own: Mapping[str, Protocol]) -> Protocol:

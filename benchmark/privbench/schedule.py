@@ -109,6 +109,8 @@ def _reasons(cell: Cell) -> Iterator[str]:
         cell.card, cell.protocol, cell.target, cell.defenses, cell.adversary, cell.attack,
         cell.sensitive, cell.access,
     )  # fmt: skip
+    if len(rivals := [d.name for d in cell.defenses if d.replaces_loss]) > 1:
+        yield f"{' and '.join(rivals)} each replace the classifier's loss: stack one of them"
     shadow_target = cell.adversary.target
     for method in (cell.dataset, cell.target, *cell.defenses, cell.attack):
         if reason := method.unfit(card):
@@ -132,7 +134,8 @@ def _unfit_pool(cell: Cell) -> Iterator[str]:
     if alike[0] != alike[1] and not pool.kind == cell.card.kind == "image":
         yield f"{pool.name} {pool.shape} cannot take the shape of {cell.card.name}"
     sizes = cell.protocol.sizes(cell.card)
-    wanted = 2 * sizes["members"] + 2 * sizes["reference"] + sizes["public"] + sizes["downstream"]
+    shadow = cell.protocol.shadow or sizes["members"]
+    wanted = 2 * shadow + 2 * sizes["reference"] + sizes["public"] + sizes["downstream"]
     if pool.rows < wanted:
         yield f"shadows on {pool.name} need {wanted} rows, and it has {pool.rows}"
     if attack.game != "membership":

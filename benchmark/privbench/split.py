@@ -10,7 +10,7 @@ import torch
 
 from privbench.data import Card, Examples, join
 from privbench.digests import digest
-from privbench.keyed import fold, salt
+from privbench.keyed import fold, salt, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,6 +107,22 @@ class Split:
         """Identity of the split: everything in ``hashes``."""
         return digest(self.hashes())
 
+    @property
+    def size(self) -> int:
+        """Members of every world but the victim's, where coins may have drawn a few more or less.
+
+        Equal to the victim's where its size is fixed: what a coin drew is part of the truth.
+        """
+        if self.protocol.inclusion == "coin":
+            return len(self.candidates) // 2
+        return int(self.member.sum())
+
+    @property
+    def pairs(self) -> Tensor:
+        """(n / 2, 2) positions of candidates; with inclusion by pairs one of each is a member."""
+        order = _permutation(self.candidates, salt(self.seed, "pairs"))
+        return order[: len(order) // 2 * 2].view(-1, 2)
+
     def victim(self) -> World:
         """The world of the victim."""
         return self._world(self.candidates.select(self.member), self.reference, "victim", 0)
@@ -114,12 +130,13 @@ class Split:
     def own(self, index: int) -> tuple[World, Examples]:
         """A world of the adversary's own pool, and as many nonmembers for it.
 
-        Worlds 2i and 2i+1 are the two halves of one draw of twice the members, each the other's
+        Worlds 2i and 2i+1 are the two halves of one draw of twice the members (or of what the
+        protocol says of shadows), each the other's
         nonmembers; so members and nonmembers balance over pairs, and more shadows never change
         the earlier ones.
         """
         order = self._draw("own", index // 2)
-        n = int(self.member.sum())
+        n = self.protocol.shadow or self.size
         halves = self.pool.select(order[:n]), self.pool.select(order[n : 2 * n])
         members, others = halves if index % 2 == 0 else halves[::-1]
         spare = order[2 * n : 2 * n + len(self.reference)]
@@ -135,7 +152,7 @@ class Split:
         ones. The victim's own draw is none of these, so the counts say nothing of it; among
         themselves they do (who is out of all others of a deal must be in the one left out).
         """
-        n = int(self.member.sum())
+        n = self.size
         deal, place = divmod(index, len(self.candidates) // n)
         order = _permutation(self.candidates, salt(self.seed, "candidates", deal))
         inside = torch.zeros_like(self.member)
@@ -148,7 +165,7 @@ class Split:
     def null(self) -> World:
         """A spare world of the pool for the null victim: it holds no candidate."""
         order = self._draw("null", 0)
-        n = int(self.member.sum())
+        n = self.size
         spare = self.pool.select(order[n : n + len(self.reference)])
         return self._world(self.pool.select(order[:n]), spare, "null", 0)
 
@@ -213,7 +230,7 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int) -> Split:
     # Canonical order: a keyed content hash, so that neither order nor ties carry the truth.
     canonical = _permutation(candidates, salt(seed, "candidates"))
     member = torch.arange(len(candidates), device=examples.device) < len(members)
-    return Split(
+    drawn = Split(
         card=card,
         protocol=protocol,
         seed=seed,
@@ -221,6 +238,18 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int) -> Split:
         member=member[canonical],
         **parts,
     )
+    return drawn if protocol.inclusion == "size" else replace(drawn, member=_coins(drawn))
+
+
+def _coins(split: Split) -> Tensor:
+    """Members by a fair coin each, or by one for each pair: (n,) bool."""
+    rows = split.candidates
+    heads = uniform(fold(rows.keys ^ fold(rows.index, 1), salt(split.seed, "coin")), 1)[:, 0] < 0.5  # noqa: PLR2004
+    if split.protocol.inclusion == "coin":
+        return heads
+    first, second = split.pairs.T
+    heads[second] = ~heads[first]
+    return heads
 
 
 def _permutation(rows: Examples, seed: int) -> Tensor:

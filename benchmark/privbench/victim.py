@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privbench import augmentation, context, data, keyed, model, nets, split, training
+from privbench import refit as refitting
 from privbench.access import Access
 from privbench.context import DefenseContext, TargetContext, seeded
 from privbench.contracts import Release
 from privbench.data import Examples, as_float
 from privbench.digests import digest, source_digest
 from privbench.keyed import fold, row_keys, salt, uniform
+from privbench.refit import refit
 from privbench.store import Key
 from privbench.training import Phase, Stream, Training, TrainingError
 
@@ -208,6 +210,7 @@ class _Making:
         seeds: part -> seed of its initial weights.
         own: initial weights, of this world, of the parts that only later phases train; the phases
             shared by all worlds run before these are loaded.
+        initial: weights, before any training, of the parts that only phases on embeddings train.
         releases: with the defense that each is of.
         touched: parts that have been trained.
         facts: what each stage recorded.
@@ -220,6 +223,7 @@ class _Making:
     previous: str
     seeds: dict[str, int]
     own: dict[str, Tensor]
+    initial: dict[str, Tensor]
     releases: list[tuple[Release, Defense, DefenseContext]] = field(default_factory=list)
     touched: set[str] = field(default_factory=set)
     facts: list[dict[str, Any]] = field(default_factory=list)
@@ -322,7 +326,7 @@ class Workshop:
             job = replace(job, world=seeded(on_data, ctx.salt("data")))
         for defense, ctx in acting:
             ctx.world = job.world
-            ctx._scope = digest([_base(job), self._seen(job, defense)])  # noqa: SLF001
+            ctx._scope = digest([_base(job), self._substrate(), self._seen(job, defense)])  # noqa: SLF001
         seed = job.world.salt("init")
         built, target_ctx = self._build(job, contexts, seed)
         phases = [
@@ -339,7 +343,9 @@ class Workshop:
         built.to(self.device)
         seeds, own = self._share(job, built, phases)
         base = digest([_base(job), self._substrate()])
-        making = _Making(job, built, phases, contexts, base, seeds, own)
+        making = _Making(job, built, phases, contexts, base, seeds, own, {})
+        (first, _), (rest, _) = making.halves()
+        making.initial = {**_state(built, _touched(rest) - _touched(first)), **own}
         for defense, ctx in acting:
             make = partial(defense.release, job.card, built, ctx)
             release = seeded(make, ctx.salt("release", "init"))
@@ -502,6 +508,7 @@ class Workshop:
                 continue
             key = self._change_key("trained", making, defense, ctx)
             ctx._scope = digest([making.previous, self._seen(making.job, defense)])  # noqa: SLF001
+            ctx._refit = partial(self._refit, making)  # noqa: SLF001
             change = partial(
                 defense.on_trained, making.model, making.phases, making.world, ctx
             )  # fmt: skip
@@ -512,6 +519,14 @@ class Workshop:
             making.model.eval().requires_grad_(False)
             making.previous = key.digest
             making.facts.append({"phase": f"{defense.name}: weights", **artifact.facts})
+
+    def _refit(self, making: _Making, phase: Phase, left_out: Tensor) -> dict[str, Tensor]:
+        if phase.reads != "embeddings":
+            raise TrainingError(f"phase '{phase.name}' cannot be refitted: it trains the encoder")
+        seed = self._phase_seed(making, phase, public=False)
+        phase, rows = self._embedded(making, phase, self._rows(making.world, phase))
+        out = left_out.to(self.device)
+        return refit(making.model, phase, rows, initial=making.initial, seed=seed, left_out=out)
 
     def _fit(self, making: _Making, entry: _Entry) -> None:
         """Let a release learn, from the defender's world."""
@@ -582,7 +597,7 @@ class Workshop:
         return {
             "card": job.card, "protocol": job.protocol, "device": self.device,
             "store": self.store, "seed": job.world.salt("method", name),
-            "sensitive": (), "scope": digest([_base(job), job.world.digest()]),
+            "sensitive": (), "scope": digest([_base(job), self._substrate(), job.world.digest()]),
         }  # fmt: skip
 
     def _defense_context(self, job: Job, defense: Defense) -> DefenseContext:
@@ -594,10 +609,10 @@ class Workshop:
                 models.append(making.model.eval())
             return models
 
-        common = self._common(job, defense.name)
+        common = self._common(job, defense.family or defense.name)
         if defense.uses_attributes:  # others do not hear of them: so `none` is shared by all
             common["sensitive"] = job.sensitive
-        common["scope"] = digest([_base(job), self._seen(job, defense)])
+        common["scope"] = digest([_base(job), self._substrate(), self._seen(job, defense)])
         return DefenseContext(world=job.world, fit=fit, **common)
 
     def _facts(self, making: _Making) -> dict[str, Any]:
@@ -681,7 +696,7 @@ def core_digest() -> str:
     """Digest of the modules of the core that make and serve models."""
     return source_digest(
         augmentation, context, data, keyed, model, nets.backbones, nets.layers, nets.resnet, split,
-        training, Victim,
+        training, refitting, Victim,
     )  # fmt: skip
 
 

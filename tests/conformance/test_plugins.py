@@ -12,10 +12,13 @@ from privbench import plugins
 from privbench.plugins import KINDS
 from privbench.testing import Check, TinyImages, TinyTarget, checks
 
-_REAL = {"cifar10", "location-30", "mnist", "utkface"}
+_REAL = {"adult", "cifar10", "location-30", "mnist", "utkface"}
 _FAST: dict[
     str, dict[str, Any]
 ] = {  # hyperparameters that make a method's checks quick without changing what it does
+    "ars": {"epochs": 1, "updates": 60, "hidden": 32},
+    "ars-attributes": {"epochs": 1, "updates": 60, "hidden": 32},
+    "attriguard": {"epochs": 1, "updates": 200},
     "attribute-decensoring": {"epochs": 5, "steps": 100},
     "encoder-feature": {"epochs": 30, "steps": 600},
     "encodermi-s": {"steps": 600, "hidden": 32},
@@ -23,9 +26,12 @@ _FAST: dict[
     "label-only-augment": {"steps": 150, "epochs": 1},
     "label-only-boundary": {"iterations": 2},
     "memguard": {"epochs": 1, "updates": 300, "iterations": 60},
+    "dp-sgd": {"accountant": "rdp"},
+    "olympus": {"epochs": 2, "adversary_steps": 1},
     "posterior-label-mia": {"epochs": 5, "steps": 400},
     "reconstruction": {"epochs": 5, "steps": 200, "hidden": 64},
     "reconstruction-rmle": {"iterations": 150, "lr": 0.03},
+    "selena": {"models": 5, "held_out": 2},
 }
 #: AUC on the kit's memoriser of attacks whose signal it does not carry well; their own victims, on
 #: which they too exceed 0.9, stand beside their oracle tests.

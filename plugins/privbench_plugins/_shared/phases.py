@@ -56,10 +56,30 @@ def views(recipe: Recipe, card: Card, n: int) -> Callable[[Batch, Callable[[int]
     return prepare
 
 
+def sees_members(phase: Phase) -> bool:
+    """Whether members are its rows (rows by mask are members too)."""
+    return not isinstance(phase.rows, str) or phase.rows == "members"
+
+
+def reads_members(phase: Phase) -> bool:
+    """Whether its loss reads labels of members."""
+    return phase.reads_labels and sees_members(phase)
+
+
 def cross_entropy(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
     """Mean cross-entropy of the logits, in nats; y may be (n,) classes or (n, k) soft labels."""
     del clock
     return F.cross_entropy(out.logits.float(), batch.y)
+
+
+def known_cross_entropy(logits: Tensor, values: Tensor) -> Tensor:
+    """Mean cross-entropy over rows whose value is known (not -1), in nats; 0 if none is.
+
+    >>> float(known_cross_entropy(torch.zeros(2, 2), torch.tensor([-1, -1])))
+    0.0
+    """
+    total = F.cross_entropy(logits.float(), values, ignore_index=-1, reduction="sum")
+    return total / (values >= 0).sum().clamp_min(1)
 
 
 def linear_classifier(

@@ -57,8 +57,14 @@ class Location30(Dataset):
     protocols: ClassVar[Mapping[str, Protocol]] = {
         "default": Protocol(
             name="default", members=1_000, nonmembers=1_000, reference=500, pool=2_510
-        )
-    }
+        ),
+        # MemGuard's own sizes: 1,000 members, 1,000 nonmembers to be asked about, 1,000 of the
+        # defender's, a shadow of 500 in and 500 out. Rows are drawn; the authors' are in order.
+        "memguard": Protocol(
+            name="memguard", members=1_000, nonmembers=1_000, reference=1_000, pool=2_010,
+            shadow=500,
+        ),
+    }  # fmt: skip
 
     def card(self, root: Path | None) -> Card:
         """Describe it."""

@@ -32,6 +32,7 @@ from torch.nn import functional as F
 
 from privbench import Defense, Paper, Release, hookimpl, mlp
 from privbench_plugins._shared.classifiers import fit
+from privbench_plugins._shared.undefended import posteriors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,7 +118,7 @@ class Guard(Release):
 
     def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
         """Train g on sorted posteriors of members (1) against reference rows (0)."""
-        sides = [answers(model, rows.x, rows.scale) for rows in (world.reference, world.members)]
+        sides = [posteriors(model, rows) for rows in (world.reference, world.members)]
         small, large = sorted(sides, key=len)
         repeated = small.repeat(-(-len(large) // len(small)), 1)[: len(large)]
         sides = [repeated if side is small else side for side in sides]
@@ -133,6 +134,8 @@ class Guard(Release):
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
         """Add the noise of phase I to the rows that the coin u (n, 1) of phase II picks."""
         del x
+        if not self.settings.distortion:
+            return value
         with torch.enable_grad():
             noise = phase_one(value, self.log_odds, self.settings.iterations)
         before, after = self.log_odds(value), self.log_odds(value + noise)
@@ -159,19 +162,6 @@ class MembershipClassifier(nn.Module):
         """Cross-entropy of these two is that of a sigmoid of h."""
         h: Tensor = self.layers(p)
         return torch.cat([torch.zeros_like(h), h], dim=1)
-
-
-def answers(model: Model, x: Tensor, scale: float) -> Tensor:
-    """Posteriors (n, classes) of the undefended model."""
-    from privbench import as_float
-
-    device = next(model.parameters()).device
-    with torch.no_grad():
-        parts = [
-            model.logits(model.encode(as_float(part.to(device), scale))).double().softmax(1)
-            for part in torch.split(x, 256)
-        ]
-    return torch.cat(parts)
 
 
 def phase_one(p: Tensor, log_odds: Callable[[Tensor], Tensor], iterations: int) -> Tensor:
@@ -207,27 +197,27 @@ def _descend(
     found, made = torch.zeros(len(z), dtype=torch.bool, device=z.device), torch.zeros_like(z)
     rows = torch.arange(len(z), device=z.device)
     e = torch.zeros_like(z)
-    for _ in range(iterations):
+    for done in range(iterations + 1):
         e = e.detach().requires_grad_()
-        noisy = (z[rows] + e).softmax(1)
-        own = label[rows, None]
-        moved = z[rows] + e
+        own, moved = label[rows, None], z[rows] + e
+        noisy = moved.softmax(1)
+        now = log_odds(noisy)
+        # One pass tells where the step before has led, and where the next one goes.
+        there = (noisy.argmax(1) == label[rows]) & (now.sign() != h[rows].sign())
+        there = there & (done > 0)
+        found[rows[there]], made[rows[there]] = True, e.detach()[there]
+        if done == iterations or bool(there.all()):
+            break
         others = moved.scatter(1, own, -torch.inf).amax(1)
         loss = (
-            log_odds(noisy).abs()
+            now.abs()
             + LABEL * F.relu(others - moved.gather(1, own).squeeze(1))
             + c3 * (noisy - p[rows]).abs().sum(1)
         )
         (gradient,) = torch.autograd.grad(loss.sum(), e)
         length = gradient.norm(dim=1, keepdim=True).clamp_min(1e-300)
-        with torch.no_grad():
-            e = e - LENGTH * gradient / length
-            noisy = (z[rows] + e).softmax(1)
-            there = (noisy.argmax(1) == label[rows]) & (log_odds(noisy).sign() != h[rows].sign())
-            found[rows[there]], made[rows[there]] = True, e[there]
-            rows, e = rows[~there], e[~there]
-        if not len(rows):
-            break
+        e = (e.detach() - LENGTH * gradient / length)[~there]
+        rows = rows[~there]
     return found, made
 
 

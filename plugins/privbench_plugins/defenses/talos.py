@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt
-from torch.nn import functional as F
 
 from privbench import (
     Batch,
@@ -40,6 +39,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
+from privbench_plugins._shared.phases import known_cross_entropy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +108,7 @@ class Talos(Defense):
             """Equation 7: cross-entropy of C on all views, summed over attributes."""
             views = len(h) // len(batch.y)
             losses = [
-                _known_cross_entropy(model[part](h), batch.attributes[name].repeat(views))
+                known_cross_entropy(model[part](h), batch.attributes[name].repeat(views))
                 for part, name in names.items()
             ]
             return sum(losses[1:], losses[0])
@@ -147,17 +147,6 @@ class Talos(Defense):
             return base.loss(out, batch, clock) - self.adversarial_factor * guess(out.h, batch)
 
         return loss
-
-
-def _known_cross_entropy(logits: Tensor, values: Tensor) -> Tensor:
-    """Mean cross-entropy over rows whose value is known (not -1), in nats; 0 if none is.
-
-    >>> import torch
-    >>> float(_known_cross_entropy(torch.zeros(2, 2), torch.tensor([-1, -1])))
-    0.0
-    """
-    total = F.cross_entropy(logits.float(), values, ignore_index=-1, reduction="sum")
-    return total / (values >= 0).sum().clamp_min(1)
 
 
 if TYPE_CHECKING:

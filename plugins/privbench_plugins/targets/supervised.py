@@ -44,7 +44,7 @@ from privbench_plugins._shared.phases import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from privbench import Card, CellCard, TargetContext, World
+    from privbench import Card, CellCard, Protocol, TargetContext, World
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,10 @@ class Supervised(Target):
             return f"supervised needs a task, and {cell.card.name} has no classes"
         return unfit_backbone(self.backbone, cell.card)
 
+    def classifier_apart(self, protocol: Protocol) -> bool:
+        """Where it sees other rows than the encoder saw last."""
+        return protocol.classifier != protocol.encoder[-1]
+
     def build(self, card: Card, ctx: TargetContext) -> Model:
         """Encoder and linear classifier."""
         del ctx
@@ -117,7 +121,7 @@ class Supervised(Target):
             )
             for name, rows in (seen if self.pretrain else seen[-1:])
         ]
-        if ctx.protocol.classifier != seen[-1][1]:
+        if self.classifier_apart(ctx.protocol):
             made.append(
                 linear_classifier(
                     ctx.protocol.classifier, epochs=self.classifier_epochs, lr=1e-2,

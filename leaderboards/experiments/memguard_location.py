@@ -1,0 +1,172 @@
+# ruff: noqa: INP001 - a script
+"""MemGuard's table on Location-30, with accuracy as the expectation over the release's coin.
+
+    uv run python leaderboards/experiments/memguard_location.py --data-root ROOT --seeds 3
+
+A grid draws one coin per row; the authors (CCS 2019, table of the repository) report what an attack
+gets right on average over coins: p on noisy posteriors, 1 - p on true ones. Phase I does not depend
+on the budget, so it runs once for all of them. Sizes are the authors' (protocol ``memguard``), 200
+epochs. Attacks are networks trained on a shadow's answers:
+
+- ``posteriors``: all posteriors, sorted (hidden layers of 256, 128, 64, as the defender's);
+- ``nn-mia``: the two largest, and whether the label is right (Talos).
+
+A naive attacker trains on true posteriors of its shadow, as published; an adaptive one on posteriors
+released by its own MemGuard under the same budget.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import torch
+
+from privbench import plugins
+from privbench.context import seeded
+from privbench.keyed import fold, uniform
+from privbench.metrics import mean_over_seeds
+from privbench.nets import mlp
+from privbench.split import cut
+from privbench.store import Store, default_root
+from privbench.victim import Job, Workshop
+from privbench_plugins._shared.classifiers import fit, logits
+from privbench_plugins.attacks.nn_mia import talos_features
+from privbench_plugins.defenses.memguard import Guard, phase_one, probability
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from privbench.data import Examples
+    from privbench.split import World
+
+BUDGETS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
+PUBLISHED = (0.73, 0.69, 0.62, 0.55, 0.52, 0.50)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a guarded model may say of rows: true posteriors, noisy ones, and how often which."""
+
+    true: Tensor
+    noisy: Tensor
+    before: Tensor
+    after: Tensor
+    rows: Examples
+
+    def chance(self, budget: float) -> Tensor:
+        """Of the noisy ones (n,)."""
+        d = (self.noisy - self.true).abs().sum(1)
+        return probability(d, self.before, self.after, budget)
+
+    def drawn(self, budget: float, seed: int) -> Tensor:
+        """Posteriors under one coin for each row."""
+        coin = uniform(fold(self.rows.keys, seed), 1)
+        return torch.where(coin < self.chance(budget)[:, None], self.noisy, self.true)
+
+
+def answers(
+    workshop: Workshop, job: Callable[[World, bool], Job], world: World, rows: Examples
+) -> Answers:
+    """Phase I on rows, by the model and the defender of that world."""
+    plain, guarded = workshop.victim(job(world, False)), workshop.victim(job(world, True))
+    (guard,) = guarded.releases
+    assert isinstance(guard, Guard)  # noqa: S101 - it is MemGuard's
+    true = plain.log_posteriors(rows.x).exp()
+    parts = [phase_one(p, guard.log_odds, guard.settings.iterations) for p in true.split(256)]
+    noisy = true + torch.cat(parts)
+    with torch.no_grad():
+        return Answers(true, noisy, guard.log_odds(true), guard.log_odds(noisy), rows)
+
+
+FEATURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "posteriors": lambda p, _: p.sort(1, descending=True).values.float(),
+    "nn-mia": talos_features,
+}
+
+
+def accuracy(
+    read: Callable[[Tensor, Tensor], Tensor],
+    shadow: list[Answers],
+    budget: float | None,
+    *,
+    asked: list[Answers],
+    budget_asked: float,
+    seed: int,
+) -> float:
+    """Expected balanced accuracy of a network trained on shadow answers (in, out)."""
+    said = [a.true if budget is None else a.drawn(budget, seed) for a in shadow]
+    x = torch.cat([read(p, a.rows.y) for p, a in zip(said, shadow, strict=True)])
+    y = torch.cat([torch.full((len(p),), 1 - i) for i, p in enumerate(said)])
+    network = seeded(lambda: mlp([x.shape[1], 256, 128, 64, 2]), seed)
+    fit(
+        network,
+        x,
+        y,
+        lr=1e-3,
+        batch=64,
+        epochs=100,
+        steps=2000,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    rates = []
+    for side, a in enumerate(asked):
+        right = [
+            logits(network, read(p, a.rows.y)).argmax(1) == 1 - side for p in (a.true, a.noisy)
+        ]
+        p = a.chance(budget_asked)
+        rates.append(float(((1 - p) * right[0] + p * right[1]).mean()))
+    return sum(rates) / 2
+
+
+@click.command()
+@click.option("--data-root", type=click.Path(path_type=Path, exists=True), required=True)
+@click.option("--seeds", default=3)
+def main(data_root: Path, seeds: int) -> None:
+    """Print the table."""
+    registry = plugins.load()
+    data = registry.get("dataset", "location-30")
+    card, protocol = data.card(data_root), data.protocols["memguard"]
+    target = registry.get("target", "supervised").replace(epochs=200)
+    guard = registry.get("defense", "memguard")
+    workshop = Workshop(Store(default_root()), torch.device("cpu"))
+
+    def job(world: World, guarded: bool) -> Job:
+        return Job(card, protocol, world, target, (guard,) if guarded else ())
+
+    found: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    for seed in range(seeds):
+        split = cut(data.load(data_root), card, protocol, seed)
+        world, outside = split.own(0)
+        shadow = [answers(workshop, job, world, rows) for rows in (world.members, outside)]
+        victim = split.victim()
+        nonmembers = split.candidates.select(~split.member)
+        asked = [answers(workshop, job, victim, rows) for rows in (victim.members, nonmembers)]
+        for budget in BUDGETS:
+            for name, read in FEATURES.items():
+                for who, mine in (("naive", None), ("adaptive", budget)):
+                    got = accuracy(read, shadow, mine, asked=asked, budget_asked=budget, seed=seed)
+                    found[name, who, budget].append(got)
+            spent = [
+                float((a.chance(budget) * (a.noisy - a.true).abs().sum(1)).mean()) for a in asked
+            ]
+            found["distortion", "spent", budget].append(sum(spent) / 2)
+        click.echo(f"seed {seed} done", err=True)
+    kinds = sorted({key[:2] for key in found})
+    click.echo("| budget | published | " + " | ".join(" ".join(kind) for kind in kinds) + " |")
+    click.echo("|---|---|" + "---|" * len(kinds))
+    for budget, published in zip(BUDGETS, PUBLISHED, strict=True):
+        cells = []
+        for kind in kinds:
+            mean = mean_over_seeds(found[*kind, budget])
+            cells.append(f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]")
+        click.echo(f"| {budget:g} | {published:.2f} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()

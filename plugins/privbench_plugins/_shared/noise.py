@@ -1,0 +1,75 @@
+"""Additive noise and its scale: logistic, Laplace, normal, for a given epsilon.
+
+Each distribution is a function of uniform numbers (its quantile function), so that equal draws
+give comparable noise. Epsilon is that of releasing one vector once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+#: Distance of uniform numbers from 0 and 1, where quantiles are infinite.
+_EDGE = 2.0**-53
+
+
+def logistic(u: Tensor, scale: float) -> Tensor:
+    """Logistic(0, scale) float64 from uniform u; variance pi² scale² / 3."""
+    u = _open(u)
+    return scale * (u.log() - (-u).log1p())
+
+
+def laplace(u: Tensor, scale: float) -> Tensor:
+    """Laplace(0, scale) float64 from uniform u; variance 2 scale²."""
+    u = _open(u)
+    return scale * torch.where(u < 0.5, (2 * u).log(), -(2 * (1 - u)).log())  # noqa: PLR2004
+
+
+def normal(u: Tensor, scale: float) -> Tensor:
+    """N(0, scale²) float64 from uniform u."""
+    quantile: Tensor = torch.special.ndtri(_open(u))
+    return scale * quantile
+
+
+def _open(u: Tensor) -> Tensor:
+    return u.double().clamp(_EDGE, 1 - _EDGE)
+
+
+def classical_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
+    """Standard deviation of the textbook Gaussian mechanism; its proof ends at epsilon 1.
+
+    >>> round(classical_sigma(1.0, 1.0, 1e-5), 7)
+    4.8448053
+    """
+    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def gaussian_delta(sensitivity: float, epsilon: float, sigma: float) -> float:
+    """Exact delta of N(0, sigma²) noise at that L2 sensitivity (Balle & Wang, ICML 2018, thm. 8).
+
+    >>> round(gaussian_delta(1.0, 4.377178, 1.0) / 1e-5, 4)
+    1.0
+    """
+    from scipy.special import log_ndtr
+
+    a, b = sensitivity / (2 * sigma), epsilon * sigma / sensitivity
+    return float(math.exp(log_ndtr(a - b)) - math.exp(epsilon + log_ndtr(-a - b)))
+
+
+def analytic_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
+    """Smallest standard deviation that is (epsilon, delta)-private, for any epsilon.
+
+    >>> round(analytic_sigma(1.0, 1.0, 1e-5), 6), round(analytic_sigma(2.0, 8.0, 1e-5), 6)
+    (3.730632, 1.200458)
+    """
+    from scipy.optimize import brentq
+
+    if sensitivity == 0:
+        return 0.0
+
+    def excess(log_sigma: float) -> float:
+        return gaussian_delta(1.0, epsilon, math.exp(log_sigma)) - delta
+
+    return sensitivity * math.exp(brentq(excess, -15.0, 25.0, xtol=1e-13))

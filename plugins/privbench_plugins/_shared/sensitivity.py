@@ -1,0 +1,67 @@
+"""The sensitivity sampler: how far a trained classifier moves when one row is exchanged.
+
+Yang, Gohari, Topcu (ALM, 2022), algorithm 2, after Rubinstein and Alda (ICML 2017): m times, train
+on the private rows without row i and without row j, i and j random, and take the distance of the
+two. All trainings run at once (``DefenseContext.refit``) from the same initial
+weights on the same batches, and of each row only one, however many pairs it is in.
+
+What it gives is a *sampled local sensitivity* of one private set: a lower bound of the largest
+distance over its own pairs, which says nothing of other sets. Rubinstein and Alda's confidence
+(their gamma) needs fresh rows in every draw and does not apply.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+
+def sample(
+    refit: Callable[[Tensor], Mapping[str, Tensor]], n: int, m: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Distances between classifiers trained without one row and without another.
+
+    Args:
+        refit: (r,) positions left out -> name -> (r, ...) trained tensors.
+        n: private rows.
+        m: pairs to draw.
+        generator: on the device of the tensors.
+
+    Returns:
+        ``pairs`` (m, 2) int64, never a row with itself; and (m,) float64 distances: ``l1`` and
+        ``l2`` of all weights and biases as one vector, ``matrix-1`` (largest column sum) and
+        ``matrix-2`` (spectral norm) of the weight matrices alone, summed over matrices.
+    """
+    pairs = draw(n, m, generator)
+    rows, at = torch.unique(pairs, return_inverse=True)
+    trained = {name: tensor.double() for name, tensor in refit(rows).items()}
+    flat = torch.cat([tensor.flatten(1) for _, tensor in sorted(trained.items())], dim=1)
+    apart = flat[at[:, 0]] - flat[at[:, 1]]
+    matrices = [t[at[:, 0]] - t[at[:, 1]] for t in trained.values() if t.ndim == 3]  # noqa: PLR2004
+    none = torch.zeros(m, dtype=torch.float64, device=flat.device)
+    return {
+        "pairs": pairs,
+        "l1": apart.abs().sum(1),
+        "l2": apart.norm(dim=1),
+        "matrix-1": sum((torch.linalg.matrix_norm(d, 1) for d in matrices), start=none),
+        "matrix-2": sum((torch.linalg.matrix_norm(d, 2) for d in matrices), start=none),
+    }
+
+
+def draw(n: int, m: int, generator: torch.Generator) -> Tensor:
+    """Random pairs (m, 2) of different positions below n, n at least 2.
+
+    >>> pairs = draw(2, 100, torch.Generator().manual_seed(0))
+    >>> sorted(set(map(tuple, pairs.tolist())))
+    [(0, 1), (1, 0)]
+    """
+    device = generator.device
+    first = torch.randint(n, (m,), generator=generator, device=device)
+    step = torch.randint(1, n, (m,), generator=generator, device=device)
+    return torch.stack([first, (first + step) % n], dim=1)

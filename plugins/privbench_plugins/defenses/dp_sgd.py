@@ -1,0 +1,258 @@
+"""DP-SGD: clipped gradients of single examples plus noise, in every phase that sees members.
+
+Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy.
+CCS 2016, algorithm 1; by Opacus (``pip install 'privbench[dp]'``), which keeps the books too.
+
+Each step takes every row with probability batch / n, clips each row's gradient over all parameters
+to L2 norm ``clip``, adds N(0, (noise_multiplier clip)²) to the sum and divides by the expected size
+of the batch. The claim is (epsilon, delta) for adding or removing one member, of all phases that
+see members together; phases on public rows stay as they are.
+
+A contrastive loss is no sum over examples (every row is every other's negative; MoCo's queue and
+moving average carry rows on), so clipping bounds nobody's influence there: refused. With an encoder
+from public rows (protocol ``alm``) the classifier alone is private, and that works. Batch norm
+mixes rows of a batch and is replaced by group norm.
+
+What to expect: ``lira`` falls to chance long before its bound does, at a price in accuracy that is
+steep for few rows. Choosing hyperparameters on private results costs privacy that nobody counts.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import nn
+
+from privbench import BadInputError, BatchSpec, Defense, Paper, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from privbench import CellCard, DefenseContext, Model, Phase, Training, World
+
+#: Defenses that learn nothing from members, and so can stand beside it in a stack.
+BESIDE = ("none", "confidence-masking")
+#: How far below the target epsilon the noise may end up.
+_TOLERANCE = 0.01
+#: Noise below which the search ends: no epsilon is that large.
+_LEAST = 0.01
+
+
+@dataclass(frozen=True)
+class DPSGD(Defense):
+    """Differentially private training of everything that members train.
+
+    Attributes:
+        epsilon: target; the noise follows from it. Not read where ``noise_multiplier`` is given.
+        noise_multiplier: noise in units of ``clip``; None for what ``epsilon`` needs.
+        delta: of the claim; should be well below one over the members.
+        clip: largest L2 norm of one example's gradient.
+        batch: expected rows per step; None for the target's own.
+        accountant: Opacus's: ``prv``, ``rdp`` or ``gdp``.
+    """
+
+    name: ClassVar[str] = "dp-sgd"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    paper: ClassVar[Paper] = Paper(
+        "Deep Learning with Differential Privacy",
+        "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang", "CCS 2016", "algorithm 1",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "The target's own optimizer and learning rate (the paper: SGD); the accountant is Opacus's "
+        "PRV by default (the paper's moments accountant is `rdp`)."
+    )
+
+    epsilon: Annotated[float, Gt(0)] = 8.0
+    noise_multiplier: Annotated[float, Ge(0)] | None = None
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+    clip: Annotated[float, Gt(0)] = 1.0
+    batch: Annotated[int, Ge(1)] | None = None
+    accountant: Literal["prv", "rdp", "gdp"] = "prv"
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """Losses must be sums over examples, and nothing else may learn from members."""
+        if importlib.util.find_spec("opacus") is None:
+            return "dp-sgd needs Opacus, which is not installed: pip install 'privbench[dp]'"
+        if cell.target.contrastive and "members" in cell.protocol.encoder:
+            return (
+                f"dp-sgd clips gradients of single examples, and the contrastive loss of "
+                f"{cell.target.name} is no sum over examples"
+            )
+        for other in cell.defenses:
+            if other.name not in (self.name, *BESIDE):
+                return f"the epsilon of dp-sgd would not cover what {other.name} learns of members"
+        return None
+
+    def on_build(self, model: Model, ctx: DefenseContext) -> Model:
+        """Replace batch norm by group norm."""
+        from opacus.validators import ModuleValidator
+
+        replaced = []
+        for name, part in model.parts.items():
+            fixed = ModuleValidator.fix(part)
+            if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in part.modules()):  # noqa: SLF001
+                replaced.append(name)
+                if hasattr(part, "width"):
+                    fixed.width = part.width
+                model.parts[name] = fixed
+        if replaced:
+            said = f"batch norm of {', '.join(replaced)} replaced by group norm"
+            logging.getLogger("privbench").warning("dp-sgd: %s", said)
+            ctx.note(**{"dp-sgd": said})
+        return model
+
+    def on_phases(
+        self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
+    ) -> Sequence[Phase]:
+        """Make every phase that sees members private."""
+        del model
+        private = [p for p in phases if not isinstance(p.rows, str) or p.rows == "members"]
+        for phase in private:
+            _check(phase)
+        runs = []
+        for phase in private:
+            n = len(world.members) if isinstance(phase.rows, str) else int(phase.rows.sum())
+            size = min(self.batch or phase.batch.size, n)
+            spec = BatchSpec(size, "poisson")
+            runs.append((spec, size / n, phase.epochs * spec.steps(n)))
+        steps = tuple((q, count) for _, q, count in runs)
+        sigma = self.noise_multiplier
+        if sigma is None:
+            sigma = noise_multiplier(self.epsilon, self.delta, steps, self.accountant)
+        spent = spent_epsilon(sigma, self.delta, steps, self.accountant) if sigma else None
+        terms = {
+            "noise_multiplier": sigma, "clip": self.clip, "accountant": self.accountant,
+            "sample_rate": [q for q, _ in steps], "steps": [count for _, count in steps],
+        }  # fmt: skip
+        if spent is None:
+            ctx.note(**terms, claim="without noise there is no epsilon")
+        else:
+            ctx.claim(
+                epsilon=spent, delta=self.delta, adjacency="add/remove", guarantee=True,
+                phase=ctx.protocol.phase, **terms,
+            )  # fmt: skip
+            ctx.note(noise="keyed by the seed: keep real ones secret")
+        made = {
+            id(phase): replace(
+                phase,
+                batch=spec,
+                wrap=partial(self._privately, sigma=sigma, size=spec.size,
+                             seed=ctx.salt("noise", phase.name)),
+            )
+            for phase, (spec, _, _) in zip(private, runs, strict=True)
+        }  # fmt: skip
+        return [made.get(id(phase), phase) for phase in phases]
+
+    @contextmanager
+    def _privately(
+        self, training: Training, *, sigma: float, size: int, seed: int
+    ) -> Iterator[None]:
+        """Exchange the optimizer for Opacus's, with hooks that give gradients of single rows."""
+        from opacus.grad_sample import GradSampleHooks
+
+        ((parts, plain),) = training.optimizers.items()
+        trained = nn.ModuleDict({part: training.model[part] for part in parts})
+        trained.requires_grad_(True).train()
+        hooks = GradSampleHooks(trained)
+        generator = torch.Generator(device=training.rows.device).manual_seed(seed)
+        training.optimizers[parts] = _optimizer()(
+            plain, noise_multiplier=sigma, max_grad_norm=self.clip, expected_batch_size=size,
+            generator=generator,
+        )  # fmt: skip
+        try:
+            with warnings.catch_warnings():
+                # The first layer's input, data, needs no gradient; its weights get theirs.
+                warnings.filterwarnings("ignore", "Full backward hook is firing")
+                yield
+        finally:
+            training.optimizers[parts] = plain
+            hooks.cleanup()
+
+
+def _check(phase: Phase) -> None:
+    """Refuse phases whose clipping would bound nobody's influence.
+
+    Raises:
+        BadInputError: saying why.
+    """
+    what = f"dp-sgd cannot make phase '{phase.name}' private: "
+    if not phase.per_example:
+        raise BadInputError(what + "its loss is no sum over examples")
+    if any(step.streams for step in phase.steps.values()):
+        raise BadInputError(what + "its loss reads further rows, which would be clipped together")
+    if len(phase.steps) > 1 or len({repr(spec) for spec in phase.optimizers.values()}) > 1:
+        raise BadInputError(what + "it has several kinds of steps or optimizers")
+    if phase.wrap or phase.monitor:
+        raise BadInputError(what + "another defense wraps or monitors it")
+
+
+@cache
+def _optimizer() -> Any:
+    """Opacus's optimizer, which also steps on an empty batch: its noise is part of the claim."""
+    from opacus.optimizers import DPOptimizer
+
+    class _Optimizer(DPOptimizer):  # type: ignore[misc, unused-ignore]
+        def step(self, closure: Any = None) -> Any:
+            for p in self.params:
+                if getattr(p, "grad_sample", None) is None:
+                    p.grad_sample = p.new_zeros((0, *p.shape))
+            return super().step(closure)
+
+    return _Optimizer
+
+
+def spent_epsilon(
+    sigma: float, delta: float, runs: Sequence[tuple[float, int]], accountant: str
+) -> float:
+    """Epsilon of these runs together.
+
+    Args:
+        sigma: noise multiplier of all of them.
+        delta: of the claim.
+        runs: (sample rate, steps) each.
+        accountant: Opacus's name for it.
+    """
+    from opacus.accountants import create_accountant
+
+    books = create_accountant(accountant)
+    books.history = [(sigma, q, count) for q, count in runs if count]
+    with warnings.catch_warnings(), np.errstate(divide="ignore"):  # of log(1 - q) at q = 1
+        # A bound at the edge of the accountant's orders is loose, and still a bound.
+        warnings.filterwarnings("ignore", "Optimal order is")
+        return float(books.get_epsilon(delta)) if books.history else 0.0
+
+
+@cache
+def noise_multiplier(
+    epsilon: float, delta: float, runs: tuple[tuple[float, int], ...], accountant: str
+) -> float:
+    """Smallest noise (to 1 %) under which the runs together stay within epsilon."""
+    # RDP's books are fast, and close: slower ones search around what it finds.
+    high = 0.5 if accountant == "rdp" else noise_multiplier(epsilon, delta, runs, "rdp")
+    while spent_epsilon(high, delta, runs, accountant) > epsilon:
+        high *= 2
+    low = high / 1.3
+    while spent_epsilon(low, delta, runs, accountant) <= epsilon and low > _LEAST:
+        high, low = low, low / 1.3
+    while high / low > 1 + _TOLERANCE:
+        middle = (high * low) ** 0.5
+        if spent_epsilon(middle, delta, runs, accountant) > epsilon:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the defense."""
+    return [DPSGD()]

@@ -1,0 +1,107 @@
+"""Early stopping: fewer passes over the members.
+
+Two meanings:
+
+- ``epochs``: the phase that trains the encoder ends after so many passes (EncoderMI, CCS 2021,
+  section 6: a countermeasure for contrastive encoders, shown as a curve over epochs; Song and
+  Mittal, USENIX Security 2021, do the same for classifiers). No operating point is recommended.
+- ``patience``, where ``epochs`` is None: phases that read labels stop once the cross-entropy on
+  reference rows has not improved for so many passes, and the best state comes back.
+
+What to expect: fewer passes leave less to remember and less learned; the gap closes only about as
+far as accuracy falls. Patience does nothing for a contrastive encoder, which reads no labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from annotated_types import Ge
+
+from privbench import Defense, Monitor, Paper, hookimpl
+from privbench_plugins._shared.phases import sees_members
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from privbench import CellCard, DefenseContext, Model, Phase, World
+
+
+@dataclass(frozen=True)
+class EarlyStopping(Defense):
+    """Stop after so many epochs, or when reference rows say so.
+
+    Attributes:
+        epochs: passes of the phase that trains the encoder on members; None to go by patience.
+        patience: passes without a lower loss on reference rows before a phase stops.
+    """
+
+    name: ClassVar[str] = "early-stopping"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    paper: ClassVar[Paper] = Paper(
+        "EncoderMI: Membership Inference against Pre-trained Encoders in Contrastive Learning",
+        "Liu, Jia, Qu, Gong", "CCS 2021", "section 6, early stopping",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "A learning rate that falls along a cosine reaches zero at the last epoch that is left; "
+        "going by patience on reference rows is not in the paper."
+    )
+
+    epochs: Annotated[int, Ge(1)] | None = None
+    patience: Annotated[int, Ge(1)] = 5
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be a phase to stop, and reference rows to go by."""
+        card, protocol = cell.card, cell.protocol
+        if self.epochs is not None:
+            if "members" in protocol.encoder:
+                return None
+            return (
+                f"{self.name} shortens the encoder's training on members, and protocol "
+                f"'{protocol.name}' shows the encoder none"
+            )
+        if card.classes is None:
+            return f"{self.name} goes by the loss of a classifier, and {card.name} has no classes"
+        if not protocol.parts()["reference"].count(card):
+            return (
+                f"{self.name} goes by the loss on reference rows, and protocol "
+                f"'{protocol.name}' has none: set its epochs instead"
+            )
+        if cell.target.contrastive and protocol.classifier != "members":
+            return (
+                f"{self.name} goes by losses that read members' labels, and no phase of "
+                f"{cell.target.name} does under protocol '{protocol.name}': set its epochs"
+            )
+        return None
+
+    def on_phases(
+        self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
+    ) -> Sequence[Phase]:
+        """Shorten phases, or watch them."""
+        del model
+        if self.epochs is not None:
+            return [self._shortened(phase, self.epochs) for phase in phases]
+        if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
+            fact = "touches the classifier only: the encoder's loss reads no labels"
+            ctx.note(**{self.name: fact})
+        return [self._watched(p, world, ctx) if p.reads_labels else p for p in phases]
+
+    def _shortened(self, phase: Phase, epochs: int) -> Phase:
+        if not sees_members(phase) or not phase.trains("encoder") or phase.epochs <= epochs:
+            return phase
+        return replace(phase, epochs=epochs)
+
+    def _watched(self, phase: Phase, world: World, ctx: DefenseContext) -> Phase:
+        if not sees_members(phase):
+            return phase
+        watched = phase.monitor or Monitor({})
+        rows = {**watched.rows, "reference": world.reference.to(ctx.device)}
+        monitor = replace(watched, rows=rows, watch="reference.loss", patience=self.patience)
+        return replace(phase, monitor=monitor)
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the defense."""
+    return [EarlyStopping()]

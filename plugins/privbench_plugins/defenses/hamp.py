@@ -1,0 +1,242 @@
+"""HAMP: train on high-entropy soft labels, and answer with confidences that say nothing.
+
+Chen, Pattabiraman: Overconfidence is a Dangerous Thing: Mitigating Membership Inference Attacks by
+Enforcing Less Confident Prediction. NDSS 2024, section IV.
+
+- ``training``: the label becomes p on its class and the rest spread evenly, p such that the entropy
+  is ``entropy`` times log k; the loss is the Kullback-Leibler divergence to it, minus
+  ``regularization`` times the entropy of the model's posteriors.
+- ``testing``: posteriors keep their order and nothing else. Their values are the sorted posteriors
+  that the model gives to a picture of pure noise, dealt out by rank.
+
+The noise outputs are drawn once, when the release is made; which one a row gets is a function of
+the row, so asking twice gives the same answer twice.
+
+What to expect: attacks that read confidences fall back to what rank and label tell
+(``metric-correctness``, ``label-only-*``), which only the training part reduces. On a contrastive
+target the training part touches the classifier only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Le
+from torch.nn import functional as F
+
+from privbench import Access, Defense, Paper, Release, hookimpl
+from privbench_plugins._shared.phases import reads_members
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from torch import Tensor
+
+    from privbench import (
+        Batch,
+        Card,
+        CellCard,
+        Clock,
+        DefenseContext,
+        Model,
+        Outputs,
+        Phase,
+        World,
+    )
+
+#: Rows per forward pass of noise.
+ROWS = 256
+
+
+@dataclass(frozen=True)
+class HAMP(Defense):
+    """Less confident training, and answers whose confidences are those of noise.
+
+    Attributes:
+        part: ``training``, ``testing`` or both.
+        entropy: gamma, of the soft labels as a share of log k, in [0, 1].
+        regularization: alpha, weight of the model's entropy in the authors' units (deviations).
+        noises: random inputs whose outputs are dealt out.
+    """
+
+    name: ClassVar[str] = "hamp"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    paper: ClassVar[Paper] = Paper(
+        "Overconfidence is a Dangerous Thing: Mitigating Membership Inference Attacks by Enforcing "
+        "Less Confident Prediction", "Chen, Pattabiraman", "NDSS 2024", "section IV",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "p is solved exactly, not on a grid of 0.01; the authors' code divides the divergence by k "
+        "and not the entropy, so the entropy counts k times here, at the same ratio; optimizer, "
+        "epochs and batches are the target's; noise inputs are a fixed set, not one per query."
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "purchase": {"entropy": 0.8, "regularization": 0.01},
+        "texas": {"entropy": 0.6, "regularization": 0.01},
+    }
+
+    part: Literal["both", "training", "testing"] = "both"
+    entropy: Annotated[float, Ge(0), Le(1)] = 0.95
+    regularization: Annotated[float, Ge(0)] = 0.001
+    noises: Annotated[int, Ge(1)] = 1000
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be classes; and for training alone, a phase that reads members' labels."""
+        if cell.card.classes is None or cell.card.classes < 2:  # noqa: PLR2004
+            return f"{self.name} changes class posteriors, and {cell.card.name} has no classes"
+        deaf = cell.target.contrastive and cell.protocol.classifier != "members"
+        if self.part == "training" and deaf:
+            return (
+                f"{self.name} changes losses that read members' labels, and no phase of "
+                f"{cell.target.name} does under protocol '{cell.protocol.name}'"
+            )
+        return None
+
+    def access(self, granted: Access) -> Access:
+        """No gradients or weights where answers are changed."""
+        return granted if self.part == "training" else super().access(granted)
+
+    def on_phases(
+        self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
+    ) -> Sequence[Phase]:
+        """Train on high-entropy labels wherever a loss reads labels of members."""
+        del model, world
+        if self.part == "testing":
+            return phases
+        if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
+            fact = "trains the classifier only: the encoder's loss reads no labels"
+            ctx.note(**{self.name: fact})
+        classes = ctx.card.classes or 0
+        return [self._humble(p, classes) if reads_members(p) else p for p in phases]
+
+    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release | None:
+        """Architecture of the release."""
+        del model, ctx
+        return None if self.part == "training" else Ranked(self.noises, card.classes or 0)
+
+    def _humble(self, phase: Phase, classes: int) -> Phase:
+        p = confidence(classes, self.entropy)
+        steps = {
+            name: replace(step, loss=partial(self._loss, step.loss, classes, p))
+            for name, step in phase.steps.items()
+        }
+        return replace(phase, steps=steps)
+
+    def _loss(  # noqa: PLR0917 - the last three are a loss's own
+        self, base: _Loss, classes: int, p: float, out: Outputs, batch: Batch, clock: Clock
+    ) -> Tensor:
+        """Cross-entropy with the soft labels: the divergence plus a constant, their entropy."""
+        humble = replace(batch, y=soft_labels(batch.y, classes, p))
+        weight = self.regularization * classes
+        return base(out, humble, clock) - weight * mean_entropy(out.logits.float())
+
+
+class Ranked(Release):
+    """Posteriors that keep their ranks and take the values of noise's."""
+
+    of = "posterior"
+    keeps_labels = True
+    uniforms = 1
+
+    values: Tensor
+
+    def __init__(self, noises: int, classes: int) -> None:
+        """So many vectors of values for so many classes."""
+        super().__init__()
+        self.register_buffer("values", torch.zeros(noises, classes, dtype=torch.float64))
+
+    def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
+        """Ask the model about noise, and keep each answer's values from the largest down."""
+        del world
+        generator = ctx.generator("noise")
+        shape = (len(self.values), *ctx.card.shape)
+        x = torch.rand(shape, generator=generator, device=ctx.device)
+        if ctx.card.kind == "binary":
+            x = x.round()
+        with torch.no_grad():
+            logits = [model.logits(model.encode(rows)).double() for rows in torch.split(x, ROWS)]
+        self.values = strict(torch.cat(logits).softmax(1).sort(1, descending=True).values)
+
+    def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
+        """Deal the values of the u-th noise out by rank of the posteriors (n, classes)."""
+        del x
+        drawn = (u[:, 0] * len(self.values)).long().clamp(max=len(self.values) - 1)
+        return ranked(value, self.values[drawn].to(value.dtype))
+
+
+def ranked(p: Tensor, values: Tensor) -> Tensor:
+    """Rows of ``values``, each from the largest down, in the order of p; both (n, k).
+
+    >>> ranked(torch.tensor([[0.1, 0.7, 0.2]]), torch.tensor([[0.5, 0.3, 0.2]])).tolist()
+    [[0.20000000298023224, 0.5, 0.30000001192092896]]
+    """
+    order = p.argsort(dim=1, descending=True, stable=True)  # of equals the first, as arg-max does
+    return torch.zeros_like(values).scatter(1, order, values)
+
+
+def strict(values: Tensor) -> Tensor:
+    """Sorted distributions (n, k) whose first value is the only largest: the label must show.
+
+    >>> strict(torch.tensor([[0.5, 0.5]]).double()).diff().item() < 0
+    True
+    """
+    tied = values[:, :1] <= values[:, 1:2]
+    first = torch.where(tied, values[:, :1] + 1e-9, values[:, :1])
+    raised = torch.cat([first, values[:, 1:]], dim=1)
+    return raised / raised.sum(1, keepdim=True)
+
+
+def confidence(classes: int, share: float) -> float:
+    """p of (p, rest spread evenly) whose entropy is ``share`` of log k; by bisection to 1e-15.
+
+    >>> round(confidence(10, 0.95), 8)
+    0.26981445
+    """
+
+    def entropy(p: float) -> float:
+        rest = (1 - p) / (classes - 1)
+        return -sum(n * q * math.log(q) for n, q in ((1, p), (classes - 1, rest)) if q > 0)
+
+    low, high = 1 / classes, 1.0  # entropy falls from log k to 0 between them
+    while high - low > 1e-15:  # noqa: PLR2004
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if entropy(middle) > share * math.log(classes) else (low, middle)
+    return (low + high) / 2
+
+
+def soft_labels(y: Tensor, classes: int, p: float) -> Tensor:
+    """Labels (n,) or (n, classes) with p on the class and the rest spread evenly.
+
+    >>> soft_labels(torch.tensor([2]), 3, 0.5).tolist()
+    [[0.25, 0.25, 0.5]]
+    """
+    hard = y if y.ndim > 1 else F.one_hot(y, classes).float()
+    rest = (1 - p) / (classes - 1)
+    return rest + (p - rest) * hard
+
+
+def mean_entropy(logits: Tensor) -> Tensor:
+    """Entropy of the posteriors behind logits (n, k), mean over rows, in nats.
+
+    >>> round(float(mean_entropy(torch.zeros(3, 2))), 4)
+    0.6931
+    """
+    log_p = logits.log_softmax(1)
+    return -(log_p.exp() * log_p).sum(1).mean()
+
+
+if TYPE_CHECKING:
+    _Loss = Callable[[Outputs, Batch, Clock], Tensor]
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the defense."""
+    return [HAMP()]

@@ -1,0 +1,104 @@
+"""Label smoothing: train towards labels that leave every class some probability.
+
+Szegedy, Vanhoucke, Ioffe, Shlens, Wojna: Rethinking the Inception Architecture for Computer
+Vision. CVPR 2016, section 7; a baseline of RelaxLoss (ICLR 2022), whose smoothing is the default.
+
+The label becomes (1 - smoothing) on its class plus smoothing / k on each of all k classes (so the
+class itself keeps a little more than 1 - smoothing). Only the loss of training sees it: attacks
+and utility count the plain label.
+
+What to expect: a smaller gap between confidences of members and nonmembers, hence a little less
+from thresholds on confidence; classes whose rows lie closer together can make attacks calibrated
+by shadows (``lira``, ``rmia``) stronger. On a contrastive target only the classifier reads labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from annotated_types import Ge, Le
+from torch.nn import functional as F
+
+from privbench import Defense, Paper, hookimpl
+from privbench_plugins._shared.phases import reads_members
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from privbench import Batch, CellCard, Clock, DefenseContext, Model, Outputs, Phase, World
+
+
+@dataclass(frozen=True)
+class LabelSmoothing(Defense):
+    """Soft labels in the loss of every phase that reads labels of members.
+
+    Attributes:
+        smoothing: probability that is spread evenly over all classes, in [0, 1].
+    """
+
+    name: ClassVar[str] = "label-smoothing"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    paper: ClassVar[Paper] = Paper(
+        "Rethinking the Inception Architecture for Computer Vision",
+        "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna", "CVPR 2016", "section 7",
+    )  # fmt: skip
+
+    smoothing: Annotated[float, Ge(0), Le(1)] = 0.1
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be classes, and a phase that reads the members' labels."""
+        if cell.card.classes is None:
+            return f"{self.name} smooths class labels, and {cell.card.name} has no classes"
+        if cell.target.contrastive and cell.protocol.classifier != "members":
+            return (
+                f"{self.name} changes losses that read members' labels, and no phase of "
+                f"{cell.target.name} does under protocol '{cell.protocol.name}'"
+            )
+        return None
+
+    def on_phases(
+        self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
+    ) -> Sequence[Phase]:
+        """Smooth the labels that losses read."""
+        del model, world
+        if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
+            fact = "touches the classifier only: the encoder's loss reads no labels"
+            ctx.note(**{self.name: fact})
+        classes = ctx.card.classes or 0
+        return [self._smoothed(p, classes) if reads_members(p) else p for p in phases]
+
+    def _smoothed(self, phase: Phase, classes: int) -> Phase:
+        steps = {
+            name: replace(step, loss=partial(self._loss, step.loss, classes))
+            for name, step in phase.steps.items()
+        }
+        return replace(phase, steps=steps)
+
+    def _loss(self, base: _Loss, classes: int, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
+        """The phase's own loss, with smooth labels."""
+        return base(out, replace(batch, y=smooth(batch.y, classes, self.smoothing)), clock)
+
+
+def smooth(y: Tensor, classes: int, smoothing: float) -> Tensor:
+    """Labels (n,) or (n, classes) as smooth labels (n, classes).
+
+    >>> import torch
+    >>> smooth(torch.tensor([1]), 2, 0.5).tolist()
+    [[0.25, 0.75]]
+    """
+    hard = y if y.ndim > 1 else F.one_hot(y, classes).float()
+    return (1 - smoothing) * hard + smoothing / classes
+
+
+if TYPE_CHECKING:
+    _Loss = Callable[[Outputs, Batch, Clock], Tensor]
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the defense."""
+    return [LabelSmoothing()]

@@ -1,0 +1,217 @@
+"""Mixup and MMD: mixed training rows, and members' posteriors drawn to those of reference rows.
+
+Li, Li, Ribeiro: Membership Inference Attacks and Defenses in Classification Models. CODASPY 2021,
+section 4. Each update descends
+
+- the phase's own loss on rows mixed in pairs, λ of one and 1 - λ of the other, labels likewise; λ
+  is one draw of Beta(1, 1), the uniform distribution, for the batch;
+- plus ``weight`` times the squared maximum mean discrepancy (biased, Gaussian kernel, width 1)
+  between the posteriors of the batch's rows *unmixed* and those of reference rows of the same
+  classes. Gradients flow through the members' side only.
+
+The discrepancy counts only while the accuracies on members and reference, measured after each
+epoch, are at least ``gap`` apart, and never in the last epoch.
+
+What to expect: the gap narrows, by mixup most, and confidences with it; attacks calibrated by
+adaptive shadows keep more. On a contrastive target only the classifier reads labels, and what is
+mixed there are embeddings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+from torch.nn import functional as F
+
+from privbench import (
+    BadInputError,
+    Batch,
+    Defense,
+    Monitor,
+    Outputs,
+    Paper,
+    Stream,
+    as_float,
+    hookimpl,
+)
+from privbench_plugins._shared.phases import reads_members
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from privbench import CellCard, Clock, DefenseContext, Examples, Model, Phase, World
+
+#: Attribute that marks rows of the reference stream: they are not mixed.
+PLAIN = "mixup-mmd: plain"
+
+
+@dataclass(frozen=True)
+class MixupMMD(Defense):
+    """Mixup, and a penalty on posteriors that differ between members and reference.
+
+    Attributes:
+        weight: of the discrepancy; 0 leaves mixup alone.
+        gap: of accuracies from which on it counts, in [0, 1].
+    """
+
+    name: ClassVar[str] = "mixup-mmd"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    paper: ClassVar[Paper] = Paper(
+        "Membership Inference Attacks and Defenses in Classification Models", "Li, Li, Ribeiro",
+        "CODASPY 2021", "section 4",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "Both losses make one update, as in the paper; the authors' code gives the discrepancy a "
+        "second pass of its own after each epoch, in eval mode. Members' accuracy is measured in "
+        "eval mode too, on unmixed rows."
+    )
+
+    weight: Annotated[float, Ge(0)] = 3.0
+    gap: Annotated[float, Ge(0)] = 0.03
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be classes, reference rows, and a phase that reads members' labels."""
+        if cell.card.classes is None:
+            return f"{self.name} compares class posteriors, and {cell.card.name} has no classes"
+        if not cell.protocol.parts()["reference"].count(cell.card):
+            return (
+                f"{self.name} compares members with reference rows, and protocol "
+                f"'{cell.protocol.name}' has none"
+            )
+        if cell.target.contrastive and cell.protocol.classifier != "members":
+            return (
+                f"{self.name} changes losses that read members' labels, and no phase of "
+                f"{cell.target.name} does under protocol '{cell.protocol.name}'"
+            )
+        return None
+
+    def on_phases(
+        self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
+    ) -> Sequence[Phase]:
+        """Mix rows, stream reference rows beside them, and measure both.
+
+        Raises:
+            BadInputError: if another defense made the members' labels soft.
+        """
+        del model
+        if world.members.y.ndim > 1:
+            raise BadInputError(
+                f"{self.name} draws reference rows of the members' classes, and another defense "
+                "made their labels soft: leave one of them out"
+            )
+        if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
+            fact = "touches the classifier only: the encoder's loss reads no labels"
+            ctx.note(**{self.name: fact})
+        return [self._mixed(p, world, ctx) if reads_members(p) else p for p in phases]
+
+    def _mixed(self, phase: Phase, world: World, ctx: DefenseContext) -> Phase:
+        members, reference = (rows.to(ctx.device) for rows in (world.members, world.reference))
+        streams = {"reference": Stream(_marked(reference), match="class")} if self.weight else {}
+        steps = {
+            name: replace(
+                step, loss=partial(self._loss, step.loss), streams={**step.streams, **streams}
+            )
+            for name, step in phase.steps.items()
+        }
+        watched = phase.monitor or Monitor({})
+        rows = {**watched.rows, "members": members, "reference": reference}
+        return replace(
+            phase, steps=steps, forward=partial(_forward, phase.forward),
+            prepare=partial(_prepare, phase.prepare, ctx.card.scale, ctx.card.classes or 0),
+            monitor=replace(watched, rows=rows), per_example=False,
+        )  # fmt: skip
+
+    def _loss(self, base: _Loss, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
+        loss = base(out, batch, clock)
+        if not self.weight or not self.matches(clock):
+            return loss
+        theirs = out.streams["reference"].plain.softmax(1)  # made without gradients
+        return loss + self.weight * mmd(out.plain.softmax(1), theirs)
+
+    def matches(self, clock: Clock) -> bool:
+        """Whether the discrepancy counts at that time."""
+        seen: Mapping[str, float] = clock.metrics
+        if clock.epoch == clock.epochs or "members.accuracy" not in seen:
+            return False
+        return abs(seen["members.accuracy"] - seen["reference.accuracy"]) >= self.gap
+
+
+def mmd(p: Tensor, q: Tensor) -> Tensor:
+    """Squared maximum mean discrepancy of rows p (n, k) and q (m, k): biased, Gaussian, width 1.
+
+    >>> round(float(mmd(torch.tensor([[0.0]]), torch.tensor([[1.0]]))), 6)  # 2 - 2 exp(-1/2)
+    0.786939
+    """
+
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        return (-(a[:, None] - b[None]).square().sum(2) / 2).exp().mean()
+
+    return kernel(p, p) + kernel(q, q) - 2 * kernel(p, q)
+
+
+def mix(x: Tensor, partner: Tensor, share: Tensor) -> Tensor:
+    """``share`` of each row of x (n, ...) and the rest of its partner (n,) int64.
+
+    >>> mix(torch.tensor([0.0, 4.0]), torch.tensor([1, 0]), torch.tensor(0.75)).tolist()
+    [1.0, 3.0]
+    """
+    return share * x + (1 - share) * x[partner]
+
+
+def _prepare(
+    base: _Prepare | None,
+    scale: float,
+    classes: int,
+    batch: Batch,
+    uniforms: Callable[[int], Tensor],
+) -> Batch:
+    """Mixed rows, then the same rows unmixed (2 views n, ...); mixed labels (n, classes)."""
+    batch = base(batch, uniforms) if base else batch
+    if PLAIN in batch.attributes:
+        return batch
+    drawn = uniforms(2)
+    partner, share = drawn[:, 0].argsort(), drawn[0, 1]
+    x = as_float(batch.x, scale)
+    views = torch.stack([mix(part, partner, share) for part in x.chunk(batch.views)])
+    y = F.one_hot(batch.y, classes).float() if batch.y.ndim == 1 else batch.y
+    return replace(batch, x=torch.cat([views.flatten(0, 1), x]), y=mix(y, partner, share))
+
+
+def _forward(base: _Forward, model: Model, batch: Batch) -> Outputs:
+    """The phase's h and logits on mixed rows; ``plain`` logits of unmixed ones, where read."""
+    if PLAIN in batch.attributes:
+        with_reference = batch
+
+        def reference() -> Tensor:
+            with torch.no_grad():
+                return base(model, with_reference).logits
+
+        return Outputs(plain=reference)
+    mixed, plain = (replace(batch, x=x) for x in batch.x.chunk(2))
+    out = base(model, mixed)
+    return Outputs(
+        h=lambda: out.h, logits=lambda: out.logits, plain=lambda: base(model, plain).logits
+    )
+
+
+def _marked(rows: Examples) -> Examples:
+    """The same rows, marked as not to be mixed."""
+    return replace(rows, attributes={**rows.attributes, PLAIN: torch.ones_like(rows.index)})
+
+
+if TYPE_CHECKING:
+    _Loss = Callable[[Outputs, Batch, Clock], Tensor]
+    _Prepare = Callable[[Batch, Callable[[int], Tensor]], Batch]
+    _Forward = Callable[[Model, Batch], Outputs]
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the defense."""
+    return [MixupMMD()]

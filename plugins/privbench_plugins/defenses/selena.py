@@ -1,0 +1,129 @@
+"""SELENA: an ensemble that answers for each member without having seen it, distilled into one.
+
+Tang, Mahloujifar, Song, Shejwalkar, Nasr, Houmansadr, Mittal: Mitigating Membership Inference
+Attacks by Self-Distillation Through a Novel Ensemble Architecture. USENIX Security 2022, section 4.
+
+1. Split-AI: ``models`` sub-models train as the undefended target does, every member withheld from
+   exactly ``held_out`` of them. The members' soft labels are the mean posteriors of the models
+   that did not see them.
+2. Self-distillation: the victim trains on the members with those soft labels.
+
+Which models a row is withheld from is a function of its content, so that equal rows are withheld
+together. An adaptive adversary's shadows run their own Split-AI.
+
+What to expect: members are answered much as nonmembers are, at the cost of ``models`` more
+trainings per victim and shadow; near-duplicates and mislabelled pairs defeat the exclusion. A
+contrastive encoder that trains on members reads no labels and would see them undistilled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+from annotated_types import Ge
+
+from privbench import BadInputError, Defense, Paper, hookimpl
+from privbench_plugins._shared.undefended import posteriors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privbench import CellCard, DefenseContext, World
+
+#: Rows per forward pass of a sub-model.
+ROWS = 256
+
+
+@dataclass(frozen=True)
+class Selena(Defense):
+    """Soft labels of members, by models that did not see them.
+
+    Attributes:
+        models: K sub-models.
+        held_out: L of them that each member is withheld from; below K.
+    """
+
+    name: ClassVar[str] = "selena"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    paper: ClassVar[Paper] = Paper(
+        "Mitigating Membership Inference Attacks by Self-Distillation Through a Novel Ensemble "
+        "Architecture", "Tang, Mahloujifar, Song, Shejwalkar, Nasr, Houmansadr, Mittal",
+        "USENIX Security 2022", "section 4",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "Sub-models and victim train for the target's own epochs and the last state counts; the "
+        "authors' code picks the best epoch on test rows."
+    )
+
+    models: Annotated[int, Ge(2)] = 25
+    held_out: Annotated[int, Ge(1)] = 10
+
+    def __post_init__(self) -> None:
+        """Check that every member is left to train on.
+
+        Raises:
+            BadInputError: if a member is withheld from all sub-models.
+        """
+        super().__post_init__()
+        if self.held_out >= self.models:
+            raise BadInputError(
+                f"{self.name}.held_out {self.held_out} must be below its models {self.models}"
+            )
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be classes, and no phase that sees members without their labels."""
+        if cell.card.classes is None:
+            return f"{self.name} distils class posteriors, and {cell.card.name} has no classes"
+        if cell.target.contrastive and "members" in cell.protocol.encoder:
+            return (
+                f"{self.name} protects by soft labels, and the encoder of {cell.target.name} sees "
+                f"members without labels under protocol '{cell.protocol.name}'"
+            )
+        return None
+
+    def on_data(self, world: World, ctx: DefenseContext) -> World:
+        """Train the sub-models and relabel the members."""
+        members = world.members
+        out = withheld(ctx.uniform(members, self.models, "withheld"), self.held_out)
+        worlds = [world.replace(members=members.select(~column)) for column in out.T]
+        # Not kept by ctx.once: the sub-models' phases are in the store, under keys that also hold
+        # the source of the training loop.
+        soft = out_mean(torch.stack([posteriors(m, members) for m in ctx.fit(worlds)]), out)
+        ctx.note(trainings=self.models + 1)
+        return world.replace(members=members.with_y(soft.to(members.device)))
+
+
+def withheld(uniforms: Tensor, count: int) -> Tensor:
+    """Which models each row is withheld from: those of its ``count`` smallest uniforms.
+
+    Args:
+        uniforms: (n, models) in [0, 1).
+        count: models per row.
+
+    Returns:
+        (n, models) bool, ``count`` of them true in each row.
+
+    >>> withheld(torch.tensor([[0.5, 0.1, 0.9]]), 1).tolist()
+    [[False, True, False]]
+    """
+    chosen = uniforms.argsort(dim=1, stable=True)[:, :count]
+    return torch.zeros_like(uniforms, dtype=torch.bool).scatter(1, chosen, value=True)
+
+
+def out_mean(p: Tensor, out: Tensor) -> Tensor:
+    """Mean posteriors (n, k) float32 over the models that did not see a row.
+
+    Args:
+        p: (models, n, k) float64 posteriors.
+        out: (n, models) bool.
+    """
+    weights = out.to(p) / out.sum(1, keepdim=True)
+    return torch.einsum("mnk,nm->nk", p, weights).float()
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the defense."""
+    return [Selena()]

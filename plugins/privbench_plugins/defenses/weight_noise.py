@@ -1,0 +1,250 @@
+"""Noise on the classifier's weights, once after training: logistic (ALM), Laplace, Gaussian.
+
+Additive Logistic Mechanism for privacy-preserving self-supervised learning (2022), sections 4 and
+5, algorithms 1 and 2. The encoder comes from public rows; the classifier is trained on private
+ones and released with noise on every weight and bias, so that any number of queries costs the same.
+
+- ``alm``: Logistic(0, s), s = L1 sensitivity / epsilon. |d log density| < 1 / s, so delta is 0.
+- ``laplace``: Laplace(0, b), b = L1 sensitivity / epsilon.
+- ``gaussian``: N(0, sigma²), sigma from the L2 sensitivity by Balle & Wang's exact calibration; the
+  classical formula is offered within its range, epsilon up to 1.
+
+The sensitivity is *sampled*: the largest distance between classifiers trained without one row and
+without another, over ``pairs`` random pairs of the one private set (``_shared/sensitivity``). That
+is a local sensitivity, seen in part: the epsilon of the record is nominal and guarantees nothing.
+It covers the classifier alone; where members trained the encoder too, ``encodermi-*`` and others
+see them there.
+
+``variant="as-published"`` takes the norms that the paper's table suggests (largest column sum and
+spectral norm of the weight matrix, instead of norms of all weights as one vector) and the classical
+Gaussian beyond its range: for its curves, not for use. At equal epsilon the logistic has 1.645
+times the Laplace's variance: compare mechanisms at equal utility.
+
+What to expect: a classifier that leaks little to begin with leaks no less; noise that stops
+``posterior-label-mia`` costs accuracy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt, Lt
+
+from privbench import BadInputError, Defense, Paper, hookimpl
+from privbench_plugins._shared import noise
+from privbench_plugins._shared.sensitivity import sample
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from privbench import CellCard, DefenseContext, Model, Phase, World
+
+Variant = Literal["flattened", "as-published"]
+#: Up to which epsilon the classical Gaussian mechanism has a proof.
+CLASSICAL = 1.0
+NO_GUARANTEE = (
+    "sampled local sensitivity of one private set: no guarantee, and no gamma of random privacy"
+)
+
+
+class _WeightNoise(Defense):
+    """What the three mechanisms have in common; subclasses say norm, scale and distribution."""
+
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    family: ClassVar[str] = "weight-noise"
+    order: ClassVar[int]  #: of the norm that it is calibrated to
+
+    epsilon: float
+    pairs: int
+    variant: Variant
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """There must be a classifier that is trained apart."""
+        if cell.card.classes is None:
+            return f"{self.name} is noise on a classifier, and {cell.card.name} has no classes"
+        if not cell.target.classifier_apart(cell.protocol):
+            return (
+                f"{self.name} is noise on a classifier trained on a frozen encoder, and "
+                f"{cell.target.name} trains both at once"
+            )
+        return None
+
+    def on_trained(
+        self, model: Model, phases: Sequence[Phase], world: World, ctx: DefenseContext
+    ) -> Model:
+        """Sample the sensitivity, then add the noise."""
+        phase = next(p for p in reversed(phases) if p.reads == "embeddings")
+        n = len(world.parts[phase.rows] if isinstance(phase.rows, str) else world.members)
+
+        def sampled() -> Mapping[str, Tensor]:
+            pairs = ctx.generator("pairs")
+            return sample(lambda out: ctx.refit(phase, out), n, self.pairs, pairs)
+
+        norm = f"l{self.order}" if self.variant == "flattened" else f"matrix-{self.order}"
+        found = ctx.once("sensitivity", sampled, pairs=self.pairs)
+        sensitivity = float(found[norm].max())
+        scale = self.scale(sensitivity)
+        parts = sorted({part for step in phase.steps.values() for part in step.trains})
+        named = [p for part in parts for _, p in sorted(model[part].named_parameters())]
+        with torch.no_grad():
+            for i, tensor in enumerate(named):
+                u = torch.rand(
+                    tensor.shape, generator=ctx.generator("noise", i), device=tensor.device,
+                    dtype=torch.float64,
+                )  # fmt: skip
+                tensor.add_(self.noise(u, scale).to(tensor.dtype))
+        facts = {
+            "sensitivity": sensitivity, "norm": norm, "pairs": self.pairs, "scale": scale,
+            "mechanism": self.mechanism,
+        }  # fmt: skip
+        ctx.note(
+            **facts, sampled=NO_GUARANTEE, noise="keyed by the seed: keep real ones secret",
+            **{self.name: "touches the classifier only"},
+        )  # fmt: skip
+        ctx.claim(
+            epsilon=self.epsilon, delta=getattr(self, "delta", 0.0), adjacency="replace-one",
+            phase=phase.name, guarantee=False, **facts,
+        )  # fmt: skip
+        return model
+
+    @property
+    def mechanism(self) -> str:
+        """In words."""
+        return self.name if self.variant == "flattened" else f"{self.name} as published"
+
+    def scale(self, sensitivity: float) -> float:
+        """Of the noise."""
+        return sensitivity / self.epsilon
+
+    def noise(self, u: Tensor, scale: float) -> Tensor:
+        """From uniform numbers u, of the same shape."""
+        raise NotImplementedError
+
+
+_PAPER = Paper(
+    "Additive Logistic Mechanism for Privacy-Preserving Self-Supervised Learning",
+    "Yang, Gohari, Topcu", "arXiv 2022", "sections 4-5, algorithms 1-2",
+)  # fmt: skip
+_DEVIATIONS = (
+    "Norms are those of all weights and biases as one vector (`variant='as-published'` has matrix "
+    "norms); pairs are never a row with itself; every left-out row is trained without once, on "
+    "the batches of the released classifier."
+)
+
+
+@dataclass(frozen=True)
+class AdditiveLogistic(_WeightNoise):
+    """Logistic noise on the classifier's weights.
+
+    Attributes:
+        epsilon: nominal; the scale is the L1 sensitivity over it.
+        pairs: of left-out rows that the sensitivity sampler draws.
+        variant: ``flattened`` norms, or the ``as-published`` ones of matrices.
+    """
+
+    name: ClassVar[str] = "alm"
+    paper: ClassVar[Paper] = _PAPER
+    deviations: ClassVar[str] = _DEVIATIONS
+    order: ClassVar[int] = 1
+
+    epsilon: Annotated[float, Gt(0)] = 10.0
+    pairs: Annotated[int, Ge(1)] = 250
+    variant: Variant = "flattened"
+
+    def noise(self, u: Tensor, scale: float) -> Tensor:
+        """Logistic."""
+        return noise.logistic(u, scale)
+
+
+@dataclass(frozen=True)
+class LaplaceNoise(_WeightNoise):
+    """Laplace noise on the classifier's weights.
+
+    Attributes:
+        epsilon: nominal; the scale is the L1 sensitivity over it.
+        pairs: of left-out rows that the sensitivity sampler draws.
+        variant: ``flattened`` norms, or the ``as-published`` ones of matrices.
+    """
+
+    name: ClassVar[str] = "laplace"
+    paper: ClassVar[Paper] = _PAPER
+    deviations: ClassVar[str] = _DEVIATIONS
+    order: ClassVar[int] = 1
+
+    epsilon: Annotated[float, Gt(0)] = 10.0
+    pairs: Annotated[int, Ge(1)] = 250
+    variant: Variant = "flattened"
+
+    def noise(self, u: Tensor, scale: float) -> Tensor:
+        """Laplace."""
+        return noise.laplace(u, scale)
+
+
+@dataclass(frozen=True)
+class GaussianNoise(_WeightNoise):
+    """Normal noise on the classifier's weights.
+
+    Attributes:
+        epsilon: nominal.
+        delta: nominal.
+        calibration: ``analytic`` (exact, any epsilon) or ``classical`` (epsilon up to 1; beyond
+            that only with ``variant="as-published"``, where it proves nothing).
+        pairs: of left-out rows that the sensitivity sampler draws.
+        variant: ``flattened`` norms, or the ``as-published`` ones of matrices with the classical
+            calibration.
+    """
+
+    name: ClassVar[str] = "gaussian"
+    paper: ClassVar[Paper] = _PAPER
+    deviations: ClassVar[str] = (
+        _DEVIATIONS + " The exact calibration of Balle & Wang (ICML 2018) instead of the classical."
+    )
+    order: ClassVar[int] = 2
+
+    epsilon: Annotated[float, Gt(0)] = 10.0
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+    calibration: Literal["analytic", "classical"] = "analytic"
+    pairs: Annotated[int, Ge(1)] = 250
+    variant: Variant = "flattened"
+
+    def __post_init__(self) -> None:
+        """Check the range of the classical calibration.
+
+        Raises:
+            BadInputError: beyond it.
+        """
+        super().__post_init__()
+        if (self.calibration, self.variant) == ("classical", "flattened") and (
+            self.epsilon > CLASSICAL
+        ):
+            raise BadInputError(
+                f"gaussian.epsilon: {self.epsilon:g} is beyond {CLASSICAL:g}, where the classical "
+                "calibration has no proof: take calibration='analytic'"
+            )
+
+    @property
+    def mechanism(self) -> str:
+        """With its calibration."""
+        classical = self.calibration == "classical" or self.variant == "as-published"
+        beyond = ", beyond its range" if classical and self.epsilon > CLASSICAL else ""
+        return f"{super().mechanism}, {'classical' if classical else 'analytic'}{beyond}"
+
+    def scale(self, sensitivity: float) -> float:
+        """Standard deviation."""
+        classical = self.calibration == "classical" or self.variant == "as-published"
+        sigma = noise.classical_sigma if classical else noise.analytic_sigma
+        return sigma(sensitivity, self.epsilon, self.delta)
+
+    def noise(self, u: Tensor, scale: float) -> Tensor:
+        """Normal."""
+        return noise.normal(u, scale)
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the three mechanisms."""
+    return [AdditiveLogistic(), LaplaceNoise(), GaussianNoise()]

@@ -1,0 +1,242 @@
+"""Autoencoder: an encoder that learns to be decoded, and a classifier on its embeddings.
+
+Chen, Qiang, Ruan: Adversarial Representation Sharing: A Quantitative and Secure Collaborative
+Learning Framework. arXiv:2203.14299, sections 3.3 and 5.1. One party, the initiator, trains
+encoder and decoder by mean squared error, without labels, and publishes the encoder; a classifier
+is then trained on embeddings. Both halves are fully connected, with ReLU in between; embeddings are
+unbounded, decoded inputs pass a sigmoid.
+
+``owners`` cuts the columns into nearly equal runs, never through a one-hot group (section 4.4.2,
+vertical partitioning). Each owner has an encoder and a decoder that no other's columns reach;
+embeddings are put side by side, and so is what they decode to. The encoder says by ``blocks`` which
+columns became which coordinates.
+
+What to expect: embeddings hold nearly all of the input, so ``reconstruction`` does well; the
+encoder never sees labels, so attacks on posteriors find what the classifier memorised.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Gt
+from torch import nn
+from torch.nn import functional as F
+
+from privbench import (
+    Batch,
+    BatchSpec,
+    Model,
+    Optimizer,
+    Outputs,
+    Paper,
+    Phase,
+    Step,
+    Target,
+    as_float,
+    hookimpl,
+    mlp,
+)
+from privbench_plugins._shared.phases import encoder_phases, linear_classifier
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from privbench import Card, CellCard, Clock, Protocol, TargetContext, World
+
+
+@dataclass(frozen=True)
+class Autoencoder(Target):
+    """Encoder and decoder by mean squared error; then a classifier on the embeddings.
+
+    Attributes:
+        width: of the embedding, of each owner.
+        hidden: neurons of each hidden layer.
+        layers: of the encoder, and of the decoder.
+        owners: among whom the columns are divided.
+        epochs: of encoder and decoder.
+        batch: rows per step.
+        lr: Adam's.
+        classifier: what is trained on embeddings: ``linear``, or ``mlp`` with one hidden layer.
+        classifier_epochs: of it.
+        classifier_lr: Adam's.
+    """
+
+    name: ClassVar[str] = "autoencoder"
+    paper: ClassVar[Paper] = Paper(
+        "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
+        "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "sections 3.3, 4.4.2 and 5.1",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "Widths, optimizer and epochs are not in the paper. It has convolutions for CelebA; here "
+        "every encoder is fully connected. The classifier learns the members' labels only."
+    )
+
+    width: Annotated[int, Ge(1)] = 64
+    hidden: Annotated[int, Ge(1)] = 256
+    layers: Annotated[int, Ge(1)] = 3
+    owners: Annotated[int, Ge(1)] = 1
+    epochs: Annotated[int, Ge(0)] = 100
+    batch: Annotated[int, Ge(1)] = 64
+    lr: Annotated[float, Gt(0)] = 1e-3
+    classifier: Literal["linear", "mlp"] = "mlp"
+    classifier_epochs: Annotated[int, Ge(1)] = 100
+    classifier_lr: Annotated[float, Gt(0)] = 1e-3
+
+    def unfit(self, cell: CellCard) -> str | None:
+        """Every owner needs columns."""
+        whole = len(starts(cell.card))
+        if self.owners > whole:
+            return (
+                f"{self.name} divides columns among {self.owners} owners, and {cell.card.name} has "
+                f"{whole} that can be apart"
+            )
+        return None
+
+    def classifier_apart(self, protocol: Protocol) -> bool:
+        """Always."""
+        del protocol
+        return True
+
+    def build(self, card: Card, ctx: TargetContext) -> Model:
+        """Encoder, decoder and, where there is a task, classifier."""
+        del ctx
+        encoder = BlockEncoder(partition(card, self.owners), self.width, self.hidden, self.layers)
+        parts: dict[str, nn.Module] = {
+            "encoder": encoder,
+            "decoder": BlockDecoder(encoder, card.shape, self.hidden, self.layers),
+        }
+        if card.classes:
+            inner = [self.hidden] if self.classifier == "mlp" else []
+            parts["classifier"] = mlp([encoder.width, *inner, card.classes])
+        return Model(card, parts)
+
+    def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
+        """Encoder and decoder on what the protocol shows the encoder; then the classifier."""
+        del world
+        scale, spec = ctx.card.scale, Optimizer("adam", self.lr)
+
+        def error(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
+            """Mean squared error of the decoded inputs."""
+            del clock
+            return F.mse_loss(out.decoded, as_float(batch.x, scale))
+
+        made = [
+            Phase(
+                name=name,
+                rows=rows,
+                forward=_forward,
+                steps={"train": Step(error, trains=("encoder", "decoder"))},
+                epochs=self.epochs,
+                batch=BatchSpec(self.batch),
+                optimizers={"encoder": spec, "decoder": spec},
+                reads_labels=False,
+            )
+            for name, rows in encoder_phases(ctx.protocol)
+        ]
+        if "classifier" in model:
+            made.append(
+                linear_classifier(
+                    ctx.protocol.classifier, epochs=self.classifier_epochs, lr=self.classifier_lr,
+                    weight_decay=0.0, batch=self.batch,
+                )
+            )  # fmt: skip
+        return made
+
+
+class BlockEncoder(nn.Module):
+    """An encoder per owner, side by side.
+
+    Attributes:
+        blocks: of each owner, (start, stop) of its flat columns and of its coordinates.
+        width: of all coordinates together.
+    """
+
+    def __init__(
+        self, columns: Sequence[tuple[int, int]], width: int, hidden: int, layers: int
+    ) -> None:
+        """``columns`` are the owners'; ``width`` is each owner's."""
+        super().__init__()
+        self.blocks = tuple(
+            (owned, (i * width, (i + 1) * width)) for i, owned in enumerate(columns)
+        )
+        self.width = width * len(columns)
+        inner = [hidden] * (layers - 1)
+        self.networks = nn.ModuleList(
+            mlp([stop - start, *inner, width]) for start, stop in columns
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (n, *shape) to (n, d)."""
+        flat = x.flatten(1)
+        return torch.cat(
+            [
+                network(flat[:, start:stop])
+                for network, ((start, stop), _) in zip(self.networks, self.blocks, strict=True)
+            ],
+            dim=1,
+        )
+
+
+class BlockDecoder(nn.Module):
+    """A decoder per owner: each reads its own coordinates only."""
+
+    def __init__(
+        self, encoder: BlockEncoder, shape: tuple[int, ...], hidden: int, layers: int
+    ) -> None:
+        """Mirror that encoder."""
+        super().__init__()
+        self.blocks, self.shape = encoder.blocks, shape
+        inner = [hidden] * (layers - 1)
+        self.networks = nn.ModuleList(
+            mlp([last - first, *inner, stop - start])
+            for (start, stop), (first, last) in self.blocks
+        )
+
+    def forward(self, h: Tensor) -> Tensor:
+        """h (n, d) to (n, *shape) in (0, 1)."""
+        made = [
+            network(h[:, first:last])
+            for network, (_, (first, last)) in zip(self.networks, self.blocks, strict=True)
+        ]
+        return torch.cat(made, dim=1).sigmoid().view(-1, *self.shape)
+
+
+def starts(card: Card) -> list[int]:
+    """Flat columns at which an owner's run may start: not inside a one-hot group."""
+    inside = {column for start, stop in card.groups for column in range(start + 1, stop)}
+    return [column for column in range(math.prod(card.shape)) if column not in inside]
+
+
+def partition(card: Card, owners: int) -> tuple[tuple[int, int], ...]:
+    """Columns (start, stop) of each owner: nearly equal runs, none empty, no group cut.
+
+    Of the places where a run may start, each cut takes the nearest to where equal runs would be cut
+    that leaves a place for every owner after it.
+    """
+    places, columns = starts(card), math.prod(card.shape)
+    cuts, last = [0], 0
+    for i in range(1, owners):
+        allowed = range(last + 1, len(places) - (owners - 1 - i))
+        ideal = i * columns / owners
+        last = min(allowed, key=lambda at: abs(places[at] - ideal))
+        cuts.append(places[last])
+    return tuple(pairwise([*cuts, columns]))
+
+
+def _forward(model: Model, batch: Batch) -> Outputs:
+    """h (n, d) and what it decodes to (n, *shape)."""
+    h = model.encode(batch.x)
+    return Outputs(h=h, decoded=lambda: model.decode(h))
+
+
+@hookimpl
+def privbench_targets() -> list[Target]:
+    """Offer the target."""
+    return [Autoencoder()]

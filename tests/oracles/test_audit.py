@@ -1,0 +1,154 @@
+"""Audited epsilon: the one-run bound against exact cases, and which cells it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from privbench.audit import ERROR, Guesses, audited, bound, guesses, p_value
+from privbench.metrics import Estimate, Refused
+from privbench.protocol import Protocol
+from privbench.split import Split, cut
+from privbench.testing import TinyImages
+
+
+def _split(inclusion: str, seed: int = 0, phase: str = "encoder+classifier") -> Split:
+    data = TinyImages()
+    encoder = ("members",) if "encoder" in phase else ("public",)
+    protocol = Protocol(
+        name="a", members=80, nonmembers=80, reference=20, pool=300, test=60, public=40,
+        inclusion=inclusion, encoder=encoder,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return cut(data.load(None), data.card(None), protocol, seed)
+
+
+def _naive(of: Guesses, epsilon: float, delta: float) -> float:
+    """The authors' loop, written out (appendix of the paper)."""
+    q = 1 / (1 + math.exp(-epsilon))
+    beta = float(binom.sf(of.right - 1, of.made, q))
+    alpha = total = 0.0
+    for i in range(1, of.right + 1):
+        total += float(binom.pmf(of.right - i, of.made, q))
+        alpha = max(alpha, total / i)
+    return min(beta + alpha * delta * 2 * of.coins, 1.0)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 1e-3])
+@pytest.mark.parametrize("of", [Guesses(500, 124, 90), Guesses(100, 100, 100), Guesses(80, 20, 0)])
+def test_p_value_is_the_authors(of: Guesses, delta: float) -> None:
+    for epsilon in (0.0, 0.5, 3.0):
+        assert p_value(of, epsilon, delta) == pytest.approx(_naive(of, epsilon, delta))
+
+
+def test_ceiling_of_a_perfect_attack() -> None:
+    found = [round(bound(Guesses(n, n, n)), 2) for n in (100, 500, 1000, 10_000)]
+    assert found == [3.28, 4.91, 5.60, 7.90]
+
+
+def test_bound_is_where_the_p_value_crosses() -> None:
+    of = Guesses(500, 124, 90)
+    epsilon = bound(of, 1e-5)
+    assert p_value(of, epsilon - 1e-3, 1e-5) < ERROR < p_value(of, epsilon + 1e-3, 1e-5)
+    assert bound(of, 1e-2) < epsilon < bound(of)
+    assert bound(Guesses(500, 124, 62)) == 0.0
+
+
+def test_the_bound_holds_for_randomised_response() -> None:
+    # Each coin is told truly with probability e / (1 + e): exactly epsilon 1, the tight case.
+    rng, truth = np.random.default_rng(0), 1.0
+    q = math.e / (1 + math.e)
+    over = [
+        bound(guesses(np.where(rng.random(400) < q, member, ~member).astype(float), member)) > truth
+        for member in (rng.random((400, 400)) < 0.5)
+    ]
+    assert np.mean(over) <= ERROR + 3 * math.sqrt(ERROR * (1 - ERROR) / 400)
+    # and it is no empty bound: a quarter of 4,000 coins show most of it
+    member = rng.random(4000) < 0.5
+    told = np.where(rng.random(4000) < q, member, ~member) + rng.random(4000) * 0.1
+    assert 0.7 < bound(guesses(told, member)) < 1.1
+
+
+def test_guesses_are_the_extremes_and_do_not_look_at_the_truth() -> None:
+    scores = np.array([0.9, 0.1, 0.5, 0.4, 0.45, 0.55, 0.3, 0.6])
+    member = np.array([True, False, True, False, True, False, True, False])
+    assert guesses(scores, member) == Guesses(8, 2, 2)
+    assert guesses(-scores, member) == Guesses(8, 2, 0)
+    assert guesses(scores, ~member) == Guesses(8, 2, 0)
+
+
+CLAIM = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "add/remove", "phase": "encoder+classifier"}
+
+
+def test_a_perfect_attack_reaches_the_ceiling() -> None:
+    split = _split("coin")
+    truth = split.member.numpy()
+    made = audited([CLAIM], truth.astype(float), truth, split)
+    assert made["claimed_epsilon"] == Estimate(2.0, 2.0, 2.0)
+    assert made["audited_epsilon"] == made["audit_ceiling"]
+    ceiling = made["audit_ceiling"]
+    assert isinstance(ceiling, Estimate)
+    assert ceiling.value == pytest.approx(bound(Guesses(160, 40, 40), 1e-5))
+
+
+def test_pairs_test_replacement() -> None:
+    split = _split("pairs")
+    assert int(split.member.sum()) == 80
+    first, second = split.pairs.T
+    assert torch.equal(split.member[first], ~split.member[second])
+    truth = split.member.numpy()
+    claim = {**CLAIM, "adjacency": "replace-one"}
+    made = audited([claim], truth.astype(float), truth, split)
+    assert made["audited_epsilon"] == made["audit_ceiling"]
+    assert isinstance(made["audit_ceiling"], Estimate)
+    assert made["audit_ceiling"].value == pytest.approx(bound(Guesses(80, 20, 20), 1e-5))
+    noise = audited([claim], np.zeros(160), truth, split)["audited_epsilon"]
+    assert isinstance(noise, Estimate)
+    assert noise.value < 1
+
+
+def test_cells_that_say_nothing_of_the_claim() -> None:
+    fixed, coin = _split("size"), _split("coin")
+    truth = coin.member.numpy()
+    scores = truth.astype(float)
+
+    def reason(claim: dict[str, object], split: Split, asked: int = 160) -> str:
+        found = audited([claim], scores[:asked], truth[:asked], split)["audited_epsilon"]
+        assert isinstance(found, Refused)
+        return found.reason
+
+    assert "inclusion 'coin'" in reason(CLAIM, fixed)
+    assert "inclusion 'pairs'" in reason({**CLAIM, "adjacency": "replace-one"}, coin)
+    assert "also train encoder" in reason({**CLAIM, "phase": "classifier"}, coin)
+    assert "asked about 100 of 160" in reason(CLAIM, coin, 100)
+    assert audited([{"distortion": 1.0}], scores, truth, coin) == {}
+    two = audited([CLAIM, CLAIM], scores, truth, coin)
+    assert all(isinstance(number, Refused) for number in two.values())
+    # a claim about the classifier is tested where members train nothing else
+    alone = _split("coin", phase="classifier")
+    assert isinstance(
+        audited([{**CLAIM, "phase": "classifier"}], scores, truth, alone)["audited_epsilon"],
+        Estimate,
+    )
+
+
+def test_coins_are_fair_and_independent_of_everything_else() -> None:
+    counts = [int(_split("coin", seed).member.sum()) for seed in range(30)]
+    assert len(set(counts)) > 5  # the number of members is no constant
+    assert abs(np.mean(counts) - 80) < 4
+    coin, fixed = _split("coin"), _split("size")
+    assert torch.equal(coin.candidates.index, fixed.candidates.index)
+    # worlds of the adversary are of the nominal size: their size must not tell the draw
+    assert {len(coin.own(i)[0].members) for i in range(4)} == {80}
+    assert len(coin.null().members) == 80
+    assert {len(coin.over_candidates(i)[0].members) for i in range(4)} == {80}
+
+
+def test_unequal_sides_are_no_coins() -> None:
+    data = TinyImages()
+    protocol = Protocol(members=40, nonmembers=80, pool=300, inclusion="coin")
+    with pytest.raises(Exception, match="as many members as nonmembers"):
+        protocol.sizes(data.card(None))

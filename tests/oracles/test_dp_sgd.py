@@ -1,0 +1,203 @@
+"""DP-SGD: clipping, noise and books against closed forms, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from privbench import BatchSpec, Optimizer
+from privbench.contracts import Adversary, CellCard
+from privbench.errors import BadInputError
+from privbench.store import Store
+from privbench.testing import CPU, TinyTarget, _Anything, _job, tiny_split
+from privbench.training import Stream, Training
+from privbench.victim import Workshop
+from privbench_plugins.targets.simclr import SimCLR
+from privbench_plugins.targets.supervised import Supervised
+
+pytest.importorskip("opacus")
+
+from privbench_plugins.defenses.confidence_masking import ConfidenceMasking
+from privbench_plugins.defenses.dp_sgd import DPSGD, noise_multiplier, spent_epsilon
+from privbench_plugins.defenses.memguard import MemGuard
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from privbench.protocol import Protocol
+
+HUGE = 1e9
+
+
+def _training(tmp_path: Path, defense: DPSGD | None, epochs: int = 1, **phase: Any) -> Training:
+    workshop = Workshop(Store(tmp_path), CPU)
+    making = workshop._begin(_job(TinyTarget(), (defense,) if defense else ()))
+    (only,) = making.phases
+    sgd = dict.fromkeys(only.optimizers, Optimizer("sgd", 0.5))
+    only = replace(only, optimizers=sgd, epochs=epochs, **phase)
+    return Training(making.model, only, workshop._rows(making.world, only), 3)
+
+
+def _weights(training: Training) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in training.model.parameters()])
+
+
+def test_without_clipping_and_noise_it_is_plain_descent(tmp_path: Path) -> None:
+    private = _training(
+        tmp_path, DPSGD(noise_multiplier=0.0, clip=HUGE, batch=80, accountant="rdp")
+    )
+    plain = _training(tmp_path, None, batch=BatchSpec(80, "poisson"))
+    start = _weights(plain).clone()
+    assert torch.equal(_weights(private), start)
+    private.run()
+    plain.run()
+    # one step over all rows; the mean is over the expected batch, here all of them
+    torch.testing.assert_close(_weights(private), _weights(plain), atol=1e-6, rtol=1e-5)
+    assert not torch.equal(_weights(plain), start)
+
+
+def test_each_rows_gradient_is_clipped(tmp_path: Path) -> None:
+    clip = 1e-3
+    training = _training(
+        tmp_path, DPSGD(noise_multiplier=0.0, clip=clip, batch=80, accountant="rdp")
+    )
+    start = _weights(training).clone()
+    model, rows = training.model, training.rows
+    per_row = []
+    for i in range(len(rows)):
+        model.requires_grad_(True)
+        loss = nn.functional.cross_entropy(model.logits(model.encode(rows.x[[i]])), rows.y[[i]])
+        grads = torch.autograd.grad(loss, list(model.parameters()))
+        flat = torch.cat([g.flatten() for g in grads])
+        per_row.append(flat * min(1.0, clip / float(flat.norm())))
+    model.requires_grad_(False)
+    training.run()
+    expected = start - 0.5 * torch.stack(per_row).sum(0) / 80
+    torch.testing.assert_close(_weights(training), expected, atol=1e-7, rtol=0)
+    assert float((_weights(training) - start).norm()) <= 0.5 * clip + 1e-9
+
+
+def test_noise_has_its_standard_deviation(tmp_path: Path) -> None:
+    clip, sigma = 1e-6, 3e4
+    training = _training(
+        tmp_path, DPSGD(noise_multiplier=sigma, clip=clip, batch=80, accountant="rdp")
+    )
+    start = _weights(training).clone()
+    training.run()
+    step = (_weights(training) - start) / -0.5
+    law = stats.norm(0, sigma * clip / 80)
+    assert stats.kstest(step.double().numpy(), law.cdf).pvalue > 0.01
+
+
+def test_an_empty_batch_still_takes_its_noisy_step(tmp_path: Path) -> None:
+    training = _training(tmp_path, DPSGD(noise_multiplier=1.0, batch=1, accountant="rdp"), epochs=2)
+    start = _weights(training).clone()
+    facts = training.run()  # 160 steps of one expected row: a third of them are empty
+    assert facts["updates"]["encoder"] == 160
+    assert _weights(training).isfinite().all()
+    assert not torch.equal(_weights(training), start)
+
+
+def test_nothing_of_opacus_is_left_behind(tmp_path: Path) -> None:
+    training = _training(tmp_path, DPSGD(accountant="rdp"))
+    training.run()
+    for parameter in training.model.parameters():
+        assert not hasattr(parameter, "grad_sample")
+    for module in training.model.modules():
+        assert not module._forward_hooks
+        assert not module._backward_hooks
+    assert all("_module" not in name for name in training.model.state_dict())
+
+
+def test_books_of_a_gaussian_known_exactly() -> None:
+    # q = 1: a hundred steps at sigma 10 are one Gaussian at sigma 1
+    exact = 4.377178
+    assert spent_epsilon(10.0, 1e-5, [(1.0, 100)], "prv") == pytest.approx(exact, abs=0.02)
+    assert spent_epsilon(10.0, 1e-5, [(1.0, 100)], "rdp") >= exact
+    twice = spent_epsilon(10.0, 1e-5, [(1.0, 50), (1.0, 50)], "prv")
+    assert twice == pytest.approx(exact, abs=0.02)
+
+
+def test_noise_follows_from_the_target_epsilon() -> None:
+    runs = ((0.5, 30), (0.2, 10))
+    sigma = noise_multiplier(4.0, 1e-5, runs, "rdp")
+    assert spent_epsilon(sigma, 1e-5, runs, "rdp") <= 4.0
+    assert spent_epsilon(sigma / 1.02, 1e-5, runs, "rdp") > 4.0
+
+
+def test_the_record_has_the_claim(tmp_path: Path) -> None:
+    victim = Workshop(Store(tmp_path), CPU).victim(_job(TinyTarget(), (DPSGD(accountant="rdp"),)))
+    (claim,) = victim.facts["claims"]
+    assert claim["epsilon"] <= 8.0
+    assert claim["adjacency"] == "add/remove"
+    assert claim["phase"] == "encoder+classifier"
+    assert claim["sample_rate"] == [0.5]
+    assert claim["steps"] == [6]
+    noiseless = _job(TinyTarget(), (DPSGD(noise_multiplier=0.0),))
+    assert Workshop(Store(tmp_path), CPU).victim(noiseless).facts["claims"] == []
+
+
+def _card(target: Any, *defenses: Any, **protocol: Any) -> CellCard:
+    split = tiny_split()
+    cut: Protocol = replace(split.protocol, **protocol) if protocol else split.protocol
+    return CellCard(split.card, cut, target, defenses, Adversary(), _Anything(), (), target.grants)
+
+
+def test_contrastive_losses_are_refused_unless_the_encoder_is_public() -> None:
+    dp = DPSGD()
+    assert "no sum over examples" in (dp.unfit(_card(SimCLR(), dp)) or "")
+    assert dp.unfit(_card(SimCLR(), dp, public=100, encoder=("public",))) is None
+    assert dp.unfit(_card(Supervised(), dp)) is None
+
+
+def test_what_learns_of_members_cannot_stand_beside_it() -> None:
+    dp = DPSGD()
+    assert "memguard learns of members" in (dp.unfit(_card(Supervised(), dp, MemGuard())) or "")
+    assert dp.unfit(_card(Supervised(), dp, ConfidenceMasking())) is None
+
+
+def test_phases_whose_clipping_bounds_nobody_are_refused(tmp_path: Path) -> None:
+    workshop = Workshop(Store(tmp_path), CPU)
+    making = workshop._begin(_job(TinyTarget()))
+    (phase,) = making.phases
+    ctx = workshop._defense_context(_job(TinyTarget()), DPSGD())
+
+    def refused(changed: Any) -> str:
+        with pytest.raises(BadInputError) as error:
+            DPSGD(noise_multiplier=1.0).on_phases([changed], making.model, making.world, ctx)
+        return str(error.value)
+
+    assert "no sum over examples" in refused(replace(phase, per_example=False))
+    step = phase.steps["train"]
+    streamed = replace(step, streams={"reference": Stream(making.world.reference)})
+    assert "further rows" in refused(replace(phase, steps={"train": streamed}))
+    uneven = {**phase.optimizers, "classifier": Optimizer("sgd", 0.1)}
+    assert "optimizers" in refused(replace(phase, optimizers=uneven))
+
+
+def test_batch_norm_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    target = Supervised(backbone="convnet", epochs=1)
+    victim = Workshop(Store(tmp_path), CPU).victim(_job(target, (DPSGD(accountant="rdp"),)))
+    plain = Workshop(Store(tmp_path), CPU).victim(_job(target))
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d)
+    assert any(isinstance(module, norms) for module in plain.model.modules())
+    assert not any(isinstance(module, norms) for module in victim.model.modules())
+    assert "group norm" in victim.facts["notes"]["dp-sgd"]
+    assert "group norm" in caplog.text
+    assert victim.embeddings(tiny_split().pool.x[:3]).isfinite().all()
+
+
+def test_less_noise_fits_better(tmp_path: Path) -> None:
+    members = tiny_split().victim().members
+    loss = {}
+    for sigma in (0.0, 50.0):
+        defense = DPSGD(noise_multiplier=sigma, clip=5.0, accountant="rdp")
+        victim = Workshop(Store(tmp_path), CPU).victim(_job(Supervised(epochs=15), (defense,)))
+        loss[sigma] = float(nn.functional.nll_loss(victim.log_posteriors(members.x), members.y))
+    assert loss[0.0] < math.log(10) < loss[50.0]

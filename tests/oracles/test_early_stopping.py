@@ -1,0 +1,108 @@
+"""Early stopping: by epochs for encoders, by patience for what reads labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from privbench import Protocol
+from privbench.contracts import Adversary, CellCard
+from privbench.store import Store
+from privbench.testing import CPU, TinyImages, _Anything, _job, tiny_split
+from privbench.victim import Workshop
+from privbench_plugins.defenses.early_stopping import EarlyStopping
+from privbench_plugins.targets.moco import MoCo
+from privbench_plugins.targets.simclr import SimCLR
+from privbench_plugins.targets.supervised import Supervised
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUPERVISED = Supervised(backbone="mlp", epochs=60)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [Supervised(epochs=9), SimCLR(epochs=9), MoCo(backbone="mlp", epochs=9, queue=32)],
+    ids=lambda target: target.name,
+)
+def test_epochs_shorten_the_phase_of_the_encoder_only(tmp_path: Path, target: Any) -> None:
+    making = Workshop(Store(tmp_path), CPU)._begin(_job(target, (EarlyStopping(epochs=4),)))
+    epochs = {phase.name: phase.epochs for phase in making.phases}
+    assert epochs.pop("encoder") == 4
+    assert set(epochs.values()) <= {100}
+
+
+def test_epochs_are_what_a_shorter_target_has(tmp_path: Path) -> None:
+    shop, x = Workshop(Store(tmp_path), CPU), tiny_split().pool.x[:20]
+    stopped = shop.victim(_job(SimCLR(epochs=6), (EarlyStopping(epochs=2),)))
+    short = shop.victim(_job(SimCLR(epochs=2)))
+    long = shop.victim(_job(SimCLR(epochs=6)))
+    assert torch.equal(stopped.embeddings(x), short.embeddings(x))
+    assert not torch.equal(stopped.embeddings(x), long.embeddings(x))
+
+
+def test_more_epochs_than_there_are_change_nothing(tmp_path: Path) -> None:
+    shop = Workshop(Store(tmp_path), CPU)
+    keys = [shop.phases(_job(SUPERVISED, d)) for d in ((), (EarlyStopping(epochs=60),))]
+    assert keys[0].keys() == keys[1].keys()  # the phase is the same object, hence shared
+
+
+def test_patience_brings_the_best_state_back(tmp_path: Path) -> None:
+    shop, world = Workshop(Store(tmp_path), CPU), tiny_split().victim()
+    served = shop.victim(_job(SUPERVISED, (EarlyStopping(patience=3),)))
+    (phase,) = [f for f in served.facts["phases"] if f["phase"] == "encoder"]
+    rows = world.reference
+
+    def loss(epochs: int) -> float:
+        made = shop.victim(_job(replace(SUPERVISED, epochs=epochs)))
+        return float(F.nll_loss(made.log_posteriors(rows.x), rows.y))
+
+    curve = [loss(epoch) for epoch in range(1, phase["epochs"] + 1)]
+    best = min(range(len(curve)), key=curve.__getitem__)
+    assert phase["epochs"] == best + 1 + 3 < 60
+    ours = float(F.nll_loss(served.log_posteriors(rows.x), rows.y))
+    assert ours == pytest.approx(curve[best], abs=1e-5)
+
+
+def test_patience_leaves_a_contrastive_encoder_alone(tmp_path: Path) -> None:
+    shop, target = Workshop(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=20)
+    served = shop.victim(_job(target, (EarlyStopping(patience=1),)))
+    x = tiny_split().pool.x[:20]
+    assert torch.equal(served.embeddings(x), shop.victim(_job(target)).embeddings(x))
+    assert "classifier only" in served.facts["notes"]["early-stopping"]
+    phases = {f["phase"]: f for f in served.facts["phases"]}
+    assert phases["encoder"]["epochs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("defense", "protocol", "words"),
+    [
+        (EarlyStopping(), {}, "reference rows"),
+        (EarlyStopping(epochs=3), {}, ""),
+        (EarlyStopping(), {"reference": 40}, ""),
+        (
+            EarlyStopping(epochs=3),
+            {"public": 40, "encoder": ("public",)},
+            "shows the encoder none",
+        ),
+        (
+            EarlyStopping(),
+            {"reference": 40, "downstream": 40, "classifier": "downstream"},
+            "set its epochs",
+        ),
+    ],
+)
+def test_unfit(defense: EarlyStopping, protocol: Any, words: str) -> None:
+    parts = Protocol(members=80, nonmembers=80, pool=400, **protocol)
+    target = SimCLR()
+    cell = CellCard(
+        TinyImages().card(None), parts, target, (defense,), Adversary(), _Anything(), (),
+        target.grants,
+    )  # fmt: skip
+    assert words in (defense.unfit(cell) or "")
+    assert bool(defense.unfit(cell)) == bool(words)
