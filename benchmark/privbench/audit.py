@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import binom
+from scipy.stats import binom, rankdata
 
 from privbench.metrics import Estimate, Refused
 
@@ -136,7 +136,8 @@ def audited(
         return {**made, "audited_epsilon": Refused(reason), "audit_ceiling": Refused(reason)}
     if split.protocol.inclusion == "pairs":
         first, second = split.pairs.T.cpu().numpy()
-        scores, truth = scores[first] - scores[second], truth[first]
+        ranks = rankdata(scores)  # finite, where scores may not be
+        scores, truth = ranks[first] - ranks[second], truth[first]
     of = guesses(scores, truth)
     found, ceiling = bound(of, delta), bound(Guesses(of.coins, of.made, of.made), delta)
     return {

@@ -121,7 +121,7 @@ class DefenseContext(Context):
         self.world = world
         self.claims: list[Mapping[str, Any]] = []
         self._fit = fit
-        self._refit: Callable[[Phase, Tensor], dict[str, Tensor]] | None = None
+        self._refit: Callable[[Phase, Tensor, Tensor], dict[str, Tensor]] | None = None
 
     def module(self, model: Model, name: str, build: Callable[[], nn.Module]) -> None:
         """Add a part to the model, with initial weights of its own, unless it is there already."""
@@ -132,19 +132,21 @@ class DefenseContext(Context):
         """Train the cell's target, without any defense, in each of these worlds."""
         return self._fit(worlds)
 
-    def refit(self, phase: Phase, left_out: Tensor) -> dict[str, Tensor]:
+    def refit(self, phase: Phase, dropped: Tensor, exchanged: Tensor) -> dict[str, Tensor]:
         """Train a phase again without single rows, all trainings at once; in ``on_trained`` only.
 
         Args:
             phase: one that reads embeddings, with one plain step (see ``privbench.refit``).
-            left_out: (r,) int64 positions in the phase's rows; -1 leaves nothing out.
+            dropped: (r,) int64 positions in the phase's rows, trained without; -1 drops none.
+            exchanged: (r,) int64 positions that are left out instead, the dropped row standing in
+                their slot; -1 for none.
 
         Returns:
             Name -> (r, ...) tensors of the parts that the phase trains.
         """
         if self._refit is None:
             raise RuntimeError("refit is there in on_trained only: before, nothing is trained")
-        return self._refit(phase, left_out)
+        return self._refit(phase, dropped, exchanged)
 
     def claim(self, **terms: Any) -> None:
         """State a claim of differential privacy.

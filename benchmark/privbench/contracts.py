@@ -65,10 +65,12 @@ class Target(Method):
         grants: what its victims can answer at all. What an attack gets of it depends on the
             adversary, who is a black-box one by default: no gradients, no weights.
         contrastive: whether the encoder's loss is not a sum over examples.
+        labelled_encoder: whether the encoder's loss reads labels.
     """
 
     grants: ClassVar[Access] = BLACK_BOX | Access.GRADIENTS | Access.WEIGHTS
     contrastive: ClassVar[bool] = False
+    labelled_encoder: ClassVar[bool] = True
 
     def classifier_apart(self, protocol: Protocol) -> bool:
         """Whether the classifier has a phase of its own, on embeddings of a frozen encoder."""
@@ -103,9 +105,13 @@ class Release(nn.Module):
     keeps_labels: bool = False
     fresh: bool = False
     uniforms: int = 0
+    place: int = 0  #: among the releases of a victim, kept by the core; its draws are keyed by it
 
     def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
-        """Learn what the release needs, from the defender's world only."""
+        """Learn what the release needs, from the defender's world only.
+
+        ``model`` encodes as it is served behind the releases of embeddings that learned before.
+        """
 
     @abstractmethod
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
@@ -135,8 +141,11 @@ class Defense(Method):
 
     protects: ClassVar[tuple[str, ...]]  #: names of games that it claims to protect
     uses_attributes: ClassVar[bool] = False
-    #: Whether it exchanges the loss that reads labels; two such cannot stand in one stack.
-    replaces_loss: ClassVar[bool] = False
+    #: Whether it claims an epsilon; beside it only what learns nothing from rows can stand.
+    claims: ClassVar[bool] = False
+    learns: ClassVar[bool] = True
+    #: Whether it changes released posteriors; a stack has one such.
+    masks_posteriors: ClassVar[bool] = False
     #: Defenses of one family share seeds, and so what they compute once; by default each its own.
     family: ClassVar[str] = ""
 

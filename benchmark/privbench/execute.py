@@ -328,7 +328,12 @@ class Laboratory:
         for index in range(wanted.count):
             world, others = draw(index)
             made = self._victim(cell, parts, world, defenses, cell.adversary.target)
-            mine = Oracle(made.session(), made.grants, asker=cell.attack.name, store=self.store)
+            mine = Oracle(
+                made.session(cell.attack.name),
+                made.grants,
+                asker=cell.attack.name,
+                store=self.store,
+            )
             shadows.append((made, Shadow(world, others, mine, made.model)))
         return shadows
 
@@ -364,7 +369,7 @@ class Laboratory:
         """Pose, answer (from the store if it was answered before), score."""
         attack = cell.attack
         if isinstance(served, Victim):
-            served = served.session()
+            served = served.session(attack.name)
         question, truth = game.pose(parts, served, asks=attack.asks, sensitive=cell.sensitive)
         shadows = self._shadows(cell, parts)
         seconds = sum(made.facts["seconds"] for made, _ in shadows)
@@ -471,10 +476,10 @@ class Laboratory:
         def compute() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
             trained_on = parts.victim().parts[cell.protocol.classifier]
             right = {}
-            asked = made.session()
+            asked = made.session("utility")
             for name, rows in (("test", parts.test), ("train", trained_on)):
                 labelled = rows.select(rows.y >= 0)
-                guess = asked.log_posteriors(labelled.x).argmax(-1)
+                guess = asked.labels(labelled.x)
                 right[f"{name}_accuracy"] = float((guess == labelled.y).double().mean())
             return {}, {**right, "gap": right["train_accuracy"] - right["test_accuracy"]}
 

@@ -55,11 +55,7 @@ CLAIMS = (
 )
 
 #: Range of the metrics that are no rates.
-BOUNDS = {
-    "psnr": (0.0, math.inf),
-    "ssim": (-1.0, 1.0),
-    **{name: (0.0, math.inf) for _, _, name in CLAIMS},
-}
+BOUNDS = {"psnr": (0.0, math.inf), "ssim": (-1.0, 1.0)}
 
 LEGEND = """\
 Numbers are means over seeds; brackets hold 95 % intervals (Student t over seeds, or that of the
@@ -71,9 +67,10 @@ are compared at equal budgets: a schedule that alternates by epoch runs more epo
 
 CLAIMS_LEGEND = """\
 **claimed ε** is what the defense says; **audited ε** is a lower bound at 97.5 % from one run with
-fair-coin inclusion and guesses fixed beforehand (Steinke, Nasr, Jagielski, NeurIPS 2023): it can
-refute a claim and never prove one. **audit's ceiling** is what a perfect attack would reach at this
-number of coins. Rows whose claim this protocol cannot test say "refused".
+fair-coin inclusion and guesses fixed beforehand (Steinke, Nasr, Jagielski, NeurIPS 2023), the
+smallest of the seeds' where there are several: it can refute a claim and never prove one.
+**audit's ceiling** is what a perfect attack would reach at this number of coins. Rows whose claim
+this protocol cannot test say "refused".
 """
 
 
@@ -207,7 +204,11 @@ def _cells(game: str, row: Row, shown: Iterable[tuple[str, str, str]]) -> list[s
         fixed.append(phase)
     fixed += [defense + (" °" if outside else ""), adversary, str(len(records))]
     moving = [
-        summary([_at(record, where).get(name) for record in records], BOUNDS.get(name, (0.0, 1.0)))
+        _smallest([_at(record, where).get(name) for record in records])
+        if (_, where, name) in CLAIMS
+        else summary(
+            [_at(record, where).get(name) for record in records], BOUNDS.get(name, (0.0, 1.0))
+        )
         for _, where, name in shown
     ]
     return [
@@ -252,6 +253,15 @@ def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0
     mean = mean_over_seeds(values)
     low, high = max(mean.low, bounds[0]), min(mean.high, bounds[1])
     return f"{mean.value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _smallest(numbers: Sequence[Number | None]) -> str:
+    """The smallest of bounds that hold one by one: a mean of them is a bound of nothing."""
+    given = [n for n in numbers if n is not None]
+    values = [n.value for n in given if n.value is not None]
+    if not given:
+        return "–"
+    return f"{min(values):.3f}" if len(values) == len(given) else "refused"
 
 
 def _mean(

@@ -36,6 +36,7 @@ class Served(Protocol):
         grants: what it answers.
         key: digest of all that its answers depend on; None if that is not known (no caching).
         fresh: may be left out; whether asking twice draws twice (no caching).
+        labels: may be left out; (n,) int64 classes of x, where they cost less than posteriors.
     """
 
     @property
@@ -135,7 +136,9 @@ class Oracle:
     def labels(self, x: Tensor | Examples | Views) -> Tensor:
         """Predicted classes, (n,) int64; (n, views) for views."""
         self._allow(Access.LABELS)
-        return self._ask("posteriors", x).argmax(-1)
+        kind = "labels" if hasattr(self.__served, "labels") else "posteriors"
+        answer = self._ask(kind, x)
+        return answer if kind == "labels" else answer.argmax(-1)
 
     def posteriors(self, x: Tensor | Examples | Views) -> Tensor:
         """Released posteriors, (n, k) float64, rows summing to 1; (n, views, k) for views."""
@@ -195,7 +198,8 @@ class Oracle:
         return held.tensors["answer"].to(device)
 
     def _compute(self, kind: str, x: Tensor | Examples | Views) -> Tensor:
-        ask = self.__served.embeddings if kind == "embeddings" else self.__served.log_posteriors
+        name = "log_posteriors" if kind == "posteriors" else kind
+        ask: Callable[[Tensor], Tensor] = getattr(self.__served, name)
         if isinstance(x, Views):
             step = max(1, self.__step // x.n)
             parts = [ask(x.make(i, i + step)) for i in range(0, len(x.rows), step)]

@@ -1,8 +1,11 @@
 """Training one phase many times over, each time without one row: all at once.
 
 What sensitivity samplers need (``DefenseContext.refit``). All trainings start from the same initial
-weights and meet the same batches, but for the row that is left out: the last row of each epoch's
-order takes its place. So the differences between them come from the rows and from nothing else.
+weights. A dropped row's slot is taken out of each epoch's order; where the dropped row is exchanged
+for another one, it stands in that one's slot, and the other is left out. So a training without i
+and one without j differ in one slot, if the latter drops i and exchanges j: the difference between
+them comes from these rows and from nothing else. On CUDA training runs in bfloat16 and this in
+float32: what is refitted is the same recipe, not the same bits.
 """
 
 from __future__ import annotations
@@ -35,9 +38,10 @@ def refit(
     *,
     initial: Mapping[str, Tensor],
     seed: int,
-    left_out: Tensor,
+    dropped: Tensor,
+    exchanged: Tensor,
 ) -> dict[str, Tensor]:
-    """Train a phase once for every row that is left out.
+    """Train a phase once for every row that is dropped.
 
     Args:
         model: whose parts the phase trains; it is left as it is.
@@ -45,7 +49,8 @@ def refit(
         rows: (n) that the phase sees.
         initial: name in the model's state -> its tensor before the phase.
         seed: of the phase; equal seeds, equal batches.
-        left_out: (r,) int64 positions in rows; -1 leaves nothing out.
+        dropped: (r,) int64 positions in rows; -1 drops none, and then in all trainings.
+        exchanged: (r,) int64 positions in whose slot the dropped row stands; -1 for none.
 
     Returns:
         Name -> (r, ...) trained tensors of the parts that the phase trains.
@@ -65,8 +70,10 @@ def refit(
     ]  # "parts.<part>..."
     start = {name: initial[name.removeprefix("parts.")] for name in names}
     blocks = [
-        _block(model, phase, rows, initial=start, seed=seed, left_out=out)
-        for out in torch.split(left_out, SIDE_BY_SIDE)
+        _block(model, phase, rows, initial=start, seed=seed, dropped=out, exchanged=other)
+        for out, other in zip(
+            torch.split(dropped, SIDE_BY_SIDE), torch.split(exchanged, SIDE_BY_SIDE), strict=True
+        )
     ]
     return {n.removeprefix("parts."): torch.cat([block[n] for block in blocks]) for n in names}
 
@@ -91,9 +98,10 @@ def _block(
     *,
     initial: Mapping[str, Tensor],
     seed: int,
-    left_out: Tensor,
+    dropped: Tensor,
+    exchanged: Tensor,
 ) -> dict[str, Tensor]:
-    r, n = len(left_out), len(rows)
+    r, n = len(dropped), len(rows)
     stacked = {name: t.expand(r, *t.shape).clone().requires_grad_() for name, t in initial.items()}
     optimizers = [
         (spec, spec.make([t for name, t in stacked.items() if name.split(".")[1] == part]))  # type: ignore[misc]
@@ -101,7 +109,7 @@ def _block(
     ]
     steps = phase.batch.steps(n)
     model.eval()
-    batches = _batches(n, phase, seed, left_out)
+    batches = _batches(n, phase, seed, dropped, exchanged)
     for done, (epoch, i, at) in enumerate(batches):
         loss = _Loss(model, phase, Clock(epoch, i, phase.epochs, steps))
 
@@ -123,18 +131,16 @@ def _block(
 
 
 def _batches(
-    n: int, phase: Phase, seed: int, left_out: Tensor
+    n: int, phase: Phase, seed: int, dropped: Tensor, exchanged: Tensor
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Epoch, step and (r, b) positions, in the order that training with that seed has them."""
-    device, size = left_out.device, min(phase.batch.size, n)
+    device, size = dropped.device, min(phase.batch.size, n)
     generator = torch.Generator(device=device).manual_seed(seed)
-    every = bool((left_out < 0).all())
     for epoch in range(1, phase.epochs + 1):
-        order = torch.randperm(n, generator=generator, device=device)
-        mine = order.expand(len(left_out), n)
-        if not every:
-            last = order[-1]
-            mine = torch.where(mine == left_out[:, None], last, mine)[:, : n - 1]
+        mine = torch.randperm(n, generator=generator, device=device).expand(len(dropped), n)
+        if bool((dropped >= 0).all()):
+            mine = mine[mine != dropped[:, None]].view(len(dropped), n - 1)
+            mine = torch.where(mine == exchanged[:, None], dropped[:, None], mine)
         for i in range(phase.batch.steps(n)):
             at = mine[:, i * size : (i + 1) * size]
             if at.shape[1]:

@@ -109,8 +109,7 @@ def _reasons(cell: Cell) -> Iterator[str]:
         cell.card, cell.protocol, cell.target, cell.defenses, cell.adversary, cell.attack,
         cell.sensitive, cell.access,
     )  # fmt: skip
-    if len(rivals := [d.name for d in cell.defenses if d.replaces_loss]) > 1:
-        yield f"{' and '.join(rivals)} each replace the classifier's loss: stack one of them"
+    yield from _unstackable(cell)
     shadow_target = cell.adversary.target
     for method in (cell.dataset, cell.target, *cell.defenses, cell.attack):
         if reason := method.unfit(card):
@@ -121,6 +120,27 @@ def _reasons(cell: Cell) -> Iterator[str]:
         yield f"{cell.attack.name} guesses attributes, and of {cell.card.name} none is named"
     if reason := _ungranted(cell):
         yield reason
+
+
+def _unstackable(cell: Cell) -> Iterator[str]:
+    """Why these defenses cannot stand in one stack."""
+    training = {"data", "build", "phases", "weights"}
+    trainers = [d.name for d in cell.defenses if type(d).stages() & training]
+    if len(trainers) > 1:
+        yield (
+            f"{' and '.join(trainers)} each change training, and one would undo or misread what "
+            "the other does: stack one of them"
+        )
+    claims = [d.name for d in cell.defenses if d.claims]
+    learn = [d.name for d in cell.defenses if d.learns and not d.claims and type(d).stages()]
+    if claims and learn:
+        yield f"the epsilon of {claims[0]} would not cover what {learn[0]} learns of members"
+    masks = [d.name for d in cell.defenses if d.masks_posteriors]
+    if len(masks) > 1:
+        yield (
+            f"{' and '.join(masks)} each change posteriors, and one learns from them as the model "
+            "gives them: stack one of them"
+        )
 
 
 def _unfit_pool(cell: Cell) -> Iterator[str]:

@@ -238,7 +238,12 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int) -> Split:
         member=member[canonical],
         **parts,
     )
-    return drawn if protocol.inclusion == "size" else replace(drawn, member=_coins(drawn))
+    if protocol.inclusion == "size":
+        return drawn
+    member = _coins(drawn)
+    if protocol.test == "nonmembers":
+        drawn = replace(drawn, test=drawn.candidates.select(~member))
+    return replace(drawn, member=member)
 
 
 def _coins(split: Split) -> Tensor:

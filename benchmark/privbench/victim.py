@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from privbench import augmentation, context, data, keyed, model, nets, split, training
 from privbench import refit as refitting
@@ -17,6 +18,7 @@ from privbench.contracts import Release
 from privbench.data import Examples, as_float
 from privbench.digests import digest, source_digest
 from privbench.keyed import fold, row_keys, salt, uniform
+from privbench.model import Model
 from privbench.refit import refit
 from privbench.store import Key
 from privbench.training import Phase, Stream, Training, TrainingError
@@ -24,11 +26,10 @@ from privbench.training import Phase, Stream, Training, TrainingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from privbench.contracts import Defense, Target
     from privbench.data import Card
-    from privbench.model import Model
     from privbench.oracle import Served
     from privbench.protocol import Protocol
     from privbench.split import World
@@ -60,8 +61,9 @@ class Victim:
         releases: Sequence[Release] = (),
         seed: int = 0,
         facts: Mapping[str, Any] | None = None,
+        asker: str = "",
     ) -> None:
-        """``seed`` keys the draws of the releases."""
+        """``seed`` keys the draws of the releases, ``asker`` as well those of fresh ones."""
         self.card = card
         self.model = trained.eval().requires_grad_(False)
         self.key = key
@@ -69,6 +71,7 @@ class Victim:
         self.facts = dict(facts or {})
         self._releases = tuple(releases)
         self._seed = seed
+        self._asker = asker
         self._asked = 0
 
     def embeddings(self, x: Tensor) -> Tensor:
@@ -78,6 +81,12 @@ class Victim:
     def log_posteriors(self, x: Tensor) -> Tensor:
         """Log of the released posteriors, (n, k) float64."""
         return self._passes(x, self._log_posteriors)
+
+    def labels(self, x: Tensor) -> Tensor:
+        """Released classes (n,) int64; releases that keep labels are not asked for posteriors."""
+        kept = all(r.keeps_labels for r in self._releases if r.of == "posterior")
+        ask = self._undefended_log_posteriors if kept else self._log_posteriors
+        return self._passes(x, lambda rows: ask(rows).argmax(-1))
 
     def gradients(self, x: Tensor, loss: Callable[[Served, Tensor], Tensor]) -> Tensor:
         """Gradient of the summed loss with respect to x (n, *shape), as float in [0, 1]."""
@@ -107,14 +116,14 @@ class Victim:
         """Whether asking twice draws twice, so that answers must not be kept."""
         return any(release.fresh for release in self._releases)
 
-    def session(self) -> Victim:
+    def session(self, asker: str) -> Victim:
         """The same victim with its count of queries at zero: what one asker meets.
 
-        Fresh draws depend on the count, and so would otherwise on who asked before.
+        Fresh draws depend on asker and count, and so would otherwise on who asked before.
         """
         return Victim(
             self.card, self.model, key=self.key, grants=self.grants, releases=self._releases,
-            seed=self._seed, facts=self.facts,
+            seed=self._seed, facts=self.facts, asker=asker,
         )  # fmt: skip
 
     def unreleased(self) -> Victim:
@@ -146,21 +155,38 @@ class Victim:
         return self._released("embedding", x, self.model.encode(x).float())
 
     def _log_posteriors(self, x: Tensor) -> Tensor:
-        logits = self.model.logits(self._embed(x)).double()
-        log_p = logits.log_softmax(-1)
+        log_p = self._undefended_log_posteriors(x)
         if not any(release.of == "posterior" for release in self._releases):
             return log_p
         released = self._released("posterior", x, log_p.exp())
         return released.clamp_min(torch.finfo(released.dtype).tiny).log()
 
+    def _undefended_log_posteriors(self, x: Tensor) -> Tensor:
+        """Of released embeddings, before any release of posteriors."""
+        return self.model.logits(self._embed(x)).double().log_softmax(-1)
+
     def _released(self, of: str, x: Tensor, value: Tensor) -> Tensor:
-        for i, release in enumerate(self._releases):
+        for release in self._releases:
             if release.of == of:
-                keys = fold(row_keys(x, self.card.scale), salt(self._seed, i))
+                keys = fold(row_keys(x, self.card.scale), salt(self._seed, release.place))
                 if release.fresh:
-                    keys = fold(keys, self._asked + 1)
+                    keys = fold(keys, salt(self._seed, "asked", self._asker, self._asked))
                 value = release(x, value, uniform(keys, release.uniforms))
         return value
+
+
+class _Behind(Model):
+    """A model whose embeddings are released ones: what a later release learns from."""
+
+    def __init__(self, victim: Victim) -> None:
+        nn.Module.__init__(self)
+        self.parts = victim.model.parts
+        self.scale = victim.model.scale
+        self._victim = victim
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Released embeddings (n, d) of x (n, *shape)."""
+        return self._victim.embeddings(x)
 
 
 class _Differentiable:
@@ -210,8 +236,9 @@ class _Making:
         seeds: part -> seed of its initial weights.
         own: initial weights, of this world, of the parts that only later phases train; the phases
             shared by all worlds run before these are loaded.
-        initial: weights, before any training, of the parts that only phases on embeddings train.
+        initial: weights of all parts as the phases after the encoder's found them.
         releases: with the defense that each is of.
+        fitted: those that have learned what they need.
         touched: parts that have been trained.
         facts: what each stage recorded.
     """
@@ -223,8 +250,9 @@ class _Making:
     previous: str
     seeds: dict[str, int]
     own: dict[str, Tensor]
-    initial: dict[str, Tensor]
+    initial: dict[str, Tensor] = field(default_factory=dict)
     releases: list[tuple[Release, Defense, DefenseContext]] = field(default_factory=list)
+    fitted: list[Release] = field(default_factory=list)
     touched: set[str] = field(default_factory=set)
     facts: list[dict[str, Any]] = field(default_factory=list)
 
@@ -234,11 +262,19 @@ class _Making:
         return self.job.world
 
     def halves(self) -> tuple[tuple[list[Phase], list[_Entry]], tuple[list[Phase], list[_Entry]]]:
-        """Phases, then the releases fitted after them: before and after embeddings are read."""
-        at = next((i for i, p in enumerate(self.phases) if p.reads == "embeddings"), None)
+        """Phases, then the releases fitted after them: up to the encoder's last, and the rest.
+
+        Releases of embeddings learn before those of posteriors, which stand behind them.
+        """
+        at = max((i + 1 for i, p in enumerate(self.phases) if p.trains("encoder")), default=0)
         early = [entry for entry in self.releases if entry[0].classifier_trains_on_it]
         late = [entry for entry in self.releases if not entry[0].classifier_trains_on_it]
-        return (self.phases[:at], early), (self.phases[at:] if at is not None else [], late)
+        late.sort(key=lambda entry: entry[0].of)
+        return (self.phases[:at], early), (self.phases[at:], late)
+
+    def start_of_the_rest(self) -> None:
+        """Keep the weights that the phases after the encoder's start from."""
+        self.initial = {**_state(self.model, self.model.parts), **self.own}
 
 
 _Entry = tuple[Release, "Defense", DefenseContext]
@@ -283,6 +319,7 @@ class Workshop:
         making = self._begin(job)
         (first, early), (rest, late) = making.halves()
         self._train(making, first)
+        making.start_of_the_rest()
         for entry in early:
             self._fit(making, entry)
         self._train(making, rest)
@@ -343,13 +380,12 @@ class Workshop:
         built.to(self.device)
         seeds, own = self._share(job, built, phases)
         base = digest([_base(job), self._substrate()])
-        making = _Making(job, built, phases, contexts, base, seeds, own, {})
-        (first, _), (rest, _) = making.halves()
-        making.initial = {**_state(built, _touched(rest) - _touched(first)), **own}
+        making = _Making(job, built, phases, contexts, base, seeds, own)
         for defense, ctx in acting:
             make = partial(defense.release, job.card, built, ctx)
             release = seeded(make, ctx.salt("release", "init"))
             if release is not None:
+                release.place = len(making.releases)
                 release.to(self.device).eval().requires_grad_(False)
                 making.releases.append((release, defense, ctx))
         return making
@@ -480,10 +516,10 @@ class Workshop:
 
         They take the place of x in the phase's rows, in its streams and in what it monitors.
         """
-        early = [entry[0] for entry in making.halves()[0][1]]
         frozen = Victim(
             making.job.card, making.model, key="", grants=Access.EMBEDDINGS,
-            releases=early, seed=making.world.salt("release"),
+            releases=[r for r in making.fitted if r.classifier_trains_on_it],
+            seed=making.world.salt("release"), asker="training",
         )  # fmt: skip
 
         def embed(examples: Examples) -> Examples:
@@ -520,13 +556,17 @@ class Workshop:
             making.previous = key.digest
             making.facts.append({"phase": f"{defense.name}: weights", **artifact.facts})
 
-    def _refit(self, making: _Making, phase: Phase, left_out: Tensor) -> dict[str, Tensor]:
+    def _refit(
+        self, making: _Making, phase: Phase, dropped: Tensor, exchanged: Tensor
+    ) -> dict[str, Tensor]:
         if phase.reads != "embeddings":
             raise TrainingError(f"phase '{phase.name}' cannot be refitted: it trains the encoder")
         seed = self._phase_seed(making, phase, public=False)
         phase, rows = self._embedded(making, phase, self._rows(making.world, phase))
-        out = left_out.to(self.device)
-        return refit(making.model, phase, rows, initial=making.initial, seed=seed, left_out=out)
+        return refit(
+            making.model, phase, rows, initial=making.initial, seed=seed,
+            dropped=dropped.to(self.device), exchanged=exchanged.to(self.device),
+        )  # fmt: skip
 
     def _fit(self, making: _Making, entry: _Entry) -> None:
         """Let a release learn, from the defender's world."""
@@ -537,7 +577,7 @@ class Workshop:
 
             def fit() -> Release:
                 release.requires_grad_(True).train()
-                release.fit(making.model, making.world, ctx)
+                release.fit(self._behind(making), making.world, ctx)
                 return release
 
             artifact = self.store.make(key, partial(_recorded, fit, ctx, ctx.salt("release")))
@@ -545,6 +585,17 @@ class Workshop:
             release.eval().requires_grad_(False)
             making.facts.append({"phase": f"release of {release.of}", **artifact.facts})
         making.previous = key.digest
+        making.fitted.append(release)
+
+    def _behind(self, making: _Making) -> Model:
+        """The model as a release meets it: behind the embeddings that are released already."""
+        released = [r for r in making.fitted if r.of == "embedding"]
+        if not released:
+            return making.model
+        return _Behind(Victim(
+            making.job.card, making.model, key="", grants=Access.EMBEDDINGS, releases=released,
+            seed=making.world.salt("release"), asker="training",
+        ))  # fmt: skip
 
     def _release_key(self, making: _Making, entry: _Entry) -> Key:
         return self._change_key("release", making, *entry[1:])

@@ -3,7 +3,7 @@
 
     uv run python leaderboards/experiments/memguard_location.py --data-root ROOT --seeds 3
 
-A grid draws one coin per row; the authors (CCS 2019, table of the repository) report what an attack
+A grid draws one coin per row; the authors (CCS 2019; their repository) report what an attack
 gets right on average over coins: p on noisy posteriors, 1 - p on true ones. Phase I does not depend
 on the budget, so it runs once for all of them. Sizes are the authors' (protocol ``memguard``), 200
 epochs. Attacks are networks trained on a shadow's answers:
@@ -11,8 +11,8 @@ epochs. Attacks are networks trained on a shadow's answers:
 - ``posteriors``: all posteriors, sorted (hidden layers of 256, 128, 64, as the defender's);
 - ``nn-mia``: the two largest, and whether the label is right (Talos).
 
-A naive attacker trains on true posteriors of its shadow, as published; an adaptive one on posteriors
-released by its own MemGuard under the same budget.
+A naive attacker trains on true posteriors of its shadow, as published; an adaptive one on what its
+own MemGuard releases under the same budget.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ def answers(
     (guard,) = guarded.releases
     assert isinstance(guard, Guard)  # noqa: S101 - it is MemGuard's
     true = plain.log_posteriors(rows.x).exp()
-    parts = [phase_one(p, guard.log_odds, guard.settings.iterations) for p in true.split(256)]
-    noisy = true + torch.cat(parts)
+    noisy = true + phase_one(true, guard.log_odds, guard.settings.iterations)
     with torch.no_grad():
         return Answers(true, noisy, guard.log_odds(true), guard.log_odds(noisy), rows)
 

@@ -147,6 +147,15 @@ def test_coins_are_fair_and_independent_of_everything_else() -> None:
     assert {len(coin.over_candidates(i)[0].members) for i in range(4)} == {80}
 
 
+@pytest.mark.parametrize("inclusion", ["coin", "pairs"])
+def test_nonmembers_for_a_test_part_are_nonmembers(inclusion: str) -> None:
+    data = TinyImages()
+    protocol = Protocol(members=80, nonmembers=80, pool=300, inclusion=inclusion)  # type: ignore[arg-type]
+    split = cut(data.load(None), data.card(None), protocol, 0)
+    assert not split.victim().contains(split.test).any()
+    assert len(split.test) == int((~split.member).sum())
+
+
 def test_unequal_sides_are_no_coins() -> None:
     data = TinyImages()
     protocol = Protocol(members=40, nonmembers=80, pool=300, inclusion="coin")

@@ -23,9 +23,7 @@ from privbench_plugins.targets.supervised import Supervised
 
 pytest.importorskip("opacus")
 
-from privbench_plugins.defenses.confidence_masking import ConfidenceMasking
 from privbench_plugins.defenses.dp_sgd import DPSGD, noise_multiplier, spent_epsilon
-from privbench_plugins.defenses.memguard import MemGuard
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,12 +152,6 @@ def test_contrastive_losses_are_refused_unless_the_encoder_is_public() -> None:
     assert "no sum over examples" in (dp.unfit(_card(SimCLR(), dp)) or "")
     assert dp.unfit(_card(SimCLR(), dp, public=100, encoder=("public",))) is None
     assert dp.unfit(_card(Supervised(), dp)) is None
-
-
-def test_what_learns_of_members_cannot_stand_beside_it() -> None:
-    dp = DPSGD()
-    assert "memguard learns of members" in (dp.unfit(_card(Supervised(), dp, MemGuard())) or "")
-    assert dp.unfit(_card(Supervised(), dp, ConfidenceMasking())) is None
 
 
 def test_phases_whose_clipping_bounds_nobody_are_refused(tmp_path: Path) -> None:

@@ -266,7 +266,12 @@ def test_a_record_holds_the_whole_story(lab: Laboratory) -> None:
     assert utility["gap"] == pytest.approx(utility["train_accuracy"] - utility["test_accuracy"])
     assert utility["gap"] > 0.2
     assert record.updates == {"encoder": 240, "classifier": 240}
-    assert record.notes == {"smoothing": 0.4, "auxiliary": 400, "mine": 1.0}
+    assert record.notes == {
+        "smoothing": 0.4,
+        "auxiliary": 400,
+        "mine": 1.0,
+        "stages": {"smooth": ["phases"]},
+    }
     assert record.claims == [{"unit": "example"}]
     assert record.cost.queries_per_sample == 1.0
     assert record.cost.seconds > 0

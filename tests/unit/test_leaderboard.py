@@ -214,3 +214,27 @@ def test_a_board_needs_no_torch() -> None:
 
 def test_every_game_has_headings() -> None:
     assert all(len(set(headings(game))) == len(headings(game)) for game in GAMES)
+
+
+def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -> None:
+    plain = record(defense="none")
+    assert "claimed ε" not in headings("membership", [plain])
+    assert "claimed ε" not in render([plain])
+    claims = []
+    for seed, found in enumerate((1.5, 0.5)):
+        made = record(defense="dp-sgd", seed=seed)
+        made.metrics |= {
+            "claimed_epsilon": Number(value=8.0, low=8.0, high=8.0),
+            "audited_epsilon": Number(value=found, low=found, high=found),
+            "audit_ceiling": Number(value=3.5, low=3.5, high=3.5),
+        }
+        claims.append(made)
+    names = headings("membership", [plain, *claims])
+    rows = [dict(zip(names, row, strict=True)) for row in cells("membership", [plain, *claims])]
+    assert [row["claimed ε"] for row in rows] == ["–", "8.000"]
+    # bounds hold one by one; their mean is a bound of nothing
+    assert rows[1]["audited ε"] == "0.500"
+    assert rows[1]["audit's ceiling"] == "3.500"
+    assert "never prove one" in render(claims)
+    claims[0].metrics["audited_epsilon"] = Number(refused="another adjacency")
+    assert "refused" in cells("membership", claims)[0]

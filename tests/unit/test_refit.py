@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,11 +10,14 @@ import torch
 from torch.nn import functional as F
 
 from privbench.context import DefenseContext
+from privbench.protocol import Protocol
+from privbench.split import cut
 from privbench.store import Store
-from privbench.testing import CPU, _job
+from privbench.testing import CPU, TinyImages, _job
 from privbench.training import TrainingError
-from privbench.victim import Workshop
+from privbench.victim import Job, Workshop
 from privbench_plugins.defenses.none import NoDefense
+from privbench_plugins.defenses.weight_noise import AdditiveLogistic
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
@@ -28,59 +32,90 @@ def _making(tmp_path: Path, target: Any = FAST) -> tuple[Workshop, Any]:
     making = workshop._begin(_job(target))
     (first, _), (rest, _) = making.halves()
     workshop._train(making, first)
+    making.start_of_the_rest()
     workshop._train(making, rest)
     return workshop, making
 
 
 def test_leaving_nothing_out_gives_the_trained_classifier(tmp_path: Path) -> None:
     workshop, making = _making(tmp_path)
-    made = workshop._refit(making, making.phases[-1], torch.tensor([-1, -1]))
+    made = workshop._refit(
+        making, making.phases[-1], torch.tensor([-1, -1]), torch.tensor([-1, -1])
+    )
     for name, tensor in making.model["classifier"].state_dict().items():
         torch.testing.assert_close(
             made[f"classifier.{name}"][0], tensor, atol=1e-5, rtol=1e-4, check_stride=False
         )
 
 
+def _by_hand(workshop: Workshop, making: Any, phase: Any, dropped: int, exchanged: int) -> Any:
+    """Weight and bias, one training after the other, by plain loops."""
+    seed = workshop._phase_seed(making, phase, public=False)
+    _, rows = workshop._embedded(making, phase, workshop._rows(making.world, phase))
+    n, spec = len(rows), phase.optimizers["classifier"]
+    size = min(phase.batch.size, n)
+    weight = making.initial["classifier.weight"].clone().requires_grad_()
+    bias = making.initial["classifier.bias"].clone().requires_grad_()
+    descent = torch.optim.Adam([weight, bias], lr=spec.lr, weight_decay=spec.weight_decay)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(phase.epochs):
+        order = torch.randperm(n, generator=generator).tolist()
+        order.remove(dropped)
+        order = [dropped if row == exchanged else row for row in order]
+        assert len(order) == len(set(order)) == n - 1
+        assert (dropped if exchanged < 0 else exchanged) not in order
+        for start in range(0, n - 1, size):
+            at = order[start : start + size]
+            loss = F.cross_entropy(F.linear(rows.x[at], weight, bias), rows.y[at])
+            descent.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            descent.step()
+    return weight.detach(), bias.detach()
+
+
 @pytest.mark.parametrize("batch", [1000, 30])
 def test_leaving_one_out_equals_training_without_it(tmp_path: Path, batch: int) -> None:
-    from dataclasses import replace
-
     workshop, making = _making(tmp_path)
     phase = replace(making.phases[-1], epochs=7)
     phase = replace(phase, batch=replace(phase.batch, size=batch))
-    out = [3, 50, 3]
-    made = workshop._refit(making, phase, torch.tensor(out))
-    seed = workshop._phase_seed(making, phase, public=False)
-    _, rows = workshop._embedded(making, phase, workshop._rows(making.world, phase))
-    n, size = len(rows), min(batch, len(rows))
-    spec = phase.optimizers["classifier"]
-    for k, left in enumerate(out[:2]):
-        weight = making.initial["classifier.weight"].clone().requires_grad_()
-        bias = making.initial["classifier.bias"].clone().requires_grad_()
-        descent = torch.optim.Adam([weight, bias], lr=spec.lr, weight_decay=spec.weight_decay)
-        generator = torch.Generator().manual_seed(seed)
-        for _ in range(7):
-            order = torch.randperm(n, generator=generator).tolist()
-            last = order.pop()
-            order = [last if row == left else row for row in order]
-            assert left not in order
-            assert len(order) == n - 1
-            for start in range(0, n - 1, size):
-                at = order[start : start + size]
-                loss = F.cross_entropy(F.linear(rows.x[at], weight, bias), rows.y[at])
-                descent.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                descent.step()
-        torch.testing.assert_close(made["classifier.weight"][k], weight.detach(), atol=1e-5, rtol=0)
-        torch.testing.assert_close(made["classifier.bias"][k], bias.detach(), atol=1e-5, rtol=0)
-    torch.testing.assert_close(made["classifier.weight"][0], made["classifier.weight"][2])
-    assert not torch.equal(made["classifier.weight"][0], made["classifier.weight"][1])
+    pairs = [(3, -1), (50, -1), (3, 50), (3, -1)]
+    dropped, exchanged = torch.tensor(pairs).T
+    made = workshop._refit(making, phase, dropped, exchanged)
+    for k, pair in enumerate(pairs):
+        weight, bias = _by_hand(workshop, making, phase, *pair)
+        torch.testing.assert_close(made["classifier.weight"][k], weight, atol=1e-5, rtol=0)
+        torch.testing.assert_close(made["classifier.bias"][k], bias, atol=1e-5, rtol=0)
+    torch.testing.assert_close(made["classifier.weight"][0], made["classifier.weight"][3])
+    apart = (made["classifier.weight"][0] - made["classifier.weight"][1]).abs().max()
+    assert float(apart) > 1e-4
+
+
+def test_equal_rows_make_equal_trainings(tmp_path: Path) -> None:
+    workshop, making = _making(tmp_path)
+    twins = making.world.members.select(torch.tensor([*range(8), 2, *range(9, 80)]))
+    making.job = replace(making.job, world=making.world.replace(members=twins))
+    phase = making.phases[-1]
+    phase = replace(phase, batch=replace(phase.batch, size=30), epochs=7)
+    made = workshop._refit(making, phase, torch.tensor([2, 2]), torch.tensor([-1, 8]))
+    weights = made["classifier.weight"]
+    torch.testing.assert_close(weights[0], weights[1], atol=1e-6, rtol=0)
+
+
+def test_a_classifier_that_was_trained_before_starts_from_there(tmp_path: Path) -> None:
+    data, target = TinyImages(), Supervised(epochs=1)
+    protocol = Protocol(
+        members=80, nonmembers=80, reference=40, pool=300, public=100, encoder=("public",)
+    )
+    split = cut(data.load(None), data.card(None), protocol, 0)
+    job = Job(split.card, protocol, split.victim(), target, (AdditiveLogistic(pairs=3),))
+    victim = Workshop(Store(tmp_path), CPU).victim(job)
+    assert victim.facts["claims"][0]["sensitivity"] > 0
 
 
 def test_only_phases_on_embeddings_can_be_refitted(tmp_path: Path) -> None:
     workshop, making = _making(tmp_path, Supervised(epochs=1))
     with pytest.raises(TrainingError, match="trains the encoder"):
-        workshop._refit(making, making.phases[-1], torch.tensor([0]))
+        workshop._refit(making, making.phases[-1], torch.tensor([0]), torch.tensor([-1]))
 
 
 def test_refit_is_there_in_on_trained_only(tmp_path: Path) -> None:
@@ -89,4 +124,4 @@ def test_refit_is_there_in_on_trained_only(tmp_path: Path) -> None:
     assert isinstance(ctx, DefenseContext)
     phase = workshop._begin(_job(FAST)).phases[-1]
     with pytest.raises(RuntimeError, match="on_trained"):
-        ctx.refit(phase, torch.tensor([0]))
+        ctx.refit(phase, torch.tensor([0]), torch.tensor([-1]))

@@ -593,7 +593,7 @@ def test_fresh_draws_differ_and_depend_on_the_askers_own_count_only(shop: Worksh
     assert victim.fresh
     first, second = victim.embeddings(X), victim.embeddings(X)
     assert not torch.allclose(first, second)
-    again = victim.session()
+    again = victim.session("")
     assert torch.equal(again.embeddings(X), first)
     assert torch.equal(again.embeddings(X), second)
 

@@ -2,8 +2,10 @@
 
 Yang, Gohari, Topcu (ALM, 2022), algorithm 2, after Rubinstein and Alda (ICML 2017): m times, train
 on the private rows without row i and without row j, i and j random, and take the distance of the
-two. All trainings run at once (``DefenseContext.refit``) from the same initial
-weights on the same batches, and of each row only one, however many pairs it is in.
+two. All trainings run at once (``DefenseContext.refit``) from the same initial weights. The two of
+a pair meet the same batches but for one slot, where the one has i and the other j. Where a batch
+holds all rows their order does not matter, and each row is left out once however many pairs it is
+in.
 
 What it gives is a *sampled local sensitivity* of one private set: a lower bound of the largest
 distance over its own pairs, which says nothing of other sets. Rubinstein and Alda's confidence
@@ -23,27 +25,41 @@ if TYPE_CHECKING:
 
 
 def sample(
-    refit: Callable[[Tensor], Mapping[str, Tensor]], n: int, m: int, generator: torch.Generator
+    refit: Callable[[Tensor, Tensor], Mapping[str, Tensor]],
+    n: int,
+    m: int,
+    generator: torch.Generator,
+    *,
+    whole: bool = False,
 ) -> dict[str, Tensor]:
     """Distances between classifiers trained without one row and without another.
 
     Args:
-        refit: (r,) positions left out -> name -> (r, ...) trained tensors.
+        refit: (r,) positions dropped, (r,) positions exchanged for them or -1 -> name -> (r, ...)
+            trained tensors, as ``DefenseContext.refit`` has them.
         n: private rows.
         m: pairs to draw.
         generator: on the device of the tensors.
+        whole: whether every batch holds all rows.
 
     Returns:
         ``pairs`` (m, 2) int64, never a row with itself; and (m,) float64 distances: ``l1`` and
         ``l2`` of all weights and biases as one vector, ``matrix-1`` (largest column sum) and
-        ``matrix-2`` (spectral norm) of the weight matrices alone, summed over matrices.
+        ``matrix-2`` (spectral norm) of the weight matrices alone, summed over matrices. Matrices
+        are (inputs, outputs), as in the framework of the paper, and not as torch stores them.
     """
     pairs = draw(n, m, generator)
-    rows, at = torch.unique(pairs, return_inverse=True)
-    trained = {name: tensor.double() for name, tensor in refit(rows).items()}
+    if whole:
+        dropped, at = torch.unique(pairs, return_inverse=True)
+        exchanged = torch.full_like(dropped, -1)
+    else:  # without i; then without j, and i in its slot
+        dropped = pairs[:, :1].expand(-1, 2).flatten()
+        exchanged = torch.stack([torch.full_like(pairs[:, 1], -1), pairs[:, 1]], dim=1).flatten()
+        at = torch.arange(2 * m, device=pairs.device).view(-1, 2)
+    trained = {name: tensor.double() for name, tensor in refit(dropped, exchanged).items()}
     flat = torch.cat([tensor.flatten(1) for _, tensor in sorted(trained.items())], dim=1)
     apart = flat[at[:, 0]] - flat[at[:, 1]]
-    matrices = [t[at[:, 0]] - t[at[:, 1]] for t in trained.values() if t.ndim == 3]  # noqa: PLR2004
+    matrices = [(t[at[:, 0]] - t[at[:, 1]]).mT for t in trained.values() if t.ndim == 3]  # noqa: PLR2004
     none = torch.zeros(m, dtype=torch.float64, device=flat.device)
     return {
         "pairs": pairs,

@@ -46,6 +46,8 @@ class ConfidenceMasking(Defense):
 
     name: ClassVar[str] = "confidence-masking"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    masks_posteriors: ClassVar[bool] = True
+    learns: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
         "Membership Inference Attacks Against Machine Learning Models",
         "Shokri, Stronati, Song, Shmatikov", "IEEE S&P 2017", "section VIII, mitigation",

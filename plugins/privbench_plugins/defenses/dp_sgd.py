@@ -6,7 +6,8 @@ CCS 2016, algorithm 1; by Opacus (``pip install 'privbench[dp]'``), which keeps 
 Each step takes every row with probability batch / n, clips each row's gradient over all parameters
 to L2 norm ``clip``, adds N(0, (noise_multiplier clip)²) to the sum and divides by the expected size
 of the batch. The claim is (epsilon, delta) for adding or removing one member, of all phases that
-see members together; phases on public rows stay as they are.
+see members together; phases on public rows stay as they are. Sample rate and number of steps
+follow from the true number of members, as in every accountant of this kind: it counts as public.
 
 A contrastive loss is no sum over examples (every row is every other's negative; MoCo's queue and
 moving average carry rows on), so clipping bounds nobody's influence there: refused. With an encoder
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
     from privbench import CellCard, DefenseContext, Model, Phase, Training, World
 
-#: Defenses that learn nothing from members, and so can stand beside it in a stack.
-BESIDE = ("none", "confidence-masking")
 #: How far below the target epsilon the noise may end up.
 _TOLERANCE = 0.01
 #: Noise below which the search ends: no epsilon is that large.
@@ -62,6 +61,7 @@ class DPSGD(Defense):
 
     name: ClassVar[str] = "dp-sgd"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    claims: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Deep Learning with Differential Privacy",
         "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang", "CCS 2016", "algorithm 1",
@@ -79,7 +79,7 @@ class DPSGD(Defense):
     accountant: Literal["prv", "rdp", "gdp"] = "prv"
 
     def unfit(self, cell: CellCard) -> str | None:
-        """Losses must be sums over examples, and nothing else may learn from members."""
+        """Losses must be sums over examples."""
         if importlib.util.find_spec("opacus") is None:
             return "dp-sgd needs Opacus, which is not installed: pip install 'privbench[dp]'"
         if cell.target.contrastive and "members" in cell.protocol.encoder:
@@ -87,9 +87,6 @@ class DPSGD(Defense):
                 f"dp-sgd clips gradients of single examples, and the contrastive loss of "
                 f"{cell.target.name} is no sum over examples"
             )
-        for other in cell.defenses:
-            if other.name not in (self.name, *BESIDE):
-                return f"the epsilon of dp-sgd would not cover what {other.name} learns of members"
         return None
 
     def on_build(self, model: Model, ctx: DefenseContext) -> Model:

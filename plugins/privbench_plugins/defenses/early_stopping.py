@@ -68,7 +68,7 @@ class EarlyStopping(Defense):
                 f"{self.name} goes by the loss on reference rows, and protocol "
                 f"'{protocol.name}' has none: set its epochs instead"
             )
-        if cell.target.contrastive and protocol.classifier != "members":
+        if not cell.target.labelled_encoder and protocol.classifier != "members":
             return (
                 f"{self.name} goes by losses that read members' labels, and no phase of "
                 f"{cell.target.name} does under protocol '{protocol.name}': set its epochs"

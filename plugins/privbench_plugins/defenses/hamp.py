@@ -66,6 +66,7 @@ class HAMP(Defense):
 
     name: ClassVar[str] = "hamp"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    masks_posteriors: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Overconfidence is a Dangerous Thing: Mitigating Membership Inference Attacks by Enforcing "
         "Less Confident Prediction", "Chen, Pattabiraman", "NDSS 2024", "section IV",
@@ -89,7 +90,7 @@ class HAMP(Defense):
         """There must be classes; and for training alone, a phase that reads members' labels."""
         if cell.card.classes is None or cell.card.classes < 2:  # noqa: PLR2004
             return f"{self.name} changes class posteriors, and {cell.card.name} has no classes"
-        deaf = cell.target.contrastive and cell.protocol.classifier != "members"
+        deaf = not cell.target.labelled_encoder and cell.protocol.classifier != "members"
         if self.part == "training" and deaf:
             return (
                 f"{self.name} changes losses that read members' labels, and no phase of "

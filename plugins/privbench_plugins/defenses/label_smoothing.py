@@ -53,7 +53,7 @@ class LabelSmoothing(Defense):
         """There must be classes, and a phase that reads the members' labels."""
         if cell.card.classes is None:
             return f"{self.name} smooths class labels, and {cell.card.name} has no classes"
-        if cell.target.contrastive and cell.protocol.classifier != "members":
+        if not cell.target.labelled_encoder and cell.protocol.classifier != "members":
             return (
                 f"{self.name} changes losses that read members' labels, and no phase of "
                 f"{cell.target.name} does under protocol '{cell.protocol.name}'"

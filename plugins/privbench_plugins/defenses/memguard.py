@@ -65,6 +65,7 @@ class MemGuard(Defense):
 
     name: ClassVar[str] = "memguard"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    masks_posteriors: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "MemGuard: Defending against Black-Box Membership Inference Attacks via Adversarial "
         "Examples", "Jia, Salem, Backes, Zhang, Gong", "CCS 2019", "sections 4-5, algorithm 1",

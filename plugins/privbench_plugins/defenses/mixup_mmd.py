@@ -84,7 +84,7 @@ class MixupMMD(Defense):
                 f"{self.name} compares members with reference rows, and protocol "
                 f"'{cell.protocol.name}' has none"
             )
-        if cell.target.contrastive and cell.protocol.classifier != "members":
+        if not cell.target.labelled_encoder and cell.protocol.classifier != "members":
             return (
                 f"{self.name} changes losses that read members' labels, and no phase of "
                 f"{cell.target.name} does under protocol '{cell.protocol.name}'"

@@ -55,7 +55,6 @@ class RelaxLoss(Defense):
 
     name: ClassVar[str] = "relaxloss"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
-    replaces_loss: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "RelaxLoss: Defending Membership Inference Attacks without Losing Utility",
         "Chen, Yu, Fritz", "ICLR 2022", "section 4, algorithm 1",
@@ -84,7 +83,7 @@ class RelaxLoss(Defense):
                 f"{self.name}.target_loss {self.target_loss} is not below log {classes} = "
                 f"{math.log(classes):.2f}, the loss of guessing on {cell.card.name}"
             )
-        if cell.target.contrastive and cell.protocol.classifier != "members":
+        if not cell.target.labelled_encoder and cell.protocol.classifier != "members":
             return (
                 f"{self.name} changes losses that read members' labels, and no phase of "
                 f"{cell.target.name} does under protocol '{cell.protocol.name}'"

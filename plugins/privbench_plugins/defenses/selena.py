@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
     from privbench import CellCard, DefenseContext, World
 
-#: Rows per forward pass of a sub-model.
-ROWS = 256
-
 
 @dataclass(frozen=True)
 class Selena(Defense):
@@ -76,7 +73,7 @@ class Selena(Defense):
         """There must be classes, and no phase that sees members without their labels."""
         if cell.card.classes is None:
             return f"{self.name} distils class posteriors, and {cell.card.name} has no classes"
-        if cell.target.contrastive and "members" in cell.protocol.encoder:
+        if not cell.target.labelled_encoder and "members" in cell.protocol.encoder:
             return (
                 f"{self.name} protects by soft labels, and the encoder of {cell.target.name} sees "
                 f"members without labels under protocol '{cell.protocol.name}'"

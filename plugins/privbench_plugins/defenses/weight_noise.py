@@ -27,6 +27,7 @@ What to expect: a classifier that leaks little to begin with leaks no less; nois
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
@@ -55,6 +56,7 @@ class _WeightNoise(Defense):
     """What the three mechanisms have in common; subclasses say norm, scale and distribution."""
 
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    claims: ClassVar[bool] = True
     family: ClassVar[str] = "weight-noise"
     order: ClassVar[int]  #: of the norm that it is calibrated to
 
@@ -78,11 +80,13 @@ class _WeightNoise(Defense):
     ) -> Model:
         """Sample the sensitivity, then add the noise."""
         phase = next(p for p in reversed(phases) if p.reads == "embeddings")
-        n = len(world.parts[phase.rows] if isinstance(phase.rows, str) else world.members)
+        rows = phase.rows
+        n = len(world.parts[rows]) if isinstance(rows, str) else int(rows.sum())
+        refit = partial(ctx.refit, phase)
 
         def sampled() -> Mapping[str, Tensor]:
             pairs = ctx.generator("pairs")
-            return sample(lambda out: ctx.refit(phase, out), n, self.pairs, pairs)
+            return sample(refit, n, self.pairs, pairs, whole=phase.batch.size >= n)
 
         norm = f"l{self.order}" if self.variant == "flattened" else f"matrix-{self.order}"
         found = ctx.once("sensitivity", sampled, pairs=self.pairs)
@@ -131,8 +135,8 @@ _PAPER = Paper(
 )  # fmt: skip
 _DEVIATIONS = (
     "Norms are those of all weights and biases as one vector (`variant='as-published'` has matrix "
-    "norms); pairs are never a row with itself; every left-out row is trained without once, on "
-    "the batches of the released classifier."
+    "norms); pairs are never a row with itself; the two trainings of a "
+    "pair share initial weights, and all batches but for one slot."
 )
 
 

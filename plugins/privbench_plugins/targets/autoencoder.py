@@ -69,6 +69,7 @@ class Autoencoder(Target):
     """
 
     name: ClassVar[str] = "autoencoder"
+    labelled_encoder: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
         "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
         "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "sections 3.3, 4.4.2 and 5.1",

@@ -102,6 +102,7 @@ class MoCo(Target):
 
     name: ClassVar[str] = "moco"
     contrastive: ClassVar[bool] = True
+    labelled_encoder: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
         "Momentum Contrast for Unsupervised Visual Representation Learning",
         "He, Fan, Wu, Xie, Girshick", "CVPR 2020", "section 3, algorithm 1; CIFAR-10 notebook",

@@ -92,6 +92,7 @@ class SimCLR(Target):
 
     name: ClassVar[str] = "simclr"
     contrastive: ClassVar[bool] = True
+    labelled_encoder: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
         "A Simple Framework for Contrastive Learning of Visual Representations",
         "Chen, Kornblith, Norouzi, Hinton", "ICML 2020", "section 2, equation 1",
