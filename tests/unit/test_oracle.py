@@ -111,7 +111,7 @@ def test_kept_answers_equal_those_given_first(tmp_path: Path) -> None:
             assert torch.equal(kept.log_posteriors(x), plain.log_posteriors(x))
             assert torch.equal(kept.labels(x), plain.labels(x))
     assert plain.embeddings(views).shape[:2] == (30, 4)
-    assert len(list(store.list())) == 4
+    assert len(list(store.list())) == 6  # embeddings, posteriors and labels of rows and of views
 
 
 def test_tensors_unknown_victims_and_fresh_draws_are_not_kept(tmp_path: Path) -> None:
