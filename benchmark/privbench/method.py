@@ -77,7 +77,7 @@ class Method(ABC):
                 object.__setattr__(self, field, adapter.validate_python(given))
             except ValidationError as error:
                 first = error.errors()[0]
-                wrong.append(f"{self.name}.{field}: {first['msg'].lower()}, not {given!r}")
+                wrong.append(f"{self.name}.{field}: {_demand(first)}, not {given!r}")
         if wrong:
             raise BadInputError("; ".join(wrong))
 
@@ -129,6 +129,33 @@ class Method(ABC):
     def digest(self) -> str:
         """Digest of ``identity``."""
         return digest(self.identity)
+
+
+#: pydantic's kind of error -> what it asks for, in our words.
+_DEMANDS = {
+    "greater_than_equal": "give {ge} or more",
+    "greater_than": "give more than {gt}",
+    "less_than_equal": "give {le} or less",
+    "less_than": "give less than {lt}",
+    "literal_error": "give {expected}",
+    "int_type": "give a whole number",
+    "int_parsing": "give a whole number",
+    "int_from_float": "give a whole number",
+    "float_type": "give a number",
+    "float_parsing": "give a number",
+    "finite_number": "give a finite number",
+    "bool_type": "give true or false",
+    "bool_parsing": "give true or false",
+    "string_type": "give a word",
+    "none_required": "give nothing",
+    "too_short": "give {min_length} or more of them",
+}
+
+
+def _demand(error: Mapping[str, Any]) -> str:
+    """What to give instead, in one clause."""
+    told = _DEMANDS.get(error["type"])
+    return told.format(**error.get("ctx", {})) if told else error["msg"].lower()
 
 
 @functools.cache

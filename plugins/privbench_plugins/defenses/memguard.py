@@ -100,7 +100,8 @@ class MemGuard(Defense):
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
         """Architecture of the release."""
-        del model, ctx
+        del model
+        ctx.note(**{self.name: "touches the classifier's posteriors only, not embeddings"})
         return Guard(self, card.classes or 0)
 
 
