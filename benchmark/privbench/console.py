@@ -29,6 +29,9 @@ _ONLY_ON_BOARD = (
     "balanced accuracy", "TPR at 0.1 % FPR", "queries per sample", "encoder updates", "seconds",
     "peak MiB", "label only",
 )  # fmt: skip
+#: What a narrow terminal does without, the first first.
+_LUXURY = ("blind AUC", "train/test gap", "audit's ceiling", "TPR at 1 % FPR", "claimed ε")
+_NARROWEST = 7  # characters of a number with its bracket
 _EVERY = 10.0  # seconds between plain lines of one phase
 
 
@@ -89,8 +92,13 @@ class Watcher:
         self.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-def tables(records: Sequence[Record]) -> list[Table]:
-    """The board's main columns as tables for a terminal; the markdown board has all of them."""
+def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
+    """The board's main columns as tables for a terminal; the markdown board has all of them.
+
+    Args:
+        records: of any games.
+        width: characters there are; numbers are never broken, columns are left out instead.
+    """
     made = []
     for game in leaderboard.GAMES:
         mine = [r for r in records if r.cell.game == game and r.status == "ok"]
@@ -101,16 +109,35 @@ def tables(records: Sequence[Record]) -> list[Table]:
         same = {i for i in range(fixed) if len({row[i] for row in rows}) == 1}
         same -= {names.index("attack"), names.index("defense")}
         shown = [i for i, name in enumerate(names) if i not in same and name not in _ONLY_ON_BOARD]
+        shown = _fitting(shown, names, rows, fixed, width)
         table = Table(title=_title(game, names, rows[0], same), title_justify="left")
         for i in shown:
             first = i < fixed
             table.add_column(
-                names[i], justify="left" if first else "right", no_wrap=first, overflow="fold"
+                names[i],
+                justify="left" if first else "right",
+                no_wrap=first,
+                min_width=None if first else _NARROWEST,
             )
         for row in rows:
             table.add_row(*(escape(row[i].replace(" [", "\n[")) for i in shown))
         made.append(table)
     return made
+
+
+def _fitting(
+    shown: list[int], names: list[str], rows: list[list[str]], fixed: int, width: int
+) -> list[int]:
+    """Columns that fit side by side."""
+    needed = {
+        i: 3 + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _NARROWEST)
+        for i in shown
+    }
+    for luxury in _LUXURY:
+        if sum(needed[i] for i in shown) < width:
+            break
+        shown = [i for i in shown if names[i] != luxury]
+    return shown
 
 
 def _title(game: str, names: list[str], row: list[str], fixed: set[int]) -> str:

@@ -104,7 +104,7 @@ class Session:
             self.records = schedule.execute(self.planned, laboratory, self.out, watch=watcher.trial)
         board = self.out / "leaderboard.md"
         board.write_text(render(self.records, self.suite.name), encoding="utf-8")
-        for table in tables(self.records):
+        for table in tables(self.records, self.console.width):
             self.console.print(table)
         trained = laboratory.workshop.trained_phases
         failed = sum(record.status == "failed" for record in self.records)

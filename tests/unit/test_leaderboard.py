@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from privbench.console import tables
 from privbench.errors import BadInputError
 from privbench.leaderboard import BOUNDS, GAMES, cells, headings, render, summary
 from privbench.records import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
@@ -238,3 +240,21 @@ def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -
     assert "never prove one" in render(claims)
     claims[0].metrics["audited_epsilon"] = Number(refused="another adjacency")
     assert "refused" in cells("membership", claims)[0]
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers() -> None:
+    from rich.console import Console
+
+    records = [record(attack="metric-correctness", seed=seed) for seed in range(2)]
+
+    def shown(width: int) -> str:
+        console = Console(width=width, record=True, file=io.StringIO())
+        for table in tables(records, width):
+            console.print(table)
+        return console.export_text()
+
+    wide, narrow = shown(120), shown(60)
+    assert "blind" in wide
+    assert "blind" not in narrow
+    assert "0.700" in narrow
+    assert max(map(len, narrow.splitlines())) <= 60
