@@ -27,7 +27,8 @@ What to expect (mean squared error of ``reconstruction`` on digits, one seed, bo
 noise): an adversary that learns from its own rows under its own mask is at .29, but without masks
 at .04, and at .03 where it can ask for its own rows behind the victim's masks (``rows=served``).
 ``uniform-noise`` is at .03. A mask does not stay secret: coordinates without noise vary less, and
-at bound 2 ``coordinates=quiet`` of a naive adversary is at .04, too.
+at bound 2 ``coordinates=quiet`` of a naive adversary is at .04, too. Membership leaks *more* than
+without the defense: decoders and classifier learn from members (leaderboards/digits-defenses.md).
 """
 
 from __future__ import annotations
