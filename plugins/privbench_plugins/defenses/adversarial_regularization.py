@@ -41,6 +41,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
+from privbench_plugins._shared.label_losses import none_reads_members, note_reach
 from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
@@ -103,20 +104,13 @@ class AdversarialRegularization(Defense):
                 f"{self.name} tells members from reference rows, and protocol "
                 f"'{cell.protocol.name}' has none"
             )
-        if not cell.target.labelled_encoder and cell.protocol.classifier != "members":
-            return (
-                f"{self.name} changes losses that read members' labels, and no phase of "
-                f"{cell.target.name} does under protocol '{cell.protocol.name}'"
-            )
-        return None
+        return none_reads_members(self.name, cell)
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
         """Let h learn beside every phase whose loss reads labels of members."""
-        if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
-            fact = "touches the classifier only: the encoder's loss reads no labels"
-            ctx.note(**{self.name: fact})
+        note_reach(self.name, phases, ctx)
         ctx.module(model, PART, lambda: Inference(ctx.card.classes or 0, self.width))
         return [self._regularized(p, model, world, ctx) if reads_members(p) else p for p in phases]
 

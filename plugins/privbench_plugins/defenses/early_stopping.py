@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge
 
 from privbench import Defense, Monitor, Paper, hookimpl
+from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import sees_members
 
 if TYPE_CHECKING:
@@ -82,9 +83,7 @@ class EarlyStopping(Defense):
         del model
         if self.epochs is not None:
             return [self._shortened(phase, self.epochs) for phase in phases]
-        if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
-            fact = "touches the classifier only: the encoder's loss reads no labels"
-            ctx.note(**{self.name: fact})
+        note_reach(self.name, phases, ctx)
         return [self._watched(p, world, ctx) if p.reads_labels else p for p in phases]
 
     def _shortened(self, phase: Phase, epochs: int) -> Phase:

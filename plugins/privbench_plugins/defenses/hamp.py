@@ -29,6 +29,7 @@ from annotated_types import Ge, Le
 from torch.nn import functional as F
 
 from privbench import Access, Defense, Paper, Release, hookimpl
+from privbench_plugins._shared.label_losses import none_reads_members, note_reach
 from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
@@ -90,13 +91,7 @@ class HAMP(Defense):
         """There must be classes; and for training alone, a phase that reads members' labels."""
         if cell.card.classes is None or cell.card.classes < 2:  # noqa: PLR2004
             return f"{self.name} changes class posteriors, and {cell.card.name} has no classes"
-        deaf = not cell.target.labelled_encoder and cell.protocol.classifier != "members"
-        if self.part == "training" and deaf:
-            return (
-                f"{self.name} changes losses that read members' labels, and no phase of "
-                f"{cell.target.name} does under protocol '{cell.protocol.name}'"
-            )
-        return None
+        return none_reads_members(self.name, cell) if self.part == "training" else None
 
     def access(self, granted: Access) -> Access:
         """No gradients or weights where answers are changed."""
@@ -109,9 +104,7 @@ class HAMP(Defense):
         del model, world
         if self.part == "testing":
             return phases
-        if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
-            fact = "trains the classifier only: the encoder's loss reads no labels"
-            ctx.note(**{self.name: fact})
+        note_reach(self.name, phases, ctx)
         classes = ctx.card.classes or 0
         return [self._humble(p, classes) if reads_members(p) else p for p in phases]
 

@@ -22,6 +22,7 @@ from annotated_types import Ge, Le
 from torch.nn import functional as F
 
 from privbench import Defense, Paper, hookimpl
+from privbench_plugins._shared.label_losses import none_reads_members, note_reach
 from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
@@ -53,21 +54,14 @@ class LabelSmoothing(Defense):
         """There must be classes, and a phase that reads the members' labels."""
         if cell.card.classes is None:
             return f"{self.name} smooths class labels, and {cell.card.name} has no classes"
-        if not cell.target.labelled_encoder and cell.protocol.classifier != "members":
-            return (
-                f"{self.name} changes losses that read members' labels, and no phase of "
-                f"{cell.target.name} does under protocol '{cell.protocol.name}'"
-            )
-        return None
+        return none_reads_members(self.name, cell)
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
         """Smooth the labels that losses read."""
         del model, world
-        if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
-            fact = "touches the classifier only: the encoder's loss reads no labels"
-            ctx.note(**{self.name: fact})
+        note_reach(self.name, phases, ctx)
         classes = ctx.card.classes or 0
         return [self._smoothed(p, classes) if reads_members(p) else p for p in phases]
 

@@ -38,6 +38,7 @@ from privbench import (
     as_float,
     hookimpl,
 )
+from privbench_plugins._shared.label_losses import none_reads_members, note_reach
 from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
@@ -84,12 +85,7 @@ class MixupMMD(Defense):
                 f"{self.name} compares members with reference rows, and protocol "
                 f"'{cell.protocol.name}' has none"
             )
-        if not cell.target.labelled_encoder and cell.protocol.classifier != "members":
-            return (
-                f"{self.name} changes losses that read members' labels, and no phase of "
-                f"{cell.target.name} does under protocol '{cell.protocol.name}'"
-            )
-        return None
+        return none_reads_members(self.name, cell)
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
@@ -105,9 +101,7 @@ class MixupMMD(Defense):
                 f"{self.name} draws reference rows of the members' classes, and another defense "
                 "made their labels soft: leave one of them out"
             )
-        if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
-            fact = "touches the classifier only: the encoder's loss reads no labels"
-            ctx.note(**{self.name: fact})
+        note_reach(self.name, phases, ctx)
         return [self._mixed(p, world, ctx) if reads_members(p) else p for p in phases]
 
     def _mixed(self, phase: Phase, world: World, ctx: DefenseContext) -> Phase:

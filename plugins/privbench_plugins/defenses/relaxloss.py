@@ -27,6 +27,7 @@ from annotated_types import Ge, Gt, Le
 from torch.nn import functional as F
 
 from privbench import Defense, Paper, hookimpl
+from privbench_plugins._shared.label_losses import none_reads_members, note_reach
 from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class RelaxLoss(Defense):
     variant: Literal["auto", "image", "tabular"] = "auto"
 
     def unfit(self, cell: CellCard) -> str | None:
-        """There must be classes, a phase that reads members' labels, and no loss to overwrite."""
+        """There must be classes, a level below guessing, and a phase that reads members' labels."""
         classes = cell.card.classes
         if classes is None or classes < 2:  # noqa: PLR2004
             return f"{self.name} relaxes a class loss, and {cell.card.name} has no classes"
@@ -83,26 +84,14 @@ class RelaxLoss(Defense):
                 f"{self.name}.target_loss {self.target_loss} is not below log {classes} = "
                 f"{math.log(classes):.2f}, the loss of guessing on {cell.card.name}"
             )
-        if not cell.target.labelled_encoder and cell.protocol.classifier != "members":
-            return (
-                f"{self.name} changes losses that read members' labels, and no phase of "
-                f"{cell.target.name} does under protocol '{cell.protocol.name}'"
-            )
-        for other in cell.defenses:
-            if other == self:
-                break
-            if "phases" in other.stages():
-                return f"{self.name} replaces the loss that {other.name} changes: name it first"
-        return None
+        return none_reads_members(self.name, cell)
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
         """Put the relaxed loss in the place of cross-entropy."""
         del model, world
-        if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
-            fact = "touches the classifier only: the encoder's loss reads no labels"
-            ctx.note(**{self.name: fact})
+        note_reach(self.name, phases, ctx)
         by_kind: Variant = "image" if ctx.card.kind == "image" else "tabular"
         variant = by_kind if self.variant == "auto" else self.variant
         return [self._relaxed(p, variant) if reads_members(p) else p for p in phases]

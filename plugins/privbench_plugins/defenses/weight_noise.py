@@ -26,6 +26,7 @@ What to expect: a classifier that leaks little to begin with leaks no less; nois
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -52,17 +53,24 @@ NO_GUARANTEE = (
 )
 
 
+@dataclass(frozen=True)
 class _WeightNoise(Defense):
-    """What the three mechanisms have in common; subclasses say norm, scale and distribution."""
+    """What the three mechanisms have in common; subclasses say norm, scale and distribution.
+
+    Attributes:
+        epsilon: nominal; the scale is the L1 sensitivity over it.
+        pairs: of left-out rows that the sensitivity sampler draws.
+        variant: ``flattened`` norms, or the ``as-published`` ones of matrices.
+    """
 
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     claims: ClassVar[bool] = True
     family: ClassVar[str] = "weight-noise"
     order: ClassVar[int]  #: of the norm that it is calibrated to
 
-    epsilon: float
-    pairs: int
-    variant: Variant
+    epsilon: Annotated[float, Gt(0)] = 10.0
+    pairs: Annotated[int, Ge(1)] = 250
+    variant: Variant = "flattened"
 
     def unfit(self, cell: CellCard) -> str | None:
         """There must be a classifier that is trained apart."""
@@ -124,9 +132,9 @@ class _WeightNoise(Defense):
         """Of the noise."""
         return sensitivity / self.epsilon
 
+    @abstractmethod
     def noise(self, u: Tensor, scale: float) -> Tensor:
         """From uniform numbers u, of the same shape."""
-        raise NotImplementedError
 
 
 _PAPER = Paper(
@@ -155,10 +163,6 @@ class AdditiveLogistic(_WeightNoise):
     deviations: ClassVar[str] = _DEVIATIONS
     order: ClassVar[int] = 1
 
-    epsilon: Annotated[float, Gt(0)] = 10.0
-    pairs: Annotated[int, Ge(1)] = 250
-    variant: Variant = "flattened"
-
     def noise(self, u: Tensor, scale: float) -> Tensor:
         """Logistic."""
         return noise.logistic(u, scale)
@@ -178,10 +182,6 @@ class LaplaceNoise(_WeightNoise):
     paper: ClassVar[Paper] = _PAPER
     deviations: ClassVar[str] = _DEVIATIONS
     order: ClassVar[int] = 1
-
-    epsilon: Annotated[float, Gt(0)] = 10.0
-    pairs: Annotated[int, Ge(1)] = 250
-    variant: Variant = "flattened"
 
     def noise(self, u: Tensor, scale: float) -> Tensor:
         """Laplace."""
@@ -209,11 +209,8 @@ class GaussianNoise(_WeightNoise):
     )
     order: ClassVar[int] = 2
 
-    epsilon: Annotated[float, Gt(0)] = 10.0
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
     calibration: Literal["analytic", "classical"] = "analytic"
-    pairs: Annotated[int, Ge(1)] = 250
-    variant: Variant = "flattened"
 
     def __post_init__(self) -> None:
         """Check the range of the classical calibration.
