@@ -111,6 +111,7 @@ class DefenseContext(Context):
     Attributes:
         world: the world being trained in.
         claims: privacy claims that go into the record.
+        seconds: of training that ``fit`` took, now or when its models were made.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class DefenseContext(Context):
         super().__init__(**common)
         self.world = world
         self.claims: list[Mapping[str, Any]] = []
+        self.seconds = 0.0
         self._fit = fit
         self._refit: Callable[[Phase, Tensor, Tensor], dict[str, Tensor]] | None = None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench import answers, audit, games, keyed, metrics, oracle, protocol, victim
+from privbench import answers, audit, games, keyed, metrics, oracle, protocol, workshop
 from privbench.access import BLACK_BOX
 from privbench.answers import Attributes, Membership, Reconstruction
 from privbench.audit import audited
@@ -23,12 +23,14 @@ from privbench.data import Card, Examples, adopted, as_float
 from privbench.digests import digest, source_digest
 from privbench.errors import AccessDeniedError, BadInputError
 from privbench.games import GAMES, Game, attributes, membership, reconstruction
+from privbench.making import Job
 from privbench.oracle import Oracle
 from privbench.provenance import provenance
 from privbench.records import CellRecord, Cost, MethodRecord, Number, Record
 from privbench.split import Split, World, cut
 from privbench.store import Key
-from privbench.victim import Job, Victim, Workshop
+from privbench.victim import Victim
+from privbench.workshop import Workshop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -166,7 +168,7 @@ class Trial:
 def core_digest() -> str:
     """Digest of the modules of the core that numbers depend on."""
     return digest([
-        victim.core_digest(), oracle.core_digest(),
+        workshop.core_digest(), oracle.core_digest(),
         source_digest(
             games.base, membership, attributes, reconstruction, answers, audit, metrics, protocol,
             sys.modules[__name__],

@@ -45,6 +45,7 @@ from privbench.data import Card, Examples
 from privbench.digests import digest
 from privbench.errors import BadInputError
 from privbench.games import GAMES
+from privbench.making import Job
 from privbench.method import Method, Paper
 from privbench.metrics import Refused
 from privbench.model import Model
@@ -52,7 +53,8 @@ from privbench.oracle import Oracle
 from privbench.protocol import Protocol
 from privbench.split import Split, World, cut
 from privbench.store import Store
-from privbench.victim import Job, Victim, Workshop
+from privbench.victim import Victim
+from privbench.workshop import Workshop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

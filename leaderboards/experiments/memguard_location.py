@@ -28,11 +28,12 @@ import torch
 from privbench import plugins
 from privbench.context import seeded
 from privbench.keyed import fold, uniform
+from privbench.making import Job
 from privbench.metrics import mean_over_seeds
 from privbench.nets import mlp
 from privbench.split import cut
 from privbench.store import Store, default_root
-from privbench.victim import Job, Workshop
+from privbench.workshop import Workshop
 from privbench_plugins._shared.classifiers import fit, logits
 from privbench_plugins.attacks.nn_mia import talos_features
 from privbench_plugins.defenses.memguard import Guard, phase_one, probability

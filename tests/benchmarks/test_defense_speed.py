@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from privbench import plugins
+from privbench.making import Job
 from privbench.split import Split, cut
 from privbench.store import Store
 from privbench.testing import CPU
-from privbench.victim import Job, Victim, Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.datasets.digits import Digits
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
 if TYPE_CHECKING:
     from privbench.contracts import Defense, Target
+    from privbench.victim import Victim
 
 RELEASES = (
     "none", "confidence-masking", "memguard", "hamp", "attriguard", "ars", "ars-attributes",

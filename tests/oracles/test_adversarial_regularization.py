@@ -15,7 +15,7 @@ from privbench.contracts import Adversary, CellCard
 from privbench.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, tiny_split
 from privbench.training import Clock, Training
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.defenses.adversarial_regularization import (
     AdversarialRegularization,
     gain,

@@ -18,7 +18,7 @@ from privbench.games import GAMES
 from privbench.oracle import Oracle
 from privbench.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, checks, tiny_split
-from privbench.victim import Victim, Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.attacks.reconstruction import Decoder
 from privbench_plugins.defenses.ars import (
     Ars,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench import Defense
+    from privbench.victim import Victim
 
 FAST = Ars(epochs=1, updates=80, hidden=32)
 HIDING = ArsAttributes(epochs=1, updates=150, hidden=32)

@@ -25,7 +25,7 @@ from privbench.testing import (
     checks,
     tiny_split,
 )
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.defenses.attriguard import (
     AttriGuard,
     Mechanism,

@@ -17,7 +17,7 @@ from privbench.protocol import PROTOCOLS
 from privbench.store import Store
 from privbench.testing import CPU, TinyImages, _Anything, _job, _workshop, checks, tiny_split
 from privbench.training import Batch
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.targets.autoencoder import Autoencoder, partition, starts
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from privbench import Access
 from privbench.store import Store
 from privbench.testing import CPU, TinyTarget, _job
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.defenses.confidence_masking import (
     ConfidenceMasking,
     Masked,

@@ -17,7 +17,7 @@ from privbench.errors import BadInputError
 from privbench.store import Store
 from privbench.testing import CPU, TinyTarget, _Anything, _job, tiny_split
 from privbench.training import Stream, Training
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
@@ -39,7 +39,7 @@ def _training(tmp_path: Path, defense: DPSGD | None, epochs: int = 1, **phase: A
     (only,) = making.phases
     sgd = dict.fromkeys(only.optimizers, Optimizer("sgd", 0.5))
     only = replace(only, optimizers=sgd, epochs=epochs, **phase)
-    return Training(making.model, only, workshop._rows(making.world, only), 3)
+    return Training(making.model, only, making.rows(only), 3)
 
 
 def _weights(training: Training) -> torch.Tensor:

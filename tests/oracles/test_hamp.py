@@ -15,7 +15,7 @@ from privbench import Access
 from privbench.store import Store
 from privbench.testing import CPU, TinyTarget, _job, tiny_split
 from privbench.training import Batch, Clock, Outputs
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.defenses.hamp import (
     HAMP,
     Ranked,

@@ -14,7 +14,7 @@ from privbench import Batch, Clock, Outputs, Protocol
 from privbench.contracts import Adversary, CellCard
 from privbench.store import Store
 from privbench.testing import CPU, TinyImages, _Anything, _job, tiny_split
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.defenses.label_smoothing import LabelSmoothing, smooth
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised

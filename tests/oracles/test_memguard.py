@@ -13,7 +13,7 @@ from privbench import Protocol
 from privbench.contracts import Adversary, CellCard
 from privbench.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, tiny_split
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one, probability
 from privbench_plugins.targets.supervised import Supervised
 

@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from privbench import BadInputError, Protocol
+from privbench import Protocol
 from privbench.contracts import Adversary, CellCard
 from privbench.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, tiny_split
 from privbench.training import Clock, Training
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.defenses.mixup_mmd import MixupMMD, mix, mmd
-from privbench_plugins.defenses.selena import Selena
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
@@ -143,12 +142,6 @@ def test_embeddings_are_mixed_where_the_encoder_is_frozen(tmp_path: Path) -> Non
     x = tiny_split().pool.x[:20]
     assert torch.equal(served.embeddings(x), shop.victim(_job(target)).embeddings(x))
     assert "classifier only" in served.facts["notes"]["mixup-mmd"]
-
-
-def test_soft_labels_of_another_defense_are_refused(tmp_path: Path) -> None:
-    stack = (Selena(models=2, held_out=1), MixupMMD())
-    with pytest.raises(BadInputError, match="leave one of them out"):
-        Workshop(Store(tmp_path), CPU)._begin(_job(TinyTarget(), stack))
 
 
 def test_it_needs_reference_rows() -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from privbench import Batch, Clock, Defense, Protocol
 from privbench.contracts import Adversary, CellCard
+from privbench.making import Job
 from privbench.store import Store
 from privbench.testing import (
     CPU,
@@ -26,7 +27,7 @@ from privbench.testing import (
     tiny_split,
 )
 from privbench.training import Training
-from privbench.victim import Job, Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.defenses.olympus import (
     ADVERSARY,
     OBFUSCATOR,

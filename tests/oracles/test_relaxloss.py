@@ -14,7 +14,7 @@ from privbench.contracts import Adversary, CellCard
 from privbench.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, tiny_split
 from privbench.training import Batch, Clock, Outputs
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.defenses.relaxloss import RelaxLoss, flattened, relaxed
 from privbench_plugins.targets.supervised import Supervised
 

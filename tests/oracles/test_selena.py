@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from privbench import BadInputError, Model, Protocol, World
 from privbench.contracts import Adversary, CellCard
 from privbench.data import join
+from privbench.making import Job
 from privbench.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, tiny_split
-from privbench.victim import Job, Workshop
+from privbench.workshop import Workshop
 from privbench_plugins._shared.undefended import posteriors
 from privbench_plugins.defenses.selena import Selena, out_mean, withheld
 from privbench_plugins.targets.simclr import SimCLR
@@ -54,8 +55,10 @@ def test_labels_are_means_of_models_that_did_not_see_the_row() -> None:
 class _Watched(Workshop):
     """Keeps the worlds that sub-models were trained in, and the sub-models."""
 
-    def _defense_context(self, job: Job, defense: object) -> object:  # type: ignore[override]
-        ctx = super()._defense_context(job, defense)  # type: ignore[arg-type]
+    def _defense_context(  # type: ignore[override]
+        self, job: Job, defense: object, *, dry: bool = False
+    ) -> object:
+        ctx = super()._defense_context(job, defense, dry=dry)  # type: ignore[arg-type]
         plain = ctx.fit
 
         def fit(worlds: Sequence[World]) -> list[Model]:
@@ -107,10 +110,24 @@ def test_the_victim_learns_the_soft_labels(tmp_path: Path) -> None:
 
 def test_sub_models_are_taken_from_the_store(tmp_path: Path) -> None:
     shop = Workshop(Store(tmp_path), CPU)
-    shop.victim(_job(TinyTarget(), (FAST,)))
+    first = shop.victim(_job(TinyTarget(), (FAST,)))
     assert shop.trained_phases == 6
-    shop.victim(_job(TinyTarget(), (FAST,)))
+    again = shop.victim(_job(TinyTarget(), (FAST,)))
     assert shop.trained_phases == 6
+    # What they took to train is part of what the victim cost, whenever that was.
+    assert first.facts["seconds"] == again.facts["seconds"] > first.facts["phases"][-1]["seconds"]
+
+
+def test_a_dry_run_trains_no_sub_model(tmp_path: Path) -> None:
+    shop, job = Workshop(Store(tmp_path), CPU), _job(TinyTarget(), (FAST,))
+    planned = shop.phases(job)
+    assert shop.trained_phases == 0
+    assert list(planned.values()) == [False] * 6  # five sub-models and a stand-in for the victim's
+    shop.phases(_job(TinyTarget()))
+    shop.victim(job)
+    held = shop.phases(job)
+    assert shop.trained_phases == 6
+    assert list(held.values()) == [True]  # the victim's own: what follows from sub-models is known
 
 
 def test_a_classifier_on_a_public_encoder(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scipy import stats
 from privbench import BadInputError
 from privbench.store import Store
 from privbench.testing import CPU, _job, tiny_split
-from privbench.victim import Workshop
+from privbench.workshop import Workshop
 from privbench_plugins._shared import noise
 from privbench_plugins._shared.sensitivity import draw, sample
 from privbench_plugins.defenses.weight_noise import AdditiveLogistic, GaussianNoise, LaplaceNoise

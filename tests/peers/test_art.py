@@ -28,10 +28,11 @@ from privbench import (
     Shadow,
     as_float,
 )
+from privbench.making import Job
 from privbench.metrics import auc
 from privbench.split import Split, World, cut
 from privbench.store import Store
-from privbench.victim import Job, Victim, Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.attacks.label_only_boundary import LabelOnlyBoundary
 from privbench_plugins.attacks.metric import MetricCorrectness
 from privbench_plugins.attacks.nn_mia import NNMIA
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from privbench import Model
+    from privbench.victim import Victim
 
 pytestmark = pytest.mark.slow
 

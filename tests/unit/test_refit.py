@@ -10,12 +10,13 @@ import torch
 from torch.nn import functional as F
 
 from privbench.context import DefenseContext
+from privbench.making import Job
 from privbench.protocol import Protocol
 from privbench.split import cut
 from privbench.store import Store
 from privbench.testing import CPU, TinyImages, _job
 from privbench.training import TrainingError
-from privbench.victim import Job, Workshop
+from privbench.workshop import Workshop
 from privbench_plugins.defenses.none import NoDefense
 from privbench_plugins.defenses.weight_noise import AdditiveLogistic
 from privbench_plugins.targets.simclr import SimCLR
@@ -50,8 +51,8 @@ def test_leaving_nothing_out_gives_the_trained_classifier(tmp_path: Path) -> Non
 
 def _by_hand(workshop: Workshop, making: Any, phase: Any, dropped: int, exchanged: int) -> Any:
     """Weight and bias, one training after the other, by plain loops."""
-    seed = workshop._phase_seed(making, phase, public=False)
-    _, rows = workshop._embedded(making, phase, workshop._rows(making.world, phase))
+    seed = making.seed(phase, public=False)
+    _, rows = workshop._embedded(making, phase, making.rows(phase))
     n, spec = len(rows), phase.optimizers["classifier"]
     size = min(phase.batch.size, n)
     weight = making.initial["classifier.weight"].clone().requires_grad_()

@@ -13,7 +13,8 @@ from privbench.schedule import execute, plan
 from privbench.store import Store
 from privbench.suite import Suite
 from privbench.testing import CPU, TinyTarget, _job, tiny_split
-from privbench.victim import Victim, Workshop
+from privbench.victim import Victim
+from privbench.workshop import Workshop
 from privbench_plugins._shared.undefended import posteriors
 from privbench_plugins.targets.simclr import SimCLR
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from privbench.access import Access
 from privbench.contracts import Defense, Release, Target
 from privbench.data import Card, as_float
+from privbench.making import Job
 from privbench.model import Model
 from privbench.protocol import Protocol
 from privbench.split import Split, World, cut
@@ -31,7 +32,7 @@ from privbench.training import (
     Training,
     TrainingError,
 )
-from privbench.victim import Job, Victim, Workshop
+from privbench.workshop import Workshop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.context import DefenseContext, TargetContext
+    from privbench.victim import Victim
 
 SPEC = Optimizer("adam", 1e-2)
 

@@ -28,7 +28,6 @@ from annotated_types import Ge
 from torch.nn import functional as F
 
 from privbench import (
-    BadInputError,
     Batch,
     Defense,
     Monitor,
@@ -90,17 +89,8 @@ class MixupMMD(Defense):
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
-        """Mix rows, stream reference rows beside them, and measure both.
-
-        Raises:
-            BadInputError: if another defense made the members' labels soft.
-        """
+        """Mix rows, stream reference rows beside them, and measure both."""
         del model
-        if world.members.y.ndim > 1:
-            raise BadInputError(
-                f"{self.name} draws reference rows of the members' classes, and another defense "
-                "made their labels soft: leave one of them out"
-            )
         note_reach(self.name, phases, ctx)
         return [self._mixed(p, world, ctx) if reads_members(p) else p for p in phases]
 
