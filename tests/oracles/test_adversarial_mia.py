@@ -27,6 +27,7 @@ from privbench import metrics as m
 from privbench.data import join
 from privbench.testing import arena, memoriser, tiny_split
 from privbench.victim import Victim
+from privbench_plugins._shared.classifiers import slots
 from privbench_plugins._shared.likelihood import scaled_logit
 from privbench_plugins._shared.pgd import of_network, pgd
 from privbench_plugins.attacks.adversarial_mia import (
@@ -34,7 +35,6 @@ from privbench_plugins.attacks.adversarial_mia import (
     AdversarialMIATargeted,
     of_model,
     others,
-    slots,
     source,
 )
 

@@ -24,10 +24,11 @@ from privbench_plugins._shared.classifiers import (
     fit,
     logits,
     rows_by,
+    slots,
     stacked_logits,
     stacked_mlp,
 )
-from privbench_plugins.attacks.shokri import Shokri, records, slots
+from privbench_plugins.attacks.shokri import Shokri, records
 
 K = 3
 CARD = Card(name="toy", kind="real", shape=(K,), classes=K, scale=1.0, sources={"all": 400})

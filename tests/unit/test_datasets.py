@@ -21,7 +21,7 @@ from privbench import BadInputError, Card, Dataset, Examples
 from privbench.protocol import PROTOCOLS
 from privbench.split import cut
 from privbench.testing import Check, checks
-from privbench_plugins._shared import torchvision_data
+from privbench_plugins._shared import data_folder, torchvision_data
 from privbench_plugins.datasets.cifar10 import CIFAR10
 from privbench_plugins.datasets.digits import Digits, ink, skew, upper_half
 from privbench_plugins.datasets.mnist import MNIST
@@ -274,7 +274,7 @@ def test_without_a_root_the_user_s_data_folder_is_asked(
     def never(_: Any) -> Tensor:
         raise AssertionError
 
-    monkeypatch.setattr(torchvision_data, "user_data_dir", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(data_folder, "user_data_dir", lambda name: str(tmp_path / name))
     card: Card = MNIST().card(None)
     with pytest.raises(BadInputError, match=re.escape(f"asked {tmp_path / 'privbench'}")):
         torchvision_data.train_then_test(refuse, card, None, folder="f", images=never)

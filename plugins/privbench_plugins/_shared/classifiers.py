@@ -123,6 +123,29 @@ def rows_by(groups: Tensor) -> Tensor:
     return order[start[:, None] + slot % sizes[:, None]]
 
 
+def slots(y: Tensor, inside: Tensor, classes: int) -> Tensor:
+    """Which of several classifiers, one a class, a row goes to: 0 is the one of all classes.
+
+    A class has its own where rows of both sides are known.
+
+    Args:
+        y: (n,) int64 classes, -1 where unknown.
+        inside: (n,) int64 0 or 1.
+        classes: that y counts.
+
+    Returns:
+        (classes + 1,) int64; the last entry, which y = -1 picks, is 0.
+
+    >>> slots(torch.tensor([0, 2, 2, -1, -1]), torch.tensor([1, 0, 1, 0, 1]), 3).tolist()
+    [0, 0, 1, 0]
+    """
+    known = y >= 0
+    count = torch.zeros(2, classes + 1, dtype=torch.int64, device=y.device)
+    count.index_put_((inside[known], y[known]), torch.ones_like(y[known]), accumulate=True)
+    both = (count > 0).all(0)
+    return both.cumsum(0) * both
+
+
 class StackedLinear(nn.Module):
     """g linear layers side by side: (g, b, inputs) -> (g, b, outputs).
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from platformdirs import user_data_dir
 
 from privbench import BadInputError, Examples
+from privbench_plugins._shared.data_folder import home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -38,21 +38,21 @@ def train_then_test(
     Raises:
         BadInputError: if the files are neither there and whole nor downloadable.
     """
-    home = Path(user_data_dir("privbench")) if root is None else root
-    found = (home / folder).is_dir()
+    place = home(root)
+    found = (place / folder).is_dir()
     try:
-        halves = [made_by(home, train=True, download=True), made_by(home, train=False)]
+        halves = [made_by(place, train=True, download=True), made_by(place, train=False)]
     except Exception as error:  # whatever network, archives and files may raise
         state = "is incomplete or damaged in" if found else "is not in"
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise BadInputError(
-            f"{card.name}: {folder} {state} {home} and downloading it failed ({why}); set "
+            f"{card.name}: {folder} {state} {place} and downloading it failed ({why}); set "
             "--data-root or PRIVBENCH_DATA to the folder that holds it"
         ) from error
     rows = [len(half) for half in halves]
     if rows != list(card.sources.values()):
         raise BadInputError(
-            f"{card.name}: {folder} in {home} holds {rows[0]} train and {rows[1]} test rows "
+            f"{card.name}: {folder} in {place} holds {rows[0]} train and {rows[1]} test rows "
             f"where {' and '.join(map(str, card.sources.values()))} were published; remove it to "
             "download it again"
         )

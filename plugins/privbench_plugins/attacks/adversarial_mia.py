@@ -40,6 +40,7 @@ from privbench_plugins._shared.classifiers import (
     fit,
     log_odds,
     rows_by,
+    slots,
     stacked_logits,
     stacked_mlp,
 )
@@ -245,22 +246,6 @@ def others(y: Tensor, classes: int) -> Tensor:
     """
     rest = torch.arange(classes - 1, device=y.device)
     return rest + (rest >= y[:, None])
-
-
-def slots(y: Tensor, inside: Tensor, classes: int) -> Tensor:
-    """Which network a row goes to, by its class: 0 is the one of all classes.
-
-    Returns:
-        (classes + 1,) int64; the last entry, which y = -1 picks, is 0.
-
-    >>> slots(torch.tensor([0, 2, 2, -1, -1]), torch.tensor([1, 0, 1, 0, 1]), 3).tolist()
-    [0, 0, 1, 0]
-    """
-    counts = torch.zeros(classes + 1, 2, dtype=torch.int64, device=y.device)
-    counts.index_put_((y, inside), torch.ones_like(y), accumulate=True)
-    counts[-1] = 0
-    both = (counts > 0).all(1)
-    return both.cumsum(0) * both
 
 
 @hookimpl

@@ -34,6 +34,7 @@ from privbench_plugins._shared.classifiers import (
     fit,
     log_odds,
     rows_by,
+    slots,
     stacked_logits,
     stacked_mlp,
 )
@@ -155,22 +156,6 @@ def records(shadows: Sequence[Shadow]) -> Records:
             y = rows.y.to(x.device)
             parts.append((x, y, torch.full_like(y, inside)))
     return Records(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def slots(y: Tensor, inside: Tensor, classes: int) -> Tensor:
-    """Which classifier a row goes to, by its class: 0 is the one of all classes.
-
-    Returns:
-        (classes + 1,) int64; the last entry, which y = -1 picks, is 0.
-
-    >>> slots(torch.tensor([0, 2, 2, -1, -1]), torch.tensor([1, 0, 1, 0, 1]), 3).tolist()
-    [0, 0, 1, 0]
-    """
-    known = y >= 0
-    count = torch.zeros(2, classes + 1, dtype=torch.int64, device=y.device)
-    count.index_put_((inside[known], y[known]), torch.ones_like(y[known]), accumulate=True)
-    both = (count > 0).all(0)
-    return both.cumsum(0) * both
 
 
 @hookimpl
