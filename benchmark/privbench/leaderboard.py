@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from privbench import overview
 from privbench.errors import BadInputError
 from privbench.metrics import mean_over_seeds
 
@@ -98,6 +99,9 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
         )
     _refuse_twins(records)
     lines = [f"# {_one_line(title)}", ""]
+    grid = overview.overview(records)
+    if grid:
+        lines += ["## Overview", "", *grid, *overview.LEGEND.splitlines(), ""]
     for game in GAMES:
         mine = [r for r in records if r.cell.game == game and r.status == "ok"]
         if mine:

@@ -1,0 +1,134 @@
+"""A board's overview: defenses down, attacks across, one number each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from privbench.records import MethodRecord, Record
+
+#: game -> what its headline number is called, its name in the record, and whether attackers want
+#: much of it
+HEADLINES = {
+    "membership": ("AUC", "auc", True),
+    "attributes": ("accuracy", "accuracy", True),
+    "reconstruction": ("MSE", "mse", False),
+}
+
+LEGEND = """\
+The overview holds means over seeds: AUC of membership attacks, accuracy of attribute attacks, mean
+squared error of reconstructions. **Bold** is the strongest attack of a game on that defense, the
+one to judge it by; the best of several is a little flattered. Intervals, controls and costs stand
+in the tables below, and so do the reasons of what was skipped.
+"""
+
+Column = tuple[str, str]  # game, attack
+
+
+def overview(records: Iterable[Record]) -> list[str]:
+    """Markdown lines: one table for each dataset, protocol, target and adversary.
+
+    A group gets one where it has two defenses and two attacks at least.
+
+    Args:
+        records: of any status and game.
+    """
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        cell = record.cell
+        named = str(cell.protocol.get("name", "default"))
+        dataset = cell.dataset.label + ("" if named == "default" else f" ({named})")
+        groups.setdefault((dataset, cell.target.label, cell.adversary), []).append(record)
+    lines: list[str] = []
+    for names in sorted(groups):
+        mine = groups[names]
+        if names[2] == "naive":  # against no defense the two are one, and run once
+            mine = mine + [r for r in groups.get((*names[:2], "adaptive"), []) if _undefended(r)]
+        table = _table(mine)
+        if table:
+            dataset, target, adversary = names
+            lines += [f"### {dataset}, {target}, {adversary} adversary", "", *table, ""]
+    return lines
+
+
+def _undefended(record: Record) -> bool:
+    return all(defense.name == "none" for defense in record.cell.defenses)
+
+
+def _table(records: Sequence[Record]) -> list[str]:
+    defenses = _short([record.cell.defenses for record in records])
+    columns = _columns(records)
+    spots: dict[str, dict[Column, list[Record]]] = {}
+    for record, column, defense in zip(records, columns, defenses, strict=True):
+        spots.setdefault(defense, {}).setdefault(column, []).append(record)
+    across = sorted(set(columns), key=lambda column: (list(HEADLINES).index(column[0]), column[1]))
+    if min(len(across), len(spots)) < 2:  # noqa: PLR2004 - a list is no grid
+        return []
+    heads = [f"{attack} ({HEADLINES[game][0]})" for game, attack in across]
+    lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
+    for defense in sorted(spots, key=lambda name: (name != "none", name)):
+        row = {column: _number(spots[defense].get(column, [])) for column in across}
+        best = _strongest(row)
+        shown = [f"**{text}**" if column in best else text for column, text in row.items()]
+        lines.append(_line([defense, *shown, _tested(spots[defense])]))
+    return lines
+
+
+def _columns(records: Sequence[Record]) -> list[Column]:
+    names = _short([[record.cell.attack] for record in records])
+    return [
+        (cell.game, f"{name} [{', '.join(cell.sensitive)}]" if cell.game == "attributes" else name)
+        for cell, name in zip([record.cell for record in records], names, strict=True)
+    ]
+
+
+def _tested(row: dict[Column, list[Record]]) -> str:
+    """Mean test accuracy over seeds, of which each counts once."""
+    all_of_it = [record for records in row.values() for record in records]
+    by_seed = {
+        r.seed: r.utility["test_accuracy"] for r in all_of_it if "test_accuracy" in r.utility
+    }
+    return f"{sum(by_seed.values()) / len(by_seed):.3f}" if by_seed else "–"
+
+
+def _short(methods: Sequence[Sequence[MethodRecord]]) -> list[str]:
+    """Names of methods or stacks; with hyperparameters where a name alone could be two of them."""
+    full = ["+".join(one.label for one in stack) for stack in methods]
+    plain = ["+".join(one.name for one in stack) for stack in methods]
+    meant: dict[str, set[str]] = {}
+    for name, label in zip(plain, full, strict=True):
+        meant.setdefault(name, set()).add(label)
+    return [n if len(meant[n]) == 1 else label for n, label in zip(plain, full, strict=True)]
+
+
+def _number(records: Sequence[Record]) -> str:
+    """Mean over seeds; else why there is none."""
+    if not records:
+        return "–"
+    statuses = {record.status for record in records}
+    if statuses != {"ok"}:
+        return "failed" if "failed" in statuses else "skipped"
+    if len({record.cell.model_dump_json() for record in records}) > 1:
+        return "several"
+    found = [record.metrics.get(HEADLINES[record.cell.game][1]) for record in records]
+    values = [number.value for number in found if number is not None and number.value is not None]
+    if len(values) < len(found):
+        return "refused"
+    return f"{sum(values) / len(values):.3f}"
+
+
+def _strongest(row: dict[Column, str]) -> set[Column]:
+    """Of each game with several attacks, those that did best."""
+    best: set[Column] = set()
+    for game, (_, _, much) in HEADLINES.items():
+        numbers = {c: text for c, text in row.items() if c[0] == game and text[0].isdigit()}
+        if sum(column[0] == game for column in row) > 1 and numbers:
+            top = (max if much else min)(numbers.values(), key=float)
+            best |= {column for column, text in numbers.items() if text == top}
+    return best
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(" ".join(c.split()).replace("|", "\\|") for c in cells) + " |"
