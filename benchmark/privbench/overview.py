@@ -24,13 +24,16 @@ one to judge it by; the best of several is a little flattered. Intervals, contro
 in the tables below, and so do the reasons of what was skipped.
 """
 
+#: Cells below which the tables themselves are an overview.
+FEWEST = 4
+
 Column = tuple[str, str]  # game, attack
 
 
 def overview(records: Iterable[Record]) -> list[str]:
     """Markdown lines: one table for each dataset, protocol, target and adversary.
 
-    A group gets one where it has two defenses and two attacks at least.
+    A group gets one where it has two defenses and four cells at least.
 
     Args:
         records: of any status and game.
@@ -64,7 +67,7 @@ def _table(records: Sequence[Record]) -> list[str]:
     for record, column, defense in zip(records, columns, defenses, strict=True):
         spots.setdefault(defense, {}).setdefault(column, []).append(record)
     across = sorted(set(columns), key=lambda column: (list(HEADLINES).index(column[0]), column[1]))
-    if min(len(across), len(spots)) < 2:  # noqa: PLR2004 - a list is no grid
+    if len(spots) < 2 or len(across) * len(spots) < FEWEST:  # noqa: PLR2004
         return []
     heads = [f"{attack} ({HEADLINES[game][0]})" for game, attack in across]
     lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
