@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ class Context:
         sensitive: attributes of the cell.
         device: where tensors live.
         notes: facts that go into the record.
+        spent: digest of an artifact that others share -> seconds that making it took, whenever.
+        waited: seconds that ``once`` took just now.
     """
 
     def __init__(
@@ -57,6 +60,8 @@ class Context:
         self.sensitive = sensitive
         self.device = device
         self.notes: dict[str, Any] = {}
+        self.spent: dict[str, float] = {}
+        self.waited = 0.0
         self._store = store
         self._seed = seed
         self._scope = scope
@@ -93,7 +98,10 @@ class Context:
         named = {"name": name, "function": source_digest(build), "fields": fields}
         made_on = {"torch": torch.__version__, "device": self.device.type}
         key = Key("once", {"scope": self._scope, "seed": self._seed, **made_on, **named})
+        begun = time.perf_counter()
         held = self._store.make(key, lambda: (build(), {}))
+        self.waited += time.perf_counter() - begun
+        self.spent[key.digest] = held.facts["seconds"]
         return {n: tensor.to(self.device) for n, tensor in held.tensors.items()}
 
     def note(self, **facts: Any) -> None:
@@ -111,7 +119,6 @@ class DefenseContext(Context):
     Attributes:
         world: the world being trained in.
         claims: privacy claims that go into the record.
-        seconds: of training that ``fit`` took, now or when its models were made.
     """
 
     def __init__(
@@ -121,7 +128,6 @@ class DefenseContext(Context):
         super().__init__(**common)
         self.world = world
         self.claims: list[Mapping[str, Any]] = []
-        self.seconds = 0.0
         self._fit = fit
         self._refit: Callable[[Phase, Tensor, Tensor], dict[str, Tensor]] | None = None
 

@@ -94,14 +94,12 @@ class Release(nn.Module):
 
     Attributes:
         of: what it changes.
-        classifier_trains_on_it: whether phases that read embeddings read released ones.
         keeps_labels: whether the arg-max of posteriors never changes.
         fresh: whether asking twice draws twice; else the draw is a function of the row.
         uniforms: random numbers per row that ``forward`` wants.
     """
 
     of: Literal["embedding", "posterior"]
-    classifier_trains_on_it: bool = False
     keeps_labels: bool = False
     fresh: bool = False
     uniforms: int = 0
@@ -144,14 +142,24 @@ class Defense(Method):
     #: Whether it claims an epsilon; beside it only what learns nothing from rows can stand.
     claims: ClassVar[bool] = False
     learns: ClassVar[bool] = True
-    #: Whether it changes released posteriors; a stack has one such.
-    masks_posteriors: ClassVar[bool] = False
     #: Defenses of one family share seeds, and so what they compute once; by default each its own.
     family: ClassVar[str] = ""
 
-    @classmethod
-    def stages(cls) -> frozenset[str]:
-        """Stages that it acts at: those of data, build, phases, weights, release it overrides."""
+    @property
+    def feeds_classifier(self) -> bool:
+        """Whether it releases embeddings, and phases that read embeddings read those."""
+        return False
+
+    @property
+    def masks_posteriors(self) -> bool:
+        """Whether it changes released posteriors; a stack has one such."""
+        return False
+
+    def stages(self) -> frozenset[str]:
+        """Stages that it acts at: those of data, build, phases, weights, release it overrides.
+
+        Where hyperparameters decide, override this.
+        """
         hooks = {
             "data": "on_data", "build": "on_build", "phases": "on_phases",
             "weights": "on_trained", "release": "release",
@@ -159,7 +167,7 @@ class Defense(Method):
         return frozenset(
             stage
             for stage, hook in hooks.items()
-            if getattr(cls, hook) is not getattr(Defense, hook)
+            if getattr(type(self), hook) is not getattr(Defense, hook)
         )
 
     def access(self, granted: Access) -> Access:

@@ -201,6 +201,7 @@ class Laboratory:
         self._examples: dict[str, Examples] = {}
         self._splits: dict[str, Split] = {}
         self._victims: dict[str, Victim] = {}
+        self._making = 0.0  # seconds that victims and shadows of this trial took to make or load
 
     def run(self, trial: Trial) -> Record:
         """Run a trial. What goes wrong inside the cell is data: a failed record.
@@ -212,7 +213,7 @@ class Laboratory:
             trial=trial.digest, cell=trial.cell.record(), seed=trial.seed, status="ok",
             phase=trial.cell.protocol.phase, provenance=provenance(self.device),
         )  # fmt: skip
-        begun = time.perf_counter()
+        begun, self._making = time.perf_counter(), 0.0
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
@@ -225,7 +226,7 @@ class Laboratory:
         except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
             record.status, record.reason = "failed", f"{type(error).__name__}: {error}"
             record.traceback = traceback.format_exc()
-        record.cost.seconds = time.perf_counter() - begun
+        record.cost.seconds = time.perf_counter() - begun - self._making
         record.cost.peak_bytes = _peak(self.device)
         return record
 
@@ -248,7 +249,7 @@ class Laboratory:
         record.claims = made.facts["claims"]
         record.updates = _updates(made)
         record.cost = Cost(
-            seconds_training=made.facts["seconds"] + facts["seconds_shadows"],
+            seconds_training=sum((made.facts["spent"] | facts["spent_shadows"]).values()),
             queries_per_sample=facts["queries_per_sample"],
             queries_own=facts["queries_own"],
         )
@@ -316,7 +317,9 @@ class Laboratory:
             if len(self._victims) >= 64:  # noqa: PLR2004 - bounds memory, not numbers
                 self._victims.pop(next(iter(self._victims)))
             job = self._job(cell, world, defenses, target, parts.card)
+            begun = time.perf_counter()
             self._victims[at] = self.workshop.victim(job)
+            self._making += time.perf_counter() - begun
         return self._victims[at]
 
     def _shadows(self, cell: Cell, parts: Split) -> list[tuple[Victim, Shadow]]:
@@ -374,7 +377,7 @@ class Laboratory:
             served = served.session(attack.name)
         question, truth = game.pose(parts, served, asks=attack.asks, sensitive=cell.sensitive)
         shadows = self._shadows(cell, parts)
-        seconds = sum(made.facts["seconds"] for made, _ in shadows)
+        spent = {key: s for made, _ in shadows for key, s in made.facts["spent"].items()}
         own = self._own(cell, served, parts.seed)
         mine = self.adversary_split(cell, parts)
         given = {
@@ -393,7 +396,7 @@ class Laboratory:
         held = self.store.make(key, answering)
         facts = dict(held.facts)
         facts["sizes"] = game.sizes(truth)
-        facts["seconds_shadows"] = seconds
+        facts["spent_shadows"] = spent
         total = max(sum(facts["sizes"].values()), 1)
         facts["queries_per_sample"] = facts["queries"] / total
         facts["answer"], facts["truth"] = _unpacked(attack.game, held.tensors), truth

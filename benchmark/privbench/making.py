@@ -78,7 +78,7 @@ class Making:
         releases: with the defense that each is of.
         fitted: those that have learned what they need.
         touched: parts that have been trained.
-        facts: what each stage recorded.
+        facts: what each stage recorded, with the key of its artifact.
     """
 
     job: Job
@@ -90,7 +90,7 @@ class Making:
     own: dict[str, Tensor]
     initial: dict[str, Tensor] = field(default_factory=dict)
     releases: list[Entry] = field(default_factory=list)
-    fitted: list[Release] = field(default_factory=list)
+    fitted: list[Entry] = field(default_factory=list)
     touched: set[str] = field(default_factory=set)
     facts: list[dict[str, Any]] = field(default_factory=list)
 
@@ -105,8 +105,8 @@ class Making:
         Releases of embeddings learn before those of posteriors, which stand behind them.
         """
         at = max((i + 1 for i, p in enumerate(self.phases) if p.trains("encoder")), default=0)
-        early = [entry for entry in self.releases if entry[0].classifier_trains_on_it]
-        late = [entry for entry in self.releases if not entry[0].classifier_trains_on_it]
+        early = [entry for entry in self.releases if entry[1].feeds_classifier]
+        late = [entry for entry in self.releases if not entry[1].feeds_classifier]
         late.sort(key=lambda entry: entry[0].of)
         return (self.phases[:at], early), (self.phases[at:], late)
 
@@ -162,26 +162,37 @@ class Making:
         }
         return Key("phase", fields)
 
-    def key(self, kind: str, by: Defense, ctx: DefenseContext) -> Key:
-        """Of what a defense makes of the model as it stands: a release, or changed weights."""
-        return Key(kind, {
-            "previous": self.previous, "by": by.digest, "seed": ctx.salt(kind),
-            "world": self.job.seen(by), "init": self.seeds,
-        })  # fmt: skip
+    def changed_key(self, by: Defense, ctx: DefenseContext) -> Key:
+        """Of the weights that a defense makes of the model as it stands."""
+        return Key("trained", self._by(by, ctx.salt("trained")))
+
+    def release_key(self, entry: Entry) -> Key:
+        """Of a release as it stands behind the model and the releases before."""
+        release, by, ctx = entry
+        return Key("release", {**self._by(by, ctx.salt("release")), "place": release.place})
+
+    def _by(self, defense: Defense, seed: int) -> dict[str, Any]:
+        return {
+            "previous": self.previous, "by": defense.digest, "seed": seed,
+            "world": self.job.seen(defense), "init": self.seeds,
+        }  # fmt: skip
 
     def told(self) -> dict[str, Any]:
         """What the making recorded: seconds, phases, notes, claims."""
         notes: dict[str, Any] = {}
         claims: list[Any] = []
+        spent: dict[str, float] = {}  # artifacts that several of its models share count once
         for ctx in self.contexts:
             notes |= ctx.notes
             claims += ctx.claims
+            spent |= ctx.spent
         for fact in self.facts:
             notes |= fact.get("notes", {})
             claims += fact.get("claims", [])
+            spent |= {fact["key"]: fact["seconds"], **fact.get("spent", {})}
         return {
-            "seconds": sum(fact.get("seconds", 0.0) for fact in self.facts)
-            + sum(ctx.seconds for ctx in self.contexts),
+            "seconds": sum(spent.values()),
+            "spent": spent,
             "phases": [
                 {k: f[k] for k in ("phase", "epochs", "updates", "seconds") if k in f}
                 for f in self.facts

@@ -125,14 +125,14 @@ def _reasons(cell: Cell) -> Iterator[str]:
 def _unstackable(cell: Cell) -> Iterator[str]:
     """Why these defenses cannot stand in one stack."""
     training = {"data", "build", "phases", "weights"}
-    trainers = [d.name for d in cell.defenses if type(d).stages() & training]
+    trainers = [d.name for d in cell.defenses if d.stages() & training]
     if len(trainers) > 1:
         yield (
             f"{' and '.join(trainers)} each change training, and one would undo or misread what "
             "the other does: stack one of them"
         )
     claims = [d.name for d in cell.defenses if d.claims]
-    learn = [d.name for d in cell.defenses if d.learns and not d.claims and type(d).stages()]
+    learn = [d.name for d in cell.defenses if d.learns and not d.claims and d.stages()]
     if claims and learn:
         yield f"the epsilon of {claims[0]} would not cover what {learn[0]} learns of members"
     masks = [d.name for d in cell.defenses if d.masks_posteriors]
@@ -141,6 +141,16 @@ def _unstackable(cell: Cell) -> Iterator[str]:
             f"{' and '.join(masks)} each change posteriors, and one learns from them as the model "
             "gives them: stack one of them"
         )
+    inner = next((d.name for d in reversed(cell.defenses) if d.feeds_classifier), None)
+    for defense in cell.defenses:
+        if defense.feeds_classifier and defense.name == inner:
+            break
+        changes = "release" in defense.stages() and not defense.masks_posteriors
+        if inner and changes and not defense.feeds_classifier:
+            yield (
+                f"the classifier trains on embeddings as {inner} releases them, before "
+                f"{defense.name} changes them: name them {inner}+{defense.name}"
+            )
 
 
 def _unfit_pool(cell: Cell) -> Iterator[str]:
@@ -378,8 +388,8 @@ def _distinct(
     own rows and what it sees. Gradients and weights matter to attacks that use them; naming the
     victim's own recipe and dataset says no more than leaving them out.
     """
-    undefended = all(type(d).stages() == frozenset() for d in stack)
-    releases = any("release" in type(d).stages() for d in stack)
+    undefended = all(d.stages() == frozenset() for d in stack)
+    releases = any("release" in d.stages() for d in stack)
     shadowless = attack.shadows.count == 0
     seen = set()
     for adversary in adversaries:

@@ -488,6 +488,10 @@ def _defends(defense: Defense) -> None:
             "released values depend on what is asked beside them"
         )
     assert first.grants & ~target.grants == Access.NONE
+    changed = {release.of for release in first.releases}
+    assert ("posterior" in changed) == small.masks_posteriors, "say masks_posteriors"
+    assert "embedding" in changed or not small.feeds_classifier, "it feeds no classifier"
+    assert bool(changed) <= ("release" in small.stages()), "its stages leave the release out"
 
 
 @dataclass(frozen=True)

@@ -117,17 +117,18 @@ class Workshop:
         try:
             making = self._begin(job, dry=True)
         except _UntrainedError as error:
-            before = digest(
-                [[key.digest for key in error.phases], [d.digest for d in job.defenses]]
-            )
-            own = self.phases(replace(job, defenses=()))
-            later = {Key(key.kind, {**key.fields, "before": before}): False for key in own}
-            return {**error.phases, **later}
+            before = digest([key.digest for key in error.phases])
+            plain = self._begin(replace(job, defenses=()))
+            later = [
+                key if public else Key(key.kind, {**key.fields, "before": before})
+                for _, key, public, _ in plain.plan(plain.phases)
+            ]
+            return error.phases | {key: key in self.store for key in later}
         keys = []
         for phases, releases in making.halves():
             keys += [key for _, key, _, _ in making.plan(phases)]
             for entry in releases:
-                making.previous = making.key("release", *entry[1:]).digest
+                making.previous = making.release_key(entry).digest
         return {key: key in self.store for key in keys}
 
     def _begin(self, job: Job, *, dry: bool = False) -> Making:
@@ -159,7 +160,7 @@ class Workshop:
                 for p in seeded(on_phases, ctx.salt("phases"))
             ]
         built.to(self.device)
-        seeds, own = self._share(job, built, phases)
+        seeds, own = self._share(job, built, phases, dry=dry)
         base = digest([job.base(), self._substrate()])
         making = Making(job, built, phases, contexts, base, seeds, own)
         for defense, ctx in acting:
@@ -172,7 +173,7 @@ class Workshop:
         return making
 
     def _share(
-        self, job: Job, built: Model, phases: Sequence[Phase]
+        self, job: Job, built: Model, phases: Sequence[Phase], *, dry: bool
     ) -> tuple[dict[str, int], dict[str, Tensor]]:
         """Start from weights that are equal in all worlds where all worlds share phases.
 
@@ -190,7 +191,7 @@ class Workshop:
             for name, tensor in built[part].state_dict().items()
         }
         common = replace(job, world=common_world(job.world))
-        contexts = [self._defense_context(common, defense) for defense in job.defenses]
+        contexts = [self._defense_context(common, defense, dry=dry) for defense in job.defenses]
         seed = common.world.salt("init")
         public, _ = self._build(common, contexts, seed)
         for name, part in public.parts.items():
@@ -226,7 +227,7 @@ class Workshop:
         for _, key, _, _ in plan:
             held = self.store.find(key)
             if held is not None:
-                making.facts.append({"phase": key.fields["phase"], **held.facts})
+                making.facts.append({"phase": key.fields["phase"], "key": key.digest, **held.facts})
         making.model.eval().requires_grad_(False)
 
     def _run_phase(
@@ -258,7 +259,7 @@ class Workshop:
         """
         frozen = Victim(
             making.job.card, making.model, key="", grants=Access.EMBEDDINGS,
-            releases=[r for r in making.fitted if r.classifier_trains_on_it],
+            releases=[r for r, by, _ in making.fitted if by.feeds_classifier],
             seed=making.world.salt("release"), asker="training",
         )  # fmt: skip
 
@@ -282,7 +283,7 @@ class Workshop:
         for defense, ctx in zip(making.job.defenses, making.contexts, strict=True):
             if "weights" not in defense.stages():
                 continue
-            key = making.key("trained", defense, ctx)
+            key = making.changed_key(defense, ctx)
             ctx._scope = digest([making.previous, making.job.seen(defense)])  # noqa: SLF001
             ctx._refit = partial(self._refit, making)  # noqa: SLF001
             change = partial(
@@ -294,7 +295,9 @@ class Workshop:
             )
             making.model.eval().requires_grad_(False)
             making.previous = key.digest
-            making.facts.append({"phase": f"{defense.name}: weights", **artifact.facts})
+            making.facts.append(
+                {"phase": f"{defense.name}: weights", "key": key.digest, **artifact.facts}
+            )
 
     def _refit(
         self, making: Making, phase: Phase, dropped: Tensor, exchanged: Tensor
@@ -311,7 +314,7 @@ class Workshop:
     def _fit(self, making: Making, entry: Entry) -> None:
         """Let a release learn, from the defender's world."""
         release, defense, ctx = entry
-        key = making.key("release", *entry[1:])
+        key = making.release_key(entry)
         if type(release).fit is not Release.fit:
             ctx._scope = digest([making.previous, making.job.seen(defense)])  # noqa: SLF001
 
@@ -323,13 +326,15 @@ class Workshop:
             artifact = self.store.make(key, partial(_recorded, fit, ctx, ctx.salt("release")))
             release.load_state_dict({n: t.to(self.device) for n, t in artifact.tensors.items()})
             release.eval().requires_grad_(False)
-            making.facts.append({"phase": f"release of {release.of}", **artifact.facts})
+            making.facts.append(
+                {"phase": f"release of {release.of}", "key": key.digest, **artifact.facts}
+            )
         making.previous = key.digest
-        making.fitted.append(release)
+        making.fitted.append(entry)
 
     def _behind(self, making: Making) -> Model:
         """The model as a release meets it: behind the embeddings that are released already."""
-        released = [r for r in making.fitted if r.of == "embedding"]
+        released = [r for r, _, _ in making.fitted if r.of == "embedding"]
         if not released:
             return making.model
         return Behind(Victim(
@@ -379,7 +384,7 @@ class Workshop:
             for one in jobs:
                 making = self._begin(one)
                 self._train(making, making.phases)
-                ctx.seconds += making.told()["seconds"]
+                ctx.spent |= making.told()["spent"]
                 models.append(making.model.eval())
             return models
 
@@ -387,7 +392,7 @@ class Workshop:
         if defense.uses_attributes:  # others do not hear of them: so `none` is shared by all
             common["sensitive"] = job.sensitive
         common["scope"] = digest([job.base(), self._substrate(), job.seen(defense)])
-        ctx = DefenseContext(world=job.world, fit=fit, **common)  # fit adds its seconds
+        ctx = DefenseContext(world=job.world, fit=fit, **common)  # fit adds to what it spent
         return ctx
 
 
@@ -395,12 +400,12 @@ def _recorded(
     change: Callable[[], nn.Module], ctx: DefenseContext, seed: int
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state that a defense makes, and what it notes and claims meanwhile, for the store."""
-    before, begun = (ctx.notes, ctx.claims), time.perf_counter()
-    ctx.notes, ctx.claims = {}, []
+    before, begun = (ctx.notes, ctx.claims, ctx.spent, ctx.waited), time.perf_counter()
+    ctx.notes, ctx.claims, ctx.spent, ctx.waited = {}, [], {}, 0.0
     changed: nn.Module = seeded(change, seed)
-    seconds = time.perf_counter() - begun
-    facts = {"notes": ctx.notes, "claims": ctx.claims, "seconds": seconds}
-    ctx.notes, ctx.claims = before
+    seconds = time.perf_counter() - begun - ctx.waited
+    facts = {"notes": ctx.notes, "claims": ctx.claims, "spent": ctx.spent, "seconds": seconds}
+    ctx.notes, ctx.claims, ctx.spent, ctx.waited = before
     return {n: t.detach().contiguous() for n, t in changed.state_dict().items()}, facts
 
 

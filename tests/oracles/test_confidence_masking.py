@@ -64,6 +64,14 @@ def test_top_tells_the_largest_and_hides_how_the_rest_is_split() -> None:
     assert torch.equal(top(p, 9), p)
 
 
+@pytest.mark.parametrize("classes", [29, 34, 47, 56])
+def test_top_keeps_the_label_of_ties(classes: int) -> None:
+    """Where all posteriors are equal, the sum of what is hidden over its number rounds upwards."""
+    p = torch.zeros(1, classes).double().softmax(1)
+    for k in (1, 2, 3):
+        assert int(top(p, k).argmax()) == int(p.argmax()) == 0
+
+
 def test_rounding_breaks_ties_for_the_label() -> None:
     p = torch.tensor([[0.26, 0.25, 0.25, 0.24]]).double()
     assert rounded(p, 0)[0].tolist() == [1.0, 0.0, 0.0, 0.0]

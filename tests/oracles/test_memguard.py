@@ -75,7 +75,6 @@ def test_what_holds_for_every_query(seed: int, distortion: float) -> None:
     guard = _guard(seed % 7, distortion)
     with torch.no_grad():
         noisy = _release(guard, p, torch.zeros(20, 1))  # the coin that adds noise if p > 0
-        never = _release(guard, p, torch.ones(20, 1) - 1e-9)
     r = noisy - p
     assert torch.equal(noisy.argmax(1), p.argmax(1))
     assert float(noisy.min()) >= 0
@@ -85,9 +84,26 @@ def test_what_holds_for_every_query(seed: int, distortion: float) -> None:
     h = guard.log_odds(p), guard.log_odds(noisy)
     added = r.abs().sum(1) > 0
     assert bool((h[0].sign() != h[1].sign())[added].all())
-    kept = probability(r.abs().sum(1), *h, distortion)
-    assert bool((kept * r.abs().sum(1) <= distortion + 1e-12).all())
-    assert bool((never[kept < 1] == p[kept < 1]).all())
+
+
+def test_what_is_released_spends_the_budget_and_no_more() -> None:
+    """Over a grid of coins: noise of length d as often as min(budget / d, 1)."""
+    p = (4 * torch.randn(12, 6, generator=torch.Generator().manual_seed(5)).double()).softmax(1)
+    coins = (torch.arange(200).double() + 0.5) / 200
+    for distortion in (0.1, 0.5, 2.0):
+        guard = _guard(2, distortion)
+        guard.log_odds = _linear(0.7)  # type: ignore[assignment]
+        with torch.no_grad():
+            d = (_release(guard, p, torch.zeros(12, 1)) - p).abs().sum(1)
+            asked = p.repeat_interleave(200, 0), coins.repeat(12)[:, None]
+            lengths = (_release(guard, *asked) - asked[0]).abs().sum(1).reshape(12, 200)
+        noisy = d > 0
+        assert int(noisy.sum()) > 3
+        wanted = (distortion / d[noisy]).clamp(max=1)
+        often = (lengths[noisy] > 0).double().mean(1)
+        torch.testing.assert_close(often, wanted, atol=0.006, rtol=0)
+        assert float(lengths.mean(1).max()) <= distortion * 1.06  # the grid's own rounding
+        assert not lengths[~noisy].any()
 
 
 def test_a_row_does_not_depend_on_what_is_asked_beside() -> None:

@@ -140,8 +140,13 @@ def test_a_classifier_on_a_public_encoder(tmp_path: Path) -> None:
     split = cut(data.load(None), data.card(None), protocol, 0)
     shop, target = Workshop(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=3)
     job = Job(split.card, protocol, split.victim(), target, (FAST,), ())
+    assert list(shop.phases(job).values()) == [False] * (1 + 6)
+    shop.victim(replace(job, defenses=()))
+    assert sorted(shop.phases(job).values()) == [False] * 6 + [True]
     served = shop.victim(job)
-    assert shop.trained_phases == 1 + 6  # one public encoder for all, a classifier each
+    assert shop.trained_phases == 1 + 1 + 6  # one public encoder for all, a classifier each
+    assert len(served.facts["spent"]) == 1 + 6  # and it counts once among what was spent
+    assert served.facts["seconds"] == pytest.approx(sum(served.facts["spent"].values()))
     assert served.log_posteriors(split.pool.x[:4]).isfinite().all()
     assert FAST.unfit(_cell(protocol)) is None
 

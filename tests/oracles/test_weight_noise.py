@@ -173,8 +173,12 @@ def test_one_sampler_run_serves_all_epsilons_and_mechanisms(
         GaussianNoise(pairs=10),
         GaussianNoise(pairs=10, variant="as-published"),
     )
-    deltas = [_made(tmp_path, d).facts["claims"][0]["sensitivity"] for d in defenses]
+    victims = [_made(tmp_path, d) for d in defenses]
+    deltas = [victim.facts["claims"][0]["sensitivity"] for victim in victims]
     assert len(runs) == 1
+    spent = [set(victim.facts["spent"].items()) for victim in victims]
+    assert all(len(one & spent[0]) == 3 for one in spent[1:])  # encoder, classifier, sampler
+    assert spent[0] == set(_made(tmp_path, defenses[0]).facts["spent"].items())
     assert deltas[0] == deltas[1] == deltas[2]  # L1
     assert deltas[3] <= deltas[0]
     assert deltas[4] <= deltas[3]  # a spectral norm is no larger than the norm of all weights

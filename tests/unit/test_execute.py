@@ -275,6 +275,7 @@ def test_a_record_holds_the_whole_story(lab: Laboratory) -> None:
     assert record.claims == [{"unit": "example"}]
     assert record.cost.queries_per_sample == 1.0
     assert record.cost.seconds > 0
+    assert record.cost.seconds_training > 0
     assert set(record.split) >= {"candidates", "members", "pool", "reference", "test"}
     assert record.cell.defense == "smooth"
     assert record.cell.protects == ["membership"]

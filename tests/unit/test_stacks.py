@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from privbench.execute import Laboratory
+from privbench.oracle import Oracle
 from privbench.schedule import execute, plan
 from privbench.store import Store
 from privbench.suite import Suite
@@ -65,7 +66,8 @@ def test_none_in_a_stack_changes_no_bit(tmp_path: Path, registry: Registry, name
 @pytest.mark.parametrize(
     "names",
     [
-        "talos+memguard", "ars+memguard", "memguard+ars", "attriguard+memguard", "olympus+ars",
+        "talos+memguard", "ars+memguard", "memguard+ars", "attriguard+memguard",
+        "uniform-noise+attriguard",
         "label-smoothing+confidence-masking", "ars+uniform-noise", "talos+ars+memguard",
         "alm+confidence-masking", "memguard+uniform-noise",
     ],
@@ -79,6 +81,21 @@ def test_stacks_make_victims_that_answer(tmp_path: Path, registry: Registry, nam
     defenses = _stack(registry, names)
     releasing = sum("release" in d.stages() for d in defenses)
     assert len(victim.releases) <= releasing
+
+
+def test_two_orders_of_a_stack_are_two_victims(tmp_path: Path, registry: Registry) -> None:
+    """They draw differently, so they share no artifact and no kept answer."""
+    store, orders = Store(tmp_path / "shared"), ("uniform-noise+memguard", "memguard+uniform-noise")
+    x, keys = tiny_split().pool.x[:20], set()
+    for names in orders:
+        alone = _victim(tmp_path, registry, names, SimCLR(epochs=2))
+        job = _job(SimCLR(epochs=2), _stack(registry, names))
+        shared = Workshop(store, CPU).victim(job)
+        assert _same(alone, shared)
+        asked = Oracle(shared, shared.grants, asker="attack", store=store)
+        assert torch.equal(asked.embeddings(x), alone.embeddings(x))
+        keys.add(shared.key)
+    assert len(keys) == 2
 
 
 def test_order_and_stages_stand_in_the_record(tmp_path: Path, registry: Registry) -> None:
@@ -104,6 +121,10 @@ def test_order_and_stages_stand_in_the_record(tmp_path: Path, registry: Registry
         ("alm+laplace", "each change training"),
         ("confidence-masking+memguard", "each change posteriors"),
         ("hamp+memguard", "each change posteriors"),
+        ("attriguard+uniform-noise", "name them uniform-noise+attriguard"),
+        ("uniform-noise+attriguard", None),
+        ("ars+uniform-noise", None),
+        ("olympus+ars", "not on those of ars"),
         ("dp-sgd+confidence-masking", None),
         ("talos+memguard", None),
     ],
@@ -119,6 +140,18 @@ def test_what_cannot_be_stacked_says_why(
     skips = {p.trial.cell.defense: p.skip for p in planned}
     assert (skips[names] is None) == (reason is None)
     assert (reason or "") in (skips[names] or "")
+
+
+@pytest.mark.parametrize(
+    ("part", "names"), [("training", "hamp+memguard"), ("testing", "talos+hamp")]
+)
+def test_stages_are_those_of_the_hyperparameters(registry: Registry, part: str, names: str) -> None:
+    wanted: dict[str, Any] = {"attacks": ["metric-correctness"], "defenses": [names]}
+    for settings, fits in (({"part": part}, True), ({}, False)):
+        suite = Suite.model_validate({**wanted, "set": {"hamp": settings}})
+        planned = plan(suite, registry, root=None, device="cpu")
+        (skip,) = (p.skip for p in planned if "hamp" in p.trial.cell.defense)
+        assert (skip is None) == fits
 
 
 def test_a_later_release_learns_from_what_is_served(tmp_path: Path, registry: Registry) -> None:

@@ -230,9 +230,8 @@ class _Masking(Release):
     uniforms = 1
     mask: Tensor
 
-    def __init__(self, *, classifier: bool, fresh: bool, noise: float) -> None:
+    def __init__(self, *, fresh: bool, noise: float) -> None:
         super().__init__()
-        self.classifier_trains_on_it = classifier
         self.fresh = fresh
         self.noise = noise
         self.scale = nn.Linear(8, 8)  # initial weights from the global generator
@@ -249,7 +248,7 @@ class _Masking(Release):
         return out
 
     def sibling(self, seed: int) -> Release:
-        other = _Masking(classifier=False, fresh=self.fresh, noise=self.noise)
+        other = _Masking(fresh=self.fresh, noise=self.noise)
         other.load_state_dict({**self.state_dict(), "mask": self.mask + 1 + seed % 7})
         return other
 
@@ -261,9 +260,13 @@ class Mask(_Defense):
     fresh: bool = False
     noise: float = 0.0
 
+    @property
+    def feeds_classifier(self) -> bool:
+        return self.classifier
+
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
         del card, model, ctx
-        return _Masking(classifier=self.classifier, fresh=self.fresh, noise=self.noise)
+        return _Masking(fresh=self.fresh, noise=self.noise)
 
 
 @dataclass(frozen=True)

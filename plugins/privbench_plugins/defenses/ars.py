@@ -78,6 +78,7 @@ class Ars(Defense):
 
     name: ClassVar[str] = "ars"
     protects: ClassVar[tuple[str, ...]] = ("reconstruction",)
+    feeds_classifier: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
         "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "sections 4 and 6.1, algorithm 1",
@@ -163,7 +164,6 @@ class Shared(Release):
     """
 
     of = "embedding"
-    classifier_trains_on_it = True
     masks: Tensor
     centre: Tensor
     unit: Tensor

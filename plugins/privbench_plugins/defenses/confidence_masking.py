@@ -115,6 +115,7 @@ def top(p: Tensor, k: int) -> Tensor:
     classes = p.shape[1]
     told, at = p.sort(dim=1, descending=True, stable=True)  # of equals the first, as arg-max does
     rest = told[:, k:].sum(1, keepdim=True) / max(1, classes - k)
+    rest = torch.minimum(rest, told[:, :k].amin(1, keepdim=True))  # of ties, rounding may exceed it
     return rest.expand_as(p).scatter(1, at[:, :k], told[:, :k])
 
 

@@ -28,7 +28,7 @@ import torch
 from annotated_types import Ge, Le
 from torch.nn import functional as F
 
-from privbench import Access, Defense, Paper, Release, hookimpl
+from privbench import Defense, Paper, Release, hookimpl
 from privbench_plugins._shared.label_losses import none_reads_members, note_reach
 from privbench_plugins._shared.phases import reads_members
 
@@ -67,7 +67,6 @@ class HAMP(Defense):
 
     name: ClassVar[str] = "hamp"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
-    masks_posteriors: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Overconfidence is a Dangerous Thing: Mitigating Membership Inference Attacks by Enforcing "
         "Less Confident Prediction", "Chen, Pattabiraman", "NDSS 2024", "section IV",
@@ -87,15 +86,21 @@ class HAMP(Defense):
     regularization: Annotated[float, Ge(0)] = 0.001
     noises: Annotated[int, Ge(1)] = 1000
 
+    @property
+    def masks_posteriors(self) -> bool:
+        """When testing."""
+        return self.part != "training"
+
+    def stages(self) -> frozenset[str]:
+        """Those of its part."""
+        parts = {"both": {"phases", "release"}, "training": {"phases"}, "testing": {"release"}}
+        return frozenset(parts[self.part])
+
     def unfit(self, cell: CellCard) -> str | None:
         """There must be classes; and for training alone, a phase that reads members' labels."""
         if cell.card.classes is None or cell.card.classes < 2:  # noqa: PLR2004
             return f"{self.name} changes class posteriors, and {cell.card.name} has no classes"
         return none_reads_members(self.name, cell) if self.part == "training" else None
-
-    def access(self, granted: Access) -> Access:
-        """No gradients or weights where answers are changed."""
-        return granted if self.part == "training" else super().access(granted)
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext

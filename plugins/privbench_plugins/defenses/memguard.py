@@ -35,6 +35,8 @@ from privbench_plugins._shared.classifiers import fit
 from privbench_plugins._shared.undefended import posteriors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from torch import Tensor
 
     from privbench import Card, CellCard, DefenseContext, Model, World
@@ -240,10 +242,6 @@ def probability(d: Tensor, before: Tensor, after: Tensor, distortion: float) -> 
     """
     surer = (before.sigmoid() - 0.5).abs() <= (after.sigmoid() - 0.5).abs()
     return (distortion / d.clamp_min(1e-300)).clamp(max=1).masked_fill(surer, 0.0)
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 @hookimpl

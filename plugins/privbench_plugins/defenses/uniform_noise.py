@@ -44,6 +44,7 @@ class UniformNoise(Defense):
 
     name: ClassVar[str] = "uniform-noise"
     protects: ClassVar[tuple[str, ...]] = ("reconstruction",)
+    feeds_classifier: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
         "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "section 5.2.1, the baseline",
@@ -66,7 +67,6 @@ class Noisy(Release):
     """Embeddings plus uniform noise."""
 
     of = "embedding"
-    classifier_trains_on_it = True
     unit: Tensor
 
     def __init__(self, bound: float, width: int, *, fresh: bool) -> None:
