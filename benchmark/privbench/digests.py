@@ -120,9 +120,14 @@ def _home(spec: ModuleSpec) -> str | None:
 
 def _installed(spec: ModuleSpec) -> bool:
     home = _home(spec)
-    if home is None or not {"site-packages", "dist-packages"}.isdisjoint(PurePath(home).parts):
-        return True
-    return PurePath(home).is_relative_to(_STDLIB)
+    return home is None or _holds_packages(home)
+
+
+@functools.cache
+def _holds_packages(folder: str) -> bool:
+    path = PurePath(folder)
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return installed or path.is_relative_to(_STDLIB)
 
 
 def _namespace(code: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from privbench.digests import digest
 from privbench.store import Key
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ class Job:
             "card": self.card,
             "protocol": self.protocol,
         }
+
+    @property
+    def identity(self) -> str:
+        """Equal for jobs that make the same victim."""
+        world = [self.world.digest(self.sensitive), self.world.salt("init")]
+        return digest([self.base(), [d.digest for d in self.defenses], self.sensitive, world])
 
     def seen(self, defense: Defense) -> dict[str, Any]:
         """What a defense may look at in its world."""

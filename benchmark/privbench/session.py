@@ -119,6 +119,7 @@ class Session:
         """Print the plan: what would run, what is kept, what is skipped and why."""
         laboratory = self._laboratory(None)
         keys: dict[str, bool] = {}
+        known: dict[str, dict[str, bool]] = {}  # trials share most of their jobs
         shown = self.console.print
         for item in self.planned:
             cell = item.trial.cell.record()
@@ -129,7 +130,7 @@ class Session:
                 state = "kept"
             else:
                 try:
-                    mine = _phases(laboratory, item)
+                    mine = _phases(laboratory, item, known)
                 except Exception as error:  # noqa: BLE001 - it would be a failed result
                     shown(f"{name}: would fail: {error}", **_PLAIN)
                     continue
@@ -151,10 +152,15 @@ class Session:
         )  # fmt: skip
 
 
-def _phases(laboratory: Laboratory, item: Planned) -> dict[str, bool]:
+def _phases(
+    laboratory: Laboratory, item: Planned, known: dict[str, dict[str, bool]]
+) -> dict[str, bool]:
     made: dict[str, bool] = {}
     for job in laboratory.jobs(item.trial).values():
-        made |= {key.digest: held for key, held in laboratory.workshop.phases(job).items()}
+        if job.identity not in known:
+            phases = laboratory.workshop.phases(job)
+            known[job.identity] = {key.digest: held for key, held in phases.items()}
+        made |= known[job.identity]
     return made
 
 

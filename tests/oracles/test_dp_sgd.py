@@ -116,9 +116,9 @@ def test_nothing_of_opacus_is_left_behind(tmp_path: Path) -> None:
 def test_books_of_a_gaussian_known_exactly() -> None:
     # q = 1: a hundred steps at sigma 10 are one Gaussian at sigma 1
     exact = 4.377178
-    assert spent_epsilon(10.0, 1e-5, [(1.0, 100)], "prv") == pytest.approx(exact, abs=0.02)
-    assert spent_epsilon(10.0, 1e-5, [(1.0, 100)], "rdp") >= exact
-    twice = spent_epsilon(10.0, 1e-5, [(1.0, 50), (1.0, 50)], "prv")
+    assert spent_epsilon(10.0, 1e-5, ((1.0, 100),), "prv") == pytest.approx(exact, abs=0.02)
+    assert spent_epsilon(10.0, 1e-5, ((1.0, 100),), "rdp") >= exact
+    twice = spent_epsilon(10.0, 1e-5, ((1.0, 50), (1.0, 50)), "prv")
     assert twice == pytest.approx(exact, abs=0.02)
 
 

@@ -207,8 +207,9 @@ def _optimizer() -> Any:
     return _Optimizer
 
 
+@cache
 def spent_epsilon(
-    sigma: float, delta: float, runs: Sequence[tuple[float, int]], accountant: str
+    sigma: float, delta: float, runs: tuple[tuple[float, int], ...], accountant: str
 ) -> float:
     """Epsilon of these runs together.
 
