@@ -12,7 +12,8 @@ epochs. Attacks are networks trained on a shadow's answers:
 - ``nn-mia``: the two largest, and whether the label is right (Talos).
 
 A naive attacker trains on true posteriors of its shadow, as published; an adaptive one on what its
-own MemGuard releases under the same budget.
+own MemGuard releases under the same budget. Rows are drawn by the seed; ``--in-order`` takes those
+that the authors take.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.data import Examples
-    from privbench.split import World
+    from privbench.split import Split, World
 
 BUDGETS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
 PUBLISHED = (0.73, 0.69, 0.62, 0.55, 0.52, 0.50)
@@ -124,10 +125,37 @@ def accuracy(
     return sum(rates) / 2
 
 
+Cut = tuple["World", "Examples", "World", "Examples"]
+
+
+def drawn(split: Split, rows: Examples) -> Cut:
+    """Victim and its nonmembers, shadow and its nonmembers, of rows that the seed draws."""
+    del rows
+    nonmembers = split.candidates.select(~split.member)
+    return split.victim(), nonmembers, *split.own(0)
+
+
+def authors(split: Split, rows: Examples) -> Cut:
+    """The same parts by position, as the authors' code takes them.
+
+    Rows 0 to 1,000 are the victim's members, 1,000 to 2,000 the defender's nonmembers, 2,000 to
+    3,000 are asked about beside the members; 3,000 to 3,500 are a shadow's members, 4,000 to 4,500
+    its nonmembers. Rows 3,500 to 4,000 are its defender's, which the authors' attack does without.
+    """
+
+    def part(start: int, stop: int) -> Examples:
+        return rows.select(slice(start, stop))
+
+    victim = split.victim().replace(members=part(0, 1000), reference=part(1000, 2000))
+    shadow = split.own(0)[0].replace(members=part(3000, 3500), reference=part(3500, 4000))
+    return victim, part(2000, 3000), shadow, part(4000, 4500)
+
+
 @click.command()
 @click.option("--data-root", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--seeds", default=3)
-def main(data_root: Path, seeds: int) -> None:
+@click.option("--in-order", is_flag=True, help="The authors' rows; seeds are of training only.")
+def main(data_root: Path, seeds: int, *, in_order: bool) -> None:
     """Print the table."""
     registry = plugins.load()
     data = registry.get("dataset", "location-30")
@@ -141,11 +169,11 @@ def main(data_root: Path, seeds: int) -> None:
 
     found: dict[tuple[str, str, float], list[float]] = defaultdict(list)
     for seed in range(seeds):
-        split = cut(data.load(data_root), card, protocol, seed)
-        world, outside = split.own(0)
+        rows = data.load(data_root)
+        victim, nonmembers, world, outside = (authors if in_order else drawn)(
+            cut(rows, card, protocol, seed), rows
+        )
         shadow = [answers(workshop, job, world, rows) for rows in (world.members, outside)]
-        victim = split.victim()
-        nonmembers = split.candidates.select(~split.member)
         asked = [answers(workshop, job, victim, rows) for rows in (victim.members, nonmembers)]
         for budget in BUDGETS:
             for name, read in FEATURES.items():
