@@ -40,7 +40,7 @@ class Context:
         device: where tensors live.
         notes: facts that go into the record.
         spent: digest of an artifact that others share -> seconds that making it took, whenever.
-        waited: seconds that ``once`` took just now.
+        waited: seconds that making them, or loading them, took just now.
     """
 
     def __init__(
@@ -99,10 +99,21 @@ class Context:
         made_on = {"torch": torch.__version__, "device": self.device.type}
         key = Key("once", {"scope": self._scope, "seed": self._seed, **made_on, **named})
         begun = time.perf_counter()
-        held = self._store.make(key, lambda: (build(), {}))
+        held = self._store.make(key, lambda: self.timed(build))
         self.waited += time.perf_counter() - begun
-        self.spent[key.digest] = held.facts["seconds"]
+        self.spent |= {key.digest: held.facts["seconds"], **held.facts["spent"]}
         return {n: tensor.to(self.device) for n, tensor in held.tensors.items()}
+
+    def timed(self, build: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+        """What ``build`` makes; its own seconds, and those ``spent`` on artifacts it asked for."""
+        before, begun = (self.spent, self.waited), time.perf_counter()
+        self.spent, self.waited = {}, 0.0
+        try:
+            made = build()
+            seconds = time.perf_counter() - begun - self.waited
+            return made, {"seconds": seconds, "spent": self.spent}
+        finally:
+            self.spent, self.waited = before
 
     def note(self, **facts: Any) -> None:
         """Put facts beside the numbers in the record."""

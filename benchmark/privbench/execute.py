@@ -318,8 +318,10 @@ class Laboratory:
                 self._victims.pop(next(iter(self._victims)))
             job = self._job(cell, world, defenses, target, parts.card)
             begun = time.perf_counter()
-            self._victims[at] = self.workshop.victim(job)
-            self._making += time.perf_counter() - begun
+            try:
+                self._victims[at] = self.workshop.victim(job)
+            finally:
+                self._making += time.perf_counter() - begun
         return self._victims[at]
 
     def _shadows(self, cell: Cell, parts: Split) -> list[tuple[Victim, Shadow]]:

@@ -78,7 +78,12 @@ class CellRecord(BaseModel):
 
 
 class Cost(BaseModel):
-    """What the trial took; not part of the result's identity."""
+    """What the trial took; not part of the result's identity.
+
+    ``seconds_training`` is what the artifacts of victim and shadows took, whenever they were made,
+    each counted once; ``seconds`` is the rest of the trial, with what the attack itself trains
+    unless that was in the store.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

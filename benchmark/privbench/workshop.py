@@ -380,12 +380,13 @@ class Workshop:
                 phases = {key: held for one in jobs for key, held in self.phases(one).items()}
                 if not all(phases.values()):
                     raise _UntrainedError(phases)
-            models = []
+            models, begun = [], time.perf_counter()
             for one in jobs:
                 making = self._begin(one)
                 self._train(making, making.phases)
                 ctx.spent |= making.told()["spent"]
                 models.append(making.model.eval())
+            ctx.waited += time.perf_counter() - begun
             return models
 
         common = self._common(job, defense.family or defense.name)
@@ -400,12 +401,11 @@ def _recorded(
     change: Callable[[], nn.Module], ctx: DefenseContext, seed: int
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state that a defense makes, and what it notes and claims meanwhile, for the store."""
-    before, begun = (ctx.notes, ctx.claims, ctx.spent, ctx.waited), time.perf_counter()
-    ctx.notes, ctx.claims, ctx.spent, ctx.waited = {}, [], {}, 0.0
-    changed: nn.Module = seeded(change, seed)
-    seconds = time.perf_counter() - begun - ctx.waited
-    facts = {"notes": ctx.notes, "claims": ctx.claims, "spent": ctx.spent, "seconds": seconds}
-    ctx.notes, ctx.claims, ctx.spent, ctx.waited = before
+    before = ctx.notes, ctx.claims
+    ctx.notes, ctx.claims = {}, []
+    changed, timing = ctx.timed(partial(seeded, change, seed))
+    facts = {"notes": ctx.notes, "claims": ctx.claims, **timing}
+    ctx.notes, ctx.claims = before
     return {n: t.detach().contiguous() for n, t in changed.state_dict().items()}, facts
 
 

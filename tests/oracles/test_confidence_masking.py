@@ -70,6 +70,11 @@ def test_top_keeps_the_label_of_ties(classes: int) -> None:
     p = torch.zeros(1, classes).double().softmax(1)
     for k in (1, 2, 3):
         assert int(top(p, k).argmax()) == int(p.argmax()) == 0
+    lower = p.repeat(classes, 1) - torch.diag(torch.full((classes,), 1e-17)).double()
+    lower[0, 0] = torch.nextafter(p[0, 0], torch.tensor(0.0).double())  # one bit below the others
+    assert int(lower[0].argmax()) == 1
+    for k in (1, 2, 3):
+        assert torch.equal(top(lower, k).argmax(1), lower.argmax(1))
 
 
 def test_rounding_breaks_ties_for_the_label() -> None:

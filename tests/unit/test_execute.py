@@ -247,6 +247,23 @@ def _ok(record: Record) -> Record:
     return record
 
 
+def test_making_victims_is_no_part_of_what_the_trial_took(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of our own, on which making a victim takes a thousand seconds."""
+    now, make = [0.0], lab.workshop.victim
+
+    def slowly(job: Any) -> Any:
+        now[0] += 1000
+        return make(job)
+
+    monkeypatch.setattr("privbench.execute.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(lab.workshop, "victim", slowly)
+    record = _ok(lab.run(_trial(Confident(), Smooth())))
+    assert now[0] >= 2000  # the victim and its null
+    assert record.cost.seconds == 0
+
+
 def test_a_record_holds_the_whole_story(lab: Laboratory) -> None:
     trial = _trial(Confident(), Smooth(), target=Longer())
     record = _ok(lab.run(trial))

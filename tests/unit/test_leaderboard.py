@@ -268,8 +268,12 @@ def test_the_overview_has_defenses_down_and_attacks_across() -> None:
         "defense", "loud (AUC)", "shy (AUC)", "guess [slant] (accuracy)", "test accuracy",
     ]  # fmt: skip
     # Utility is a seed's, not an attack's: .90, .91 and .92, however many attacks seed 0 had.
-    assert rows[2] == ["none", "0.700", "**0.750**", "0.400", "0.910"]
-    assert rows[3] == ["mask", "skipped", "**0.550**", "0.400", "0.900"]
+    assert rows[2] == [
+        "none", "0.700", "**0.750 (1 of 3 seeds)**", "0.400 (1 of 3 seeds)", "0.910",
+    ]  # fmt: skip
+    assert rows[3] == [
+        "mask", "skipped", "**0.550 (1 of 3 seeds)**", "0.400 (1 of 3 seeds)", "0.900",
+    ]  # fmt: skip
     assert len(rows) == 4
 
 
@@ -295,6 +299,24 @@ def test_a_naive_overview_repeats_what_is_undefended() -> None:
     assert [row[:3] for row in rows[2:]] == [
         ["none", "**0.700**", "**0.700**"], ["mask", "**0.900**", "0.800"],
     ]  # fmt: skip
+
+
+def test_the_overview_compares_attacks_on_one_attribute_only() -> None:
+    made = [
+        record(attack, game="attributes", auc=auc, defense=d, sensitive=(attribute,))
+        for d in ("none", "mask")
+        for attack, attribute, auc in (
+            ("guess", "race", 0.4), ("ask", "race", 0.45), ("guess", "gender", 0.6),
+        )
+    ]  # fmt: skip
+    for seed, accuracy in ((0, 0.9), (1, 0.5)):  # another attribute may make another victim
+        made[seed].utility["test_accuracy"] = accuracy
+    (rows,) = overviews(render(made)).values()
+    assert rows[0][1:4] == [
+        "ask [race] (accuracy)", "guess [gender] (accuracy)", "guess [race] (accuracy)",
+    ]  # fmt: skip
+    assert rows[2] == ["none", "**0.450**", "0.600", "0.400", "several"]
+    assert rows[3] == ["mask", "**0.450**", "0.600", "0.400", "0.900"]
 
 
 def test_a_list_gets_no_overview() -> None:

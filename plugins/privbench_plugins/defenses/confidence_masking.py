@@ -115,7 +115,8 @@ def top(p: Tensor, k: int) -> Tensor:
     classes = p.shape[1]
     told, at = p.sort(dim=1, descending=True, stable=True)  # of equals the first, as arg-max does
     rest = told[:, k:].sum(1, keepdim=True) / max(1, classes - k)
-    rest = torch.minimum(rest, told[:, :k].amin(1, keepdim=True))  # of ties, rounding may exceed it
+    # Of near ties, rounding may bring the mean up to the label.
+    rest = torch.minimum(rest, told[:, :k].amin(1, keepdim=True) * (1 - torch.finfo(p.dtype).eps))
     return rest.expand_as(p).scatter(1, at[:, :k], told[:, :k])
 
 
