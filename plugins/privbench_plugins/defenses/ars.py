@@ -23,12 +23,13 @@ An adversary that releases its own rows uses a mask of its own (``overlap`` says
 the decoders of the parties, which is more than it has in the paper. The classifier is trained on
 released embeddings where the target trains it on embeddings.
 
-What to expect (mean squared error of ``reconstruction`` on digits, one seed, bound 1; .004 without
-noise): an adversary that learns from its own rows under its own mask is at .29, but without masks
-at .04, and at .03 where it can ask for its own rows behind the victim's masks (``rows=served``).
-``uniform-noise`` is at .03. A mask does not stay secret: coordinates without noise vary less, and
-at bound 2 ``coordinates=quiet`` of a naive adversary is at .04, too. Membership leaks *more* than
-without the defense: decoders and classifier learn from members (leaderboards/digits-defenses.md).
+What to expect (mean squared error of ``reconstruction`` on MNIST, leaderboards/ars-mnist.md and
+ars-attackers.md; .019 without noise): at bound 1, an adversary that learns from its own rows under
+its own mask is at .099, but without masks at .041; ``uniform-noise`` is at .030. A mask does not
+stay secret: coordinates without noise vary less, and at bound 2 a naive adversary with
+``coordinates=quiet`` is at .022, like one that asks for its own rows behind the victim's mask
+(``rows=served``), where its own mask left it at .140. Membership leaks *more* than without the
+defense: decoders and classifier learn from members (leaderboards/digits-defenses.md).
 """
 
 from __future__ import annotations
