@@ -25,10 +25,10 @@ Searches of phase I, and d_v:
 The classifier of the task is trained on embeddings without noise.
 
 What to expect: C itself is brought down to chance, yet an attacker trained on released embeddings
-loses next to nothing (digits, leaderboards/digits-defenses.md: .88 before, .87 after; so also in the
-Talos paper, by a few points), and a naive one falls to .77. Utility hardly moves. Costs a search per
-query: about 0.3 ms with two values and 512 dimensions on one core, and as many times that as there
-are other values.
+loses next to nothing (digits, leaderboards/digits-defenses.md: .88 before, .87 after; so also in
+the Talos paper, by a few points), and a naive one falls to .77. Utility hardly moves. Costs a
+search per query: about 0.3 ms with two values and 512 dimensions on one core, and as many times
+that as there are other values.
 """
 
 from __future__ import annotations
