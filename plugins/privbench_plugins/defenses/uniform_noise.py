@@ -9,8 +9,8 @@ By default a row gets the same noise whenever it is asked about, as a party shar
 ``fresh`` every query draws anew, and whoever asks often averages the noise away.
 
 What to expect (digits, bound 1, leaderboards/digits-defenses.md): less loss of accuracy than by
-ARS's noise (.889 against .850, undefended .904). An adversary that learns from its own noisy rows is
-at a mean squared error of .016, where ARS's masks hold it at .139. Membership leaks *more*: the
+ARS's noise (.889 against .850, undefended .904). An adversary that learns from its own noisy rows
+is at a mean squared error of .016, where ARS's masks hold it at .139. Membership leaks *more*: the
 classifier learns each member by its one fixed noise (LiRA at .97 instead of .81).
 """
 
