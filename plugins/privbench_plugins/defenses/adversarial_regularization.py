@@ -82,8 +82,8 @@ class AdversarialRegularization(Defense):
         "As many updates of the model as without the defense, so more epochs; no first epoch "
         "without the adversary; batches are the target's, the last one of an epoch included; h "
         "starts from torch's own initial weights, not from N(0, 0.01), and reads posteriors; it is "
-        "narrower and learns less often by default (`paper` has the authors' values). That h reads "
-        "posteriors and learns 8 times for 2 was settled with sight of one seed of digits."
+        "narrower and learns less often by default (`paper` has the authors' values): 8 times for "
+        "2, the fewest of 2, 8 and 20 that tell on reference rows of digits."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"attack": 52, "width": 512}}
 
