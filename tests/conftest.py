@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from hypothesis import settings
+
+from privbench.machine import make_strict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,9 +19,20 @@ if TYPE_CHECKING:
 settings.register_profile("privbench", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("privbench")
 
+make_strict()
+
 # Small steps on busy cores are ten times slower with two OpenMP threads than with one.
-torch.set_num_threads(1)
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
+
+if os.environ.get("PRIVBENCH_TEST_ROUNDING"):  # another machine's rounding: see .ci/variants
+    _backward: Any = torch.Tensor.backward
+
+    def _rounded(self: torch.Tensor, *given: Any, **named: Any) -> None:
+        """Multiply every loss by 1 ± 1e-7; the sign is a function of the loss's own bits."""
+        odd = self.detach().double().sum().view(torch.int64) >> 31 & 1
+        _backward(self * (1 + 1e-7 * (2.0 * odd - 1)), *given, **named)
+
+    torch.Tensor.backward = _rounded  # type: ignore[method-assign]
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from privbench.machine import make_strict
+
 if TYPE_CHECKING:
     from privbench.access import Access
     from privbench.answers import (
@@ -181,6 +183,7 @@ __all__ = [
     "uniform",
 ]
 __version__ = "0.1.0"
+make_strict()
 
 
 def __getattr__(name: str) -> Any:

@@ -247,6 +247,7 @@ class Laboratory:
             **({"stages": stages} if stages else {}), **made.facts["notes"], **facts["notes"],
         }  # fmt: skip
         record.claims = made.facts["claims"]
+        record.provenance["made_on"] = _distinct(made.facts["made_on"] + facts["made_on"])
         record.updates = _updates(made)
         record.cost = Cost(
             seconds_training=sum((made.facts["spent"] | facts["spent_shadows"]).values()),
@@ -380,6 +381,7 @@ class Laboratory:
         question, truth = game.pose(parts, served, asks=attack.asks, sensitive=cell.sensitive)
         shadows = self._shadows(cell, parts)
         spent = {key: s for made, _ in shadows for key, s in made.facts["spent"].items()}
+        made_on = [one for made, _ in shadows for one in made.facts["made_on"]]
         own = self._own(cell, served, parts.seed)
         mine = self.adversary_split(cell, parts)
         given = {
@@ -399,6 +401,7 @@ class Laboratory:
         facts = dict(held.facts)
         facts["sizes"] = game.sizes(truth)
         facts["spent_shadows"] = spent
+        facts["made_on"] = [facts["made_on"], *made_on]
         total = max(sum(facts["sizes"].values()), 1)
         facts["queries_per_sample"] = facts["queries"] / total
         facts["answer"], facts["truth"] = _unpacked(attack.game, held.tensors), truth
@@ -559,6 +562,10 @@ def _numbers(metrics: Metrics) -> dict[str, Number]:
 
 def _dumped(metrics: Metrics) -> dict[str, Any]:
     return {name: number.model_dump() for name, number in _numbers(metrics).items()}
+
+
+def _distinct(machines: list[Any]) -> list[Any]:
+    return [one for i, one in enumerate(machines) if one not in machines[:i]]
 
 
 def _updates(made: Victim) -> dict[str, int]:

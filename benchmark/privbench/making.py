@@ -189,6 +189,7 @@ class Making:
         notes: dict[str, Any] = {}
         claims: list[Any] = []
         spent: dict[str, float] = {}  # artifacts that several of its models share count once
+        made_on: list[Any] = []
         for ctx in self.contexts:
             notes |= ctx.notes
             claims += ctx.claims
@@ -197,6 +198,7 @@ class Making:
             notes |= fact.get("notes", {})
             claims += fact.get("claims", [])
             spent |= {fact["key"]: fact["seconds"], **fact.get("spent", {})}
+            made_on += [fact["made_on"]] if fact["made_on"] not in made_on else []
         return {
             "seconds": sum(spent.values()),
             "spent": spent,
@@ -206,6 +208,7 @@ class Making:
             ],
             "notes": notes,
             "claims": claims,
+            "made_on": made_on,
         }
 
 

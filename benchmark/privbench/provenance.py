@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from privbench.machine import machine
+
 if TYPE_CHECKING:
     import torch
 
@@ -24,7 +26,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
     return {
         **_fixed(),
         "device": f"{device.type} ({name or platform.machine()})",
-        "threads": torch.get_num_threads(),
+        "machine": machine(),
         "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     }
 

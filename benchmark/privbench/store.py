@@ -35,6 +35,7 @@ from privbench.artifacts import (
 )
 from privbench.canonical import canonical, leaves, loads
 from privbench.errors import BadInputError
+from privbench.machine import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,7 +133,8 @@ class Store:
             nearest = self._nearest(key)  # before building: what could have been a hit
             start = time.perf_counter()
             tensors, facts = build()
-            timed = {"seconds": time.perf_counter() - start, **facts}
+            seconds = time.perf_counter() - start
+            timed = {"seconds": seconds, "made_on": machine(), **facts}
             return self._write(key, tensors, timed, nearest)
 
     def _write(

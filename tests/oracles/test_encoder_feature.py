@@ -21,7 +21,7 @@ from privbench import (
 )
 from privbench.data import join
 from privbench.metrics import auc
-from privbench.testing import arena, memoriser, tiny_split
+from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench_plugins.attacks.encoder_feature import EncoderFeature
 
 D = 8
@@ -107,6 +107,7 @@ def test_what_is_learned_does_not_carry_over_to_other_axes() -> None:
     known = cloud(100, 0, told=1), cloud(100, 1, told=-1)
     other = torch.eye(D)[[0, 1, 5, 3, 4, 2, 6, 7]]  # the victim keeps it in coordinate 5
     answer = play(known, asked(400), turn=other)
+    # over 20 draws of the rows: mean .523, standard deviation .027
     assert auc(answer.scores, truth(answer)).value == pytest.approx(0.5, abs=0.15)
 
 
@@ -146,4 +147,4 @@ def test_members_of_a_memoriser_are_found_and_those_of_a_null_victim_not() -> No
         question = MembershipQuestion(split.candidates, "encoder")
         found.append(auc(QUICK.answer(asking, question, ctx).scores, split.member))
     assert found[0].value > 0.9
-    assert found[1].low <= 0.5 <= found[1].high
+    assert found[1].value == pytest.approx(0.5, abs=auc_band(80, 80))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from privbench import MembershipQuestion
 from privbench.games import GAMES
 from privbench.metrics import auc
-from privbench.testing import arena, memoriser, tiny_split
+from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench_plugins.attacks.quantile import (
     HEADS,
     TOP,
@@ -120,23 +121,31 @@ def test_realised_rate_is_the_rate_asked_for(head: str) -> None:
 
 @pytest.mark.parametrize("head", ["gaussian", "pinball"])
 def test_a_network_learns_what_depends_on_the_row(head: str) -> None:
-    """Scores with mean x and deviation 0.1: a global threshold sees x, the attack the rest."""
-    generator = torch.Generator().manual_seed(2)
-    x = torch.rand(1200, 65, generator=generator)
-    x[:, 64] = 1.0
-    s = 4 * x[:, 0].double() + 0.1 * torch.randn(1200, generator=generator).double()
-    attack = Quantile(head=head, hidden=32, epochs=20)  # type: ignore[arg-type]
-    _, ctx = arena(attack, memoriser(tiny_split().victim()))
-    ctx.card = _one_class(ctx.card)
-    network = ctx.init(lambda: attack._build(ctx), "test")
-    s = (s - s.mean()) / s.std()
-    cut = 800
-    attack._fit(network, (x[:cut], s[:cut]), (x[cut:], s[cut:]), ctx.generator("test"))
-    place = HEADS[head].place(network(x[cut:]).detach().double(), s[cut:])
-    low = x[cut:, 0] < 0.5
+    """Scores with mean 4 x and deviation 0.5: a global threshold sees x, the attack the rest.
+
+    One fit on 800 rows of 65 columns leaves an AUC of .53 with a standard deviation of .044 over
+    20 draws (both heads), so five draws are averaged: 0.63 is then five deviations away.
+    """
+    raw, placed = [], []
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.rand(1200, 65, generator=generator)
+        x[:, 64] = 1.0
+        s = 4 * x[:, 0].double() + 0.5 * torch.randn(1200, generator=generator).double()
+        attack = Quantile(head=head, hidden=32, epochs=60, patience=10)  # type: ignore[arg-type]
+        _, ctx = arena(attack, memoriser(tiny_split().victim()))
+        ctx.card = _one_class(ctx.card)
+        network = ctx.init(partial(attack._build, ctx), "test", seed)
+        s = (s - s.mean()) / s.std()
+        cut = 800
+        attack._fit(network, (x[:cut], s[:cut]), (x[cut:], s[cut:]), ctx.generator("test", seed))
+        place = HEADS[head].place(network(x[cut:]).detach().double(), s[cut:])
+        high = (x[cut:, 0] >= 0.5).numpy()
+        raw.append(auc(s[cut:].numpy(), high).value)
+        placed.append(auc(place.numpy(), high).value)
     # places do not tell small x from large x, where scores themselves do so nearly always
-    assert auc(s[cut:].numpy(), (~low).numpy()).value > 0.95
-    assert auc(place.numpy(), (~low).numpy()).value == pytest.approx(0.5, abs=0.12)
+    assert min(raw) > 0.94
+    assert sum(placed) / len(placed) == pytest.approx(0.5, abs=0.13)
 
 
 def _one_class(card: Any) -> Any:
@@ -171,7 +180,9 @@ def test_planted_and_null_victim(head: str) -> None:
     assert answer.decisions[~split.member].double().mean() < 0.1
     assert 0 <= answer.notes["realised FPR at 0.01"] < 0.1
     null = play(attack, memoriser(split.null()))
-    assert auc(null.scores.numpy(), split.member.numpy()).value == pytest.approx(0.5, abs=0.1)
+    assert auc(null.scores.numpy(), split.member.numpy()).value == pytest.approx(
+        0.5, abs=auc_band(80, 80)
+    )
 
 
 def test_decisions_are_those_of_alpha() -> None:

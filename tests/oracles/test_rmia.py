@@ -14,7 +14,7 @@ from torch import Tensor
 from privbench import MembershipQuestion
 from privbench.games import GAMES
 from privbench.metrics import auc
-from privbench.testing import arena, memoriser, tiny_split
+from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench_plugins._shared.likelihood import Evidence
 from privbench_plugins.attacks.rmia import (
     RMIA,
@@ -179,7 +179,9 @@ def test_planted_and_null_victim(attack: Any) -> None:
     answer = play(attack, memoriser(split.victim()))
     assert auc(answer.scores.numpy(), split.member.numpy()).value > 0.95
     null = play(attack, memoriser(split.null()))
-    assert auc(null.scores.numpy(), split.member.numpy()).value == pytest.approx(0.5, abs=0.1)
+    assert auc(null.scores.numpy(), split.member.numpy()).value == pytest.approx(
+        0.5, abs=auc_band(80, 80)
+    )
     if attack.k == 1:
         assert answer.decisions is None
     elif attack.signal == "taylor":

@@ -20,6 +20,7 @@ from privbench import (
     Shadow,
     World,
 )
+from privbench.testing import rate_band
 from privbench_plugins._shared.classifiers import (
     fit,
     logits,
@@ -117,7 +118,7 @@ def test_equal_answers_leave_chance() -> None:
         )
 
     answer = play(QUICK, (shadow(*pair(0)), shadow(*pair(10))), both(pair(20)))
-    assert accuracy(answer, 400) == pytest.approx(0.5, abs=3 * (0.25 / 800) ** 0.5)
+    assert accuracy(answer, 400) == pytest.approx(0.5, abs=rate_band(800))
 
 
 def test_partition_is_by_true_class_not_by_predicted() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from privbench.answers import Attributes, Membership
-from privbench.data import Card, Examples
+from privbench.data import Card, Examples, as_float
 from privbench.errors import BadInputError
 from privbench.execute import Pixels
 from privbench.games import GAMES, BadAnswerError
@@ -19,6 +19,7 @@ from privbench.metrics import Estimate, Refused
 from privbench.protocol import Part, Protocol
 from privbench.split import Split, cut
 from privbench.testing import memoriser, tiny_split
+from privbench_plugins.datasets.digits import Digits
 
 MEMBERSHIP, ATTRIBUTES = GAMES["membership"], GAMES["attributes"]
 
@@ -117,6 +118,30 @@ def test_the_blind_baseline_finds_a_planted_shift_and_nothing_else() -> None:
     question, truth = _membership(asks=12)
     found = blind_auc(question.examples, truth, 0)
     assert isinstance(found, Refused)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_errors_in_x_do_not_move_the_blind_baseline(seed: int) -> None:
+    """The digits have pixels that are always blank, so components of almost no variance."""
+    split = _digits(seed)
+    rows, truth = split.candidates, split.member.numpy()
+    x = as_float(rows.x, rows.scale)
+    noise = 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+    still, moved = (blind_auc(replace(rows, x=v), truth, seed) for v in (x, x + noise))
+    assert isinstance(still, Estimate)
+    assert isinstance(moved, Estimate)
+    assert abs(still.value - moved.value) < 0.005
+
+
+def _digits(seed: int) -> Split:
+    dataset = Digits()
+    return cut(dataset.load(None), dataset.card(None), dataset.protocols["default"], seed)
+
+
+def test_equal_rows_have_no_blind_baseline() -> None:
+    rows = tiny_split().candidates
+    blank = replace(rows, x=torch.zeros_like(rows.x))
+    assert isinstance(blind_auc(blank, tiny_split().member.numpy(), 0), Refused)
 
 
 # ---- attributes ----------------------------------------------------------------------------------

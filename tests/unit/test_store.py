@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from privbench.errors import BadInputError
+from privbench.machine import machine
 from privbench.store import Artifact, Key, Store, default_root
 
 KEY = Key("phase", {"target": {"name": "simclr", "epochs": 3}, "seed": 0})
@@ -122,7 +123,8 @@ def test_make_builds_once_and_times(store: Store) -> None:
     assert first == second
     assert first.facts["n"] == 1
     assert 0 <= first.facts["seconds"] < 60
-    assert store.make(key(seed=1), lambda: ({}, {"seconds": 7})).facts == {"seconds": 7}
+    assert store.make(key(seed=1), lambda: ({}, {"seconds": 7})).facts["seconds"] == 7
+    assert first.facts["made_on"] == machine()
 
 
 def test_a_failed_build_leaves_nothing_and_frees_the_lock(store: Store) -> None:
@@ -132,7 +134,7 @@ def test_a_failed_build_leaves_nothing_and_frees_the_lock(store: Store) -> None:
         store.keep(KEY, {}, {"n": object()})
     assert list(store.list()) == []
     assert not list(store.root.glob("phase/??/*"))
-    assert store.make(KEY, lambda: ({}, {})).facts.keys() == {"seconds"}
+    assert store.make(KEY, lambda: ({}, {})).facts.keys() == {"seconds", "made_on"}
 
 
 # ---- damage --------------------------------------------------------------------------------------

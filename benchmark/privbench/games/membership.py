@@ -9,6 +9,7 @@ import torch
 
 from privbench import metrics
 from privbench.answers import Membership, MembershipQuestion
+from privbench.data import as_float
 from privbench.games.base import BadAnswerError, Game, Metrics
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from privbench.split import Split
 
 _FOLDS = 5
+#: Components whose standard deviation is a smaller share of the largest one's are left out.
+_LEAST_SPREAD = 1e-3
 
 
 class MembershipGame(Game):
@@ -81,6 +84,9 @@ def blind_auc(
 ) -> metrics.Estimate | metrics.Refused:
     """Cross-validated AUC of a linear classifier on raw x (at most 64 principal components).
 
+    Computed in float64, from components that hold at least 1e-6 of the largest one's variance:
+    standardising the others would turn rounding errors into features.
+
     Scores are ranked within each fold before they are pooled: pooling raw scores of different
     fits would bias the AUC below 0.5 where there is nothing to learn.
     """
@@ -88,23 +94,23 @@ def blind_auc(
     from sklearn.decomposition import PCA
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
     few = int(min(truth.sum(), (~truth).sum()))
     if few < 2 * _FOLDS:
         return metrics.Refused(f"{_FOLDS} folds need {2 * _FOLDS} rows a side, and there are {few}")
-    x = examples.x.flatten(1).cpu().numpy().astype(np.float32) / examples.scale
+    x = as_float(examples.x, examples.scale).flatten(1).double().cpu().numpy()
+    if (x == x[0]).all():
+        return metrics.Refused("every row has the same x")
     width = min(64, x.shape[1], int(0.8 * len(x)) - 1)
-    model = make_pipeline(
-        PCA(width, random_state=0),
-        StandardScaler(),
-        LogisticRegression(C=0.1, class_weight="balanced", max_iter=1000),
-    )
     ranks = np.zeros(len(x))
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
     for train, test in folds.split(x, truth):
-        scores = model.fit(x[train], truth[train]).decision_function(x[test])
+        components = PCA(width, random_state=0).fit(x[train])
+        spread = np.sqrt(components.explained_variance_)
+        varied = spread > _LEAST_SPREAD * spread[0]
+        z = components.transform(x)[:, varied] / spread[varied]
+        model = LogisticRegression(C=0.1, class_weight="balanced", max_iter=1000)
+        scores = model.fit(z[train], truth[train]).decision_function(z[test])
         ranks[test] = rankdata(scores) / len(test)
     return metrics.auc(ranks, truth)
 
