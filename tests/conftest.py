@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import settings
 
-from privbench.machine import make_strict
+from privbench.store.machine import make_strict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.plugins import Registry
+    from privbench.methods.registry import Registry
 
 settings.register_profile("privbench", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("privbench")
@@ -45,6 +45,6 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def registry() -> Registry:
     """All in-tree plugins."""
-    from privbench import plugins
+    from privbench.methods import registry as plugins
 
     return plugins.load()

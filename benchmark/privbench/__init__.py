@@ -9,46 +9,38 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from privbench.machine import make_strict
+from privbench.store.machine import make_strict
 
 if TYPE_CHECKING:
-    from privbench.access import Access
-    from privbench.answers import (
-        AttributeQuestion,
-        Attributes,
-        Membership,
-        MembershipQuestion,
+    from privbench.cli.session import Results, run
+    from privbench.data.augmentation import Recipe, augment
+    from privbench.data.examples import Card, Examples, as_float
+    from privbench.data.protocol import Part, Protocol
+    from privbench.data.row_random import fold, row_keys, salt, uniform
+    from privbench.data.split import World
+    from privbench.errors import BadInputError, PrivbenchError
+    from privbench.games.access import Access
+    from privbench.games.attack import Attack, Shadows
+    from privbench.games.attributes import AttributeAttack, AttributeQuestion, Attributes
+    from privbench.games.membership import Membership, MembershipAttack, MembershipQuestion
+    from privbench.games.metrics import best_threshold
+    from privbench.games.oracle import Oracle, Views
+    from privbench.games.reconstruction import (
         Reconstruction,
+        ReconstructionAttack,
         ReconstructionQuestion,
     )
-    from privbench.augmentation import Recipe, augment
-    from privbench.context import AttackContext, DefenseContext, Shadow, TargetContext
-    from privbench.contracts import (
-        Adversary,
-        Attack,
-        AttributeAttack,
-        CellCard,
-        Dataset,
-        Defense,
-        MembershipAttack,
-        ReconstructionAttack,
-        Release,
-        Shadows,
-        Target,
-    )
-    from privbench.data import Card, Examples, as_float
-    from privbench.errors import BadInputError, PrivbenchError
-    from privbench.hookspecs import hookimpl
-    from privbench.keyed import fold, row_keys, salt, uniform
     from privbench.method import Method, Paper
-    from privbench.metrics import best_threshold
-    from privbench.model import Model
-    from privbench.nets import backbone, gradient_reversal, mlp
-    from privbench.oracle import Oracle, Views
-    from privbench.protocol import Part, Protocol
-    from privbench.session import Results, run
-    from privbench.split import World
-    from privbench.training import (
+    from privbench.methods.adversary import Adversary, CellCard
+    from privbench.methods.context import AttackContext, DefenseContext, Shadow, TargetContext
+    from privbench.methods.dataset import Dataset
+    from privbench.methods.defense import Defense, Release
+    from privbench.methods.hookspecs import hookimpl
+    from privbench.methods.target import Target
+    from privbench.training.loop import Training
+    from privbench.training.model import Model
+    from privbench.training.nets import backbone, gradient_reversal, mlp
+    from privbench.training.phase import (
         Batch,
         BatchSpec,
         Clock,
@@ -58,68 +50,67 @@ if TYPE_CHECKING:
         Phase,
         Step,
         Stream,
-        Training,
     )
 
 _HOME = {
-    "Access": "privbench.access",
-    "Attributes": "privbench.answers",
-    "AttributeQuestion": "privbench.answers",
-    "Membership": "privbench.answers",
-    "MembershipQuestion": "privbench.answers",
-    "Reconstruction": "privbench.answers",
-    "ReconstructionQuestion": "privbench.answers",
-    "Recipe": "privbench.augmentation",
-    "augment": "privbench.augmentation",
-    "AttackContext": "privbench.context",
-    "DefenseContext": "privbench.context",
-    "Shadow": "privbench.context",
-    "TargetContext": "privbench.context",
-    "Adversary": "privbench.contracts",
-    "Attack": "privbench.contracts",
-    "AttributeAttack": "privbench.contracts",
-    "CellCard": "privbench.contracts",
-    "Dataset": "privbench.contracts",
-    "Defense": "privbench.contracts",
-    "MembershipAttack": "privbench.contracts",
-    "ReconstructionAttack": "privbench.contracts",
-    "Release": "privbench.contracts",
-    "Shadows": "privbench.contracts",
-    "Target": "privbench.contracts",
-    "Card": "privbench.data",
-    "Examples": "privbench.data",
-    "as_float": "privbench.data",
+    "Access": "privbench.games.access",
+    "Attributes": "privbench.games.attributes",
+    "AttributeQuestion": "privbench.games.attributes",
+    "Membership": "privbench.games.membership",
+    "MembershipQuestion": "privbench.games.membership",
+    "Reconstruction": "privbench.games.reconstruction",
+    "ReconstructionQuestion": "privbench.games.reconstruction",
+    "Recipe": "privbench.data.augmentation",
+    "augment": "privbench.data.augmentation",
+    "AttackContext": "privbench.methods.context",
+    "DefenseContext": "privbench.methods.context",
+    "Shadow": "privbench.methods.context",
+    "TargetContext": "privbench.methods.context",
+    "Adversary": "privbench.methods.adversary",
+    "Attack": "privbench.games.attack",
+    "AttributeAttack": "privbench.games.attributes",
+    "CellCard": "privbench.methods.adversary",
+    "Dataset": "privbench.methods.dataset",
+    "Defense": "privbench.methods.defense",
+    "MembershipAttack": "privbench.games.membership",
+    "ReconstructionAttack": "privbench.games.reconstruction",
+    "Release": "privbench.methods.defense",
+    "Shadows": "privbench.games.attack",
+    "Target": "privbench.methods.target",
+    "Card": "privbench.data.examples",
+    "Examples": "privbench.data.examples",
+    "as_float": "privbench.data.examples",
     "BadInputError": "privbench.errors",
     "PrivbenchError": "privbench.errors",
-    "hookimpl": "privbench.hookspecs",
-    "fold": "privbench.keyed",
-    "row_keys": "privbench.keyed",
-    "salt": "privbench.keyed",
-    "uniform": "privbench.keyed",
+    "hookimpl": "privbench.methods.hookspecs",
+    "fold": "privbench.data.row_random",
+    "row_keys": "privbench.data.row_random",
+    "salt": "privbench.data.row_random",
+    "uniform": "privbench.data.row_random",
     "Method": "privbench.method",
     "Paper": "privbench.method",
-    "best_threshold": "privbench.metrics",
-    "Model": "privbench.model",
-    "backbone": "privbench.nets",
-    "gradient_reversal": "privbench.nets",
-    "mlp": "privbench.nets",
-    "Oracle": "privbench.oracle",
-    "Views": "privbench.oracle",
-    "Part": "privbench.protocol",
-    "Protocol": "privbench.protocol",
-    "Results": "privbench.session",
-    "run": "privbench.session",
-    "World": "privbench.split",
-    "Batch": "privbench.training",
-    "BatchSpec": "privbench.training",
-    "Clock": "privbench.training",
-    "Monitor": "privbench.training",
-    "Optimizer": "privbench.training",
-    "Outputs": "privbench.training",
-    "Phase": "privbench.training",
-    "Step": "privbench.training",
-    "Stream": "privbench.training",
-    "Training": "privbench.training",
+    "best_threshold": "privbench.games.metrics",
+    "Model": "privbench.training.model",
+    "backbone": "privbench.training.nets",
+    "gradient_reversal": "privbench.training.nets",
+    "mlp": "privbench.training.nets",
+    "Oracle": "privbench.games.oracle",
+    "Views": "privbench.games.oracle",
+    "Part": "privbench.data.protocol",
+    "Protocol": "privbench.data.protocol",
+    "Results": "privbench.cli.session",
+    "run": "privbench.cli.session",
+    "World": "privbench.data.split",
+    "Batch": "privbench.training.phase",
+    "BatchSpec": "privbench.training.phase",
+    "Clock": "privbench.training.phase",
+    "Monitor": "privbench.training.phase",
+    "Optimizer": "privbench.training.phase",
+    "Outputs": "privbench.training.phase",
+    "Phase": "privbench.training.phase",
+    "Step": "privbench.training.phase",
+    "Stream": "privbench.training.phase",
+    "Training": "privbench.training.loop",
 }
 
 __all__ = [

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from privbench.digests import digest, source_digest
 from privbench.errors import BadInputError, UnknownNameError
+from privbench.store.source import digest, source_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from privbench.contracts import CellCard
+    from privbench.methods.adversary import CellCard
 
 
 @dataclass(frozen=True)

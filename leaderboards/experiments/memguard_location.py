@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING
 import click
 import torch
 
-from privbench import plugins
-from privbench.context import seeded
-from privbench.keyed import fold, uniform
-from privbench.making import Job
-from privbench.metrics import mean_over_seeds
-from privbench.nets import mlp
-from privbench.split import cut
-from privbench.store import Store, default_root
-from privbench.workshop import Workshop
+from privbench.data.row_random import fold, uniform
+from privbench.data.split import cut
+from privbench.games.metrics import mean_over_seeds
+from privbench.methods import registry as plugins
+from privbench.methods.context import seeded
+from privbench.store.store import Store, default_root
+from privbench.training.nets import mlp
+from privbench.victims.making import Job
+from privbench.victims.workshop import Workshop
 from privbench_plugins._shared.classifiers import fit, logits
 from privbench_plugins.attacks.nn_mia import talos_features
 from privbench_plugins.defenses.memguard import Guard, phase_one, probability
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.data import Examples
-    from privbench.split import Split, World
+    from privbench.data.examples import Examples
+    from privbench.data.split import Split, World
 
 BUDGETS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
 PUBLISHED = (0.73, 0.69, 0.62, 0.55, 0.52, 0.50)

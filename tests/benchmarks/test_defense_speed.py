@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench import plugins
-from privbench.making import Job
-from privbench.split import Split, cut
-from privbench.store import Store
+from privbench.data.split import Split, cut
+from privbench.methods import registry as plugins
+from privbench.store.store import Store
 from privbench.testing import CPU
-from privbench.workshop import Workshop
+from privbench.victims.making import Job
+from privbench.victims.workshop import Workshop
 from privbench_plugins.datasets.digits import Digits
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
 if TYPE_CHECKING:
-    from privbench.contracts import Defense, Target
-    from privbench.victim import Victim
+    from privbench.methods.defense import Defense
+    from privbench.methods.target import Target
+    from privbench.victims.served import Victim
 
 RELEASES = (
     "none", "confidence-masking", "memguard", "hamp", "attriguard", "ars", "ars-attributes",

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from privbench.augmentation import augment
-from privbench.testing import _job, _workshop, tiny_split
-from privbench.training import Training
+from privbench.data.augmentation import augment
+from privbench.testing import tiny_split
+from privbench.testing.fixtures import _job, _workshop
+from privbench.training.loop import Training
 from privbench_plugins.targets.simclr import QUICK_VIEWS, SimCLR, nt_xent
 
 STEPS = 50

@@ -106,14 +106,14 @@ def _run(folder: Path, commit: str | None) -> dict[str, str]:
 
 def _fields(tree: Path) -> dict[str, list[str]]:
     """Hyperparameters of every method of that commit."""
-    words = subprocess.run(  # noqa: S603 - our own command
+    words = subprocess.run(
         ["uv", "run", "--quiet", "privbench", "list"],  # noqa: S607
         cwd=tree, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     found = {}
     for name in SMALL:
         if name in words:
-            card = subprocess.run(  # noqa: S603
+            card = subprocess.run(
                 ["uv", "run", "--quiet", "privbench", "show", name],  # noqa: S607
                 cwd=tree, capture_output=True, text=True, check=True,
             ).stdout  # fmt: skip
@@ -148,11 +148,12 @@ def _metrics(results: Path) -> dict[str, str]:
 
 
 def _call(
-    *command: str, at: Path, environment: dict[str, str] | None = None, status: tuple[int, ...] = (0,)
+    *command: str,
+    at: Path,
+    environment: dict[str, str] | None = None,
+    status: tuple[int, ...] = (0,),
 ) -> None:
-    done = subprocess.run(  # noqa: S603 - our own commands
-        command, cwd=at, env=environment, stdout=subprocess.DEVNULL, check=False
-    )
+    done = subprocess.run(command, cwd=at, env=environment, stdout=subprocess.DEVNULL, check=False)
     if done.returncode not in status:
         raise SystemExit(f"{' '.join(command)} ended with status {done.returncode}")
 

@@ -23,10 +23,10 @@ from privbench import (
     Shadow,
     World,
 )
-from privbench import metrics as m
-from privbench.data import join
+from privbench.data.examples import join
+from privbench.games import metrics as m
 from privbench.testing import arena, auc_band, memoriser, tiny_split
-from privbench.victim import Victim
+from privbench.victims.served import Victim
 from privbench_plugins._shared.classifiers import slots
 from privbench_plugins._shared.likelihood import scaled_logit
 from privbench_plugins._shared.pgd import of_network, pgd

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from scipy.stats import binom, kstest
 
 from privbench import Access
-from privbench.context import AttackContext
-from privbench.contracts import Adversary, CellCard
-from privbench.games import GAMES
-from privbench.oracle import Oracle
-from privbench.store import Store
-from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, checks, tiny_split
-from privbench.workshop import Workshop
+from privbench.games.catalog import GAMES
+from privbench.games.oracle import Oracle
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.context import AttackContext
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
+from privbench.testing.fixtures import _Anything, _job
+from privbench.victims.workshop import Workshop
 from privbench_plugins.attacks.reconstruction import Decoder
 from privbench_plugins.defenses.ars import (
     Ars,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench import Defense
-    from privbench.victim import Victim
+    from privbench.victims.served import Victim
 
 FAST = Ars(epochs=1, updates=80, hidden=32)
 HIDING = ArsAttributes(epochs=1, updates=150, hidden=32)

@@ -14,18 +14,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from privbench import BadInputError, Defense, mlp
-from privbench.contracts import Adversary, CellCard
-from privbench.store import Store
-from privbench.testing import (
-    CPU,
-    TinyImages,
-    TinyTarget,
-    _Anything,
-    _job,
-    checks,
-    tiny_split,
-)
-from privbench.workshop import Workshop
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
+from privbench.testing.fixtures import _Anything, _job
+from privbench.victims.workshop import Workshop
 from privbench_plugins.defenses.attriguard import (
     AttriGuard,
     Mechanism,

@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from privbench.audit import ERROR, Guesses, audited, bound, guesses, p_value
-from privbench.metrics import Estimate, Refused
-from privbench.protocol import Protocol
-from privbench.split import Split, cut
+from privbench.data.protocol import Protocol
+from privbench.data.split import Split, cut
+from privbench.games.audit import ERROR, Guesses, audited, bound, guesses, p_value
+from privbench.games.metrics import Estimate, Refused
 from privbench.testing import TinyImages
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privbench.augmentation import Recipe, augment, boxes
+from privbench.data.augmentation import Recipe, augment, boxes
 
 N = 40
 Box = tuple[int, int, int, int]

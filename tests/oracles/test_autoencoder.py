@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privbench import Card
-from privbench.contracts import Adversary, CellCard
-from privbench.protocol import PROTOCOLS
-from privbench.store import Store
-from privbench.testing import CPU, TinyImages, _Anything, _job, _workshop, checks, tiny_split
-from privbench.training import Batch
-from privbench.workshop import Workshop
+from privbench.data.protocol import PROTOCOLS
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages, checks, tiny_split
+from privbench.testing.fixtures import _Anything, _job, _workshop
+from privbench.training.phase import Batch
+from privbench.victims.workshop import Workshop
 from privbench_plugins.targets.autoencoder import Autoencoder, partition, starts
 
 if TYPE_CHECKING:

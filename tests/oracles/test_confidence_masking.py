@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from privbench import Access
-from privbench.store import Store
-from privbench.testing import CPU, TinyTarget, _job
-from privbench.workshop import Workshop
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyTarget
+from privbench.testing.fixtures import _job
+from privbench.victims.workshop import Workshop
 from privbench_plugins.defenses.confidence_masking import (
     ConfidenceMasking,
     Masked,

@@ -12,12 +12,14 @@ from scipy import stats
 from torch import nn
 
 from privbench import BatchSpec, Optimizer
-from privbench.contracts import Adversary, CellCard
 from privbench.errors import BadInputError
-from privbench.store import Store
-from privbench.testing import CPU, TinyTarget, _Anything, _job, tiny_split
-from privbench.training import Stream, Training
-from privbench.workshop import Workshop
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyTarget, tiny_split
+from privbench.testing.fixtures import _Anything, _job
+from privbench.training.loop import Training
+from privbench.training.phase import Stream
+from privbench.victims.workshop import Workshop
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
@@ -28,7 +30,7 @@ from privbench_plugins.defenses.dp_sgd import DPSGD, noise_multiplier, spent_eps
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.protocol import Protocol
+    from privbench.data.protocol import Protocol
 
 HUGE = 1e9
 

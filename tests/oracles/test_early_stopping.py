@@ -10,10 +10,11 @@ import torch
 from torch.nn import functional as F
 
 from privbench import Protocol
-from privbench.contracts import Adversary, CellCard
-from privbench.store import Store
-from privbench.testing import CPU, TinyImages, _Anything, _job, tiny_split
-from privbench.workshop import Workshop
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages, tiny_split
+from privbench.testing.fixtures import _Anything, _job
+from privbench.victims.workshop import Workshop
 from privbench_plugins.defenses.early_stopping import EarlyStopping
 from privbench_plugins.targets.moco import MoCo
 from privbench_plugins.targets.simclr import SimCLR

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench.answers import MembershipQuestion
-from privbench.context import AttackContext, Shadow, seeded
-from privbench.oracle import Oracle, Views
+from privbench.games.membership import MembershipQuestion
+from privbench.games.oracle import Oracle, Views
+from privbench.methods.context import AttackContext, Shadow, seeded
 from privbench.testing import arena, memoriser, tiny_split
 from privbench_plugins.attacks.encodermi import (
     DeepSet,

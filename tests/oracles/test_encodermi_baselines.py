@@ -22,10 +22,10 @@ from privbench import (
     Shadow,
     World,
 )
-from privbench import metrics as m
-from privbench.split import Split, cut
+from privbench.data.split import Split, cut
+from privbench.games import metrics as m
 from privbench.testing import TinyImages, arena, auc_band, memoriser, tiny_split
-from privbench.victim import Victim
+from privbench.victims.served import Victim
 from privbench_plugins._shared.pgd import of_network, pgd
 from privbench_plugins.attacks.encodermi_baselines import (
     Downstream,

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench import Access
-from privbench.store import Store
-from privbench.testing import CPU, TinyTarget, _job, tiny_split
-from privbench.training import Batch, Clock, Outputs
-from privbench.workshop import Workshop
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyTarget, tiny_split
+from privbench.testing.fixtures import _job
+from privbench.training.phase import Batch, Clock, Outputs
+from privbench.victims.workshop import Workshop
 from privbench_plugins.defenses.hamp import (
     HAMP,
     Ranked,

@@ -25,8 +25,8 @@ from privbench import (
     Shadow,
     World,
 )
-from privbench import metrics as m
-from privbench.data import join
+from privbench.data.examples import join
+from privbench.games import metrics as m
 from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench_plugins._shared import copies
 from privbench_plugins.attacks.label_only_augment import (

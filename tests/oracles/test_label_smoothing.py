@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench import Batch, Clock, Outputs, Protocol
-from privbench.contracts import Adversary, CellCard
-from privbench.store import Store
-from privbench.testing import CPU, TinyImages, _Anything, _job, tiny_split
-from privbench.workshop import Workshop
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages, tiny_split
+from privbench.testing.fixtures import _Anything, _job
+from privbench.victims.workshop import Workshop
 from privbench_plugins.defenses.label_smoothing import LabelSmoothing, smooth
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privbench import Protocol
-from privbench.contracts import Adversary, CellCard
-from privbench.store import Store
-from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, tiny_split
-from privbench.workshop import Workshop
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
+from privbench.testing.fixtures import _Anything, _job
+from privbench.victims.workshop import Workshop
 from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one, probability
 from privbench_plugins.targets.supervised import Supervised
 

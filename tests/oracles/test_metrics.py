@@ -12,7 +12,7 @@ import pytest
 from scipy import special, stats
 from sklearn import metrics as reference
 
-from privbench.metrics import (
+from privbench.games.metrics import (
     Estimate,
     Refused,
     Thresholds,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from privbench.metrics import Bools, Floats
+    from privbench.games.metrics import Bools, Floats
 
 SCORES = [0.9, 0.8, 0.3, 0.7, 0.2, 0.1, 0.05]
 MEMBER = [1, 1, 1, 0, 0, 0, 0]
@@ -414,7 +414,5 @@ def test_importing_metrics_imports_nothing_heavy() -> None:
         "import sys, privbench.metrics;"
         "print([m for m in ('torch', 'scipy', 'sklearn') if m in sys.modules])"
     )
-    done = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

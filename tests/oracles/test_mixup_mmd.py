@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench import Protocol
-from privbench.contracts import Adversary, CellCard
-from privbench.store import Store
-from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, tiny_split
-from privbench.training import Clock, Training
-from privbench.workshop import Workshop
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
+from privbench.testing.fixtures import _Anything, _job
+from privbench.training.loop import Training
+from privbench.training.phase import Clock
+from privbench.victims.workshop import Workshop
 from privbench_plugins.defenses.mixup_mmd import MixupMMD, mix, mmd
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised

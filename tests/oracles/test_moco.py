@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from privbench.testing import _job, _workshop, tiny_split
-from privbench.training import Training
+from privbench.testing import tiny_split
+from privbench.testing.fixtures import _job, _workshop
+from privbench.training.loop import Training
 from privbench_plugins.targets.moco import MoCo, Queue, _interleaved, info_nce
 
 

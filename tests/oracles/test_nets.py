@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privbench.nets import BACKBONES, SplitBatchNorm, backbone, gradient_reversal, mlp
+from privbench.training.nets import BACKBONES, SplitBatchNorm, backbone, gradient_reversal, mlp
 
 IMAGES = [name for name in BACKBONES if name != "mlp"]
 

@@ -13,21 +13,13 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench import Batch, Clock, Defense, Protocol
-from privbench.contracts import Adversary, CellCard
-from privbench.making import Job
-from privbench.store import Store
-from privbench.testing import (
-    CPU,
-    TinyImages,
-    TinyTarget,
-    _Anything,
-    _job,
-    _workshop,
-    checks,
-    tiny_split,
-)
-from privbench.training import Training
-from privbench.workshop import Workshop
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
+from privbench.testing.fixtures import _Anything, _job, _workshop
+from privbench.training.loop import Training
+from privbench.victims.making import Job
+from privbench.victims.workshop import Workshop
 from privbench_plugins.defenses.olympus import (
     ADVERSARY,
     OBFUSCATOR,

@@ -13,14 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from privbench import Access, Card, Model, Reconstruction, ReconstructionQuestion, Release
-from privbench.games.reconstruction import (
-    PSNR_CAP,
-    ReconstructionGame,
-    ReconstructionTruth,
-)
-from privbench.metrics import Estimate, Refused
+from privbench.games.metrics import Estimate, Refused
+from privbench.games.reconstruction import PSNR_CAP, ReconstructionGame, ReconstructionTruth
 from privbench.testing import TinyImages, arena, tiny_split
-from privbench.victim import Victim
+from privbench.victims.served import Victim
 from privbench_plugins.attacks.reconstruction import (
     RMLE,
     Decoder,

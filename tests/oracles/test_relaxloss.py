@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from privbench.contracts import Adversary, CellCard
-from privbench.store import Store
-from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, tiny_split
-from privbench.training import Batch, Clock, Outputs
-from privbench.workshop import Workshop
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
+from privbench.testing.fixtures import _Anything, _job
+from privbench.training.phase import Batch, Clock, Outputs
+from privbench.victims.workshop import Workshop
 from privbench_plugins.defenses.relaxloss import RelaxLoss, flattened, relaxed
 from privbench_plugins.targets.supervised import Supervised
 

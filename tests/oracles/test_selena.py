@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privbench import BadInputError, Model, Protocol, World
-from privbench.contracts import Adversary, CellCard
-from privbench.data import join
-from privbench.making import Job
-from privbench.store import Store
-from privbench.testing import CPU, TinyImages, TinyTarget, _Anything, _job, tiny_split
-from privbench.workshop import Workshop
+from privbench.data.examples import join
+from privbench.methods.adversary import Adversary, CellCard
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
+from privbench.testing.fixtures import _Anything, _job
+from privbench.victims.making import Job
+from privbench.victims.workshop import Workshop
 from privbench_plugins._shared.undefended import posteriors
 from privbench_plugins.defenses.selena import Selena, out_mean, withheld
 from privbench_plugins.targets.simclr import SimCLR
@@ -131,7 +132,7 @@ def test_a_dry_run_trains_no_sub_model(tmp_path: Path) -> None:
 
 
 def test_a_classifier_on_a_public_encoder(tmp_path: Path) -> None:
-    from privbench.split import cut
+    from privbench.data.split import cut
 
     data = TinyImages()
     protocol = Protocol(

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from privbench.testing import _job, _workshop, tiny_split
-from privbench.training import Batch, Clock, Training
+from privbench.testing import tiny_split
+from privbench.testing.fixtures import _job, _workshop
+from privbench.training.loop import Training
+from privbench.training.phase import Batch, Clock
 from privbench_plugins.defenses.talos import Talos
 from privbench_plugins.targets.moco import MoCo
 from privbench_plugins.targets.simclr import SimCLR

@@ -12,9 +12,10 @@ import torch
 from scipy import stats
 
 from privbench import BadInputError
-from privbench.store import Store
-from privbench.testing import CPU, _job, tiny_split
-from privbench.workshop import Workshop
+from privbench.store.store import Store
+from privbench.testing import CPU, tiny_split
+from privbench.testing.fixtures import _job
+from privbench.victims.workshop import Workshop
 from privbench_plugins._shared import noise
 from privbench_plugins._shared.sensitivity import draw, sample
 from privbench_plugins.defenses.weight_noise import AdditiveLogistic, GaussianNoise, LaplaceNoise
@@ -196,8 +197,8 @@ def test_more_noise_for_smaller_epsilon_and_worse_accuracy(tmp_path: Path) -> No
 
 
 def test_there_must_be_a_classifier_trained_apart() -> None:
-    from privbench.contracts import Adversary, CellCard
-    from privbench.testing import _Anything
+    from privbench.methods.adversary import Adversary, CellCard
+    from privbench.testing.fixtures import _Anything
 
     split = tiny_split()
     both = Supervised()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from privbench.records import read_all
+from privbench.boards.records import read_all
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "plugins" / "privbench_plugins"
@@ -57,7 +57,7 @@ def test_packages_are_typed(package: str) -> None:
 
 QUIET = """
 import sys
-from privbench.cli import main
+from privbench.cli.main import main
 
 try:
     main({args!r}, standalone_mode=True)
@@ -70,7 +70,7 @@ assert not heavy, heavy
 
 def python(code: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter; fail with what it said."""
-    done = subprocess.run(  # noqa: S603 - our own code
+    done = subprocess.run(
         [sys.executable, "-c", code], cwd=cwd, env={**os.environ, **env},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
@@ -180,7 +180,7 @@ from click.testing import CliRunner
 import torch
 
 torch.set_num_threads(1)
-from privbench.cli import main
+from privbench.cli.main import main
 from privbench.testing import checks
 from privbench_loud import Loud, Stripes
 
@@ -247,7 +247,7 @@ def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
     if uv is None:
         pytest.skip("uv is not on the path")
     command = [uv, "build", "--wheel", "--offline", "--out-dir", str(tmp_path), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if done.returncode != 0:
         pytest.skip(f"uv cannot build here: {done.stderr.splitlines()[-1:]}")
     (wheel,) = tmp_path.glob("*.whl")
@@ -256,6 +256,6 @@ def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {
         "privbench", "privbench_plugins",
     }  # fmt: skip
-    wanted = {"privbench/py.typed", "privbench_plugins/py.typed", "privbench/cli.py"}
+    wanted = {"privbench/py.typed", "privbench_plugins/py.typed", "privbench/cli/main.py"}
     wanted |= {value.replace(".", "/") + ".py" for value in declared().values()}
     assert wanted <= names

@@ -28,11 +28,11 @@ from privbench import (
     Shadow,
     as_float,
 )
-from privbench.making import Job
-from privbench.metrics import auc
-from privbench.split import Split, World, cut
-from privbench.store import Store
-from privbench.workshop import Workshop
+from privbench.data.split import Split, World, cut
+from privbench.games.metrics import auc
+from privbench.store.store import Store
+from privbench.victims.making import Job
+from privbench.victims.workshop import Workshop
 from privbench_plugins.attacks.label_only_boundary import LabelOnlyBoundary
 from privbench_plugins.attacks.metric import MetricCorrectness
 from privbench_plugins.attacks.nn_mia import NNMIA
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from privbench import Model
-    from privbench.victim import Victim
+    from privbench.victims.served import Victim
 
 pytestmark = pytest.mark.slow
 
@@ -172,7 +172,7 @@ def test_attacks_learned_on_posteriors_agree(
     )
     scores = theirs.infer(*_arrays(scene.split.candidates), probabilities=True)[:, -1]
     found = _agreement(scene.ours(attack), scores, scores > 0.5, scene.member)
-    print(found)  # noqa: T201
+    print(found)
     assert found.auc > 0.9
     assert abs(found.auc - found.their_auc) < 0.04
     assert found.rank > 0.75
@@ -194,7 +194,7 @@ def test_an_attack_learned_on_losses_agrees(
     theirs._estimator = wrapped(scene.victim)
     scores = theirs.infer(*_arrays(scene.split.candidates), probabilities=True)[:, -1]
     found = _agreement(scene.ours(NNMIA()), scores, scores > 0.5, scene.member)
-    print(found)  # noqa: T201
+    print(found)
     assert abs(found.auc - found.their_auc) < 0.03
     assert found.rank > 0.75
     assert found.equal_decisions > 0.9
@@ -230,7 +230,7 @@ def test_label_only_distances_agree(
     ours = answer.scores.numpy()
     right = ours > 0
     ratio = np.median(distance[right] / ours[right])
-    print(found, "ratio of distances", ratio)  # noqa: T201
+    print(found, "ratio of distances", ratio)
     assert distance[~right] == pytest.approx(0, abs=1e-6)
     assert found.rank > 0.9
     assert spearmanr(distance[right], ours[right]).statistic > 0.7

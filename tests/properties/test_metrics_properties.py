@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privbench.metrics import (
+from privbench.games.metrics import (
     Estimate,
     Refused,
     auc,

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench.data import Card, Examples
-from privbench.protocol import PROTOCOLS, Protocol
-from privbench.split import Split, cut
+from privbench.data.examples import Card, Examples
+from privbench.data.protocol import PROTOCOLS, Protocol
+from privbench.data.split import Split, cut
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,22 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import torch
 
-from privbench import (
-    Access,
-    Card,
-    Dataset,
-    Examples,
-    Membership,
-    MembershipAttack,
-    Recipe,
-    Shadows,
-)
-from privbench.data import adopted
-from privbench.execute import Cell, Laboratory, Trial
-from privbench.plugins import Plugin, Registry
-from privbench.schedule import plan
-from privbench.store import Store
-from privbench.suite import suite_from
+from privbench import Access, Card, Dataset, Examples, Membership, MembershipAttack, Recipe, Shadows
+from privbench.data.examples import adopted
+from privbench.grid.cell import Cell, Trial
+from privbench.grid.plan import plan
+from privbench.grid.suite import suite_from
+from privbench.grid.trial import Laboratory
+from privbench.methods.registry import Plugin, Registry
+from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import torch
 from annotated_types import Ge
 from click.testing import CliRunner
 
-from privbench import Access, Defense, Membership, MembershipAttack, Method, __version__, plugins
-from privbench.cli import main
-from privbench.plugins import Plugin, Registry
-from privbench.records import read_all
+from privbench import Access, Defense, Membership, MembershipAttack, Method, __version__
+from privbench.boards.records import read_all
+from privbench.cli.main import main
+from privbench.methods import registry as plugins
+from privbench.methods.registry import Plugin, Registry
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ def test_ctrl_c(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_dry_run_trains_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from privbench.training import Training
+    from privbench.training.loop import Training
 
     def never(*_: Any) -> None:
         raise AssertionError("a dry run trained")

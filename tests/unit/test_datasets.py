@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from privbench import BadInputError, Card, Dataset, Examples
-from privbench.protocol import PROTOCOLS
-from privbench.split import cut
+from privbench.data.protocol import PROTOCOLS
+from privbench.data.split import cut
 from privbench.testing import Check, checks
 from privbench_plugins._shared import data_folder, torchvision_data
 from privbench_plugins.datasets.cifar10 import CIFAR10
@@ -49,7 +49,7 @@ for name in ("digits", "cifar10", "mnist"):
     assert "default" in made.protocols
 assert not {"torchvision", "sklearn", "PIL"} & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - our own code
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("data", ALL, ids=lambda data: data.name)

@@ -9,32 +9,30 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from privbench.access import Access
-from privbench.answers import Attributes, Membership
-from privbench.contracts import (
-    Adversary,
-    Attack,
-    AttributeAttack,
-    Defense,
-    MembershipAttack,
-    Shadows,
-)
-from privbench.execute import Cell, Laboratory, Trial
-from privbench.machine import machine
-from privbench.store import Store
+from privbench.games.access import Access
+from privbench.games.attack import Attack, Shadows
+from privbench.games.attributes import AttributeAttack, Attributes
+from privbench.games.membership import Membership, MembershipAttack
+from privbench.grid.cell import Cell, Trial
+from privbench.grid.trial import Laboratory
+from privbench.methods.adversary import Adversary
+from privbench.methods.defense import Defense
+from privbench.store.machine import machine
+from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, auc_band
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from privbench.answers import AttributeQuestion, MembershipQuestion
-    from privbench.context import AttackContext, DefenseContext
-    from privbench.model import Model
-    from privbench.oracle import Oracle
-    from privbench.records import Record
-    from privbench.split import World
-    from privbench.training import Phase
+    from privbench.boards.records import Record
+    from privbench.data.split import World
+    from privbench.games.attributes import AttributeQuestion
+    from privbench.games.membership import MembershipQuestion
+    from privbench.games.oracle import Oracle
+    from privbench.methods.context import AttackContext, DefenseContext
+    from privbench.training.model import Model
+    from privbench.training.phase import Phase
 
 
 class _Log:
@@ -258,7 +256,7 @@ def test_making_victims_is_no_part_of_what_the_trial_took(
         now[0] += 1000
         return make(job)
 
-    monkeypatch.setattr("privbench.execute.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("privbench.grid.trial.time.perf_counter", lambda: now[0])
     monkeypatch.setattr(lab.workshop, "victim", slowly)
     record = _ok(lab.run(_trial(Confident(), Smooth())))
     assert now[0] >= 2000  # the victim and its null

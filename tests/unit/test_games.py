@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from privbench.answers import Attributes, Membership
-from privbench.data import Card, Examples, as_float
+from privbench.data.examples import Card, Examples, as_float
+from privbench.data.protocol import Part, Protocol
+from privbench.data.split import Split, cut
 from privbench.errors import BadInputError
-from privbench.execute import Pixels
-from privbench.games import GAMES, BadAnswerError
-from privbench.games.membership import blind_auc
-from privbench.metrics import Estimate, Refused
-from privbench.protocol import Part, Protocol
-from privbench.split import Split, cut
+from privbench.games.attributes import Attributes
+from privbench.games.catalog import GAMES
+from privbench.games.controls import Pixels
+from privbench.games.game import BadAnswerError
+from privbench.games.membership import Membership, blind_auc
+from privbench.games.metrics import Estimate, Refused
 from privbench.testing import memoriser, tiny_split
 from privbench_plugins.datasets.digits import Digits
 

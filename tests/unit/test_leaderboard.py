@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from privbench.console import tables
+from privbench.boards.leaderboard import BOUNDS, GAMES, cells, headings, render, summary
+from privbench.boards.records import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
+from privbench.cli.console import tables
 from privbench.errors import BadInputError
-from privbench.leaderboard import BOUNDS, GAMES, cells, headings, render, summary
-from privbench.records import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
 
@@ -210,8 +210,8 @@ def test_digest_forgets_cost_and_provenance() -> None:
 
 
 def test_a_board_needs_no_torch() -> None:
-    code = "import sys, privbench.leaderboard; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - our own code
+    code = "import sys, privbench.boards.leaderboard; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_game_has_headings() -> None:

@@ -9,12 +9,12 @@ import sys
 import pytest
 import torch
 
-from privbench.access import BLACK_BOX
-from privbench.data import Card
-from privbench.machine import STRICT, machine
-from privbench.model import Model
-from privbench.nets import backbone
-from privbench.victim import ROWS_PER_PASS, Victim
+from privbench.data.examples import Card
+from privbench.games.access import BLACK_BOX
+from privbench.store.machine import STRICT, machine
+from privbench.training.model import Model
+from privbench.training.nets import backbone
+from privbench.victims.served import ROWS_PER_PASS, Victim
 
 SHAPES = [
     ("mlp", (1, 8, 8)), ("mlp", (446,)), ("convnet", (1, 8, 8)), ("convnet", (3, 32, 32)),
@@ -49,7 +49,7 @@ def test_mkl_is_strict_unless_the_user_chose_otherwise() -> None:
     for given, expected in (({}, STRICT), ({"MKL_CBWR": "COMPATIBLE"}, "COMPATIBLE")):
         bare = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
         environment = {**bare, **given}
-        told = subprocess.run(  # noqa: S603 - our own interpreter
+        told = subprocess.run(
             [sys.executable, "-c", asked],
             env=environment,
             capture_output=True,

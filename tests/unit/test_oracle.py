@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from privbench.access import Access
-from privbench.augmentation import Recipe
+from privbench.data.augmentation import Recipe
 from privbench.errors import AccessDeniedError
-from privbench.oracle import Oracle, Views, views_seed
-from privbench.store import Store
+from privbench.games.access import Access
+from privbench.games.oracle import Oracle, Views, views_seed
+from privbench.store.store import Store
 from privbench.testing import TinyImages, memoriser, tiny_split
 
 if TYPE_CHECKING:

@@ -17,16 +17,16 @@ from privbench import (
     MembershipAttack,
     PrivbenchError,
     hookimpl,
-    plugins,
 )
-from privbench.cli import main
+from privbench.cli.main import main
 from privbench.errors import PluginError, UnknownNameError
+from privbench.methods import registry as plugins
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from privbench.plugins import Registry
+    from privbench.methods.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from privbench.data import Card
+from privbench.data.examples import Card
+from privbench.data.protocol import PROTOCOLS, Part, Protocol, protocol_named
 from privbench.errors import BadInputError, UnknownNameError
-from privbench.protocol import PROTOCOLS, Part, Protocol, protocol_named
 
 
 def _card(**sources: int) -> Card:

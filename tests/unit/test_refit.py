@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from privbench.context import DefenseContext
-from privbench.making import Job
-from privbench.protocol import Protocol
-from privbench.split import cut
-from privbench.store import Store
-from privbench.testing import CPU, TinyImages, _job
-from privbench.training import TrainingError
-from privbench.workshop import Workshop
+from privbench.data.protocol import Protocol
+from privbench.data.split import cut
+from privbench.methods.context import DefenseContext
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyImages
+from privbench.testing.fixtures import _job
+from privbench.training.phase import TrainingError
+from privbench.victims.making import Job
+from privbench.victims.workshop import Workshop
 from privbench_plugins.defenses.none import NoDefense
 from privbench_plugins.defenses.weight_noise import AdditiveLogistic
 from privbench_plugins.targets.simclr import SimCLR

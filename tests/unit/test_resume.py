@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from privbench import plugins
-from privbench.session import Session
-from privbench.suite import suite_from
+from privbench.cli.session import Session
+from privbench.grid.suite import suite_from
+from privbench.methods import registry as plugins
 from privbench.testing import TinyImages
-from privbench.training import Training
+from privbench.training.loop import Training
 
 if TYPE_CHECKING:
     from pathlib import Path

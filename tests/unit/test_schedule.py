@@ -10,19 +10,22 @@ import torch
 from annotated_types import Ge
 
 from privbench import Access, BadInputError, Defense, Membership, MembershipAttack, Method
-from privbench.contracts import Shadows
+from privbench.boards.records import Record, read
 from privbench.errors import PluginError, UnknownNameError
-from privbench.plugins import Plugin, Registry
-from privbench.records import Record, read
-from privbench.schedule import Planned, done, execute, plan, why_not
-from privbench.suite import suite_from
+from privbench.games.attack import Shadows
+from privbench.grid.compatible import why_not
+from privbench.grid.plan import Planned, plan
+from privbench.grid.run import done, execute
+from privbench.grid.suite import suite_from
+from privbench.methods.registry import Plugin, Registry
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from privbench.execute import Laboratory, Trial
+    from privbench.grid.cell import Trial
+    from privbench.grid.trial import Laboratory
 
 
 @dataclass(frozen=True)

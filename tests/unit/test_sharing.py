@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from privbench import plugins
-from privbench.execute import Laboratory
-from privbench.schedule import plan
-from privbench.store import Store
-from privbench.suite import suite_from
+from privbench.grid.plan import plan
+from privbench.grid.suite import suite_from
+from privbench.grid.trial import Laboratory
+from privbench.methods import registry as plugins
+from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget
-from privbench.training import Training
+from privbench.training.loop import Training
 
 if TYPE_CHECKING:
     from pathlib import Path

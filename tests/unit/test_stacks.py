@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from privbench.execute import Laboratory
-from privbench.oracle import Oracle
-from privbench.schedule import execute, plan
-from privbench.store import Store
-from privbench.suite import Suite
-from privbench.testing import CPU, TinyTarget, _job, tiny_split
-from privbench.victim import Victim
-from privbench.workshop import Workshop
+from privbench.games.oracle import Oracle
+from privbench.grid.plan import plan
+from privbench.grid.run import execute
+from privbench.grid.suite import Suite
+from privbench.grid.trial import Laboratory
+from privbench.store.store import Store
+from privbench.testing import CPU, TinyTarget, tiny_split
+from privbench.testing.fixtures import _job
+from privbench.victims.served import Victim
+from privbench.victims.workshop import Workshop
 from privbench_plugins._shared.undefended import posteriors
 from privbench_plugins.targets.simclr import SimCLR
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.contracts import Defense
-    from privbench.plugins import Registry
+    from privbench.methods.defense import Defense
+    from privbench.methods.registry import Registry
 
 FAST: dict[str, dict[str, Any]] = {
     "alm": {"pairs": 3},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from privbench.errors import BadInputError
-from privbench.suite import Suite, parse_settings, read_suite, suite_from
+from privbench.grid.suite import Suite, parse_settings, read_suite, suite_from
 
 if TYPE_CHECKING:
     from pathlib import Path

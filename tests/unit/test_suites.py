@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from privbench.schedule import plan
-from privbench.suite import read_suite
+from privbench.grid.plan import plan
+from privbench.grid.suite import read_suite
 
 SUITES = sorted(Path(__file__).parents[2].glob("leaderboards/suites/*.yaml"))
 

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from privbench.data import Card, Examples
-from privbench.model import Model
-from privbench.training import (
+from privbench.data.examples import Card, Examples
+from privbench.training.loop import Training
+from privbench.training.model import Model
+from privbench.training.phase import (
     Batch,
     BatchSpec,
     Clock,
@@ -24,7 +25,6 @@ from privbench.training import (
     Phase,
     Step,
     Stream,
-    Training,
     TrainingError,
 )
 

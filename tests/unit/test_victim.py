@@ -11,16 +11,17 @@ from annotated_types import Ge
 from torch import nn
 from torch.nn import functional as F
 
-from privbench.access import Access
-from privbench.contracts import Defense, Release, Target
-from privbench.data import Card, as_float
-from privbench.making import Job
-from privbench.model import Model
-from privbench.protocol import Protocol
-from privbench.split import Split, World, cut
-from privbench.store import Store
+from privbench.data.examples import Card, as_float
+from privbench.data.protocol import Protocol
+from privbench.data.split import Split, World, cut
+from privbench.games.access import Access
+from privbench.methods.defense import Defense, Release
+from privbench.methods.target import Target
+from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
-from privbench.training import (
+from privbench.training.loop import Training
+from privbench.training.model import Model
+from privbench.training.phase import (
     Batch,
     BatchSpec,
     Monitor,
@@ -29,10 +30,10 @@ from privbench.training import (
     Phase,
     Step,
     Stream,
-    Training,
     TrainingError,
 )
-from privbench.workshop import Workshop
+from privbench.victims.making import Job
+from privbench.victims.workshop import Workshop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.context import DefenseContext, TargetContext
-    from privbench.victim import Victim
+    from privbench.methods.context import DefenseContext, TargetContext
+    from privbench.victims.served import Victim
 
 SPEC = Optimizer("adam", 1e-2)
 

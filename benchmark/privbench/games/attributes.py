@@ -2,26 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from privbench import metrics
-from privbench.answers import AttributeQuestion, Attributes
-from privbench.data import join
+from privbench.data.examples import join
 from privbench.errors import BadInputError
-from privbench.games.base import BadAnswerError, Game, Metrics
+from privbench.games import metrics
+from privbench.games.access import Access
+from privbench.games.attack import Attack
+from privbench.games.game import BadAnswerError, Game, Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
-    from privbench.data import Examples
-    from privbench.oracle import Served
-    from privbench.split import Split
+    from privbench.data.examples import Examples
+    from privbench.data.split import Split
+    from privbench.games.oracle import Oracle, Served
+    from privbench.methods.context import AttackContext
+
+
+class AttributeAttack(Attack):
+    """Guesses sensitive attributes behind released embeddings."""
+
+    game: ClassVar[str] = "attributes"
+    needs: ClassVar[Access] = Access.EMBEDDINGS
+
+    @abstractmethod
+    def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
+        """Give a distribution over the values of each attribute for each embedding."""
+
+
+@dataclass(frozen=True)
+class AttributeQuestion:
+    """Which value does each sensitive attribute have behind these released embeddings?
+
+    Attributes:
+        embeddings: (n, d) float32, as released.
+        values: attribute -> number of values.
+    """
+
+    embeddings: Tensor
+    values: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """A distribution per attribute.
+
+    Attributes:
+        probabilities: attribute -> (n, values).
+        notes: facts worth keeping beside the numbers.
+    """
+
+    probabilities: Mapping[str, Tensor]
+    notes: Mapping[str, float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,26 +2,75 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from privbench import metrics
-from privbench.answers import Membership, MembershipQuestion
-from privbench.data import as_float
-from privbench.games.base import BadAnswerError, Game, Metrics
+from privbench.data.examples import as_float
+from privbench.games import metrics
+from privbench.games.attack import Attack
+from privbench.games.game import BadAnswerError, Game, Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
-    from privbench.data import Examples
-    from privbench.oracle import Served
-    from privbench.split import Split
+    from privbench.data.examples import Examples
+    from privbench.data.split import Split
+    from privbench.games.oracle import Oracle, Served
+    from privbench.methods.context import AttackContext
+
+
+class MembershipAttack(Attack):
+    """Tells members from nonmembers."""
+
+    game: ClassVar[str] = "membership"
+
+    @abstractmethod
+    def answer(
+        self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
+    ) -> Membership:
+        """Score each row of ``question.examples``; higher means more likely a member."""
+
+
+@dataclass(frozen=True)
+class MembershipQuestion:
+    """Which of these rows did the victim's phase train on?
+
+    Attributes:
+        examples: (n) rows with x and y, without attributes, in canonical order.
+        phase: the phase asked about ("encoder", "classifier", "encoder+classifier").
+    """
+
+    examples: Examples
+    phase: str
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Scores, and decisions where the attack has a threshold of its own.
+
+    Attributes:
+        scores: (n,) higher means more likely a member; read as float64.
+        decisions: (n,) bool by a threshold chosen on the shadow side; None if there is none, and
+            then only AUC and TPR at fixed FPR are shown.
+        notes: facts worth keeping beside the numbers.
+    """
+
+    scores: Tensor
+    decisions: Tensor | None = None
+    notes: Mapping[str, float | str] = field(default_factory=dict)
+
 
 _FOLDS = 5
+
+
 #: Components whose standard deviation is a smaller share of the largest one's are left out.
 _LEAST_SPREAD = 1e-3
 

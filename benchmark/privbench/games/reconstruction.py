@@ -2,29 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
+from torch import Tensor
 
-from privbench import metrics
-from privbench.answers import Reconstruction, ReconstructionQuestion
-from privbench.data import Card, as_float
+from privbench.data.examples import Card, as_float
+from privbench.games import metrics
+from privbench.games.access import Access
+from privbench.games.attack import Attack
 from privbench.games.attributes import strangers
-from privbench.games.base import BadAnswerError, Game, Metrics
+from privbench.games.game import BadAnswerError, Game, Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from privbench.data import Examples
-    from privbench.oracle import Served
-    from privbench.split import Split
+    from privbench.data.examples import Card, Examples
+    from privbench.data.split import Split
+    from privbench.games.oracle import Oracle, Served
+    from privbench.methods.context import AttackContext
+
+
+class ReconstructionAttack(Attack):
+    """Rebuilds inputs from released embeddings."""
+
+    game: ClassVar[str] = "reconstruction"
+    needs: ClassVar[Access] = Access.EMBEDDINGS
+
+    @abstractmethod
+    def answer(
+        self, oracle: Oracle, question: ReconstructionQuestion, ctx: AttackContext
+    ) -> Reconstruction:
+        """Give an input in [0, 1] for each embedding."""
+
+
+@dataclass(frozen=True)
+class ReconstructionQuestion:
+    """What was the input behind these released embeddings?
+
+    Attributes:
+        embeddings: (n, d) float32, as released.
+    """
+
+    embeddings: Tensor
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Inputs in the unit interval.
+
+    Attributes:
+        x: (n, *shape) float in [0, 1].
+        notes: facts worth keeping beside the numbers.
+    """
+
+    x: Tensor
+    notes: Mapping[str, float | str] = field(default_factory=dict)
+
 
 #: PSNR of an exact copy is infinite; each row counts for at most so many decibels.
 PSNR_CAP = 100.0
+
+
 _ROWS = 512
+
+
 #: torchmetrics reflects the image at its border by half the window of 11.
 _SMALLEST = 6
 

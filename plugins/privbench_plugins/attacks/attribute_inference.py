@@ -48,14 +48,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import (
-        Attack,
-        AttackContext,
-        AttributeQuestion,
-        CellCard,
-        Examples,
-        Oracle,
-    )
+    from privbench import Attack, AttackContext, AttributeQuestion, CellCard, Examples, Oracle
 
     Guess = tuple[Tensor, Mapping[str, float | str]]
     Proposals = Iterator[tuple[str, Tensor]]

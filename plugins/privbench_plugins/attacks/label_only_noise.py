@@ -27,15 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import torch
 from annotated_types import Ge, Gt, MinLen
 
-from privbench import (
-    Access,
-    Membership,
-    MembershipAttack,
-    Paper,
-    Shadows,
-    best_threshold,
-    hookimpl,
-)
+from privbench import Access, Membership, MembershipAttack, Paper, Shadows, best_threshold, hookimpl
 from privbench_plugins._shared.copies import survivors
 
 if TYPE_CHECKING:

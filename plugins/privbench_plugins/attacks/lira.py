@@ -43,14 +43,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import (
-        Attack,
-        AttackContext,
-        CellCard,
-        Examples,
-        MembershipQuestion,
-        Oracle,
-    )
+    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
 
 VIEWS = Recipe(flip=0.5, shift=4)
 DEVIATIONS = (

@@ -35,14 +35,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import (
-        Attack,
-        AttackContext,
-        CellCard,
-        Examples,
-        MembershipQuestion,
-        Oracle,
-    )
+    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
 
 #: As EncoderMI's, so that both attacks share the answers.
 VIEWS = Recipe(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)

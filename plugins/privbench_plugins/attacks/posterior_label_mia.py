@@ -33,14 +33,7 @@ from privbench_plugins._shared.classifiers import fit, log_odds, logits
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import (
-        Attack,
-        AttackContext,
-        CellCard,
-        Examples,
-        MembershipQuestion,
-        Oracle,
-    )
+    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
 
 
 @dataclass(frozen=True)

@@ -30,28 +30,12 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 
-from privbench import (
-    Access,
-    Membership,
-    MembershipAttack,
-    Paper,
-    as_float,
-    backbone,
-    hookimpl,
-    mlp,
-)
+from privbench import Access, Membership, MembershipAttack, Paper, as_float, backbone, hookimpl, mlp
 from privbench_plugins._shared.classifiers import logits
 from privbench_plugins._shared.likelihood import hinge
 
 if TYPE_CHECKING:
-    from privbench import (
-        Attack,
-        AttackContext,
-        CellCard,
-        Examples,
-        MembershipQuestion,
-        Oracle,
-    )
+    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
 
 #: Highest place of the pinball head's levels ``1 - 10 ** (-i / 10)``: 0, 0.206, ... 0.9999.
 TOP = 40

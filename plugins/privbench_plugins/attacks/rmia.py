@@ -43,14 +43,7 @@ from privbench_plugins._shared.likelihood import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import (
-        Attack,
-        AttackContext,
-        CellCard,
-        Examples,
-        MembershipQuestion,
-        Oracle,
-    )
+    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
 
 DEVIATIONS = (
     "Logits are known up to a constant only, which puts the smallest at 0: there the Taylor "

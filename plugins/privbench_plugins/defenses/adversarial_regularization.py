@@ -31,16 +31,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import (
-    BadInputError,
-    Defense,
-    Optimizer,
-    Paper,
-    Step,
-    Stream,
-    hookimpl,
-    mlp,
-)
+from privbench import BadInputError, Defense, Optimizer, Paper, Step, Stream, hookimpl, mlp
 from privbench_plugins._shared.label_losses import none_reads_members, note_reach
 from privbench_plugins._shared.phases import reads_members
 

@@ -38,17 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import (
-        Batch,
-        Card,
-        CellCard,
-        Clock,
-        DefenseContext,
-        Model,
-        Outputs,
-        Phase,
-        World,
-    )
+    from privbench import Batch, Card, CellCard, Clock, DefenseContext, Model, Outputs, Phase, World
 
 #: Rows per forward pass of noise.
 ROWS = 256

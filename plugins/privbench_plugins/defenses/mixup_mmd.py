@@ -27,16 +27,7 @@ import torch
 from annotated_types import Ge
 from torch.nn import functional as F
 
-from privbench import (
-    Batch,
-    Defense,
-    Monitor,
-    Outputs,
-    Paper,
-    Stream,
-    as_float,
-    hookimpl,
-)
+from privbench import Batch, Defense, Monitor, Outputs, Paper, Stream, as_float, hookimpl
 from privbench_plugins._shared.label_losses import none_reads_members, note_reach
 from privbench_plugins._shared.phases import reads_members
 

@@ -36,17 +36,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import (
-    BatchSpec,
-    Defense,
-    Optimizer,
-    Outputs,
-    Paper,
-    Phase,
-    Step,
-    hookimpl,
-    mlp,
-)
+from privbench import BatchSpec, Defense, Optimizer, Outputs, Paper, Phase, Step, hookimpl, mlp
 from privbench_plugins._shared.phases import known_cross_entropy
 
 if TYPE_CHECKING:

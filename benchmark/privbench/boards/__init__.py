@@ -1,0 +1,1 @@
+"""Results and the pages made of them. Nothing here imports torch."""

@@ -1,0 +1,145 @@
+"""A board's overview: defenses down, attacks across, one number each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from privbench.boards.records import MethodRecord, Record
+
+#: game -> what its headline number is called, its name in the record, and whether attackers want
+#: much of it
+HEADLINES = {
+    "membership": ("AUC", "auc", True),
+    "attributes": ("accuracy", "accuracy", True),
+    "reconstruction": ("MSE", "mse", False),
+}
+
+LEGEND = """\
+The overview holds means over seeds: AUC of membership attacks, accuracy of attribute attacks, mean
+squared error of reconstructions. **Bold** is the strongest attack of a game on that defense, the
+one to judge it by; the best of several is a little flattered. Where nothing is released instead
+and no shadows are needed, a naive attacker is an adaptive one: a dash there is that one's number.
+Intervals, controls and costs stand in the tables below, and so do reasons of what was skipped.
+"""
+
+#: Cells below which the tables themselves are an overview.
+FEWEST = 4
+
+Column = tuple[str, str, str]  # game, attribute, attack
+
+
+def overview(records: Iterable[Record]) -> list[str]:
+    """Markdown lines: one table for each dataset, protocol, target and adversary.
+
+    A group gets one where it has two defenses and four cells at least.
+
+    Args:
+        records: of any status and game.
+    """
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        cell = record.cell
+        named = str(cell.protocol.get("name", "default"))
+        dataset = cell.dataset.label + ("" if named == "default" else f" ({named})")
+        groups.setdefault((dataset, cell.target.label, cell.adversary), []).append(record)
+    lines: list[str] = []
+    for names in sorted(groups):
+        mine = groups[names]
+        if names[2] == "naive":  # against no defense the two are one, and run once
+            mine = mine + [r for r in groups.get((*names[:2], "adaptive"), []) if _undefended(r)]
+        table = _table(mine)
+        if table:
+            dataset, target, adversary = names
+            lines += [f"### {dataset}, {target}, {adversary} adversary", "", *table, ""]
+    return lines
+
+
+def _undefended(record: Record) -> bool:
+    return all(defense.name == "none" for defense in record.cell.defenses)
+
+
+def _table(records: Sequence[Record]) -> list[str]:
+    defenses = _short([record.cell.defenses for record in records])
+    columns = _columns(records)
+    spots: dict[str, dict[Column, list[Record]]] = {}
+    for record, column, defense in zip(records, columns, defenses, strict=True):
+        spots.setdefault(defense, {}).setdefault(column, []).append(record)
+    across = sorted(set(columns), key=lambda column: (list(HEADLINES).index(column[0]), column[2]))
+    if len(spots) < 2 or len(across) * len(spots) < FEWEST:  # noqa: PLR2004
+        return []
+    heads = [f"{attack} ({HEADLINES[game][0]})" for game, _, attack in across]
+    lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
+    seeds = len({record.seed for record in records})
+    for defense in sorted(spots, key=lambda name: (name != "none", name)):
+        row = {column: _number(spots[defense].get(column, []), seeds) for column in across}
+        best = _strongest(row)
+        shown = [f"**{text}**" if column in best else text for column, text in row.items()]
+        lines.append(_line([defense, *shown, _tested(spots[defense])]))
+    return lines
+
+
+def _columns(records: Sequence[Record]) -> list[Column]:
+    names = _short([[record.cell.attack] for record in records])
+    columns = []
+    for cell, name in zip([record.cell for record in records], names, strict=True):
+        guessed = ", ".join(cell.sensitive) if cell.game == "attributes" else ""
+        columns.append((cell.game, guessed, f"{name} [{guessed}]" if guessed else name))
+    return columns
+
+
+def _tested(row: dict[Column, list[Record]]) -> str:
+    """Mean test accuracy over seeds, of which each counts once."""
+    by_seed: dict[int, set[float]] = {}
+    for record in (record for records in row.values() for record in records):
+        if "test_accuracy" in record.utility:
+            by_seed.setdefault(record.seed, set()).add(record.utility["test_accuracy"])
+    if any(len(found) > 1 for found in by_seed.values()):
+        return "several"
+    values = [value for found in by_seed.values() for value in found]
+    return f"{sum(values) / len(values):.3f}" if values else "–"
+
+
+def _short(methods: Sequence[Sequence[MethodRecord]]) -> list[str]:
+    """Names of methods or stacks; with hyperparameters where a name alone could be two of them."""
+    full = ["+".join(one.label for one in stack) for stack in methods]
+    plain = ["+".join(one.name for one in stack) for stack in methods]
+    meant: dict[str, set[str]] = {}
+    for name, label in zip(plain, full, strict=True):
+        meant.setdefault(name, set()).add(label)
+    return [n if len(meant[n]) == 1 else label for n, label in zip(plain, full, strict=True)]
+
+
+def _number(records: Sequence[Record], seeds: int) -> str:
+    """Mean over seeds, with their number where it is below that many; else why there is none."""
+    if not records:
+        return "–"
+    ok = [record for record in records if record.status == "ok"]
+    if not ok:
+        return "failed" if any(record.status == "failed" for record in records) else "skipped"
+    if len({record.cell.model_dump_json() for record in records}) > 1:
+        return "several"
+    found = [record.metrics.get(HEADLINES[record.cell.game][1]) for record in ok]
+    values = [number.value for number in found if number is not None and number.value is not None]
+    if len(values) < len(found):
+        return "refused"
+    few = "" if len(values) == seeds else f" ({len(values)} of {seeds} seeds)"
+    return f"{sum(values) / len(values):.3f}{few}"
+
+
+def _strongest(row: dict[Column, str]) -> set[Column]:
+    """Of the attacks of each game, and on the same attribute, those that did best; not of one."""
+    best: set[Column] = set()
+    for aim in {column[:2] for column in row}:
+        mine = {column: text for column, text in row.items() if column[:2] == aim}
+        numbers = {c: float(text.split()[0]) for c, text in mine.items() if text[0].isdigit()}
+        if len(mine) > 1 and numbers:
+            top = (max if HEADLINES[aim[0]][2] else min)(numbers.values())
+            best |= {column for column, value in numbers.items() if value == top}
+    return best
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(" ".join(c.split()).replace("|", "\\|") for c in cells) + " |"

@@ -1,0 +1,55 @@
+"""Where a number came from: versions, machine, code."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privbench.store.machine import machine
+
+if TYPE_CHECKING:
+    import torch
+
+_PACKAGES = ("privbench", "torch", "numpy", "scikit-learn", "scipy")
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Versions, commit, machine and time; recorded beside a result, never part of its identity."""
+    import torch
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return {
+        **_fixed(),
+        "device": f"{device.type} ({name or platform.machine()})",
+        "machine": machine(),
+        "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    }
+
+
+@functools.cache
+def _fixed() -> dict[str, Any]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "unknown"
+    return {"python": platform.python_version(), "versions": versions, "commit": _commit()}
+
+
+def _commit() -> str | None:
+    """The commit of this checkout, with ``-dirty`` where files differ; None outside of git."""
+    here = Path(__file__).parent
+    try:
+        made = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607
+            cwd=here, capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return made.stdout.strip()

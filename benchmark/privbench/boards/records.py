@@ -1,0 +1,206 @@
+"""Results: one JSON file per trial, validated when read, written atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from privbench.errors import BadInputError
+from privbench.games.metrics import Estimate, Refused
+from privbench.store.source import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SCHEMA = 1
+
+
+class Number(BaseModel):
+    """A metric with its 95 % interval, or the reason why there is none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    refused: str | None = None
+
+    @classmethod
+    def of(cls, metric: Estimate | Refused) -> Number:
+        """From a metric."""
+        if isinstance(metric, Refused):
+            return cls(refused=metric.reason)
+        return cls(value=metric.value, low=metric.low, high=metric.high)
+
+
+class MethodRecord(BaseModel):
+    """A method as it took part."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    label: str
+    version: int
+    fields: dict[str, Any]
+
+
+class CellRecord(BaseModel):
+    """The cell, in words; a leaderboard reads nothing else about methods."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: MethodRecord
+    protocol: dict[str, Any]
+    target: MethodRecord
+    defenses: list[MethodRecord]
+    adversary: str
+    attack: MethodRecord
+    game: str
+    sensitive: list[str]
+    preset: str
+    access: str
+    protects: list[str]
+
+    @property
+    def defense(self) -> str:
+        """Label of the stack."""
+        return "+".join(d.label for d in self.defenses)
+
+    @property
+    def title(self) -> str:
+        """The cell in one line."""
+        return f"{self.attack.label} × {self.defense} × {self.target.label} × {self.dataset.label}"
+
+
+class Cost(BaseModel):
+    """What the trial took; not part of the result's identity.
+
+    ``seconds_training`` is what the artifacts of victim and shadows took, whenever they were made,
+    each counted once; ``seconds`` is the rest of the trial, with what the attack itself trains
+    unless that was in the store.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    seconds: float = 0.0
+    seconds_training: float = 0.0
+    queries_per_sample: float = 0.0
+    queries_own: int = 0
+    peak_bytes: int = 0
+
+
+class Record(BaseModel):
+    """The result of one trial: cell and seed, and how it went."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA
+    trial: str
+    cell: CellRecord
+    seed: int
+    status: Literal["ok", "skipped", "failed"]
+    reason: str = ""
+    traceback: str = ""
+    phase: str = ""
+    sizes: dict[str, int] = Field(default_factory=dict)
+    metrics: dict[str, Number] = Field(default_factory=dict)
+    controls: dict[str, dict[str, Number]] = Field(default_factory=dict)
+    baselines: dict[str, dict[str, Number]] = Field(default_factory=dict)
+    utility: dict[str, float] = Field(default_factory=dict)
+    updates: dict[str, int] = Field(default_factory=dict)
+    notes: dict[str, Any] = Field(default_factory=dict)
+    claims: list[dict[str, Any]] = Field(default_factory=list)
+    split: dict[str, str] = Field(default_factory=dict)
+    cost: Cost = Field(default_factory=Cost)
+    provenance: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything but cost and provenance: equal runs, equal digests."""
+        return digest(self.model_dump(mode="json", exclude={"cost", "provenance", "traceback"}))
+
+    def path(self, folder: Path) -> Path:
+        """Where it belongs in a results folder."""
+        return folder / f"{self.trial}.json"
+
+    def write(self, folder: Path) -> Path:
+        """Write atomically; a reader never meets half a result."""
+        folder.mkdir(parents=True, exist_ok=True)
+        text = self.model_dump_json(indent=1) + "\n"
+        handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        target = self.path(folder)
+        Path(name).replace(target)
+        return target
+
+
+def read(path: Path) -> Record:
+    """Read one result.
+
+    Raises:
+        BadInputError: if the file is not a result of this schema.
+    """
+    try:
+        values = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInputError(
+            f"{path} is not a privbench result: it is not JSON ({error}); "
+            "remove it or run the trial again"
+        ) from None
+    schema = values.get("schema_version", SCHEMA) if isinstance(values, dict) else SCHEMA
+    if schema != SCHEMA:
+        raise BadInputError(
+            f"{path} has schema {schema}, this privbench reads {SCHEMA}: run the trial again"
+        )
+    try:
+        return Record.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise BadInputError(
+            f"{path} is not a privbench result: {where}: {first['msg'].lower()}; "
+            "remove it or run the trial again"
+        ) from None
+
+
+def read_all(folders: Iterable[Path]) -> list[Record]:
+    """All results under these folders (or files), ordered by trial, each trial once.
+
+    Of a trial met twice the better outcome counts (ok before skipped before failed), whatever the
+    order of the folders.
+
+    Raises:
+        BadInputError: if a folder is missing or holds no result.
+    """
+    found: dict[str, Record] = {}
+    for folder in folders:
+        if not folder.exists():
+            raise BadInputError(
+                f"no results folder at {folder}: run `privbench run --out {folder}`"
+            )
+        for path in _files(folder):
+            record = read(path)
+            found[record.trial] = min(found.get(record.trial, record), record, key=_rank)
+    if not found:
+        listed = ", ".join(str(f) for f in folders)
+        raise BadInputError(f"no results in {listed}: run `privbench run --out FOLDER` first")
+    return [found[trial] for trial in sorted(found)]
+
+
+def _rank(record: Record) -> tuple[int, str]:
+    return ("ok", "skipped", "failed").index(record.status), record.model_dump_json()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    if folder.is_file():
+        yield folder
+    else:
+        yield from sorted(p for p in folder.rglob("*.json") if not p.name.startswith("."))

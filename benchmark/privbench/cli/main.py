@@ -1,0 +1,259 @@
+"""The command line. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privbench import __version__
+from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from privbench.grid.suite import Suite
+    from privbench.methods.registry import Registry
+
+_KINDS = ("attacks", "defenses", "targets", "datasets", "plugins")
+
+
+class _Commands(click.Group):
+    """Errors of ours end with one sentence and status 2, an interruption with status 130."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PrivbenchError as error:
+            message = str(error)
+        except click.UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later raise the help
+                raise
+            where = error.ctx.command_path if error.ctx else "privbench"
+            message = f"{error.format_message().rstrip('.')}; see `{where} --help`"
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            at = f" {error.filename}" if error.filename else ""
+            message = f"cannot read or write{at}: {error.strerror or error}"
+        except KeyboardInterrupt:
+            click.echo(
+                "privbench: interrupted; what is done is kept, run the same command to go on",
+                err=True,
+            )
+            ctx.exit(130)
+        click.echo(f"privbench: {' '.join(message.split())}", err=True)
+        raise click.exceptions.Exit(2)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name = args[0]
+        if name not in self.commands and not name.startswith("-"):
+            raise UnknownNameError("command", name, self.commands)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="privbench")
+@click.option(
+    "-p", "plugins_off", multiple=True, metavar="no:NAME", help="Switch a plugin off (repeatable)."
+)
+@click.pass_context
+def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
+    """Which privacy attacks work against which defenses, on which models, at what cost."""
+    for given in plugins_off:
+        if not given.startswith("no:"):
+            raise BadInputError(f"-p {given}: write -p no:NAME to switch a plugin off")
+    ctx.obj = [given.removeprefix("no:") for given in plugins_off]
+
+
+@main.command()
+@click.argument("suite", required=False, type=click.Path(path_type=Path))
+@click.option("--attack", "attacks", multiple=True, metavar="NAME", help="Attack (repeatable).")
+@click.option(
+    "--defense", "defenses", multiple=True, metavar="NAME", help="Runs beside none; stack: a+b."
+)
+@click.option(
+    "--target", "targets", multiple=True, metavar="NAME", help="Victim's recipe [simclr]."
+)
+@click.option("--dataset", "datasets", multiple=True, metavar="NAME", help="Dataset [digits].")
+@click.option(
+    "--protocol", "protocols", multiple=True, metavar="NAME", help="How data are cut [default]."
+)
+@click.option(
+    "--adversary", "adversaries", multiple=True,
+    type=click.Choice(["adaptive", "naive", "white-box"]),
+    help="adaptive defends its shadows as the victim is, naive does not; white-box is an adaptive "
+    "one with gradients and weights [adaptive].",
+)  # fmt: skip
+@click.option("--sensitive", multiple=True, metavar="NAME", help="Attribute [the dataset's own].")
+@click.option("--seeds", type=click.IntRange(min=1), help="How many seeds [1].")
+@click.option(
+    "--preset", metavar="NAME", help="quick for a CPU, paper for published sizes [quick]."
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="METHOD.FIELD=VALUE",
+    help="Hyperparameter, as in talos.adversarial_factor=5 (repeatable).",
+)  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
+    help="Folder of results; what is there is kept.",
+)  # fmt: skip
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
+    help="Folder of data sets; downloaded where there is none.",
+)  # fmt: skip
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, auto.")
+@click.option("--compile", "compiled", is_flag=True, help="torch.compile encoders in training.")
+@click.option("--dry-run", is_flag=True, help="Say what would run, what is kept, what is skipped.")
+@click.pass_obj
+def run(plugins_off: list[str], /, suite: Path | None, **options: Any) -> None:
+    """Run a grid: a SUITE file, or the methods named by options.
+
+    Methods are listed by `privbench list`. Options beside a SUITE replace its lists.
+    Exit status: 0, 1 if a cell failed, 2 for a mistake in the request, 130 if interrupted.
+    """
+    from privbench.cli.session import Session
+
+    session = Session(_suite(suite, options), plugins_off, options)
+    if options["dry_run"]:
+        session.explain()
+        return
+    sys.exit(session.run())
+
+
+def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
+    from privbench.grid.suite import parse_settings, read_suite, suite_from
+
+    named = {
+        key: list(options[key])
+        for key in ("attacks", "defenses", "targets", "datasets", "protocols", "adversaries",
+                    "sensitive")
+        if options[key]
+    }  # fmt: skip
+    named |= {key: options[key] for key in ("seeds", "preset") if options[key] is not None}
+    settings = parse_settings(list(options["settings"]))
+    if path is None:
+        if "attacks" not in named:
+            raise BadInputError("nothing to run: name an --attack, or a SUITE file")
+        return suite_from({**named, "set": settings}, "the command line")
+    base = read_suite(path).model_dump(exclude_unset=True)
+    merged = {**base.get("set", {})}
+    for method, fields in settings.items():
+        merged[method] = {**merged.get(method, {}), **fields}
+    return suite_from({**base, **named, "set": merged}, f"suite {path}")
+
+
+@main.command("list")
+@click.argument("kind", required=False)
+@click.option("--errors", is_flag=True, help="With tracebacks of broken plugins.")
+@click.pass_obj
+def list_(plugins_off: list[str], kind: str | None, errors: bool) -> None:
+    """List attacks, defenses, targets, datasets or plugins; all by default."""
+    if kind is not None and kind not in _KINDS:
+        raise UnknownNameError("kind", kind, _KINDS)
+    registry = _registry(plugins_off)
+    for listed in (kind,) if kind else _KINDS:
+        click.echo(f"{listed}:")
+        if listed == "plugins":
+            _list_plugins(registry, errors=errors)
+            continue
+        for method in registry.all(listed[:-1]):
+            click.echo(f"  {method.name:<26} {_first_sentence(type(method).__doc__)}")
+
+
+def _list_plugins(registry: Registry, *, errors: bool) -> None:
+    for plugin in registry.plugins:
+        tail = "; ".join(filter(None, [", ".join(plugin.methods), *plugin.problems]))
+        tail = f": {tail}" if tail else ""
+        click.echo(f"  {plugin.name:<26} {plugin.status:<9} {plugin.distribution}{tail}")
+        if errors and plugin.trace:
+            click.echo(plugin.trace)
+
+
+def _first_sentence(text: str | None) -> str:
+    return next(iter((text or "").strip().splitlines()), "")
+
+
+def _registry(plugins_off: Sequence[str]) -> Registry:
+    from privbench.methods import registry as plugins
+
+    return plugins.load(plugins_off)
+
+
+@main.command()
+@click.argument("name")
+@click.pass_obj
+def show(plugins_off: list[str], name: str) -> None:
+    """Show a method's card, or a result file."""
+    if name.endswith(".json"):
+        from privbench.boards.records import read
+        from privbench.cli.show import result_card
+
+        path = Path(name)
+        if not path.exists():
+            raise BadInputError(f"no result at {path}: see the folder that --out named")
+        click.echo(result_card(read(path)))
+        return
+    from privbench.cli.show import method_card
+
+    cards = [method_card(kind, method) for kind, method in _registry(plugins_off).find(name)]
+    click.echo("\n\n".join(cards))
+
+
+@main.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File [standard output].")
+@click.option("--title", default="privbench leaderboard", show_default=True)
+def leaderboard(folders: tuple[Path, ...], output: Path | None, title: str) -> None:
+    """Render results as a markdown board, always the same bytes."""
+    from privbench.boards.leaderboard import render
+    from privbench.boards.records import read_all
+
+    text = render(read_all(folders), title)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text, encoding="utf-8")
+
+
+@main.group()
+def cache() -> None:
+    """Look into the store of artifacts."""
+
+
+@cache.command()
+@click.argument("digest")
+def why(digest: str) -> None:
+    """Explain an artifact: all it depends on, and why it was not taken from the store."""
+    click.echo(str(_store().why(digest)))
+
+
+@cache.command()
+def ls() -> None:
+    """List artifacts."""
+    total = 0
+    for row in _store().list():
+        total += row.bytes
+        seconds = "        –" if row.seconds is None else f"{row.seconds:>8.1f} s"
+        held = f"{row.kind:<10} {row.bytes:>12,} bytes  {seconds:<10}"
+        click.echo(f"{row.digest[:16]}  {held}  {row.created}")
+    click.echo(f"{total:,} bytes in all, under {_store().root}")
+
+
+@cache.command()
+@click.option(
+    "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Unused for so long."
+)
+def gc(older_than: float | None) -> None:
+    """Remove what killed runs left behind, and artifacts that were not used for DAYS."""
+    click.echo(f"{_store().gc(older_than):,} bytes freed")
+
+
+def _store() -> Any:
+    from privbench.store.store import Store, default_root
+
+    return Store(default_root())

@@ -1,0 +1,214 @@
+"""One run from the command line or from Python: plan, execute, show."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+
+from privbench.boards.leaderboard import render
+from privbench.cli.console import Watcher, tables
+from privbench.errors import BadInputError
+from privbench.grid import run as grid
+from privbench.grid.plan import plan
+from privbench.grid.suite import Suite, read_suite, suite_from
+from privbench.grid.trial import Laboratory
+from privbench.methods import registry as plugins
+from privbench.store.store import Store, default_root
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from privbench.boards.records import Record
+    from privbench.grid.plan import Planned
+
+
+_PLAIN: Any = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
+
+
+class Results(list["Record"]):
+    """Records of a run."""
+
+    def table(self) -> str:
+        """The board, as markdown."""
+        return render(self)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One plain dictionary per trial."""
+        return [record.model_dump(mode="json") for record in self]
+
+
+def run(
+    suite: Suite | Mapping[str, Any] | str | Path,
+    *,
+    out: str | Path = "results",
+    data_root: str | Path | None = None,
+    device: str = "auto",
+) -> Results:
+    """Run a suite from Python; see ``Suite`` for its keys.
+
+    Args:
+        suite: a suite, a mapping, or a path of a YAML file.
+        out: folder of results; what is there is kept.
+        data_root: folder of data sets.
+        device: ``cpu``, ``cuda`` or ``auto``.
+    """
+    if isinstance(suite, str | Path):
+        suite = read_suite(Path(suite))
+    elif not isinstance(suite, Suite):
+        suite = suite_from(dict(suite), "the suite")
+    options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
+               "device": device, "compiled": False}  # fmt: skip
+    session = Session(suite, (), options, console=Console(quiet=True))
+    session.run()
+    return Results(session.records)
+
+
+class Session:
+    """A planned grid and what runs it."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        plugins_off: Sequence[str],
+        options: Mapping[str, Any],
+        console: Console | None = None,
+    ) -> None:
+        """Plan; nothing is loaded or trained yet.
+
+        Raises:
+            PrivbenchError: if the suite does not fit.
+        """
+        self.console = console or Console()
+        self.suite = suite
+        self.out: Path = options["out"]
+        if self.out.exists() and not self.out.is_dir():
+            raise BadInputError(f"--out {self.out} is a file: name a folder")
+        self.root = _root(options["data_root"])
+        self.device = _device(options["device"])
+        self.registry = plugins.load(plugins_off)
+        self.planned = plan(suite, self.registry, root=self.root, device=str(self.device))
+        self.compiled: bool = options["compiled"]
+        self.records: list[Record] = []
+
+    def run(self) -> int:
+        """Run what is not there yet; return the exit status: 1 if a cell failed.
+
+        Raises:
+            BadInputError: if results cannot be written, before anything is trained.
+        """
+        _writable(self.out)
+        with Watcher(self.console, len(self.planned)) as watcher:
+            laboratory = self._laboratory(watcher)
+            self.records = grid.execute(self.planned, laboratory, self.out, watch=watcher.trial)
+        board = self.out / "leaderboard.md"
+        board.write_text(render(self.records, self.suite.name), encoding="utf-8")
+        for table in tables(self.records, self.console.width):
+            self.console.print(table)
+        trained = laboratory.workshop.trained_phases
+        failed = sum(record.status == "failed" for record in self.records)
+        self.console.print(
+            f"{len(self.records)} trials, {failed} failed; {trained} phases trained; "
+            f"results in {self.out}, board in {board}",
+            **_PLAIN,
+        )
+        return 1 if failed else 0
+
+    def explain(self) -> None:
+        """Print the plan: what would run, what is kept, what is skipped and why."""
+        laboratory = self._laboratory(None)
+        keys: dict[str, bool] = {}
+        known: dict[str, dict[str, bool]] = {}  # trials share most of their jobs
+        shown = self.console.print
+        for item in self.planned:
+            cell = item.trial.cell.record()
+            name = f"{cell.title}, {cell.adversary}, seed {item.trial.seed}"
+            if item.skip:
+                state = f"skipped: {item.skip}"
+            elif grid.done(item, self.out):
+                state = "kept"
+            else:
+                try:
+                    mine = _phases(laboratory, item, known)
+                except Exception as error:  # noqa: BLE001 - it would be a failed result
+                    shown(f"{name}: would fail: {error}", **_PLAIN)
+                    continue
+                todo = sum(not held for held in mine.values())
+                state = f"runs; {len(mine)} phases of training, {len(mine) - todo} in the store"
+                keys |= mine
+            shown(f"{name}: {state}", **_PLAIN)
+        missing = sum(not held for held in keys.values())
+        guess = _estimate(laboratory, missing)
+        shown(
+            f"{len(self.planned)} trials; {missing} distinct phases to train, about {guess}",
+            **_PLAIN,
+        )
+
+    def _laboratory(self, watcher: Watcher | None) -> Laboratory:
+        return Laboratory(
+            Store(default_root()), self.device, root=self.root, progress=watcher,
+            compiled=self.compiled,
+        )  # fmt: skip
+
+
+def _phases(
+    laboratory: Laboratory, item: Planned, known: dict[str, dict[str, bool]]
+) -> dict[str, bool]:
+    made: dict[str, bool] = {}
+    for job in laboratory.jobs(item.trial).values():
+        if job.identity not in known:
+            phases = laboratory.workshop.phases(job)
+            known[job.identity] = {key.digest: held for key, held in phases.items()}
+        made |= known[job.identity]
+    return made
+
+
+def _estimate(laboratory: Laboratory, missing: int) -> str:
+    """From the phases that this store has seen trained."""
+    seconds = [row.seconds or 0.0 for row in laboratory.store.list() if row.kind == "phase"]
+    if not missing:
+        return "0 s"
+    if not seconds:
+        return "unknown time: this store has trained nothing yet"
+    return f"{missing * sum(seconds) / len(seconds):.0f} s if they are like those in the store"
+
+
+def _root(given: Path | None) -> Path | None:
+    if given is not None and not given.is_dir():
+        raise BadInputError(
+            f"--data-root (or PRIVBENCH_DATA) {given} is no folder: make it, or name another"
+        )
+    return given
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BadInputError(
+            f"--out {folder} cannot be written ({error.strerror}): name another folder"
+        ) from None
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadInputError(f"unknown device '{name}': use cpu, cuda or auto") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadInputError(f"--device {name}: torch sees no CUDA here, use cpu or auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInputError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices")
+    if device.type not in ("cpu", "cuda"):
+        raise BadInputError(f"--device {name}: privbench runs on cpu and cuda")
+    return device
+
+
+__all__ = ["Results", "Session", "run"]

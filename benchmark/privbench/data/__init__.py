@@ -1,0 +1,1 @@
+"""Examples, how they are cut into parts, and random numbers keyed by row."""

@@ -1,0 +1,255 @@
+"""Examples and the card that describes them.
+
+No torch is imported here, so that records and leaderboards stay light; tensors are only passed on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from privbench.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+    from torch import Tensor
+
+    from privbench.data.augmentation import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What is known of a dataset before it is loaded; planning reads nothing else.
+
+    Attributes:
+        name: the dataset's name.
+        kind: ``image`` (c, h, w), ``binary`` or ``real`` (features,).
+        shape: of one example, without the batch axis.
+        classes: number of classes of the task; None where there is no task.
+        scale: the stored integer that means 1.0 (255 for 8-bit images, 1 for binary columns).
+        attributes: sensitive attribute -> number of values.
+        sensitive: the attributes that Talos censors and attribute inference guesses by default.
+        sources: named origins of rows ("train", "test", ...) -> number of rows.
+        limits: the strongest augmentations that keep label and attributes; None allows none. Of
+            its probabilities only zero counts (see ``Recipe.within``).
+        mean: per-channel mean of x in [0, 1], subtracted before the backbone; () for none.
+        std: per-channel standard deviation, likewise.
+        groups: one-hot column groups as (start, stop), () where there are none.
+    """
+
+    name: str
+    kind: Literal["image", "binary", "real"]
+    shape: tuple[int, ...]
+    classes: int | None
+    scale: float
+    attributes: Mapping[str, int] = field(default_factory=dict)
+    sensitive: tuple[str, ...] = ()
+    sources: Mapping[str, int]
+    limits: Recipe | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    groups: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of all sources together."""
+        return sum(self.sources.values())
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Range of x once it is float: always the unit interval."""
+        return (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows of a dataset, on one device. Integer ``x`` stays integer until a model reads it.
+
+    Attributes:
+        x: (n, *shape) uint8, or float in [0, 1].
+        y: (n,) int64 class, -1 where unlabelled; or (n, k) float for soft labels.
+        attributes: name -> (n,) int64, -1 where missing.
+        index: (n,) int64 position in the dataset; in a split a number of the row that tells
+            nothing but which row it is.
+        source: (n,) int64 position in ``Card.sources``.
+        scale: as in the card.
+    """
+
+    x: Tensor
+    y: Tensor
+    attributes: Mapping[str, Tensor]
+    index: Tensor
+    source: Tensor
+    scale: float
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        y: Tensor,
+        attributes: Mapping[str, Tensor] | None = None,
+        *,
+        scale: float,
+        source: Tensor | None = None,
+    ) -> Examples:
+        """Make examples from tensors; keys and positions are filled in.
+
+        Raises:
+            ValueError: if the lengths differ.
+        """
+        import torch
+
+        n = len(x)
+        attributes = dict(attributes or {})
+        for name, column in {"y": y, **attributes}.items():
+            if len(column) != n:
+                raise ValueError(f"x has {n} rows but {name} has {len(column)}")
+        index = torch.arange(n, device=x.device)
+        source = torch.zeros_like(index) if source is None else source
+        return cls(x, y, attributes, index, source, scale)
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.x)
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """(n,) int64 content hash of each row of x: what random streams are keyed by."""
+        from privbench.data.row_random import row_keys
+
+        return row_keys(self.x, self.scale)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self.x.device
+
+    def select(self, rows: Tensor | slice) -> Examples:
+        """Rows by position, mask or slice, in that order."""
+        made = Examples(
+            self.x[rows],
+            self.y[rows],
+            {name: column[rows] for name, column in self.attributes.items()},
+            self.index[rows],
+            self.source[rows],
+            self.scale,
+        )
+        return _keyed(made, self.keys[rows])
+
+    def to(self, device: torch.device | str) -> Examples:
+        """Copy to a device (a no-op where it is there already)."""
+        made = Examples(
+            self.x.to(device),
+            self.y.to(device),
+            {name: column.to(device) for name, column in self.attributes.items()},
+            self.index.to(device),
+            self.source.to(device),
+            self.scale,
+        )
+        return _keyed(made, self.keys.to(device))
+
+    def with_y(self, y: Tensor) -> Examples:
+        """The same rows under other labels, (n,) hard or (n, k) soft."""
+        if len(y) != len(self):
+            raise ValueError(f"{len(self)} rows need as many labels, not {len(y)}")
+        return _keyed(replace(self, y=y), self.keys)
+
+    def renumbered(self, index: Tensor) -> Examples:
+        """The same rows under other positions (n,) int64."""
+        return _keyed(replace(self, index=index), self.keys)
+
+    def without_attributes(self) -> Examples:
+        """The same rows with the attributes left out."""
+        return _keyed(replace(self, attributes={}), self.keys)
+
+    def without_source(self) -> Examples:
+        """The same rows as if all came from one source: where members do, it tells the truth."""
+        return _keyed(replace(self, source=self.source * 0), self.keys)
+
+    def digest(self, *, labels: bool = True, attributes: Sequence[str] = ()) -> str:
+        """Content hash of the rows in order; equal rows in equal order hash equal anywhere.
+
+        Args:
+            labels: whether y counts.
+            attributes: the attributes that count.
+        """
+        parts = {"keys": self.keys}
+        if self.x.is_floating_point():  # keys count in steps of 1 / scale
+            parts["x"] = self.x
+        if labels:
+            parts["y"] = self.y
+        parts |= {n: self.attributes[n] for n in sorted(attributes) if n in self.attributes}
+        total = hashlib.blake2b(digest_size=16)
+        for name, part in parts.items():
+            total.update(str((name, tuple(part.shape), str(part.dtype))).encode())
+            total.update(part.contiguous().cpu().numpy().tobytes())
+        return total.hexdigest()
+
+
+def adopted(rows: Examples, source: Card, card: Card) -> tuple[Examples, Card]:
+    """Rows of one dataset in the shape and scale of another, and their card.
+
+    Pictures are resized (bilinear, antialiased), grey ones get three equal channels and coloured
+    ones become their luma. Attributes and sources are dropped.
+
+    Raises:
+        BadInputError: if one is a table and they do not have the same columns.
+    """
+    import torch
+    from torch.nn.functional import interpolate
+
+    if source.shape == card.shape and source.scale == card.scale:
+        x = rows.x
+    elif source.kind == card.kind == "image":
+        x = as_float(rows.x, rows.scale)
+        if source.shape[0] != card.shape[0]:
+            luma = x.new_tensor([0.299, 0.587, 0.114])
+            x = x.expand(-1, card.shape[0], -1, -1) if source.shape[0] == 1 else (
+                (x * luma[:, None, None]).sum(1, keepdim=True)
+            )  # fmt: skip
+        x = interpolate(x, size=card.shape[1:], mode="bilinear", antialias=True)
+        x = (x.clamp(0, 1) * card.scale).round().to(torch.uint8)
+    else:
+        raise BadInputError(
+            f"rows of '{source.name}' {source.shape} cannot take the shape {card.shape} of "
+            f"'{card.name}': name a dataset of pictures for pictures, or one with the same columns"
+        )
+    made = Examples.of(x, rows.y, scale=card.scale)
+    named = replace(
+        card, name=source.name, classes=source.classes, attributes={}, sensitive=(),
+        sources={"all": len(rows)}, limits=source.limits,
+    )  # fmt: skip
+    return made, named
+
+
+def join(parts: Sequence[Examples]) -> Examples:
+    """Concatenate rows of one dataset."""
+    import torch
+
+    made = Examples(
+        torch.cat([part.x for part in parts]),
+        torch.cat([part.y for part in parts]),
+        {
+            name: torch.cat([part.attributes[name] for part in parts])
+            for name in parts[0].attributes
+        },
+        torch.cat([part.index for part in parts]),
+        torch.cat([part.source for part in parts]),
+        parts[0].scale,
+    )
+    return _keyed(made, torch.cat([part.keys for part in parts]))
+
+
+def _keyed(rows: Examples, keys: Tensor) -> Examples:
+    """Keep keys that are known; ``dataclasses.replace(rows, x=...)`` makes new ones."""
+    vars(rows)["keys"] = keys
+    return rows
+
+
+def as_float(x: Tensor, scale: float) -> Tensor:
+    """x as the float in [0, 1] that models read; float input is returned as it is."""
+    return x if x.is_floating_point() else x.float().div_(scale)

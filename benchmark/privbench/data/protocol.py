@@ -1,0 +1,242 @@
+"""How a dataset is cut into parts, and which phase of training sees which part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge
+
+from privbench.errors import BadInputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from privbench.data.examples import Card
+
+Visible = Literal["members", "public", "downstream"]
+Inclusion = Literal["size", "coin", "pairs"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a split: how many rows, and from which source.
+
+    Attributes:
+        size: a count, or a fraction of the rows of the source (of all rows without one).
+        source: a name in ``Card.sources``; None takes from whatever is left of all of them.
+    """
+
+    size: Annotated[int, Ge(0)] | Annotated[float, Ge(0.0)] = 0
+    source: str | None = None
+
+    def count(self, card: Card) -> int:
+        """Rows this part wants of that dataset."""
+        if isinstance(self.size, int):
+            return self.size
+        whole = card.rows if self.source is None else card.sources.get(self.source, 0)
+        return int(self.size * whole + 1e-9)  # .29 of 100 is 28.999999999999996
+
+
+PartLike = Part | int | float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """Sizes of the disjoint parts, and the phase of which membership is asked.
+
+    Attributes:
+        name: shown in tables.
+        members: rows the victim trains on and the membership question is about.
+        nonmembers: rows of the question that no phase saw.
+        reference: the defender's held-out rows (the adversary's shadows draw their own of this
+            size from the pool).
+        public: rows anybody has, for pre-training; no membership question is about them.
+        downstream: labelled rows that only the classifier phase sees.
+        pool: the adversary's rows.
+        test: rows for utility; ``"nonmembers"`` measures utility on the nonmembers.
+        encoder: parts the encoder phases see, in order.
+        classifier: the part that the classifier phase sees.
+        inclusion: how candidates become members: a fixed ``size``; each by a fair ``coin`` of its
+            own, so that members are as many on average only; or one of each of random ``pairs``.
+            The last two are what an audit of an epsilon needs.
+        shadow: members of each world of the adversary's own pool; None for as many as the
+            victim's.
+    """
+
+    name: str = "custom"
+    members: PartLike
+    nonmembers: PartLike
+    reference: PartLike = 0
+    public: PartLike = 0
+    downstream: PartLike = 0
+    pool: PartLike
+    test: PartLike | Literal["nonmembers"] = "nonmembers"
+    encoder: tuple[Visible, ...] = ("members",)
+    classifier: Visible = "members"
+    inclusion: Inclusion = "size"
+    shadow: Annotated[int, Ge(1)] | None = None
+
+    def __post_init__(self) -> None:
+        """Turn bare sizes into parts and check that the phases make sense."""
+        for name, value in self._raw_parts():
+            if not isinstance(value, Part):
+                object.__setattr__(self, name, Part(value))
+        if not self.encoder:
+            raise BadInputError(f"protocol '{self.name}': encoder must see at least one part")
+        if "members" not in (*self.encoder, self.classifier):
+            raise BadInputError(
+                f"protocol '{self.name}': no phase sees the members, so there is no membership "
+                "to ask about; name 'members' in encoder or classifier"
+            )
+        for part in ("public", "downstream"):
+            given = self.parts()[part].size > 0
+            if part in (*self.encoder, self.classifier) and not given:
+                raise BadInputError(
+                    f"protocol '{self.name}': a phase sees {part}, but {part} has no size"
+                )
+
+    def _raw_parts(self) -> Iterator[tuple[str, PartLike]]:
+        for item in fields(self):
+            if item.name in ("name", "encoder", "classifier", "inclusion", "shadow"):
+                continue
+            value = getattr(self, item.name)
+            if not isinstance(value, str):
+                yield item.name, value
+
+    def parts(self) -> Mapping[str, Part]:
+        """Parts by name; ``test`` is absent where it is the nonmembers."""
+        return {name: v if isinstance(v, Part) else Part(v) for name, v in self._raw_parts()}
+
+    @property
+    def phase(self) -> str:
+        """The phase of which membership is asked: those that see the members.
+
+        >>> Protocol(members=1, nonmembers=1, pool=2).phase
+        'encoder+classifier'
+        """
+        seen = {"encoder": "members" in self.encoder, "classifier": self.classifier == "members"}
+        return "+".join(name for name, sees in seen.items() if sees)
+
+    def sizes(self, card: Card) -> dict[str, int]:
+        """Rows of each part on that dataset.
+
+        Raises:
+            BadInputError: naming *all* parts that do not fit, not only the first.
+        """
+        parts = self.parts()
+        wrong = [
+            f"{name} wants source '{part.source}' (has: {', '.join(card.sources)})"
+            for name, part in parts.items()
+            if part.source is not None and part.source not in card.sources
+        ]
+        sizes = {name: part.count(card) for name, part in parts.items()}
+        wrong += [f"{name} has size {size}" for name, size in sizes.items() if size < 0]
+        wrong += [f"{name} is empty" for name in ("members", "nonmembers") if not sizes[name]]
+        if self.inclusion != "size" and (
+            sizes["members"] != sizes["nonmembers"]
+            or parts["members"].source != parts["nonmembers"].source
+        ):
+            wrong.append(
+                f"inclusion by {self.inclusion} needs as many members as nonmembers, of one source"
+            )
+        for source, held in card.sources.items():
+            drawn = {n: sizes[n] for n, part in parts.items() if part.source == source}
+            if sum(drawn.values()) > held:
+                wrong.append(f"{_listed(drawn)} exceed the {held} rows of source '{source}'")
+        wanted = {n: size for n, size in sizes.items() if size}
+        if not wrong and sum(sizes.values()) > card.rows:
+            wrong.append(f"{_listed(wanted)} exceed the {card.rows} rows there are")
+        mine = sizes["members"] if self.shadow is None else self.shadow
+        if sizes["pool"] < 2 * mine:
+            wrong.append(
+                f"pool {sizes['pool']} is under twice the members {mine}, "
+                "which a shadow and its nonmembers need"
+            )
+        elif sizes["pool"] < 2 * mine + sizes["reference"]:
+            wrong.append(
+                f"pool {sizes['pool']} cannot give a shadow {mine} members, as many "
+                f"nonmembers and a reference of {sizes['reference']}"
+            )
+        elif sizes["pool"] < sizes["members"] + sizes["reference"]:
+            wrong.append(
+                f"pool {sizes['pool']} cannot give the null victim {sizes['members']} members and "
+                f"a reference of {sizes['reference']}"
+            )
+        if wrong:
+            raise BadInputError(
+                f"protocol '{self.name}' does not fit dataset '{card.name}': {'; '.join(wrong)}"
+            )
+        return sizes
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return " + ".join(f"{name} {size}" for name, size in sizes.items())
+
+
+#: Protocols that fit any dataset, or say why they do not. A dataset may add its own.
+PROTOCOLS: Mapping[str, Protocol] = {
+    # Talos (CCS'21, section 3.1): four equal quarters; no rows are left for a reference or test.
+    "quarters": Protocol(name="quarters", members=0.25, nonmembers=0.25, pool=0.5),
+    # Talos with public pre-training, from a fifth of the same dataset (the paper uses STL-10).
+    "talos": Protocol(
+        name="talos",
+        members=0.2,
+        nonmembers=0.2,
+        pool=0.4,
+        public=0.2,
+        encoder=("public", "members"),
+    ),  # fmt: skip
+    # EncoderMI (CCS'21, section 5.1): members and shadow set from train, nonmembers from test, a
+    # third disjoint set for the downstream classifier; the reference is ours.
+    "encodermi": Protocol(
+        name="encodermi",
+        members=Part(10_000, "train"),
+        nonmembers=Part(10_000, "test"),
+        pool=Part(20_000, "train"),
+        downstream=Part(10_000, "train"),
+        classifier="downstream",
+    ),  # fmt: skip
+    # The same sizes with both sides drawn from train: no distribution shift between them.
+    "encodermi-matched": Protocol(
+        name="encodermi-matched",
+        members=Part(10_000, "train"),
+        nonmembers=Part(10_000, "train"),
+        pool=Part(20_000, "train"),
+        downstream=Part(10_000, "train"),
+        test=Part(10_000, "test"),
+        classifier="downstream",
+    ),  # fmt: skip
+    # ALM (2022): the encoder sees public rows only, the classifier the members.
+    "alm": Protocol(
+        name="alm",
+        members=0.1,
+        nonmembers=0.1,
+        pool=0.2,
+        public=0.4,
+        test=0.1,
+        encoder=("public",),
+        classifier="members",
+    ),  # fmt: skip
+    # For audited epsilons: each candidate is a member by a fair coin, or one of a pair is.
+    "audit": Protocol(
+        name="audit", members=0.15, nonmembers=0.15, reference=0.05, pool=0.4, test=0.2,
+        inclusion="coin",
+    ),
+    "audit-pairs": Protocol(
+        name="audit-pairs", members=0.15, nonmembers=0.15, reference=0.05, pool=0.4, test=0.2,
+        inclusion="pairs",
+    ),
+}  # fmt: skip
+
+
+def protocol_named(name: str, own: Mapping[str, Protocol]) -> Protocol:
+    """The dataset's own protocol of that name, or one that every dataset knows.
+
+    Raises:
+        UnknownNameError: with the nearest name.
+    """
+    known = {**PROTOCOLS, **own}
+    if name not in known:
+        raise UnknownNameError("protocol", name, known)
+    return known[name]

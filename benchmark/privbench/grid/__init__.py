@@ -1,0 +1,1 @@
+"""A grid of cells: planned, run, written to disk."""

@@ -1,0 +1,122 @@
+"""Why a cell is skipped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from privbench.errors import BadInputError
+from privbench.games.access import BLACK_BOX, Access
+from privbench.games.catalog import GAMES
+from privbench.methods.adversary import CellCard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from privbench.grid.cell import Cell
+
+
+def why_not(cell: Cell) -> str | None:
+    """The reason to skip a cell, or None. Pure: reads card, protocol and hyperparameters."""
+    return next(_reasons(cell), None)
+
+
+def _reasons(cell: Cell) -> Iterator[str]:
+    """Reasons to skip, the first that holds first; each may rely on those before."""
+    if cell.attack.game not in GAMES:
+        yield f"{cell.attack.name} plays '{cell.attack.game}'; games are {', '.join(GAMES)}"
+    try:
+        cell.protocol.sizes(cell.card)
+    except BadInputError as error:
+        yield str(error)
+    yield from _unfit_pool(cell)
+    card = CellCard(
+        cell.card, cell.protocol, cell.target, cell.defenses, cell.adversary, cell.attack,
+        cell.sensitive, cell.access,
+    )  # fmt: skip
+    yield from _unstackable(cell)
+    shadow_target = cell.adversary.target
+    for method in (cell.dataset, cell.target, *cell.defenses, cell.attack):
+        if reason := method.unfit(card):
+            yield reason
+    if shadow_target and (reason := shadow_target.unfit(replace(card, target=shadow_target))):
+        yield f"shadows by {shadow_target.name}: {reason}"
+    if cell.attack.game == "attributes" and not cell.sensitive:
+        yield f"{cell.attack.name} guesses attributes, and of {cell.card.name} none is named"
+    if reason := _ungranted(cell):
+        yield reason
+
+
+def _unstackable(cell: Cell) -> Iterator[str]:
+    """Why these defenses cannot stand in one stack."""
+    training = {"data", "build", "phases", "weights"}
+    trainers = [d.name for d in cell.defenses if d.stages() & training]
+    if len(trainers) > 1:
+        yield (
+            f"{' and '.join(trainers)} each change training, and one would undo or misread what "
+            "the other does: stack one of them"
+        )
+    claims = [d.name for d in cell.defenses if d.claims]
+    learn = [d.name for d in cell.defenses if d.learns and not d.claims and d.stages()]
+    if claims and learn:
+        yield f"the epsilon of {claims[0]} would not cover what {learn[0]} learns of members"
+    masks = [d.name for d in cell.defenses if d.masks_posteriors]
+    if len(masks) > 1:
+        yield (
+            f"{' and '.join(masks)} each change posteriors, and one learns from them as the model "
+            "gives them: stack one of them"
+        )
+    inner = next((d.name for d in reversed(cell.defenses) if d.feeds_classifier), None)
+    for defense in cell.defenses:
+        if defense.feeds_classifier and defense.name == inner:
+            break
+        changes = "release" in defense.stages() and not defense.masks_posteriors
+        if inner and changes and not defense.feeds_classifier:
+            yield (
+                f"the classifier trains on embeddings as {inner} releases them, before "
+                f"{defense.name} changes them: name them {inner}+{defense.name}"
+            )
+
+
+def _unfit_pool(cell: Cell) -> Iterator[str]:
+    """Why the pool of another dataset does not serve this cell."""
+    dataset, pool, attack = cell.adversary.dataset, cell.pool, cell.attack
+    if dataset is None or pool is None:
+        return
+    if dataset.name == cell.dataset.name:
+        yield f"a pool from {dataset.name} itself would hold the victim's members"
+    alike = [(card.kind, card.shape, card.scale) for card in (pool, cell.card)]
+    if alike[0] != alike[1] and not pool.kind == cell.card.kind == "image":
+        yield f"{pool.name} {pool.shape} cannot take the shape of {cell.card.name}"
+    sizes = cell.protocol.sizes(cell.card)
+    shadow = cell.protocol.shadow or sizes["members"]
+    wanted = 2 * shadow + 2 * sizes["reference"] + sizes["public"] + sizes["downstream"]
+    if pool.rows < wanted:
+        yield f"shadows on {pool.name} need {wanted} rows, and it has {pool.rows}"
+    if attack.game != "membership":
+        yield f"{attack.name} learns from rows of {cell.card.name}, not of {pool.name}"
+    if attack.needs & (Access.LABELS | Access.POSTERIORS) and pool.classes != cell.card.classes:
+        yield (
+            f"{attack.name} compares classes, and {pool.name} has {pool.classes} where "
+            f"{cell.card.name} has {cell.card.classes}"
+        )
+    censors = [d.name for d in cell.defenses if d.uses_attributes]
+    if censors and cell.adversary.adaptive and attack.shadows.count:
+        yield f"{censors[0]} needs attributes, which shadows on {pool.name} do not have"
+
+
+def _ungranted(cell: Cell) -> str | None:
+    """What the attack needs and does not get, and from whom."""
+    attack, shadow_target = cell.attack, cell.adversary.target
+    missing, never = attack.needs & ~cell.access, attack.needs & ~cell.target.grants
+    if never:
+        return f"{attack.name} needs {missing}, which target {cell.target.name} does not grant"
+    if missing & ~BLACK_BOX and not cell.adversary.white_box:
+        return f"{attack.name} needs {missing}, which only a white-box adversary has"
+    if missing:
+        culprit = f"target {cell.target.name} under {cell.defense}"
+        return f"{attack.name} needs {missing}, which {culprit} does not grant"
+    if shadow_target and attack.shadows.count and attack.needs & ~shadow_target.grants:
+        lacking = attack.needs & ~shadow_target.grants
+        return f"{attack.name} needs {lacking}, which shadows by {shadow_target.name} do not grant"
+    return None

@@ -1,0 +1,214 @@
+"""From a suite to planned trials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from privbench.data import protocol as protocols
+from privbench.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
+from privbench.games.access import BLACK_BOX
+from privbench.grid.cell import Cell, Trial
+from privbench.grid.compatible import why_not
+from privbench.methods.adversary import Adversary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from privbench.data.examples import Card
+    from privbench.games.attack import Attack
+    from privbench.grid.suite import AdversarySpec, Ref, Suite
+    from privbench.method import Method
+    from privbench.methods.dataset import Dataset
+    from privbench.methods.defense import Defense
+    from privbench.methods.registry import Registry
+    from privbench.methods.target import Target
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A trial, and why it is skipped if it is."""
+
+    trial: Trial
+    skip: str | None = None
+
+
+def plan(suite: Suite, registry: Registry, *, root: Path | None, device: str) -> list[Planned]:
+    """All trials of the grid, each with the reason if it cannot be; nothing is loaded or trained.
+
+    Raises:
+        UnknownNameError: for a name or hyperparameter that there is not.
+        BadInputError: for a value out of range, or if no cell of the grid can run.
+    """
+    resolve = _Resolver(suite, registry)
+    cells = list(resolve.cells(root))
+    resolve.check_settings()
+    planned: list[Planned] = []
+    seen: set[str] = set()
+    for seed in suite.seed_list:
+        for cell in cells:
+            trial = Trial(cell, seed, device)
+            if trial.digest not in seen:  # naive equals adaptive where nothing is defended
+                seen.add(trial.digest)
+                planned.append(Planned(trial, _asked(cell.record().title, why_not, cell)))
+    if all(p.skip for p in planned):
+        reasons = sorted({p.skip for p in planned if p.skip})
+        raise BadInputError(f"nothing in this grid can run: {'; '.join(reasons)}")
+    return planned
+
+
+def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
+    """Ask a plugin while planning; what it raises ends the plan with a sentence.
+
+    Raises:
+        PluginError: naming what was asked.
+    """
+    try:
+        return call(*given)
+    except PrivbenchError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"{what}: a plugin raised {type(error).__name__} while the grid was planned "
+            f"({' '.join(str(error).split())}): mend it, or leave its method out"
+        ) from error
+
+
+class _Resolver:
+    """Turns names into methods, sized by the preset and the settings."""
+
+    def __init__(self, suite: Suite, registry: Registry) -> None:
+        self.suite = suite
+        self.registry = registry
+        self.used: set[str] = set()
+        self.presets: set[str] = {"quick"}
+
+    def cells(self, root: Path | None) -> Iterator[Cell]:
+        suite = self.suite
+        datasets: list[Dataset] = [self._method("dataset", ref) for ref in suite.datasets]
+        targets: list[Target] = [self._method("target", ref) for ref in suite.targets]
+        stacks = self._stacks()
+        attacks: list[Attack] = [self._method("attack", ref) for ref in suite.attacks]
+        adversaries = [self._adversary(spec) for spec in suite.adversaries]
+        if suite.preset not in self.presets:
+            raise UnknownNameError("preset", suite.preset, self.presets)
+        for dataset in datasets:
+            card: Card = _asked(f"dataset '{dataset.name}'", dataset.card, root)
+            sensitive = self._sensitive(card)
+            for named in suite.protocols:
+                protocol = self._protocol(named, dataset)
+                for target in targets:
+                    for stack in stacks:
+                        for attack in attacks:
+                            mine = _distinct(adversaries, dataset, target, stack, attack)
+                            for adversary in mine:
+                                yield Cell(
+                                    dataset, protocol, target, stack, adversary, attack,
+                                    sensitive, suite.preset, card, _pool(adversary, root),
+                                )  # fmt: skip
+
+    def check_settings(self) -> None:
+        """Settings for a method that the grid does not use are a mistake."""
+        for name in self.suite.set:
+            if name not in self.used:
+                raise UnknownNameError("method in --set", name, self.used)
+
+    def _method(self, kind: str, ref: Ref) -> Any:
+        if isinstance(ref, str):
+            name, given = ref, dict[str, Any]()
+        elif len(ref) == 1:
+            ((name, given),) = ref.items()
+        else:
+            raise BadInputError(f"{kind} {ref}: write a name, or one name with its hyperparameters")
+        method: Method = self.registry.get(kind, name)
+        self.used.add(name)
+        self.presets |= set(method.presets)
+        return method.preset(self.suite.preset).replace(**{**self.suite.set.get(name, {}), **given})
+
+    def _stacks(self) -> list[tuple[Defense, ...]]:
+        stacks: list[tuple[Defense, ...]] = []
+        if self.suite.baseline or not self.suite.defenses:
+            stacks.append((self._method("defense", "none"),))
+        for ref in self.suite.defenses:
+            names = [name.strip() for name in ref.split("+")] if isinstance(ref, str) else [ref]
+            stack = tuple(self._method("defense", name) for name in names)
+            if len({d.name for d in stack}) < len(stack):
+                raise BadInputError(f"defense '{ref}' stacks a method on itself: name it once")
+            if len(stack) > 1 and "none" in names:
+                raise BadInputError(f"defense '{ref}' stacks 'none', which does nothing: drop it")
+            if stack not in stacks:
+                stacks.append(stack)
+        return stacks
+
+    def _adversary(self, spec: str | AdversarySpec) -> Adversary:
+        if isinstance(spec, str):
+            return Adversary(adaptive=spec != "naive", white_box=spec == "white-box")
+        target = self._method("target", spec.target) if spec.target is not None else None
+        dataset = self._method("dataset", spec.dataset) if spec.dataset is not None else None
+        return Adversary(spec.adaptive, target, dataset, spec.white_box)
+
+    def _protocol(self, named: str | dict[str, Any], dataset: Dataset) -> protocols.Protocol:
+        if isinstance(named, str):
+            return protocols.protocol_named(named, dataset.protocols)
+        where = f"protocol '{named.get('name', 'custom')}'"
+        known = {field.name for field in fields(protocols.Protocol)}
+        for key in named:
+            if key not in known:
+                raise UnknownNameError(f"part of {where}", key, known)
+        try:
+            made = TypeAdapter(protocols.Protocol).validate_python(named)
+        except ValidationError as error:
+            wrong = {str(e["loc"][0]): e["msg"].lower() for e in error.errors()}
+            listed = "; ".join(f"{key}: {message}" for key, message in wrong.items())
+            raise BadInputError(f"{where}: {listed}") from None
+        negative = [f"{key} {part.size}" for key, part in made.parts().items() if part.size < 0]
+        if negative:
+            raise BadInputError(f"{where}: {', '.join(negative)}: no part has less than 0 rows")
+        return made
+
+    def _sensitive(self, card: Card) -> tuple[str, ...]:
+        if self.suite.sensitive is None:
+            return card.sensitive
+        for name in self.suite.sensitive:
+            if name not in card.attributes:
+                raise UnknownNameError(f"sensitive attribute of {card.name}", name, card.attributes)
+        return tuple(dict.fromkeys(self.suite.sensitive))
+
+
+def _pool(adversary: Adversary, root: Path | None) -> Card | None:
+    """Card of the dataset that the adversary's pool comes from, where it is another."""
+    dataset = adversary.dataset
+    return _asked(f"dataset '{dataset.name}'", dataset.card, root) if dataset else None
+
+
+def _distinct(
+    adversaries: Iterable[Adversary],
+    dataset: Dataset,
+    target: Target,
+    stack: tuple[Defense, ...],
+    attack: Attack,
+) -> Iterator[Adversary]:
+    """Adversaries that differ in this cell: naive equals adaptive where nothing is defended.
+
+    Without shadows their recipe does not matter, and only a release stands between the adversary's
+    own rows and what it sees. Gradients and weights matter to attacks that use them; naming the
+    victim's own recipe and dataset says no more than leaving them out.
+    """
+    undefended = all(d.stages() == frozenset() for d in stack)
+    releases = any("release" in d.stages() for d in stack)
+    shadowless = attack.shadows.count == 0
+    seen = set()
+    for adversary in adversaries:
+        kept = replace(
+            adversary,
+            adaptive=adversary.adaptive or undefended or (shadowless and not releases),
+            target=None if shadowless or adversary.target == target else adversary.target,
+            dataset=None if adversary.dataset == dataset else adversary.dataset,
+            white_box=adversary.white_box and bool((attack.needs | attack.wants) & ~BLACK_BOX),
+        )
+        if kept not in seen:
+            seen.add(kept)
+            yield kept

@@ -1,0 +1,89 @@
+"""From planned trials to results on disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privbench.boards.provenance import provenance
+from privbench.boards.records import Record, read
+from privbench.errors import BadInputError
+from privbench.grid.executors import Executor, Serial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from privbench.grid.cell import Trial
+    from privbench.grid.plan import Planned
+    from privbench.grid.trial import Laboratory
+
+
+def execute(
+    planned: Sequence[Planned],
+    laboratory: Laboratory,
+    folder: Path,
+    *,
+    executor: Executor | None = None,
+    watch: Callable[[Record, bool], None] | None = None,
+) -> list[Record]:
+    """Run what is not there yet; write each result as it is done.
+
+    Args:
+        planned: from ``plan``.
+        laboratory: that runs trials.
+        folder: of results; ok ones found there are kept, and skipped ones while the reason
+            stands; failed ones run again.
+        executor: where trials run; in this process by default.
+        watch: called with each record and whether it was there before.
+
+    Returns:
+        All records, in the order planned.
+    """
+    records: dict[str, Record] = {}
+    todo: list[Trial] = []
+    for item in planned:
+        old = _kept(item, folder)
+        if old is None and item.skip:
+            old = _skipped(item, laboratory)
+            old.write(folder)
+        if old is None:
+            todo.append(item.trial)
+            continue
+        records[old.trial] = old
+        if watch:
+            watch(old, True)
+    for record in (executor or Serial()).run(todo, laboratory.run):
+        record.write(folder)
+        records[record.trial] = record
+        if watch:
+            watch(record, False)
+    return [records[item.trial.digest] for item in planned]
+
+
+def done(item: Planned, folder: Path) -> bool:
+    """Whether a result that will be kept is there."""
+    return _kept(item, folder) is not None
+
+
+def _kept(item: Planned, folder: Path) -> Record | None:
+    """The result on disk, unless it failed or was skipped for what is no reason any more."""
+    path = folder / f"{item.trial.digest}.json"
+    if not path.exists():
+        return None
+    try:
+        record = read(path)
+    except BadInputError:
+        return None  # an older schema or a damaged file is run again and overwritten
+    if record.trial != item.trial.digest:  # somebody renamed a file
+        return None
+    still = record.status == "ok" or (record.status, record.reason) == ("skipped", item.skip)
+    return record if still else None
+
+
+def _skipped(item: Planned, laboratory: Laboratory) -> Record:
+    trial = item.trial
+    return Record(
+        trial=trial.digest, cell=trial.cell.record(), seed=trial.seed, status="skipped",
+        reason=item.skip or "", phase=trial.cell.protocol.phase,
+        provenance=provenance(laboratory.device),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What a plugin is: the contracts of datasets, targets and defenses, and their context."""

@@ -1,0 +1,1 @@
+"""Artifacts on disk, and the keys that name them."""

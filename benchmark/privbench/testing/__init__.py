@@ -1,0 +1,34 @@
+"""The conformance kit: the same checks for our plugins and for everybody's.
+
+In a plugin package's tests::
+
+    import pytest
+    from privbench.testing import checks
+    from my_package import MyAttack
+
+    @pytest.mark.parametrize("check", checks(MyAttack()), ids=str)
+    def test_conformance(check):
+        check()
+
+The fixtures are tiny and deterministic: ``TinyImages`` (smooth random pictures), a smooth
+memoriser (confidence and view similarity fall with the distance to the nearest member), and a
+revealer (the sensitive attribute stands in the embedding). An attack must beat chance on a planted
+victim and stay at chance on one that saw neither members nor nonmembers.
+"""
+
+from privbench.testing.checks import Check, checks
+from privbench.testing.fixtures import (
+    CPU,
+    TinyImages,
+    TinyTarget,
+    arena,
+    auc_band,
+    memoriser,
+    rate_band,
+    tiny_split,
+)
+
+__all__ = [
+    "CPU", "Check", "TinyImages", "TinyTarget", "arena", "auc_band", "checks", "memoriser",
+    "rate_band", "tiny_split",
+]  # fmt: skip

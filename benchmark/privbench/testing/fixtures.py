@@ -1,0 +1,286 @@
+"""Tiny data, planted victims and an arena for attacks: what the conformance kit plays with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from privbench.data.augmentation import Recipe
+from privbench.data.examples import Card, Examples
+from privbench.data.protocol import Protocol
+from privbench.data.split import Split, World, cut
+from privbench.games.access import Access
+from privbench.games.membership import MembershipAttack, MembershipQuestion
+from privbench.games.oracle import Oracle
+from privbench.methods.context import AttackContext, Shadow, TargetContext
+from privbench.methods.dataset import Dataset
+from privbench.methods.target import Target
+from privbench.store.source import digest
+from privbench.store.store import Store
+from privbench.training.model import Model
+from privbench.victims.making import Job
+from privbench.victims.served import Victim
+from privbench.victims.workshop import Workshop
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from privbench.games.attack import Attack
+    from privbench.methods.defense import Defense
+    from privbench.training.phase import Phase
+
+
+CPU = torch.device("cpu")
+
+
+_ROWS, _SIDE, _CLASSES = 720, 8, 10
+
+
+@dataclass(frozen=True)
+class TinyImages(Dataset):
+    """Smooth random 8×8 pictures: ten classes, attribute ``bright`` (above the median)."""
+
+    name: ClassVar[str] = "tiny-images"
+    protocols: ClassVar[Mapping[str, Protocol]] = {
+        "default": Protocol(
+            name="default", members=80, nonmembers=80, reference=40, pool=400, test=80
+        )
+    }
+
+    def card(self, root: Path | None) -> Card:
+        """Describe it."""
+        del root
+        return Card(
+            name=self.name, kind="image", shape=(1, _SIDE, _SIDE), classes=_CLASSES, scale=255,
+            attributes={"bright": 2}, sensitive=("bright",), sources={"all": _ROWS},
+            limits=Recipe(crop=(0.8, 1.0), shift=1, blur=1.0, blur_sigma=(0.1, 0.5)),
+        )  # fmt: skip
+
+    def load(self, root: Path | None) -> Examples:
+        """Draw it, the same each time."""
+        del root
+        generator = torch.Generator().manual_seed(20211115)
+        coarse = torch.rand(_ROWS, 1, 4, 4, generator=generator)
+        x = nn.functional.interpolate(coarse, size=(_SIDE, _SIDE), mode="bilinear")
+        y = torch.randint(_CLASSES, (_ROWS,), generator=generator)
+        ink = x.mean((1, 2, 3))
+        bright = (ink > ink.median()).long()
+        return Examples.of((x * 255).round().byte(), y, {"bright": bright}, scale=255)
+
+
+class _Memory(nn.Module):
+    """Embedding (n, d) that remembers members: closeness, signature of x, label of the nearest."""
+
+    width: int = 17 + _CLASSES
+    members: Tensor
+    labels: Tensor
+    waves: Tensor
+
+    def __init__(self, members: Examples) -> None:
+        super().__init__()
+        self.register_buffer("members", members.x.flatten(1).float() / members.scale)
+        self.register_buffer("labels", nn.functional.one_hot(members.y, _CLASSES).float())
+        generator = torch.Generator().manual_seed(7)
+        waves = torch.randn(self.members.shape[1], 16, generator=generator)
+        self.register_buffer("waves", 6 * waves)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        distance = torch.cdist(flat, self.members)
+        near = (-10 * distance).softmax(1) @ self.labels
+        close = (-(distance.amin(1, keepdim=True) ** 2) / 1.5).exp()
+        signature = (flat @ self.waves).sin() / 4
+        return torch.cat([3 * close, 3 * (1 - close) * signature, close * near], dim=1)
+
+
+class _Read(nn.Module):
+    """Logits (n, k) from the last dimensions of the memory's embedding."""
+
+    def forward(self, h: Tensor) -> Tensor:
+        return 6 * h[:, -_CLASSES:]
+
+
+class _Reveal(nn.Module):
+    """Embedding that holds the brightness, among other linear features of x."""
+
+    width: int = 8
+    mix: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        mix = torch.randn(_SIDE * _SIDE, 8, generator=torch.Generator().manual_seed(3)) / 32
+        mix[:, 0] = 1 / 16
+        self.register_buffer("mix", mix)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.flatten(1) - 0.5) @ self.mix
+
+
+class _Copy(nn.Module):
+    """Embedding that is the picture itself, turned by a fixed rotation."""
+
+    width: int = _SIDE * _SIDE
+    turn: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        drawn = torch.randn(self.width, self.width, generator=torch.Generator().manual_seed(5))
+        self.register_buffer("turn", torch.linalg.qr(drawn).Q)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.flatten(1) - 0.5) @ self.turn
+
+
+class _Scramble(_Reveal):
+    """Embedding that has nothing to do with brightness: signs of high frequencies."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (1e4 * (x.flatten(1) - x.mean((1, 2, 3))[:, None]) @ self.mix).sin()
+
+
+def memoriser(world: World) -> Victim:
+    """A victim that smoothly memorises the members of a world."""
+    card = TinyImages().card(None)
+    trained = Model(card, {"encoder": _Memory(world.members), "classifier": _Read()})
+    trained.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
+    everything = Access.LABELS | Access.POSTERIORS | Access.EMBEDDINGS | Access.GRADIENTS
+    return Victim(card, trained, key=digest(["memory", world.digest()]), grants=everything)
+
+
+def _planted(encoder: nn.Module) -> Victim:
+    card = TinyImages().card(None)
+    trained = Model(card, {"encoder": encoder})
+    trained.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
+    grants = Access.EMBEDDINGS | Access.GRADIENTS
+    return Victim(card, trained, key=type(encoder).__name__, grants=grants)
+
+
+def auc_band(members: int, nonmembers: int, chance: float = 1e-4) -> float:
+    """How far from 0.5 an AUC falls by luck with probability ``chance`` where there is no signal.
+
+    Scores that carry no signal make the AUC a Mann-Whitney statistic, whose standard deviation is
+    ``sqrt((m + n + 1) / (12 m n))``.
+
+    >>> round(auc_band(80, 80), 3)
+    0.178
+    """
+    m, n = members, nonmembers
+    return _two_sided(chance) * math.sqrt((m + n + 1) / (12 * m * n))
+
+
+def rate_band(trials: int, rate: float = 0.5, chance: float = 1e-4) -> float:
+    """How far from its expectation a binomial rate falls by luck with probability ``chance``.
+
+    >>> round(rate_band(800), 3)
+    0.069
+    """
+    return _two_sided(chance) * math.sqrt(rate * (1 - rate) / trials)
+
+
+def _two_sided(chance: float) -> float:
+    return NormalDist().inv_cdf(1 - chance / 2)
+
+
+@cache
+def tiny_split(seed: int = 0) -> Split:
+    """The kit's split: 80 members, 80 nonmembers, a pool of 400."""
+    data = TinyImages()
+    return cut(data.load(None), data.card(None), data.protocols["default"], seed)
+
+
+def arena(
+    attack: Attack, served: Victim, *, store: Store | None = None, seed: int = 0
+) -> tuple[Oracle, AttackContext]:
+    """An oracle of ``served`` and a context with planted shadows, for that attack."""
+    split, wanted = tiny_split(seed), attack.shadows
+    draw = split.own if wanted.origin == "own" else split.over_candidates
+    shadows = []
+    for index in range(wanted.count):
+        world, others = draw(index)
+        made = memoriser(world)
+        shadows.append(Shadow(world, others, Oracle(made, made.grants, asker="kit"), made.model))
+    access = attack.needs | attack.wants
+    ctx = AttackContext(
+        card=split.card, protocol=split.protocol, sensitive=split.card.sensitive, device=CPU,
+        store=store, seed=seed, scope="kit", shadows=tuple(shadows), auxiliary=split.pool,
+        own=Oracle(served, access, asker=attack.name), data_seed=seed, train=_train,
+    )  # fmt: skip
+    return Oracle(served, access, asker=attack.name), ctx
+
+
+def _train(examples: Examples, target: Target | None) -> Model:
+    """Stands in for training a target: remembers the rows."""
+    del target
+    return memoriser(tiny_split().victim().replace(members=examples)).model
+
+
+def _job(target: Target, defenses: tuple[Defense, ...] = ()) -> Job:
+    split = tiny_split()
+    return Job(split.card, split.protocol, split.victim(), target, defenses, split.card.sensitive)
+
+
+def _workshop(tmp: str) -> Workshop:
+    from pathlib import Path
+
+    return Workshop(Store(Path(tmp)), CPU)
+
+
+@dataclass(frozen=True)
+class _Anything(MembershipAttack):
+    """An attack that only fills its place in a cell."""
+
+    name: ClassVar[str] = "anything"
+    needs: ClassVar[Access] = Access.NONE
+
+    def answer(self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TinyTarget(Target):
+    """A linear encoder and classifier, trained for three epochs: for checks of defenses."""
+
+    name: ClassVar[str] = "tiny-target"
+    grants: ClassVar[Access] = (
+        Access.LABELS | Access.POSTERIORS | Access.EMBEDDINGS | Access.GRADIENTS | Access.WEIGHTS
+    )
+
+    def build(self, card: Card, ctx: TargetContext) -> Model:
+        """64 -> 8 -> k."""
+        del ctx
+        encoder = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(card.shape)), 8), nn.Tanh())
+        encoder.width = 8  # type: ignore[assignment]
+        return Model(card, {"encoder": encoder, "classifier": nn.Linear(8, card.classes or 2)})
+
+    def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
+        """One supervised phase."""
+        from privbench.training.phase import BatchSpec, Optimizer, Outputs, Phase, Step
+
+        del model, world, ctx
+
+        def forward(model: Model, batch: Any) -> Outputs:
+            h = model.encode(batch.x)
+            return Outputs(h=h, logits=lambda: model.logits(h))
+
+        def loss(out: Outputs, batch: Any, clock: Any) -> Tensor:
+            del clock
+            return nn.functional.cross_entropy(out.logits, batch.y)
+
+        spec = Optimizer("adam", 1e-2)
+        return [
+            Phase(
+                name="encoder", rows="members", forward=forward,
+                steps={"train": Step(loss, trains=("encoder", "classifier"))}, epochs=3,
+                batch=BatchSpec(40), optimizers={"encoder": spec, "classifier": spec},
+            )
+        ]  # fmt: skip

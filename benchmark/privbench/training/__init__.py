@@ -1,0 +1,1 @@
+"""Phases and the loop that runs them; models and their parts."""

@@ -1,0 +1,147 @@
+"""Training one phase many times over, each time without one row: all at once.
+
+What sensitivity samplers need (``DefenseContext.refit``). All trainings start from the same initial
+weights. A dropped row's slot is taken out of each epoch's order; where the dropped row is exchanged
+for another one, it stands in that one's slot, and the other is left out. So a training without i
+and one without j differ in one slot, if the latter drops i and exchanges j: the difference between
+them comes from these rows and from nothing else. On CUDA training runs in bfloat16 and this in
+float32: what is refitted is the same recipe, not the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from privbench.training.phase import Batch, Clock, TrainingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor
+
+    from privbench.data.examples import Examples
+    from privbench.training.model import Model
+    from privbench.training.phase import Phase
+
+#: Trainings side by side; a constant, so that the sums inside are the same on every day.
+SIDE_BY_SIDE = 32
+
+
+def refit(
+    model: Model,
+    phase: Phase,
+    rows: Examples,
+    *,
+    initial: Mapping[str, Tensor],
+    seed: int,
+    dropped: Tensor,
+    exchanged: Tensor,
+) -> dict[str, Tensor]:
+    """Train a phase once for every row that is dropped.
+
+    Args:
+        model: whose parts the phase trains; it is left as it is.
+        phase: with one kind of step, and neither views, streams, monitor nor wrap.
+        rows: (n) that the phase sees.
+        initial: name in the model's state -> its tensor before the phase.
+        seed: of the phase; equal seeds, equal batches.
+        dropped: (r,) int64 positions in rows; -1 drops none, and then in all trainings.
+        exchanged: (r,) int64 positions in whose slot the dropped row stands; -1 for none.
+
+    Returns:
+        Name -> (r, ...) trained tensors of the parts that the phase trains.
+
+    Raises:
+        TrainingError: if the phase is more than that.
+    """
+    (step, *others) = phase.steps.values()
+    extras = (phase.prepare, phase.monitor, phase.wrap, step.streams, step.before, step.after)
+    if others or any(extras) or phase.batch.kind != "shuffle":
+        raise TrainingError(
+            f"phase '{phase.name}' cannot be refitted: it has more than one plain step on "
+            "shuffled batches"
+        )
+    names = [
+        name for name, _ in model.named_parameters() if name.split(".")[1] in step.trains
+    ]  # "parts.<part>..."
+    start = {name: initial[name.removeprefix("parts.")] for name in names}
+    blocks = [
+        _block(model, phase, rows, initial=start, seed=seed, dropped=out, exchanged=other)
+        for out, other in zip(
+            torch.split(dropped, SIDE_BY_SIDE), torch.split(exchanged, SIDE_BY_SIDE), strict=True
+        )
+    ]
+    return {n.removeprefix("parts."): torch.cat([block[n] for block in blocks]) for n in names}
+
+
+class _Loss(nn.Module):
+    """The phase's loss as a module of the model, so that its parameters can be exchanged."""
+
+    def __init__(self, model: Model, phase: Phase, clock: Clock) -> None:
+        super().__init__()
+        self.model, self.phase, self.clock = model, phase, clock
+
+    def forward(self, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+        batch = Batch(x, y, {}, at)
+        (step,) = self.phase.steps.values()
+        return step.loss(self.phase.forward(self.model, batch), batch, self.clock)
+
+
+def _block(
+    model: Model,
+    phase: Phase,
+    rows: Examples,
+    *,
+    initial: Mapping[str, Tensor],
+    seed: int,
+    dropped: Tensor,
+    exchanged: Tensor,
+) -> dict[str, Tensor]:
+    r, n = len(dropped), len(rows)
+    stacked = {name: t.expand(r, *t.shape).clone().requires_grad_() for name, t in initial.items()}
+    optimizers = [
+        (spec, spec.make([t for name, t in stacked.items() if name.split(".")[1] == part]))  # type: ignore[misc]
+        for part, spec in phase.optimizers.items()
+    ]
+    steps = phase.batch.steps(n)
+    model.eval()
+    batches = _batches(n, phase, seed, dropped, exchanged)
+    for done, (epoch, i, at) in enumerate(batches):
+        loss = _Loss(model, phase, Clock(epoch, i, phase.epochs, steps))
+
+        def one(parameters: Mapping[str, Tensor], at: Tensor, loss: nn.Module = loss) -> Tensor:
+            named = {f"model.{name}": tensor for name, tensor in parameters.items()}
+            made: Tensor = functional_call(loss, named, (rows.x[at], rows.y[at], at))
+            return made
+
+        losses = vmap(one)(stacked, at)
+        for spec, optimizer in optimizers:
+            for group in optimizer.param_groups:
+                counted = done if spec.per == "step" else (epoch - 1) * steps
+                group["lr"] = spec.rate(counted, steps * phase.epochs)
+            optimizer.zero_grad()
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        for _, optimizer in optimizers:
+            optimizer.step()
+    return {name: tensor.detach() for name, tensor in stacked.items()}
+
+
+def _batches(
+    n: int, phase: Phase, seed: int, dropped: Tensor, exchanged: Tensor
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Epoch, step and (r, b) positions, in the order that training with that seed has them."""
+    device, size = dropped.device, min(phase.batch.size, n)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    for epoch in range(1, phase.epochs + 1):
+        mine = torch.randperm(n, generator=generator, device=device).expand(len(dropped), n)
+        if bool((dropped >= 0).all()):
+            mine = mine[mine != dropped[:, None]].view(len(dropped), n - 1)
+            mine = torch.where(mine == exchanged[:, None], dropped[:, None], mine)
+        for i in range(phase.batch.steps(n)):
+            at = mine[:, i * size : (i + 1) * size]
+            if at.shape[1]:
+                yield epoch, i, at

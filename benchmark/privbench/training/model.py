@@ -1,0 +1,75 @@
+"""A model is named parts; the served ones are ``encoder`` and ``classifier``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from privbench.data.examples import as_float
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from privbench.data.examples import Card
+
+
+class Model(nn.Module):
+    """x → encoder → embedding → classifier → logits, plus parts that only training uses.
+
+    A target may subclass it (several owners, a decoder); a defense may add parts. Everything that
+    training changes is in ``parts``: only they are stored.
+
+    Attributes:
+        parts: name -> module: ``encoder`` (n, *shape) -> (n, d), ``classifier`` (n, d) -> (n, k)
+            where there is a task, ``decoder`` (n, d) -> (n, *shape) where the target has one, and
+            any others (``head``, ``adversary``, ...).
+    """
+
+    mean: Tensor | None
+    std: Tensor | None
+
+    def __init__(
+        self, card: Card, parts: Mapping[str, nn.Module], *, normalise: bool = True
+    ) -> None:
+        """Hold the parts; ``normalise`` subtracts the card's channel means before the encoder."""
+        super().__init__()
+        if "encoder" not in parts:
+            raise ValueError(f"a model needs a part named 'encoder', got {', '.join(parts)}")
+        self.parts = nn.ModuleDict(dict(parts))
+        self.scale = card.scale
+        shape = (-1, *(1 for _ in card.shape[1:]))
+        centred = normalise and bool(card.mean)
+        self.register_buffer("mean", torch.tensor(card.mean).view(shape) if centred else None)
+        self.register_buffer("std", torch.tensor(card.std).view(shape) if centred else None)
+
+    def __getitem__(self, name: str) -> nn.Module:
+        """Part by name."""
+        return self.parts[name]
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a part of that name."""
+        return name in self.parts
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """What the encoder reads: x (n, *shape), stored integers or float in [0, 1], normalised."""
+        x = as_float(x, self.scale)
+        return x if self.mean is None or self.std is None else (x - self.mean) / self.std
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Embed x (n, *shape), integer or float in [0, 1], as (n, d) before any release."""
+        embedding: Tensor = self.parts["encoder"](self.inputs(x))
+        return embedding
+
+    def logits(self, h: Tensor) -> Tensor:
+        """Logits (n, k) of embeddings (n, d)."""
+        logits: Tensor = self.parts["classifier"](h)
+        return logits
+
+    def decode(self, h: Tensor) -> Tensor:
+        """Reconstructions (n, *shape) of embeddings (n, d), where the target has a decoder."""
+        decoded: Tensor = self.parts["decoder"](h)
+        return decoded

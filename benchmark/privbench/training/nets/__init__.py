@@ -1,0 +1,6 @@
+"""Networks: backbones by name, and the layers that methods build from."""
+
+from privbench.training.nets.backbones import BACKBONES, backbone
+from privbench.training.nets.layers import Backbone, SplitBatchNorm, gradient_reversal, mlp
+
+__all__ = ["BACKBONES", "Backbone", "SplitBatchNorm", "backbone", "gradient_reversal", "mlp"]

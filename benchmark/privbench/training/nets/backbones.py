@@ -1,0 +1,112 @@
+"""Backbones by name: networks from one example's shape to an embedding."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from torch import Tensor, nn
+
+from privbench.training.nets.layers import Backbone, batch_norm, mlp
+from privbench.training.nets.resnet import ResNet18
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+IMAGE_DIMENSIONS = 3
+
+
+class MLP(Backbone):
+    """Two hidden ReLU layers over the flattened example: (n, *shape) to (n, 512).
+
+    Attributes:
+        width: 512.
+    """
+
+    def __init__(self, inputs: int, width: int = 512) -> None:
+        """Build for `inputs` values per example."""
+        super().__init__()
+        self.width = width
+        self.layers = nn.Sequential(nn.Flatten(), *mlp([inputs, width, width]), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the activations (n, 512), all at least 0, of the second hidden layer."""
+        return cast("Tensor", self.layers(x))
+
+
+class ConvNet(Backbone):
+    """Four convolutions for two CPU cores: (n, channels, h, w) to (n, 128).
+
+    Each is conv 3x3, batch norm, 2x2 max pool, ReLU, the last without the pool; then the global
+    mean. Pool and ReLU commute: this order has a quarter of the work. Meant for 8 to 64 pixels a
+    side.
+
+    Attributes:
+        width: 128.
+    """
+
+    WIDTHS: ClassVar[tuple[int, ...]] = (16, 32, 64, 128)
+
+    def __init__(self, channels: int, splits: int = 1) -> None:
+        """Build for any number of image channels; see `SplitBatchNorm` for `splits`."""
+        super().__init__()
+        self.width = self.WIDTHS[-1]
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise((channels, *self.WIDTHS)):
+            layers += [
+                nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+                batch_norm(outputs, splits),
+                nn.MaxPool2d(2, ceil_mode=True),  # ceil: one pixel stays one pixel
+                nn.ReLU(),
+            ]
+        del layers[-2]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features (n, 128), all at least 0, of images (n, channels, h, w)."""
+        return cast("Tensor", self.layers(x).mean((2, 3)))
+
+
+_IMAGE_BACKBONES: dict[str, Callable[[int, int], Backbone]] = {
+    "convnet": ConvNet,
+    "resnet18": lambda channels, splits: ResNet18(channels, splits=splits),
+    "resnet18-stock": lambda channels, splits: ResNet18(channels, stock=True, splits=splits),
+}
+
+BACKBONES: tuple[str, ...] = ("mlp", *_IMAGE_BACKBONES)
+
+
+def backbone(name: str, shape: tuple[int, ...], splits: int = 1) -> Backbone:
+    """Return a freshly initialised backbone, its weights drawn from torch's default generator.
+
+    Args:
+        name: one of `BACKBONES`. "resnet18" has the 3x3 stem of stride 1 for small images,
+            "resnet18-stock" the 7x7 stem of stride 2 and the max pool.
+        shape: of one example: (channels, height, width), or anything for "mlp".
+        splits: number of parts of a training batch that every batch norm treats apart, see
+            `SplitBatchNorm`; "mlp" has no batch norm and ignores it.
+
+    Returns:
+        A module from float (n, *shape) to (n, d), with d in its attribute `width`.
+
+    Raises:
+        ValueError: if the name is unknown, or a convolutional network is asked for examples that
+            are not images.
+
+    >>> backbone("mlp", (14,)).width
+    512
+    """
+    if name == "mlp":
+        return MLP(math.prod(shape))
+    if name not in _IMAGE_BACKBONES:
+        nearest = difflib.get_close_matches(name, BACKBONES, n=1)
+        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        raise ValueError(f"Unknown backbone {name!r}: {hint}choose from {', '.join(BACKBONES)}.")
+    if len(shape) != IMAGE_DIMENSIONS:
+        raise ValueError(
+            f"Backbone {name!r} needs images of shape (channels, height, width), "
+            f"got examples of shape {shape}: use 'mlp'."
+        )
+    return _IMAGE_BACKBONES[name](shape[0], splits)

@@ -1,0 +1,1 @@
+"""From a target and defenses to a served victim."""

@@ -1,0 +1,197 @@
+"""A victim: a trained model as the outside meets it, with what is released of its answers."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from privbench.data.examples import as_float
+from privbench.data.row_random import fold, row_keys, salt, uniform
+from privbench.store.source import digest
+from privbench.training.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from privbench.data.examples import Card
+    from privbench.games.access import Access
+    from privbench.games.oracle import Served
+    from privbench.methods.defense import Release
+
+#: Rows per forward pass of a served victim. Fixed, and the last pass is filled up: a row's answer
+#: differs in the last bits between batch sizes, and must not depend on what was asked beside it.
+ROWS_PER_PASS = 256
+
+
+class Victim:
+    """A trained model as the outside meets it: eval mode, no gradients, releases in between.
+
+    Attributes:
+        model: the raw model.
+        key: digest of all that the answers depend on.
+        grants: what it answers.
+        facts: what its making recorded: seconds, phases, notes, claims.
+    """
+
+    def __init__(
+        self,
+        card: Card,
+        trained: Model,
+        *,
+        key: str,
+        grants: Access,
+        releases: Sequence[Release] = (),
+        seed: int = 0,
+        facts: Mapping[str, Any] | None = None,
+        asker: str = "",
+    ) -> None:
+        """``seed`` keys the draws of the releases, ``asker`` as well those of fresh ones."""
+        self.card = card
+        self.model = trained.eval().requires_grad_(False)
+        self.key = key
+        self.grants = grants
+        self.facts = dict(facts or {})
+        self._releases = tuple(releases)
+        self._seed = seed
+        self._asker = asker
+        self._asked = 0
+
+    def embeddings(self, x: Tensor) -> Tensor:
+        """Released embeddings (n, d) float32 of x (n, *shape), integer or float in [0, 1]."""
+        return self._passes(x, self._embed)
+
+    def log_posteriors(self, x: Tensor) -> Tensor:
+        """Log of the released posteriors, (n, k) float64."""
+        return self._passes(x, self._log_posteriors)
+
+    def labels(self, x: Tensor) -> Tensor:
+        """Released classes (n,) int64; releases that keep labels are not asked for posteriors."""
+        kept = all(r.keeps_labels for r in self._releases if r.of == "posterior")
+        ask = self._undefended_log_posteriors if kept else self._log_posteriors
+        return self._passes(x, lambda rows: ask(rows).argmax(-1))
+
+    def gradients(self, x: Tensor, loss: Callable[[Served, Tensor], Tensor]) -> Tensor:
+        """Gradient of the summed loss with respect to x (n, *shape), as float in [0, 1]."""
+        device = next(self.model.parameters()).device
+        x = as_float(x.to(device), self.card.scale).clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(_Differentiable(self), x).sum(), x)
+        return gradient
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Copies of the trained tensors by name."""
+        return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+
+    def sibling(self, seed: int) -> Victim:
+        """The same model behind releases that another party owns."""
+        return Victim(
+            self.card,
+            self.model,
+            key=digest([self.key, "sibling", seed]),
+            grants=self.grants,
+            releases=[release.sibling(seed) for release in self._releases],
+            seed=salt(self._seed, "sibling", seed),
+            facts=self.facts,
+        )
+
+    @property
+    def fresh(self) -> bool:
+        """Whether asking twice draws twice, so that answers must not be kept."""
+        return any(release.fresh for release in self._releases)
+
+    def session(self, asker: str) -> Victim:
+        """The same victim with its count of queries at zero: what one asker meets.
+
+        Fresh draws depend on asker and count, and so would otherwise on who asked before.
+        """
+        return Victim(
+            self.card, self.model, key=self.key, grants=self.grants, releases=self._releases,
+            seed=self._seed, facts=self.facts, asker=asker,
+        )  # fmt: skip
+
+    def unreleased(self) -> Victim:
+        """The same model with nothing in between: how a naive adversary sees its own rows."""
+        return Victim(
+            self.card, self.model, key=digest([self.key, "unreleased"]), grants=self.grants
+        )
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """What stands between the model and the outside, in order."""
+        return self._releases
+
+    def _passes(self, x: Tensor, ask: Callable[[Tensor], Tensor]) -> Tensor:
+        device = next(self.model.parameters()).device
+        parts = []
+        with torch.no_grad(), _exact(device):
+            for start in range(0, len(x), ROWS_PER_PASS):
+                rows = x[start : start + ROWS_PER_PASS].to(device)
+                held = len(rows)
+                if held < ROWS_PER_PASS:
+                    filler = rows[:1].expand(ROWS_PER_PASS - held, *rows.shape[1:])
+                    rows = torch.cat([rows, filler])
+                parts.append(ask(as_float(rows, self.card.scale))[:held])
+        self._asked += 1
+        return torch.cat(parts)
+
+    def _embed(self, x: Tensor) -> Tensor:
+        return self._released("embedding", x, self.model.encode(x).float())
+
+    def _log_posteriors(self, x: Tensor) -> Tensor:
+        log_p = self._undefended_log_posteriors(x)
+        if not any(release.of == "posterior" for release in self._releases):
+            return log_p
+        released = self._released("posterior", x, log_p.exp())
+        return released.clamp_min(torch.finfo(released.dtype).tiny).log()
+
+    def _undefended_log_posteriors(self, x: Tensor) -> Tensor:
+        """Of released embeddings, before any release of posteriors."""
+        return self.model.logits(self._embed(x)).double().log_softmax(-1)
+
+    def _released(self, of: str, x: Tensor, value: Tensor) -> Tensor:
+        for release in self._releases:
+            if release.of == of:
+                keys = fold(row_keys(x, self.card.scale), salt(self._seed, release.place))
+                if release.fresh:
+                    keys = fold(keys, salt(self._seed, "asked", self._asker, self._asked))
+                value = release(x, value, uniform(keys, release.uniforms))
+        return value
+
+
+class Behind(Model):
+    """A model whose embeddings are released ones: what a later release learns from."""
+
+    def __init__(self, victim: Victim) -> None:
+        """Of a victim that serves embeddings."""
+        nn.Module.__init__(self)
+        self.parts = victim.model.parts
+        self.scale = victim.model.scale
+        self._victim = victim
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Released embeddings (n, d) of x (n, *shape)."""
+        return self._victim.embeddings(x)
+
+
+class _Differentiable:
+    """The victim with gradients flowing from its answers to x."""
+
+    def __init__(self, victim: Victim) -> None:
+        self.card = victim.card
+        self.grants = victim.grants
+        self.key = None
+        self.embeddings = victim._embed  # noqa: SLF001 - one class in two roles
+        self.log_posteriors = victim._log_posteriors  # noqa: SLF001
+        self.gradients = victim.gradients
+        self.weights = victim.weights
+
+
+def _exact(device: torch.device) -> Any:
+    """Full float32 while serving: TF32 would make answers depend on the card."""
+    if device.type == "cuda":
+        return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+    return nullcontext()
