@@ -13,7 +13,7 @@ from privbench.store.machine import make_strict
 
 if TYPE_CHECKING:
     from privbench.cli.session import Results, run
-    from privbench.data.augmentation import Recipe, augment
+    from privbench.data.augmentation import Augmentation, augment
     from privbench.data.examples import Card, Examples, as_float
     from privbench.data.protocol import Part, Protocol
     from privbench.data.row_random import fold, row_keys, salt, uniform
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         ReconstructionQuestion,
     )
     from privbench.method import Method, Paper
-    from privbench.methods.adversary import Adversary, CellCard
+    from privbench.methods.adversary import Adversary
+    from privbench.methods.cell import Cell
     from privbench.methods.context import AttackContext, DefenseContext, Shadow, TargetContext
     from privbench.methods.dataset import Dataset
     from privbench.methods.defense import Defense, Release
@@ -60,7 +61,7 @@ _HOME = {
     "MembershipQuestion": "privbench.games.membership",
     "Reconstruction": "privbench.games.reconstruction",
     "ReconstructionQuestion": "privbench.games.reconstruction",
-    "Recipe": "privbench.data.augmentation",
+    "Augmentation": "privbench.data.augmentation",
     "augment": "privbench.data.augmentation",
     "AttackContext": "privbench.methods.context",
     "DefenseContext": "privbench.methods.context",
@@ -69,7 +70,7 @@ _HOME = {
     "Adversary": "privbench.methods.adversary",
     "Attack": "privbench.games.attack",
     "AttributeAttack": "privbench.games.attributes",
-    "CellCard": "privbench.methods.adversary",
+    "Cell": "privbench.methods.cell",
     "Dataset": "privbench.methods.dataset",
     "Defense": "privbench.methods.defense",
     "MembershipAttack": "privbench.games.membership",
@@ -121,11 +122,12 @@ __all__ = [
     "AttributeAttack",
     "AttributeQuestion",
     "Attributes",
+    "Augmentation",
     "BadInputError",
     "Batch",
     "BatchSpec",
     "Card",
-    "CellCard",
+    "Cell",
     "Clock",
     "Dataset",
     "Defense",
@@ -145,7 +147,6 @@ __all__ = [
     "Phase",
     "PrivbenchError",
     "Protocol",
-    "Recipe",
     "Reconstruction",
     "ReconstructionAttack",
     "ReconstructionQuestion",
@@ -173,12 +174,22 @@ __all__ = [
     "salt",
     "uniform",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 make_strict()
+
+
+#: Names of 0.1.0 -> what they are called now.
+_RENAMED = {"Recipe": "Augmentation", "CellCard": "Cell"}
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its module, the first time it is asked for."""
+    if name in _RENAMED:
+        import warnings
+
+        new = _RENAMED[name]
+        warnings.warn(f"privbench.{name} is now called {new}", DeprecationWarning, 2)
+        return __getattr__(new)
     if name not in _HOME:
         raise AttributeError(f"module 'privbench' has no attribute '{name}'")
     value = getattr(importlib.import_module(_HOME[name]), name)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import sys
 import typing
+import warnings
 from abc import ABC
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -18,7 +19,7 @@ from privbench.store.source import digest, source_digest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from privbench.methods.adversary import CellCard
+    from privbench.methods.cell import Cell
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,29 @@ class Method(ABC):
         presets: preset name -> hyperparameters that it sets.
     """
 
+    #: Names of 0.1.0 that a subclass may still define -> what they are called now.
+    _RENAMED: ClassVar[Mapping[str, str]] = {
+        "unfit": "incompatible",
+        "asks": "max_rows",
+        "learns": "uses_training_data",
+        "claims": "claims_epsilon",
+    }
+
     name: ClassVar[str]
     version: ClassVar[int] = 1
     paper: ClassVar[Paper | None] = None
     deviations: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """Take what a plugin written for 0.1.0 defines under an old name."""
+        super().__init_subclass__(**named)
+        for old, new in cls._RENAMED.items():
+            if old in vars(cls):
+                warnings.warn(
+                    f"{cls.__name__}.{old} is now called {new}: rename it", DeprecationWarning, 2
+                )
+                setattr(cls, new, vars(cls)[old])
 
     def __post_init__(self) -> None:
         """Check every hyperparameter against its annotation.
@@ -81,7 +100,7 @@ class Method(ABC):
         if wrong:
             raise BadInputError("; ".join(wrong))
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """Why this method cannot take part in that cell, or None. Pure; becomes a skip's reason."""
         del cell
         return None

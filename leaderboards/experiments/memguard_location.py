@@ -132,7 +132,7 @@ def drawn(split: Split, rows: Examples) -> Cut:
     """Victim and its nonmembers, shadow and its nonmembers, of rows that the seed draws."""
     del rows
     nonmembers = split.candidates.select(~split.member)
-    return split.victim(), nonmembers, *split.own(0)
+    return split.victim(), nonmembers, *split.offline(0)
 
 
 def authors(split: Split, rows: Examples) -> Cut:
@@ -147,7 +147,7 @@ def authors(split: Split, rows: Examples) -> Cut:
         return rows.select(slice(start, stop))
 
     victim = split.victim().replace(members=part(0, 1000), reference=part(1000, 2000))
-    shadow = split.own(0)[0].replace(members=part(3000, 3500), reference=part(3500, 4000))
+    shadow = split.offline(0)[0].replace(members=part(3000, 3500), reference=part(3500, 4000))
     return victim, part(2000, 3000), shadow, part(4000, 4500)
 
 

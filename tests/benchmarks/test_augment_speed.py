@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from privbench.data.augmentation import Recipe, augment
+from privbench.data.augmentation import Augmentation, augment
 
-CIFAR = Recipe(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
-DIGITS = Recipe(crop=(0.5, 1.0), shift=1, jitter=(0.4, 0.4, 0.0, 0.0), blur=0.5)
+CIFAR = Augmentation(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
+DIGITS = Augmentation(crop=(0.5, 1.0), shift=1, jitter=(0.4, 0.4, 0.0, 0.0), blur=0.5)
 CASES = {
     "cifar-hsv": (CIFAR, (256, 3, 32, 32)),
     "cifar-hsv-random-order": (replace(CIFAR, order="random"), (256, 3, 32, 32)),
     "cifar-yiq": (replace(CIFAR, hue="yiq"), (256, 3, 32, 32)),
-    "crop-and-flip": (Recipe(crop=(0.08, 1.0), flip=0.5), (256, 3, 32, 32)),
+    "crop-and-flip": (Augmentation(crop=(0.08, 1.0), flip=0.5), (256, 3, 32, 32)),
     "digits": (DIGITS, (100, 1, 8, 8)),
     "stl10-hsv": (CIFAR, (32, 3, 96, 96)),
 }
@@ -24,10 +24,10 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_ours(benchmark: Any, name: str) -> None:
-    recipe, shape = CASES[name]
+    augmentation, shape = CASES[name]
     g = torch.Generator().manual_seed(0)
-    x, u = torch.rand(shape, generator=g), torch.rand(shape[0], recipe.uniforms, generator=g)
-    view = benchmark.pedantic(augment, (x, recipe, u), rounds=15, warmup_rounds=3)
+    x, u = torch.rand(shape, generator=g), torch.rand(shape[0], augmentation.uniforms, generator=g)
+    view = benchmark.pedantic(augment, (x, augmentation, u), rounds=15, warmup_rounds=3)
     benchmark.extra_info["views/s"] = round(shape[0] / benchmark.stats.stats.median)
     assert view.shape == shape
 

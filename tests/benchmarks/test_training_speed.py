@@ -30,7 +30,7 @@ def test_loop(benchmark: Any, tmp_path: Any) -> None:
 def test_written_out(benchmark: Any, tmp_path: Any) -> None:
     run = _training(tmp_path)
     model, card = run.model, tiny_split().card
-    recipe = QUICK_VIEWS.within(card.limits)  # type: ignore[arg-type]
+    augmentation = QUICK_VIEWS.within(card.limits)  # type: ignore[arg-type]
     x = tiny_split().victim().members.x.float() / card.scale
     parts = [*model["encoder"].parameters(), *model["head"].parameters()]
     optimizer = torch.optim.Adam(parts, lr=1e-3, fused=True)
@@ -38,7 +38,10 @@ def test_written_out(benchmark: Any, tmp_path: Any) -> None:
     def steps() -> None:
         for _ in range(STEPS):
             rows = x[torch.randperm(len(x))]
-            views = [augment(rows, recipe, torch.rand(len(x), recipe.uniforms)) for _ in range(2)]
+            views = [
+                augment(rows, augmentation, torch.rand(len(x), augmentation.uniforms))
+                for _ in range(2)
+            ]
             optimizer.zero_grad()
             nt_xent(model["head"](model["encoder"](torch.cat(views))), 0.1).backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -67,13 +67,13 @@ def play(
     asked: Examples, *, access: Access = GRANTED,
 ) -> tuple[Membership, Oracle]:  # fmt: skip
     """Put the question; ``known`` are the shadow's members and nonmembers."""
-    world = World({"members": known[0]}, "own", 0, 0)
+    world = World({"members": known[0]}, "offline", 0, 0)
     oracle = narrow(victim, access)
     ctx = AttackContext(
         card=victim.card, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1),
         sensitive=(), device=torch.device("cpu"), store=None, seed=0, scope="test",
         shadows=(Shadow(world, known[1], narrow(shadow, GRANTED), shadow.model),),
-        auxiliary=asked, own=oracle, data_seed=0, train=None,  # type: ignore[arg-type]
+        auxiliary=asked, auxiliary_oracle=oracle, data_seed=0, train=None,  # type: ignore[arg-type]
     )  # fmt: skip
     return attack.answer(oracle, MembershipQuestion(asked, "encoder"), ctx), oracle
 
@@ -136,9 +136,9 @@ def test_rows_without_labels_are_answered(attack: Any) -> None:
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_unfit(attack: Any) -> None:
     bare = SimpleNamespace(card=replace(card(2), name="bare", classes=None))
-    assert "bare" in attack.unfit(bare)
+    assert "bare" in attack.incompatible(bare)
     for kind in ("image", "binary", "real"):
-        assert attack.unfit(SimpleNamespace(card=replace(card(2), kind=kind))) is None
+        assert attack.incompatible(SimpleNamespace(card=replace(card(2), kind=kind))) is None
 
 
 def test_gradients_are_the_victims_where_granted() -> None:

@@ -14,7 +14,8 @@ from scipy.stats import binom, kstest
 from privbench import Access
 from privbench.games.catalog import GAMES
 from privbench.games.oracle import Oracle
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.methods.context import AttackContext
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
@@ -311,7 +312,7 @@ def test_without_masks_there_is_nothing_of_one_s_own(tmp_path: Path) -> None:
     victim, x = _victim(tmp_path, FAST.replace(masked=False)), tiny_split().pool.x[:50]
     assert bool(_shared(victim).masks.all())
     assert torch.equal(victim.embeddings(x), victim.sibling(1).embeddings(x))
-    assert "masked" in (FAST.replace(masked=False, overlap=0.5).unfit(_cell(())) or "")
+    assert "masked" in (FAST.replace(masked=False, overlap=0.5).incompatible(_cell(())) or "")
 
 
 # ---- attributes ----
@@ -340,11 +341,11 @@ def test_attributes_and_decoder_share_the_bound(tmp_path: Path) -> None:
     assert bool((noise < 0.1).any())
 
 
-def _cell(sensitive: tuple[str, ...]) -> CellCard:
+def _cell(sensitive: tuple[str, ...]) -> Cell:
     data = TinyImages()
-    return CellCard(
+    return Cell(
         data.card(None), data.protocols["default"], TinyTarget(), (HIDING,), Adversary(),
-        _Anything(), sensitive, TinyTarget.grants,
+        _Anything(), sensitive,
     )  # fmt: skip
 
 
@@ -352,8 +353,8 @@ def _cell(sensitive: tuple[str, ...]) -> CellCard:
     ("sensitive", "fits"), [((), False), (("age",), False), (("bright",), True)]
 )
 def test_there_must_be_an_attribute_to_hide(sensitive: tuple[str, ...], fits: bool) -> None:
-    assert (HIDING.unfit(_cell(sensitive)) is None) == fits
-    assert FAST.unfit(_cell(sensitive)) is None
+    assert (HIDING.incompatible(_cell(sensitive)) is None) == fits
+    assert FAST.incompatible(_cell(sensitive)) is None
 
 
 # ---- owners of columns ----
@@ -416,11 +417,12 @@ def test_asking_twice(tmp_path: Path, fresh: bool) -> None:
 
 def _error(served: Victim, own: Victim) -> float:
     split, game = tiny_split(), GAMES["reconstruction"]
-    question, truth = game.pose(split, served, asks=60, sensitive=())
+    question, truth = game.pose(split, served, max_rows=60, sensitive=())
     ctx = AttackContext(
         card=split.card, protocol=split.protocol, sensitive=(), device=CPU, store=None, seed=0,
         scope="test", shadows=(), auxiliary=split.pool,
-        own=Oracle(own, Access.EMBEDDINGS, asker="test"), data_seed=0, train=_no_training,
+        auxiliary_oracle=Oracle(own, Access.EMBEDDINGS, asker="test"), data_seed=0,
+        train=_no_training,
     )  # fmt: skip
     oracle = Oracle(served, Access.EMBEDDINGS, asker="test")
     attack = Decoder(epochs=1, steps=100, hidden=32)

@@ -78,7 +78,7 @@ def play(
     ctx = AttackContext(
         card=CARD, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1), sensitive=("a",),
         device=torch.device("cpu"), store=None, seed=0, scope="test", shadows=(),
-        auxiliary=auxiliary, own=own, data_seed=0, train=None,  # type: ignore[arg-type]
+        auxiliary=auxiliary, auxiliary_oracle=own, data_seed=0, train=None,  # type: ignore[arg-type]
     )  # fmt: skip
     question = AttributeQuestion(asked.x.float() @ through, values or {"a": 3})
     answer = attack.answer(Oracle(Censor(through), Access.NONE, asker="test"), question, ctx)  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def test_images_larger_than_eight_pixels_are_read_by_a_convolutional_network() -
     ctx: Any = AttackContext(
         card=card, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1),
         sensitive=("a",), device=torch.device("cpu"), store=None, seed=0, scope="test", shadows=(),
-        auxiliary=rows.select(slice(0, 120)), own=own, data_seed=0, train=None,  # type: ignore[arg-type]
+        auxiliary=rows.select(slice(0, 120)), auxiliary_oracle=own, data_seed=0, train=None,  # type: ignore[arg-type]
     )  # fmt: skip
     question = AttributeQuestion(own.embeddings(rows.select(slice(120, 200))), {"a": 2})
     answer = QUICK.replace(steps=40).answer(own, question, ctx)
@@ -191,10 +191,10 @@ def test_cells_without_something_to_guess_are_unfit() -> None:
     def cell(**changes: Any) -> Any:
         return SimpleNamespace(**{"card": CARD, "sensitive": ("a",), **changes})
 
-    assert attack.unfit(cell()) is None
-    assert "names none" in str(attack.unfit(cell(sensitive=())))
-    assert "no attribute 'z'" in str(attack.unfit(cell(sensitive=("z",))))
-    assert "reads images" in str(attack.replace(backbone="resnet18").unfit(cell()))
+    assert attack.incompatible(cell()) is None
+    assert "names none" in str(attack.incompatible(cell(sensitive=())))
+    assert "no attribute 'z'" in str(attack.incompatible(cell(sensitive=("z",))))
+    assert "reads images" in str(attack.replace(backbone="resnet18").incompatible(cell()))
 
 
 def test_standardised_shifts_and_scales_by_the_first() -> None:

@@ -64,13 +64,15 @@ def context(auxiliary: Examples, seed: int = 0) -> AttackContext:
     return AttackContext(
         card=CARD, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1), sensitive=("a",),
         device=torch.device("cpu"), store=None, seed=seed, scope="test", shadows=(),
-        auxiliary=auxiliary, own=own, data_seed=0, train=None,  # type: ignore[arg-type]
+        auxiliary=auxiliary, auxiliary_oracle=own, data_seed=0, train=None,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
 def play(attack: Any, auxiliary: Examples, asked: Tensor, **values: int) -> Attributes:
     ctx = context(auxiliary)
-    answer: Attributes = attack.answer(ctx.own, AttributeQuestion(asked, values or {"a": 3}), ctx)
+    answer: Attributes = attack.answer(
+        ctx.auxiliary_oracle, AttributeQuestion(asked, values or {"a": 3}), ctx
+    )
     for guess in answer.probabilities.values():
         assert len(guess) == len(asked)
         assert guess.isfinite().all()
@@ -153,11 +155,13 @@ def test_no_auxiliary_attribute_is_said_so() -> None:
 
 def test_unfit_cells() -> None:
     cell: Any = SimpleNamespace(card=CARD, sensitive=("a",))
-    assert WELL.unfit(cell) is None
+    assert WELL.incompatible(cell) is None
     cell.sensitive = ()
-    assert "names none" in str(WELL.unfit(cell))
+    assert "names none" in str(WELL.incompatible(cell))
     cell.sensitive = ("c",)
-    assert "no attribute 'c' to guess (it has: a, b)" in str(AttributeInferencePaper().unfit(cell))
+    assert "no attribute 'c' to guess (it has: a, b)" in str(
+        AttributeInferencePaper().incompatible(cell)
+    )
 
 
 def test_shares_are_nested_and_keyed_by_content() -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from privbench import BadInputError, Defense, mlp
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
 from privbench.testing.fixtures import _Anything, _job
@@ -344,11 +345,11 @@ def test_it_needs_one_attribute() -> None:
     card = TinyImages().card(None)
 
     def why(*sensitive: str) -> str | None:
-        cell = CellCard(
+        cell = Cell(
             card, TinyImages.protocols["default"], TinyTarget(), (AttriGuard(),), Adversary(),
-            _Anything(), sensitive, TinyTarget.grants,
+            _Anything(), sensitive,
         )  # fmt: skip
-        return AttriGuard().unfit(cell)
+        return AttriGuard().incompatible(cell)
 
     assert why("bright") is None
     assert "one sensitive attribute" in (why() or "")

@@ -142,9 +142,9 @@ def test_coins_are_fair_and_independent_of_everything_else() -> None:
     coin, fixed = _split("coin"), _split("size")
     assert torch.equal(coin.candidates.index, fixed.candidates.index)
     # worlds of the adversary are of the nominal size: their size must not tell the draw
-    assert {len(coin.own(i)[0].members) for i in range(4)} == {80}
+    assert {len(coin.offline(i)[0].members) for i in range(4)} == {80}
     assert len(coin.null().members) == 80
-    assert {len(coin.over_candidates(i)[0].members) for i in range(4)} == {80}
+    assert {len(coin.online(i)[0].members) for i in range(4)} == {80}
 
 
 @pytest.mark.parametrize("inclusion", ["coin", "pairs"])

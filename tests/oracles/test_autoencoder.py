@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from privbench import Card
 from privbench.data.protocol import PROTOCOLS
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, checks, tiny_split
 from privbench.testing.fixtures import _Anything, _job, _workshop
@@ -71,17 +72,16 @@ def test_every_owner_has_columns_and_no_group_is_cut(
     assert {start for start, _ in cuts} <= set(starts(card))
 
 
-def _cell(card: Card, target: Autoencoder) -> CellCard:
-    return CellCard(
+def _cell(card: Card, target: Autoencoder) -> Cell:
+    return Cell(
         card, TinyImages().protocols["default"], target, (), Adversary(), _Anything(), (),
-        target.grants,
     )  # fmt: skip
 
 
 def test_more_owners_than_groups_do_not_fit() -> None:
     target = Autoencoder(owners=3)
-    assert "2 that can be apart" in (target.unfit(_cell(_table(4, 4), target)) or "")
-    assert target.unfit(_cell(_table(4, 4, 4), target)) is None
+    assert "2 that can be apart" in (target.incompatible(_cell(_table(4, 4), target)) or "")
+    assert target.incompatible(_cell(_table(4, 4, 4), target)) is None
 
 
 @pytest.mark.parametrize("owners", [1, 3])

@@ -13,7 +13,8 @@ from torch import nn
 
 from privbench import BatchSpec, Optimizer
 from privbench.errors import BadInputError
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyTarget, tiny_split
 from privbench.testing.fixtures import _Anything, _job
@@ -143,17 +144,25 @@ def test_the_record_has_the_claim(tmp_path: Path) -> None:
     assert Workshop(Store(tmp_path), CPU).victim(noiseless).facts["claims"] == []
 
 
-def _card(target: Any, *defenses: Any, **protocol: Any) -> CellCard:
+def _card(target: Any, *defenses: Any, **protocol: Any) -> Cell:
     split = tiny_split()
     cut: Protocol = replace(split.protocol, **protocol) if protocol else split.protocol
-    return CellCard(split.card, cut, target, defenses, Adversary(), _Anything(), (), target.grants)
+    return Cell(
+        split.card,
+        cut,
+        target,
+        defenses,
+        Adversary(),
+        _Anything(),
+        (),
+    )
 
 
 def test_contrastive_losses_are_refused_unless_the_encoder_is_public() -> None:
     dp = DPSGD()
-    assert "no sum over examples" in (dp.unfit(_card(SimCLR(), dp)) or "")
-    assert dp.unfit(_card(SimCLR(), dp, public=100, encoder=("public",))) is None
-    assert dp.unfit(_card(Supervised(), dp)) is None
+    assert "no sum over examples" in (dp.incompatible(_card(SimCLR(), dp)) or "")
+    assert dp.incompatible(_card(SimCLR(), dp, public=100, encoder=("public",))) is None
+    assert dp.incompatible(_card(Supervised(), dp)) is None
 
 
 def test_phases_whose_clipping_bounds_nobody_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from privbench import Protocol
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, tiny_split
 from privbench.testing.fixtures import _Anything, _job
@@ -101,9 +102,8 @@ def test_patience_leaves_a_contrastive_encoder_alone(tmp_path: Path) -> None:
 def test_unfit(defense: EarlyStopping, protocol: Any, words: str) -> None:
     parts = Protocol(members=80, nonmembers=80, pool=400, **protocol)
     target = SimCLR()
-    cell = CellCard(
+    cell = Cell(
         TinyImages().card(None), parts, target, (defense,), Adversary(), _Anything(), (),
-        target.grants,
     )  # fmt: skip
-    assert words in (defense.unfit(cell) or "")
-    assert bool(defense.unfit(cell)) == bool(words)
+    assert words in (defense.incompatible(cell) or "")
+    assert bool(defense.incompatible(cell)) == bool(words)

@@ -54,13 +54,13 @@ def play(
     turn: Tensor | None = None,
 ) -> Membership:
     """The answer about a victim whose embeddings are turned; the shadow's are not."""
-    world, straight = World({"members": known[0]}, "own", 0, 0), torch.eye(D)
+    world, straight = World({"members": known[0]}, "offline", 0, 0), torch.eye(D)
     shadow = Shadow(world, known[1], oracle(straight), None)  # type: ignore[arg-type]
     asking = oracle(straight if turn is None else turn)
     ctx = AttackContext(
         card=CARD, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1), sensitive=(),
         device=torch.device("cpu"), store=None, seed=0, scope="test", shadows=(shadow,),
-        auxiliary=asked, own=asking, data_seed=0, train=None,  # type: ignore[arg-type]
+        auxiliary=asked, auxiliary_oracle=asking, data_seed=0, train=None,  # type: ignore[arg-type]
     )  # fmt: skip
     answer = attack.answer(asking, MembershipQuestion(asked, "encoder"), ctx)
     assert asking.queries == len(asked)

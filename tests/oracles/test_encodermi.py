@@ -145,11 +145,11 @@ def test_queries_are_views_of_the_question() -> None:
 def test_every_row_has_its_own_views_and_they_follow_the_row() -> None:
     split = tiny_split()
     rows: Examples = split.candidates.select(slice(0, 6))
-    recipe = EncoderMIThreshold().augmentation.within(split.card.limits)  # type: ignore[arg-type]
-    views = Views(rows, recipe, 3, 11).make(0, 6).view(6, 3, 1, 8, 8)
+    augmentation = EncoderMIThreshold().augmentation.within(split.card.limits)  # type: ignore[arg-type]
+    views = Views(rows, augmentation, 3, 11).make(0, 6).view(6, 3, 1, 8, 8)
     order = torch.tensor([3, 1, 5, 0, 2, 4])
-    moved = Views(rows.select(order), recipe, 3, 11).make(0, 6).view(6, 3, 1, 8, 8)
+    moved = Views(rows.select(order), augmentation, 3, 11).make(0, 6).view(6, 3, 1, 8, 8)
     assert torch.equal(views[order], moved)
     assert not torch.equal(views[:, 0], views[:, 1])
-    other = Views(rows, recipe, 3, 12).make(0, 6).view(6, 3, 1, 8, 8)
+    other = Views(rows, augmentation, 3, 12).make(0, 6).view(6, 3, 1, 8, 8)
     assert not torch.equal(views, other)

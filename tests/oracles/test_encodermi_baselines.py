@@ -99,7 +99,7 @@ def recaller(world: World, parts: Split, turn: int) -> Victim:
 def stage(
     served: Victim, parts: Split, *, swapped: bool = False
 ) -> tuple[Oracle, AttackContext, MembershipQuestion]:
-    world, others = parts.own(0)
+    world, others = parts.offline(0)
     made = recaller(world, parts, turn=2)
     if swapped:
         world, others = world.replace(members=others), world.members
@@ -107,7 +107,7 @@ def stage(
     ctx = AttackContext(
         card=parts.card, protocol=parts.protocol, sensitive=(), device=torch.device("cpu"),
         store=None, seed=0, scope="test", shadows=(shadow,), auxiliary=parts.pool,
-        own=Oracle(served, Access.EMBEDDINGS, asker="test"), data_seed=0,
+        auxiliary_oracle=Oracle(served, Access.EMBEDDINGS, asker="test"), data_seed=0,
         train=None,  # type: ignore[arg-type]
     )  # fmt: skip
     question = MembershipQuestion(parts.candidates.without_attributes(), "encoder")
@@ -126,7 +126,7 @@ def test_planted_and_null_encoder(attack: Any) -> None:
         answer = attack.answer(oracle, question, ctx)
         costs = {"encodermi-baseline-a": 1, "encodermi-baseline-b": 11}
         assert oracle.queries == 160 * costs.get(attack.name, K)
-        assert ctx.own.queries == answer.notes["downstream rows"] == 400 - 2 * 80
+        assert ctx.auxiliary_oracle.queries == answer.notes["downstream rows"] == 400 - 2 * 80
         return m.auc(answer.scores.numpy(), parts.member.numpy())
 
     assert auc(parts.victim()).value > 0.9
@@ -159,23 +159,23 @@ def cell(**fields: Any) -> Any:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_unfit(attack: Any) -> None:
-    assert attack.unfit(cell()) is None
+    assert attack.incompatible(cell()) is None
     card = tiny_split().card
-    assert "no classes" in attack.unfit(cell(card=replace(card, classes=None)))
+    assert "no classes" in attack.incompatible(cell(card=replace(card, classes=None)))
     bare = {"members": 80, "nonmembers": 80, "reference": 40}
     tight = Protocol(name="tight", **bare, pool=160 + 9, test=9)  # type: ignore[arg-type]
     with pytest.raises(BadInputError):
         tight.sizes(card)  # a reference of the shadow's would not fit
     tight = Protocol(name="tight", members=80, nonmembers=80, pool=160 + 9)
-    assert "9 rows" in attack.unfit(cell(protocol=tight))  # for ten classes
+    assert "9 rows" in attack.incompatible(cell(protocol=tight))  # for ten classes
     roomy = Protocol(name="roomy", members=80, nonmembers=80, pool=160 + 10)
-    assert attack.unfit(cell(protocol=roomy)) is None
+    assert attack.incompatible(cell(protocol=roomy)) is None
     given = Protocol(name="given", members=80, nonmembers=80, pool=160, downstream=50)
-    assert attack.unfit(cell(protocol=given)) is None
+    assert attack.incompatible(cell(protocol=given)) is None
     # another dataset's pool is all the rows that it has; its classes are others
-    foreign = attack.unfit(cell(protocol=tight, adversary=SimpleNamespace(dataset="other")))
+    foreign = attack.incompatible(cell(protocol=tight, adversary=SimpleNamespace(dataset="other")))
     assert (foreign is None) == (attack.name[-1] != "b")
-    table = attack.unfit(cell(card=replace(card, kind="binary")))
+    table = attack.incompatible(cell(card=replace(card, kind="binary")))
     assert (table is None) == (attack.name[-1] != "b")
 
 
@@ -184,7 +184,7 @@ def test_unfit(attack: Any) -> None:
 
 def test_downstream_rows_are_of_neither_side() -> None:
     parts = split()
-    world, others = parts.own(0)
+    world, others = parts.offline(0)
     shadow: Any = SimpleNamespace(world=world, nonmembers=others)
     rows = downstream_rows(shadow, parts.pool)
     assert len(rows) == 400 - 2 * 80
@@ -272,7 +272,7 @@ def test_b_compares_the_row_and_its_views_with_the_true_class() -> None:
     oracle, ctx, _ = stage(served, parts)
     attack = EncoderMIBaselineB(e=3)
     rows = parts.candidates.select(slice(0, 20))
-    side = Downstream(oracle, attack._head(ctx.own, parts.pool, ctx))
+    side = Downstream(oracle, attack._head(ctx.auxiliary_oracle, parts.pool, ctx))
     found = attack._features(side, rows, side, ctx)
     assert found.shape == (20, 4)
     plain = side.log_posteriors(rows).argmax(1) == rows.y

@@ -100,13 +100,13 @@ def play(
 
     shadows: tuple[Shadow, ...] = ()
     if known is not None:
-        world = World({"members": known[0]}, "own", 0, 0)
+        world = World({"members": known[0]}, "offline", 0, 0)
         shadows = (Shadow(world, known[1], oracle(), None),)  # type: ignore[arg-type]
     ctx = AttackContext(
         card=served.card, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1),
         sensitive=(), device=torch.device("cpu"), store=None, seed=0, scope="test",
-        shadows=shadows, auxiliary=asked if own is None else own, own=oracle(), data_seed=0,
-        train=train,
+        shadows=shadows, auxiliary=asked if own is None else own, auxiliary_oracle=oracle(),
+        data_seed=0, train=train,
     )  # fmt: skip
     victim = oracle()
     return attack.answer(victim, MembershipQuestion(asked, "encoder"), ctx), victim, ctx
@@ -155,8 +155,8 @@ def test_unfit(attack: MembershipAttack) -> None:
     without = SimpleNamespace(card=Card(
         name="bare", kind="image", shape=(1, 2, 2), classes=None, scale=1, sources={"all": 1}
     ))  # fmt: skip
-    assert "bare" in (attack.unfit(without) or "")  # type: ignore[arg-type]
-    table = attack.unfit(SimpleNamespace(card=card("binary", 4)))  # type: ignore[arg-type]
+    assert "bare" in (attack.incompatible(without) or "")  # type: ignore[arg-type]
+    table = attack.incompatible(SimpleNamespace(card=card("binary", 4)))  # type: ignore[arg-type]
     assert (table is None) == (attack.name != "label-only-augment")
 
 
@@ -344,7 +344,7 @@ def test_distances_of_a_linear_model() -> None:
     starts = 2 * attack.starts - (attack.starts - len(asked))  # noise and all own rows
     assert oracle.queries == starts + round(float(answer.notes["queries"]) * len(asked))
     assert attack.shadows.count == 1
-    assert attack.asks == 500
+    assert attack.max_rows == 500
 
 
 def test_shadow_is_asked_about_half_the_rows_on_either_side() -> None:

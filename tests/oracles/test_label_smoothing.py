@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench import Batch, Clock, Outputs, Protocol
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, tiny_split
 from privbench.testing.fixtures import _Anything, _job
@@ -93,8 +94,7 @@ def test_confidence_falls(tmp_path: Path) -> None:
 def test_it_needs_a_phase_that_reads_members_labels() -> None:
     protocol = Protocol(members=80, nonmembers=80, pool=400, downstream=40, classifier="downstream")
     defense, target = LabelSmoothing(), SimCLR()
-    cell = CellCard(
+    cell = Cell(
         TinyImages().card(None), protocol, target, (defense,), Adversary(), _Anything(), (),
-        target.grants,
     )  # fmt: skip
-    assert "read members' labels" in (defense.unfit(cell) or "")
+    assert "read members' labels" in (defense.incompatible(cell) or "")

@@ -225,7 +225,7 @@ def test_gaussian_signals_reach_the_gaussian_auc() -> None:
 
 
 def play(attack: Any, served: Any) -> tuple[Membership, AttackContext]:
-    question, _ = GAMES["membership"].pose(tiny_split(), served, asks=None, sensitive=())
+    question, _ = GAMES["membership"].pose(tiny_split(), served, max_rows=None, sensitive=())
     oracle, ctx = arena(attack, served)
     return attack.answer(oracle, question, ctx), ctx
 
@@ -247,23 +247,21 @@ def test_planted_and_null_victim(attack: Any) -> None:
 
 def test_the_origin_of_worlds_is_the_form_s_own() -> None:
     split = tiny_split()
-    for attack, origin in [(LiRA(), "candidates"), (LiRAOffline(), "own")]:
+    for attack, origin in [(LiRA(), "online"), (LiRAOffline(), "offline")]:
         assert attack.shadows.origin == origin
         _, ctx = arena(attack, memoriser(split.victim()))
         assert {s.world.origin for s in ctx.shadows} == {origin}
         held = torch.stack([s.world.contains(split.candidates) for s in ctx.shadows]).sum(0)
-        assert sorted(set(held.tolist())) == ([8] if origin == "candidates" else [0])
-    assert LiRAEncoder().shadows.origin == "own"
-    assert LiRAEncoder(online=True).shadows.origin == "candidates"
+        assert sorted(set(held.tolist())) == ([8] if origin == "online" else [0])
+    assert LiRAEncoder().shadows.origin == "offline"
+    assert LiRAEncoder(online=True).shadows.origin == "online"
 
 
-@pytest.mark.parametrize("origin", ["own", "candidates"])
+@pytest.mark.parametrize("origin", ["offline", "online"])
 def test_a_stand_in_is_not_judged_by_itself_or_by_its_complement(origin: str) -> None:
     split = tiny_split()
-    _, ctx = arena(
-        LiRA(k=6) if origin == "candidates" else LiRAOffline(k=6), memoriser(split.null())
-    )
-    rows = split.candidates if origin == "candidates" else None
+    _, ctx = arena(LiRA(k=6) if origin == "online" else LiRAOffline(k=6), memoriser(split.null()))
+    rows = split.candidates if origin == "online" else None
     known = stand_in(ctx.shadows, rows)
     assert known is not None
     assert [s.world.index for s in known.judges] == [2, 3, 4, 5]

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privbench import Protocol
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import _Anything, _job
@@ -140,8 +141,7 @@ def test_the_classifier_learns_members_from_reference_rows(tmp_path: Path) -> No
 def test_it_needs_reference_rows() -> None:
     protocol = Protocol(members=80, nonmembers=80, pool=400)
     data = TinyImages()
-    cell = CellCard(
+    cell = Cell(
         data.card(None), protocol, TinyTarget(), (MemGuard(),), Adversary(), _Anything(), (),
-        TinyTarget.grants,
     )  # fmt: skip
-    assert "reference rows" in (MemGuard().unfit(cell) or "")
+    assert "reference rows" in (MemGuard().incompatible(cell) or "")

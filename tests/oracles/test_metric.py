@@ -59,13 +59,13 @@ def oracle(access: Access = Parrot.grants) -> Oracle:
 def play(attack: Any, known: tuple[Examples, Examples] | None, asked: Examples) -> Membership:
     shadows: list[Shadow] = []
     if known is not None:
-        world = World({"members": known[0]}, "own", 0, 0)
+        world = World({"members": known[0]}, "offline", 0, 0)
         shadows.append(Shadow(world, known[1], oracle(), None))  # type: ignore[arg-type]
     assert len(shadows) == attack.shadows.count
     ctx = AttackContext(
         card=CARD, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1), sensitive=(),
         device=torch.device("cpu"), store=None, seed=0, scope="test", shadows=tuple(shadows),
-        auxiliary=asked, own=oracle(), data_seed=0, train=None,  # type: ignore[arg-type]
+        auxiliary=asked, auxiliary_oracle=oracle(), data_seed=0, train=None,  # type: ignore[arg-type]
     )  # fmt: skip
     asking = oracle(attack.needs)
     answer: Membership = attack.answer(asking, MembershipQuestion(asked, "encoder"), ctx)

@@ -411,7 +411,7 @@ def test_lists_arrays_and_float32_are_the_same_question() -> None:
 
 def test_importing_metrics_imports_nothing_heavy() -> None:
     code = (
-        "import sys, privbench.metrics;"
+        "import sys, privbench.games.metrics;"
         "print([m for m in ('torch', 'scipy', 'sklearn') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench import Protocol
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import _Anything, _job
@@ -148,8 +149,8 @@ def test_embeddings_are_mixed_where_the_encoder_is_frozen(tmp_path: Path) -> Non
 
 def test_it_needs_reference_rows() -> None:
     protocol = Protocol(members=80, nonmembers=80, pool=400)
-    cell = CellCard(
+    cell = Cell(
         TinyImages().card(None), protocol, TinyTarget(), (MixupMMD(),), Adversary(), _Anything(),
-        (), TinyTarget.grants,
+        (),
     )  # fmt: skip
-    assert "reference rows" in (MixupMMD().unfit(cell) or "")
+    assert "reference rows" in (MixupMMD().incompatible(cell) or "")

@@ -42,11 +42,11 @@ def oracle() -> Oracle:
 
 
 def play(attack: NNMIA, members: Examples, nonmembers: Examples, asked: Examples) -> Membership:
-    shadow = Shadow(World({"members": members}, "own", 0, 0), nonmembers, oracle(), None)  # type: ignore[arg-type]
+    shadow = Shadow(World({"members": members}, "offline", 0, 0), nonmembers, oracle(), None)  # type: ignore[arg-type]
     ctx = AttackContext(
         card=CARD, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1), sensitive=(),
         device=torch.device("cpu"), store=None, seed=0, scope="test", shadows=(shadow,),
-        auxiliary=asked, own=oracle(), data_seed=0, train=None,  # type: ignore[arg-type]
+        auxiliary=asked, auxiliary_oracle=oracle(), data_seed=0, train=None,  # type: ignore[arg-type]
     )  # fmt: skip
     return attack.answer(oracle(), MembershipQuestion(asked, "encoder"), ctx)
 

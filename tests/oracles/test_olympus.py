@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench import Batch, Clock, Defense, Protocol
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
 from privbench.testing.fixtures import _Anything, _job, _workshop
@@ -247,11 +248,11 @@ def test_it_needs_one_attribute_and_a_task() -> None:
     def why(*sensitive: str, task: bool = True) -> str:
         from dataclasses import replace
 
-        cell = CellCard(
+        cell = Cell(
             card if task else replace(card, classes=None), TinyImages.protocols["default"],
-            TinyTarget(), (FAST,), Adversary(), _Anything(), sensitive, TinyTarget.grants,
+            TinyTarget(), (FAST,), Adversary(), _Anything(), sensitive,
         )  # fmt: skip
-        return FAST.unfit(cell) or ""
+        return FAST.incompatible(cell) or ""
 
     assert not why("bright")
     assert "one sensitive attribute" in why()

@@ -47,11 +47,11 @@ def play(
     attack: PosteriorLabelMIA, known: tuple[Examples, Examples], asked: Examples
 ) -> tuple[Membership, int]:
     """The answer, and how many queries the shadow got."""
-    shadow = Shadow(World({"members": known[0]}, "own", 0, 0), known[1], oracle(), None)  # type: ignore[arg-type]
+    shadow = Shadow(World({"members": known[0]}, "offline", 0, 0), known[1], oracle(), None)  # type: ignore[arg-type]
     ctx = AttackContext(
         card=CARD, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1), sensitive=(),
         device=torch.device("cpu"), store=None, seed=0, scope="test", shadows=(shadow,),
-        auxiliary=asked, own=oracle(), data_seed=0, train=None,  # type: ignore[arg-type]
+        auxiliary=asked, auxiliary_oracle=oracle(), data_seed=0, train=None,  # type: ignore[arg-type]
     )  # fmt: skip
     asking = oracle()
     answer = attack.answer(asking, MembershipQuestion(asked, "encoder"), ctx)

@@ -158,7 +158,7 @@ def _one_class(card: Any) -> Any:
 
 
 def play(attack: Quantile, served: Any, examples: Examples | None = None) -> Any:
-    question, _ = GAMES["membership"].pose(tiny_split(), served, asks=None, sensitive=())
+    question, _ = GAMES["membership"].pose(tiny_split(), served, max_rows=None, sensitive=())
     asked = question.examples if examples is None else examples
     oracle, ctx = arena(attack, served)
     answer = attack.answer(oracle, MembershipQuestion(asked, "encoder"), ctx)

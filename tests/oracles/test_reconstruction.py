@@ -163,10 +163,10 @@ class _Play:
     served: Victim
 
     def mse(self, attack: Any, own: Victim | None = None) -> float:
-        question, truth = GAME.pose(tiny_split(), self.served, asks=150, sensitive=())
+        question, truth = GAME.pose(tiny_split(), self.served, max_rows=150, sensitive=())
         oracle, ctx = arena(attack, self.served)
         if own is not None:
-            ctx.own = arena(attack, own)[0]
+            ctx.auxiliary_oracle = arena(attack, own)[0]
         return _value(GAME.score(attack.answer(oracle, question, ctx), truth)["mse"])
 
 
@@ -210,6 +210,6 @@ def test_a_better_reconstruction_has_a_better_score(seed: int) -> None:
 
 
 def test_the_question_holds_no_pictures() -> None:
-    question, _ = GAME.pose(tiny_split(), _rotated(Access.EMBEDDINGS), asks=5, sensitive=())
+    question, _ = GAME.pose(tiny_split(), _rotated(Access.EMBEDDINGS), max_rows=5, sensitive=())
     assert isinstance(question, ReconstructionQuestion)
     assert set(vars(question)) == {"embeddings"}

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import _Anything, _job
@@ -131,9 +132,9 @@ def test_training_holds_the_loss_at_the_level(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("level", "words"), [(2.31, "not below log 10"), (2.29, "")])
 def test_unfit(level: float, words: str) -> None:
     data, mine = TinyImages(), RelaxLoss(target_loss=level)
-    cell = CellCard(
+    cell = Cell(
         data.card(None), data.protocols["default"], TinyTarget(), (mine,), Adversary(),
-        _Anything(), (), TinyTarget.grants,
+        _Anything(), (),
     )  # fmt: skip
-    assert words in (mine.unfit(cell) or "")
-    assert bool(mine.unfit(cell)) == bool(words)
+    assert words in (mine.incompatible(cell) or "")
+    assert bool(mine.incompatible(cell)) == bool(words)

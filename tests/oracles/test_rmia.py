@@ -163,7 +163,7 @@ def test_taylor_softmax_of_extreme_answers_is_finite() -> None:
 
 def play(attack: Any, served: Any, examples: Any = None) -> Any:
     split = tiny_split()
-    question, _ = GAMES["membership"].pose(split, served, asks=None, sensitive=())
+    question, _ = GAMES["membership"].pose(split, served, max_rows=None, sensitive=())
     if examples is not None:
         question = MembershipQuestion(examples, question.phase)
     oracle, ctx = arena(attack, served)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from privbench import BadInputError, Model, Protocol, World
 from privbench.data.examples import join
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import _Anything, _job
@@ -149,19 +150,18 @@ def test_a_classifier_on_a_public_encoder(tmp_path: Path) -> None:
     assert len(served.facts["spent"]) == 1 + 6  # and it counts once among what was spent
     assert served.facts["seconds"] == pytest.approx(sum(served.facts["spent"].values()))
     assert served.log_posteriors(split.pool.x[:4]).isfinite().all()
-    assert FAST.unfit(_cell(protocol)) is None
+    assert FAST.incompatible(_cell(protocol)) is None
 
 
-def _cell(protocol: Protocol) -> CellCard:
+def _cell(protocol: Protocol) -> Cell:
     target = SimCLR()
-    return CellCard(
+    return Cell(
         TinyImages().card(None), protocol, target, (FAST,), Adversary(), _Anything(), (),
-        target.grants,
     )  # fmt: skip
 
 
 def test_a_contrastive_encoder_would_see_members_undistilled() -> None:
-    assert "without labels" in (FAST.unfit(_cell(TinyImages.protocols["default"])) or "")
+    assert "without labels" in (FAST.incompatible(_cell(TinyImages.protocols["default"])) or "")
 
 
 def test_every_row_must_be_left_to_some_model() -> None:

@@ -63,14 +63,14 @@ def oracle() -> Oracle:
 
 
 def shadow(members: Examples, nonmembers: Examples) -> Shadow:
-    return Shadow(World({"members": members}, "own", 0, 0), nonmembers, oracle(), None)  # type: ignore[arg-type]
+    return Shadow(World({"members": members}, "offline", 0, 0), nonmembers, oracle(), None)  # type: ignore[arg-type]
 
 
 def play(attack: Any, shadows: tuple[Shadow, ...], asked: Examples) -> Membership:
     ctx = AttackContext(
         card=CARD, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1), sensitive=(),
         device=torch.device("cpu"), store=None, seed=0, scope="test", shadows=shadows,
-        auxiliary=asked, own=oracle(), data_seed=0, train=None,  # type: ignore[arg-type]
+        auxiliary=asked, auxiliary_oracle=oracle(), data_seed=0, train=None,  # type: ignore[arg-type]
     )  # fmt: skip
     answer: Membership = attack.answer(oracle(), MembershipQuestion(asked, "encoder"), ctx)
     return answer

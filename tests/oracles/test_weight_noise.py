@@ -197,14 +197,15 @@ def test_more_noise_for_smaller_epsilon_and_worse_accuracy(tmp_path: Path) -> No
 
 
 def test_there_must_be_a_classifier_trained_apart() -> None:
-    from privbench.methods.adversary import Adversary, CellCard
+    from privbench.methods.adversary import Adversary
+    from privbench.methods.cell import Cell
     from privbench.testing.fixtures import _Anything
 
     split = tiny_split()
     both = Supervised()
-    card = CellCard(split.card, split.protocol, both, (), Adversary(), _Anything(), (), both.grants)
-    assert "both at once" in (AdditiveLogistic().unfit(card) or "")
+    card = Cell(split.card, split.protocol, both, (), Adversary(), _Anything())
+    assert "both at once" in (AdditiveLogistic().incompatible(card) or "")
     import dataclasses
 
     apart = dataclasses.replace(card, target=FAST)
-    assert AdditiveLogistic().unfit(apart) is None
+    assert AdditiveLogistic().incompatible(apart) is None

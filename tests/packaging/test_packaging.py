@@ -104,7 +104,7 @@ import torch
 from annotated_types import Gt
 
 from privbench import (
-    Access, Card, Dataset, Examples, Membership, MembershipAttack, Protocol, Recipe, hookimpl,
+    Access, Card, Dataset, Examples, Membership, MembershipAttack, Protocol, Augmentation, hookimpl,
 )
 
 
@@ -136,7 +136,7 @@ class Stripes(Dataset):
         return Card(
             name=self.name, kind="image", shape=(1, 8, 8), classes=2, scale=255,
             attributes={"bright": 2}, sensitive=("bright",), sources={"all": 400},
-            limits=Recipe(shift=1),
+            limits=Augmentation(shift=1),
         )
 
     def load(self, root):

@@ -84,7 +84,8 @@ class Scene:
         own = Oracle(self.victim, attack.needs, asker="own")
         ctx = AttackContext(
             card=CARD, protocol=PROTOCOL, sensitive=(), device=CPU, store=None, seed=0,
-            scope="peers", auxiliary=self.split.pool, own=own, data_seed=0, train=_never,
+            scope="peers", auxiliary=self.split.pool, auxiliary_oracle=own, data_seed=0,
+            train=_never,
             shadows=tuple(
                 Shadow(s.world, s.others, Oracle(s.served, attack.needs, asker="s"), s.served.model)
                 for s in self.shadows[: attack.shadows.count]
@@ -106,7 +107,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     def trained(world: World) -> Victim:
         return workshop.victim(Job(CARD, PROTOCOL, world, Supervised(), (), ()))
 
-    drawn_worlds = [split.own(i) for i in range(SHADOWS)]
+    drawn_worlds = [split.offline(i) for i in range(SHADOWS)]
     shadows = tuple(Trained(trained(world), world, others) for world, others in drawn_worlds)
     return Scene(split, trained(split.victim()), shadows)
 

@@ -1,4 +1,4 @@
-"""The algebra of recipes and views: identity, equivariance, range, independence, narrowing."""
+"""The algebra of views: identity, equivariance, range, independence, narrowing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from privbench.data.augmentation import Recipe, augment
+from privbench.data.augmentation import Augmentation, augment
 
 unhurried = settings(deadline=None, max_examples=60)
 probability = st.sampled_from([0.0, 0.3, 1.0])
@@ -27,8 +27,8 @@ def strength(top: float) -> st.SearchStrategy[float]:
     return st.sampled_from([0.0, top / 2, top])
 
 
-recipes = st.builds(
-    Recipe,
+augmentations = st.builds(
+    Augmentation,
     crop=st.none() | ends(0.05, 1.0),
     ratio=ends(0.5, 2.0),
     shift=st.integers(0, 3),
@@ -46,14 +46,14 @@ recipes = st.builds(
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Tensor, Recipe, Tensor]:
-    recipe, n = draw(recipes), draw(st.integers(0, 5))
+def cases(draw: st.DrawFn) -> tuple[Tensor, Augmentation, Tensor]:
+    augmentation, n = draw(augmentations), draw(st.integers(0, 5))
     shape = draw(st.sampled_from([(3, 8, 8), (1, 8, 8), (3, 5, 7)]))
     g = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
     x = torch.rand(n, *shape, generator=g)
     if draw(st.booleans()):
         x = x.round()  # black and white touch every clamp
-    return x, recipe, torch.rand(n, recipe.uniforms, generator=g)
+    return x, augmentation, torch.rand(n, augmentation.uniforms, generator=g)
 
 
 # ── views ────────────────────────────────────────────────────────────────────
@@ -61,106 +61,116 @@ def cases(draw: st.DrawFn) -> tuple[Tensor, Recipe, Tensor]:
 
 @unhurried
 @given(cases())
-def test_a_view_is_an_image_and_x_stays(case: tuple[Tensor, Recipe, Tensor]) -> None:
-    x, recipe, u = case
+def test_a_view_is_an_image_and_x_stays(case: tuple[Tensor, Augmentation, Tensor]) -> None:
+    x, augmentation, u = case
     before = x.clone(), u.clone()
-    view = augment(x, recipe, u)
+    view = augment(x, augmentation, u)
     assert view.shape == x.shape
     assert view.dtype == x.dtype
     assert bool(((view >= 0) & (view <= 1)).all())  # NaN fails too
     assert torch.equal(x, before[0])
     assert torch.equal(u, before[1])
-    assert torch.equal(augment(x, recipe, u), view)
+    assert torch.equal(augment(x, augmentation, u), view)
 
 
 @unhurried
 @given(cases(), st.randoms(use_true_random=False))
-def test_views_permute_with_their_images(case: tuple[Tensor, Recipe, Tensor], random: Any) -> None:
-    x, recipe, u = case
+def test_views_permute_with_their_images(
+    case: tuple[Tensor, Augmentation, Tensor], random: Any
+) -> None:
+    x, augmentation, u = case
     order = list(range(len(x)))
     random.shuffle(order)
-    got = augment(x[order], recipe, u[order])
-    assert torch.allclose(got, augment(x, recipe, u)[order], atol=1e-6)
+    got = augment(x[order], augmentation, u[order])
+    assert torch.allclose(got, augment(x, augmentation, u)[order], atol=1e-6)
 
 
 @unhurried
 @given(cases())
-def test_a_view_depends_on_its_own_image_only(case: tuple[Tensor, Recipe, Tensor]) -> None:
-    x, recipe, u = case
-    view = augment(x, recipe, u)
+def test_a_view_depends_on_its_own_image_only(case: tuple[Tensor, Augmentation, Tensor]) -> None:
+    x, augmentation, u = case
+    view = augment(x, augmentation, u)
     for i in range(len(x)):
-        alone = augment(x[i : i + 1], recipe, u[i : i + 1])
+        alone = augment(x[i : i + 1], augmentation, u[i : i + 1])
         assert torch.allclose(alone[0], view[i], atol=1e-6)
 
 
 def test_white_stays_white_under_weights_that_round() -> None:
-    recipe = Recipe(crop=(0.1, 1.0), blur=0.5, blur_kernel=9)
-    u = torch.rand(64, recipe.uniforms, generator=torch.Generator().manual_seed(0))
-    view = augment(torch.ones(64, 3, 32, 32), recipe, u)
+    augmentation = Augmentation(crop=(0.1, 1.0), blur=0.5, blur_kernel=9)
+    u = torch.rand(64, augmentation.uniforms, generator=torch.Generator().manual_seed(0))
+    view = augment(torch.ones(64, 3, 32, 32), augmentation, u)
     assert float(view.max()) <= 1
     assert float(view.min()) > 1 - 1e-6
 
 
 def test_the_identity_returns_x() -> None:
     x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert Recipe().uniforms == 0
-    view = augment(x, Recipe(), torch.empty(4, 0))
+    assert Augmentation().uniforms == 0
+    view = augment(x, Augmentation(), torch.empty(4, 0))
     assert torch.equal(view, x)
 
 
 @pytest.mark.parametrize(
-    "recipe",
+    "augmentation",
     [
-        Recipe(jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1e-9),
-        Recipe(jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1e-9, order="random"),
-        Recipe(jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1e-9, hue="yiq"),
-        Recipe(grey=1e-9, flip=1e-9, vflip=1e-9, blur=1e-9),
-        Recipe(crop=(1.0, 1.0), ratio=(1.0, 1.0)),
-        Recipe(jitter=(0.0, 0.0, 0.0, 0.0), jitter_p=1.0),
+        Augmentation(jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1e-9),
+        Augmentation(jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1e-9, order="random"),
+        Augmentation(jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1e-9, hue="yiq"),
+        Augmentation(grey=1e-9, flip=1e-9, vflip=1e-9, blur=1e-9),
+        Augmentation(crop=(1.0, 1.0), ratio=(1.0, 1.0)),
+        Augmentation(jitter=(0.0, 0.0, 0.0, 0.0), jitter_p=1.0),
     ],
 )
-def test_what_is_not_drawn_leaves_x_to_the_bit(recipe: Recipe) -> None:
+def test_what_is_not_drawn_leaves_x_to_the_bit(augmentation: Augmentation) -> None:
     x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    u = torch.full((4, recipe.uniforms), 0.5)
-    assert torch.equal(augment(x, recipe, u), x)
+    u = torch.full((4, augmentation.uniforms), 0.5)
+    assert torch.equal(augment(x, augmentation, u), x)
 
 
 @pytest.mark.parametrize(
-    "recipe",
+    "augmentation",
     [
-        Recipe(crop=(0.1, 1.0)),
-        Recipe(shift=3),
-        Recipe(flip=0.5),
-        Recipe(vflip=0.5),
-        Recipe(grey=0.5),
-        Recipe(blur=1.0),
-        Recipe(jitter=(0.8, 0.0, 0.0, 0.0)),
-        Recipe(jitter=(0.0, 0.8, 0.0, 0.0)),
-        Recipe(jitter=(0.0, 0.0, 0.8, 0.0)),
-        Recipe(jitter=(0.0, 0.0, 0.0, 0.5)),
-        Recipe(jitter=(0.8, 0.8, 0.8, 0.5), hue="yiq"),
+        Augmentation(crop=(0.1, 1.0)),
+        Augmentation(shift=3),
+        Augmentation(flip=0.5),
+        Augmentation(vflip=0.5),
+        Augmentation(grey=0.5),
+        Augmentation(blur=1.0),
+        Augmentation(jitter=(0.8, 0.0, 0.0, 0.0)),
+        Augmentation(jitter=(0.0, 0.8, 0.0, 0.0)),
+        Augmentation(jitter=(0.0, 0.0, 0.8, 0.0)),
+        Augmentation(jitter=(0.0, 0.0, 0.0, 0.5)),
+        Augmentation(jitter=(0.8, 0.8, 0.8, 0.5), hue="yiq"),
     ],
 )
-def test_every_image_draws_its_own_parameters(recipe: Recipe) -> None:
+def test_every_image_draws_its_own_parameters(augmentation: Augmentation) -> None:
     g = torch.Generator().manual_seed(0)
     x = torch.rand(1, 3, 8, 8, generator=g).expand(32, -1, -1, -1)
-    views = augment(x, recipe, torch.rand(32, recipe.uniforms, generator=g))
+    views = augment(x, augmentation, torch.rand(32, augmentation.uniforms, generator=g))
     distinct = len(torch.unique(views.flatten(1), dim=0))
-    assert distinct == 2 if recipe.flip or recipe.vflip or recipe.grey else distinct > 16
+    assert (
+        distinct == 2
+        if augmentation.flip or augmentation.vflip or augmentation.grey
+        else distinct > 16
+    )
 
 
 @pytest.mark.parametrize(("p", "name"), [(0.25, "flip"), (0.75, "vflip"), (0.25, "grey")])
 def test_a_probability_is_one(p: float, name: str) -> None:
     x = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(0)).expand(8, -1, -1, -1)
     u = torch.arange(8)[:, None] / 8
-    changed = (augment(x, Recipe(**{name: p}), u) != x).flatten(1).any(1)  # type: ignore[arg-type]
+    changed = (augment(x, Augmentation(**{name: p}), u) != x).flatten(1).any(1)  # type: ignore[arg-type]
     assert changed.tolist() == (u[:, 0] < p).tolist()
 
 
 def test_one_channel_has_no_colour() -> None:
     x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    recipe = Recipe(jitter=(0.0, 0.0, 0.9, 0.5), jitter_p=1.0, grey=1.0)
-    for each in (recipe, replace(recipe, hue="yiq"), replace(recipe, order="random")):
+    augmentation = Augmentation(jitter=(0.0, 0.0, 0.9, 0.5), jitter_p=1.0, grey=1.0)
+    for each in (
+        augmentation,
+        replace(augmentation, hue="yiq"),
+        replace(augmentation, order="random"),
+    ):
         u = torch.rand(6, each.uniforms, generator=torch.Generator().manual_seed(1))
         assert torch.equal(augment(x, each, u), x)
 
@@ -168,21 +178,23 @@ def test_one_channel_has_no_colour() -> None:
 # ── within ───────────────────────────────────────────────────────────────────
 
 
-@given(recipes)
-def test_a_recipe_is_within_itself(recipe: Recipe) -> None:
-    assert recipe.within(recipe) == recipe
+@given(augmentations)
+def test_an_augmentation_is_within_itself(augmentation: Augmentation) -> None:
+    assert augmentation.within(augmentation) == augmentation
 
 
-@given(recipes, recipes)
-def test_within_is_idempotent(recipe: Recipe, limits: Recipe) -> None:
-    narrowed = recipe.within(limits)
+@given(augmentations, augmentations)
+def test_within_is_idempotent(augmentation: Augmentation, limits: Augmentation) -> None:
+    narrowed = augmentation.within(limits)
     assert narrowed.within(limits) == narrowed
 
 
-@given(recipes, recipes)
-def test_within_is_nowhere_stronger_than_recipe_or_limits(recipe: Recipe, limits: Recipe) -> None:
-    narrowed = recipe.within(limits)
-    for bound in (recipe, limits):
+@given(augmentations, augmentations)
+def test_within_is_nowhere_stronger_than_recipe_or_limits(
+    augmentation: Augmentation, limits: Augmentation
+) -> None:
+    narrowed = augmentation.within(limits)
+    for bound in (augmentation, limits):
         if narrowed.crop:
             assert bound.crop is not None
             assert narrowed.crop[0] >= bound.crop[0]
@@ -195,12 +207,12 @@ def test_within_is_nowhere_stronger_than_recipe_or_limits(recipe: Recipe, limits
         for name in ("flip", "vflip", "jitter_p", "grey", "blur"):
             assert getattr(narrowed, name) == 0 or getattr(bound, name) > 0
     assert limits.ratio[0] <= narrowed.ratio[0] <= narrowed.ratio[1] <= limits.ratio[1]
-    assert (narrowed.hue, narrowed.order) == (recipe.hue, recipe.order)
+    assert (narrowed.hue, narrowed.order) == (augmentation.hue, augmentation.order)
 
 
-@given(recipes)
-def test_nothing_is_within_nothing(recipe: Recipe) -> None:
-    narrowed = recipe.within(Recipe())
+@given(augmentations)
+def test_nothing_is_within_nothing(augmentation: Augmentation) -> None:
+    narrowed = augmentation.within(Augmentation())
     assert narrowed.uniforms == 0
     x = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     assert torch.equal(augment(x, narrowed, torch.empty(2, 0)), x)
@@ -233,25 +245,25 @@ def test_nothing_is_within_nothing(recipe: Recipe) -> None:
 )
 def test_a_wrong_range_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Recipe(**wrong)
+        Augmentation(**wrong)
 
 
 @pytest.mark.parametrize(
-    ("shape", "recipe", "width", "message"),
+    ("shape", "augmentation", "width", "message"),
     [
-        ((2, 2, 4, 4), Recipe(flip=0.5), 1, r"x must be float \(n, 1 or 3, h, w\)"),
-        ((3, 4, 4), Recipe(flip=0.5), 1, "x must be"),
-        ((2, 3, 4, 4), Recipe(flip=0.5), 2, r"u must be \(2, 1\), not \(2, 2\)"),
-        ((2, 3, 4, 4), Recipe(blur=0.5, blur_kernel=9), 2, "blur_kernel must be under twice"),
+        ((2, 2, 4, 4), Augmentation(flip=0.5), 1, r"x must be float \(n, 1 or 3, h, w\)"),
+        ((3, 4, 4), Augmentation(flip=0.5), 1, "x must be"),
+        ((2, 3, 4, 4), Augmentation(flip=0.5), 2, r"u must be \(2, 1\), not \(2, 2\)"),
+        ((2, 3, 4, 4), Augmentation(blur=0.5, blur_kernel=9), 2, "blur_kernel must be under twice"),
     ],
 )
 def test_a_wrong_shape_is_refused(
-    shape: tuple[int, ...], recipe: Recipe, width: int, message: str
+    shape: tuple[int, ...], augmentation: Augmentation, width: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        augment(torch.zeros(shape), recipe, torch.zeros(2, width))
+        augment(torch.zeros(shape), augmentation, torch.zeros(2, width))
 
 
 def test_integers_are_refused() -> None:
     with pytest.raises(ValueError, match="x must be float"):
-        augment(torch.zeros(1, 3, 4, 4, dtype=torch.uint8), Recipe(), torch.zeros(1, 0))
+        augment(torch.zeros(1, 3, 4, 4, dtype=torch.uint8), Augmentation(), torch.zeros(1, 0))

@@ -84,7 +84,7 @@ def test_named_sources_give_the_rows(seed: int) -> None:
     split = cut(_rows(500, 100), card, protocol, seed)
     assert set(split.candidates.select(split.member).source.tolist()) == {0}
     assert set(split.candidates.select(~split.member).source.tolist()) == {1}
-    world, others = split.over_candidates(0)  # handed to attacks: the source would tell members
+    world, others = split.online(0)  # handed to attacks: the source would tell members
     assert set(world.members.source.tolist()) | set(others.source.tolist()) == {0}
     assert set(split.pool.source.tolist()) | set(split.downstream.source.tolist()) == {0}
 
@@ -143,7 +143,7 @@ def test_row_order_of_the_examples_does_not_matter(seed: int) -> None:
 @given(seed=seeds, pair=st.integers(0, 1000))
 def test_own_worlds_come_in_complementary_halves(seed: int, pair: int) -> None:
     split = _split(seed)
-    (first, out_first), (second, out_second) = split.own(2 * pair), split.own(2 * pair + 1)
+    (first, out_first), (second, out_second) = split.offline(2 * pair), split.offline(2 * pair + 1)
     assert torch.equal(first.members.index, out_second.index)
     assert torch.equal(second.members.index, out_first.index)
     assert not _set(first.members) & _set(second.members)
@@ -163,16 +163,18 @@ def test_own_worlds_come_in_complementary_halves(seed: int, pair: int) -> None:
 @given(seed=seeds)
 def test_own_worlds_differ_and_depend_on_nothing_but_their_index(seed: int) -> None:
     split = _split(seed)
-    again = [split.own(i)[0].digest() for i in (3, 0, 7)]
-    assert again == [split.own(i)[0].digest() for i in (3, 0, 7)]
-    assert len({tuple(split.own(i)[0].members.index.tolist()) for i in range(8)}) == 8
-    assert split.own(0)[0].salt("x") != split.own(1)[0].salt("x") != split.victim().salt("x")
+    again = [split.offline(i)[0].digest() for i in (3, 0, 7)]
+    assert again == [split.offline(i)[0].digest() for i in (3, 0, 7)]
+    assert len({tuple(split.offline(i)[0].members.index.tolist()) for i in range(8)}) == 8
+    assert (
+        split.offline(0)[0].salt("x") != split.offline(1)[0].salt("x") != split.victim().salt("x")
+    )
 
 
 @given(seed=seeds, index=st.integers(0, 1000))
 def test_candidate_worlds_have_equal_sizes(seed: int, index: int) -> None:
     split = _split(seed)
-    world, out = split.over_candidates(index)
+    world, out = split.online(index)
     assert len(world.members) == len(split.victim().members)
     assert len(out) == len(split.candidates) - len(world.members)
     assert _set(world.members) | _set(out) == _set(split.candidates)
@@ -184,7 +186,7 @@ def test_candidate_worlds_are_independent_of_the_victims_draw() -> None:
     for seed in range(3):
         split = _split(seed, members=50, nonmembers=50)
         drawn = torch.stack(
-            [split.over_candidates(i)[0].contains(split.candidates) for i in range(401)]
+            [split.online(i)[0].contains(split.candidates) for i in range(401)]
         ).double()
         with_truth = torch.tensor([_correlation(row, split.member) for row in drawn[::2]])
         assert abs(float(with_truth.mean())) < 4 * 0.1 / 200**0.5
@@ -198,7 +200,7 @@ def test_candidate_worlds_are_independent_of_the_victims_draw() -> None:
 @given(seed=seeds, worlds=st.integers(1, 40))
 def test_candidates_are_members_of_equally_many_worlds(seed: int, worlds: int) -> None:
     split = _split(seed, members=20, nonmembers=60)
-    drawn = [split.over_candidates(i)[0].contains(split.candidates) for i in range(worlds)]
+    drawn = [split.online(i)[0].contains(split.candidates) for i in range(worlds)]
     times = torch.stack(drawn).sum(0)
     assert int(times.min()) >= worlds // 4
     assert int(times.max()) <= -(-worlds // 4)
@@ -212,7 +214,7 @@ def test_the_null_world_holds_no_candidate(seed: int) -> None:
     assert _set(null.members) <= _set(split.pool)
     assert not null.contains(split.candidates).any()
     assert not _set(null.reference) & _set(null.members)
-    assert null.digest() not in {split.own(0)[0].digest(), split.own(1)[0].digest()}
+    assert null.digest() not in {split.offline(0)[0].digest(), split.offline(1)[0].digest()}
 
 
 @given(seed=seeds)

@@ -1,4 +1,4 @@
-"""What an adversary knows: gradients, the recipe of its shadows, where its pool comes from."""
+"""What an adversary knows: gradients, the target of its shadows, where its pool comes from."""
 
 from __future__ import annotations
 
@@ -8,18 +8,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import torch
 
-from privbench import Access, Card, Dataset, Examples, Membership, MembershipAttack, Recipe, Shadows
+from privbench import (
+    Access,
+    Augmentation,
+    Card,
+    Dataset,
+    Examples,
+    Membership,
+    MembershipAttack,
+    Shadows,
+)
 from privbench.data.examples import adopted
-from privbench.grid.cell import Cell, Trial
+from privbench.grid.cell import Trial
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import Laboratory
+from privbench.grid.trial import TrialRunner
 from privbench.methods.registry import Plugin, Registry
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from privbench.methods.cell import Cell
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Coloured(Dataset):
         del root
         return Card(
             name=self.name, kind="image", shape=(3, 12, 10), classes=self.kinds, scale=255,
-            sources={"all": self.rows}, limits=Recipe(),
+            sources={"all": self.rows}, limits=Augmentation(),
         )  # fmt: skip
 
     def load(self, root: Path | None) -> Examples:
@@ -105,7 +116,7 @@ def _planned(**suite: Any) -> list[Any]:
 
 
 def _notes(cell: Cell, tmp_path: Path) -> dict[str, Any]:
-    record = Laboratory(Store(tmp_path), CPU).run(Trial(cell, 0))
+    record = TrialRunner(Store(tmp_path), CPU).run(Trial(cell, 0))
     assert record.status == "ok", record.traceback
     return dict(record.notes)
 

@@ -139,7 +139,7 @@ def said(result: Result) -> str:
         ((*SURE, "--defense", "nome"), "unknown defense 'nome': did you mean 'none'?"),
         ((*SURE, "--target", "tiny"), "unknown target 'tiny': did you mean 'tiny-target'?"),
         ((*SURE, "--dataset", "imagenet"), "unknown dataset 'imagenet': did you mean 'tiny-im"),
-        ((*SURE, "--preset", "big"), "unknown preset 'big': known are quick"),
+        ((*SURE, "--preset", "big"), "unknown preset 'big': known are cpu"),
         ((*SURE, "--protocol", "quarter"), "unknown protocol 'quarter': did you mean 'quarters'?"),
         ((*SURE, "--sensitive", "brigt"), "'brigt': did you mean 'bright'?"),
         ((*SURE, "--adversary", "naif"), "'naif' is not one of 'adaptive', 'naive'"),

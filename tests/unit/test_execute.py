@@ -13,9 +13,10 @@ from privbench.games.access import Access
 from privbench.games.attack import Attack, Shadows
 from privbench.games.attributes import AttributeAttack, Attributes
 from privbench.games.membership import Membership, MembershipAttack
-from privbench.grid.cell import Cell, Trial
-from privbench.grid.trial import Laboratory
+from privbench.grid.cell import Trial
+from privbench.grid.trial import TrialRunner
 from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.methods.defense import Defense
 from privbench.store.machine import machine
 from privbench.store.store import Store
@@ -66,7 +67,7 @@ class Shadowed(MembershipAttack):
 
     name: ClassVar[str] = "shadowed"
     needs: ClassVar[Access] = Access.POSTERIORS
-    origin: str = "own"
+    origin: str = "offline"
 
     @property
     def shadows(self) -> Shadows:
@@ -125,7 +126,7 @@ class LeaveOneOut(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        return Shadows(12, "candidates")
+        return Shadows(12, "online")
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
@@ -177,7 +178,7 @@ class Nearest(AttributeAttack):
 
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
         del oracle
-        known = ctx.own.embeddings(ctx.auxiliary)
+        known = ctx.auxiliary_oracle.embeddings(ctx.auxiliary)
         at = torch.cdist(question.embeddings, known).argmin(1)
         values = ctx.auxiliary.attributes["bright"][at]
         return Attributes({"bright": F.one_hot(values, 2).double()})
@@ -228,17 +229,17 @@ def _trial(
 ) -> Trial:
     return Trial(
         Cell(
-            DATA, DATA.protocols["default"], target or TinyTarget(), defenses or (Nothing(),),
-            Adversary(adaptive, white_box=True), attack, CARD.sensitive, "quick", CARD,
+            CARD, DATA.protocols["default"], target or TinyTarget(), defenses or (Nothing(),),
+            Adversary(adaptive, white_box=True), attack, CARD.sensitive, DATA,
         ),
         seed,
     )  # fmt: skip
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Laboratory:
+def lab(tmp_path: Path) -> TrialRunner:
     SEEN.items.clear()
-    return Laboratory(Store(tmp_path / "a"), CPU)
+    return TrialRunner(Store(tmp_path / "a"), CPU)
 
 
 def _ok(record: Record) -> Record:
@@ -247,7 +248,7 @@ def _ok(record: Record) -> Record:
 
 
 def test_making_victims_is_no_part_of_what_the_trial_took(
-    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+    lab: TrialRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock of our own, on which making a victim takes a thousand seconds."""
     now, make = [0.0], lab.workshop.victim
@@ -263,7 +264,7 @@ def test_making_victims_is_no_part_of_what_the_trial_took(
     assert record.cost.seconds == 0
 
 
-def test_a_record_holds_the_whole_story(lab: Laboratory) -> None:
+def test_a_record_holds_the_whole_story(lab: TrialRunner) -> None:
     trial = _trial(Confident(), Smooth(), target=Longer())
     record = _ok(lab.run(trial))
     assert record.trial == trial.digest
@@ -299,7 +300,7 @@ def test_a_record_holds_the_whole_story(lab: Laboratory) -> None:
     assert record.cell.protects == ["membership"]
 
 
-def test_the_null_control_stays_at_chance_where_the_victim_leaks(lab: Laboratory) -> None:
+def test_the_null_control_stays_at_chance_where_the_victim_leaks(lab: TrialRunner) -> None:
     record = _ok(lab.run(_trial(Confident(), target=Longer())))
     null = record.controls["null"]["auc"]
     assert null.value == pytest.approx(0.5, abs=auc_band(80, 80))
@@ -308,13 +309,13 @@ def test_the_null_control_stays_at_chance_where_the_victim_leaks(lab: Laboratory
     assert record.metrics["auc"].low > null.low
 
 
-def test_the_null_control_sees_truth_that_leaks_past_the_victim(lab: Laboratory) -> None:
+def test_the_null_control_sees_truth_that_leaks_past_the_victim(lab: TrialRunner) -> None:
     SEEN.items.append(lab.split(_trial(Cheat()).cell, 0).victim().members.index)
     record = _ok(lab.run(_trial(Cheat())))
     assert record.metrics["auc"].value == record.controls["null"]["auc"].value == 1.0
 
 
-def test_shadows_over_the_candidates_do_not_give_the_truth_away(lab: Laboratory) -> None:
+def test_shadows_over_the_candidates_do_not_give_the_truth_away(lab: TrialRunner) -> None:
     for seed in range(2):
         record = _ok(lab.run(_trial(LeaveOneOut(), seed=seed)))
         for auc in (record.metrics["auc"], record.controls["null"]["auc"]):
@@ -322,27 +323,27 @@ def test_shadows_over_the_candidates_do_not_give_the_truth_away(lab: Laboratory)
         assert record.metrics["auc"] == record.controls["null"]["auc"], "it asked nothing"
 
 
-def test_an_attack_beside_moves_no_numbers(lab: Laboratory, tmp_path: Path) -> None:
+def test_an_attack_beside_moves_no_numbers(lab: TrialRunner, tmp_path: Path) -> None:
     trials = [_trial(Confident()), _trial(Shadowed()), _trial(Careless()), _trial(Nearest())]
     together = [_ok(lab.run(trial)).digest for trial in trials]
     for i in (3, 2, 1, 0):
-        alone = Laboratory(Store(tmp_path / f"alone{i}"), CPU)
+        alone = TrialRunner(Store(tmp_path / f"alone{i}"), CPU)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(i)
             assert _ok(alone.run(trials[i])).digest == together[i]
-    again = Laboratory(lab.store, CPU)
+    again = TrialRunner(lab.store, CPU)
     assert [_ok(again.run(trial)).digest for trial in trials[::-1]] == together[::-1]
     assert again.workshop.trained_phases == 0
 
 
-def test_seeds_differ(lab: Laboratory) -> None:
+def test_seeds_differ(lab: TrialRunner) -> None:
     one, other = lab.run(_trial(Confident())), lab.run(_trial(Confident(), seed=1))
     assert _ok(one).metrics != _ok(other).metrics
     assert one.split["members"] != other.split["members"]
     assert one.trial != other.trial
 
 
-def test_an_attack_that_spoils_its_shadows_spoils_nobody_elses(lab: Laboratory) -> None:
+def test_an_attack_that_spoils_its_shadows_spoils_nobody_elses(lab: TrialRunner) -> None:
     _ok(lab.run(_trial(Shadowed())))
     for first, again in zip(SEEN.items[0], SEEN.items[1], strict=True):
         assert torch.equal(first, again), "the control is put to the same shadows"
@@ -350,7 +351,7 @@ def test_an_attack_that_spoils_its_shadows_spoils_nobody_elses(lab: Laboratory) 
     assert not torch.equal(SEEN.items[0][0], SEEN.items[0][1])
 
 
-def test_shadows_are_defended_where_the_adversary_adapts(lab: Laboratory) -> None:
+def test_shadows_are_defended_where_the_adversary_adapts(lab: TrialRunner) -> None:
     _ok(lab.run(_trial(Shadowed(), Smooth())))
     adaptive = SEEN.items[0]
     _ok(lab.run(_trial(Shadowed(), Smooth(), adaptive=False)))
@@ -363,7 +364,7 @@ def test_shadows_are_defended_where_the_adversary_adapts(lab: Laboratory) -> Non
     assert lab.workshop.trained_phases == trained + 2, "victim and null; the shadows are shared"
 
 
-def test_naive_is_adaptive_where_nothing_acts(lab: Laboratory) -> None:
+def test_naive_is_adaptive_where_nothing_acts(lab: TrialRunner) -> None:
     first = _ok(lab.run(_trial(Shadowed())))
     trained = lab.workshop.trained_phases
     second = _ok(lab.run(_trial(Shadowed(), adaptive=False)))
@@ -371,7 +372,7 @@ def test_naive_is_adaptive_where_nothing_acts(lab: Laboratory) -> None:
     assert first.metrics == second.metrics
 
 
-def test_jobs_say_all_that_will_be_trained(lab: Laboratory) -> None:
+def test_jobs_say_all_that_will_be_trained(lab: TrialRunner) -> None:
     trial = _trial(Shadowed())
     jobs = lab.jobs(trial)
     assert list(jobs) == ["victim", "null", "shadow 0", "shadow 1"]
@@ -390,7 +391,7 @@ def test_jobs_say_all_that_will_be_trained(lab: Laboratory) -> None:
         ("shape", "BadAnswerError: scores have shape"),
     ],
 )
-def test_failure_is_data_and_others_go_on(lab: Laboratory, asks_for: str, reason: str) -> None:
+def test_failure_is_data_and_others_go_on(lab: TrialRunner, asks_for: str, reason: str) -> None:
     record = lab.run(_trial(Broken(asks_for)))
     assert record.status == "failed"
     assert record.reason.startswith(reason)
@@ -399,7 +400,7 @@ def test_failure_is_data_and_others_go_on(lab: Laboratory, asks_for: str, reason
     assert _ok(lab.run(_trial(Confident()))).metrics
 
 
-def test_gradients_where_they_are_granted(lab: Laboratory) -> None:
+def test_gradients_where_they_are_granted(lab: TrialRunner) -> None:
     record = _ok(lab.run(_trial(Gradients())))
     assert record.notes["norm"] > 0
 
@@ -413,7 +414,7 @@ def test_gradients_where_they_are_granted(lab: Laboratory) -> None:
     assert "but was given LABELS" in refused.reason
 
 
-def test_an_attribute_trial_has_its_baselines_and_controls(lab: Laboratory) -> None:
+def test_an_attribute_trial_has_its_baselines_and_controls(lab: TrialRunner) -> None:
     record = _ok(lab.run(_trial(Nearest())))
     assert set(record.controls) == {"pixels", "untrained"}
     assert set(record.baselines) == {"majority", "label_only"}
@@ -426,7 +427,7 @@ def test_an_attribute_trial_has_its_baselines_and_controls(lab: Laboratory) -> N
 
 
 def test_protocols_that_differ_in_what_a_phase_sees_have_different_victims(
-    lab: Laboratory,
+    lab: TrialRunner,
 ) -> None:
     cell = _trial(Confident()).cell
     base = replace(cell.protocol, public=60, test=40)

@@ -25,10 +25,10 @@ from privbench_plugins.datasets.digits import Digits
 MEMBERSHIP, ATTRIBUTES = GAMES["membership"], GAMES["attributes"]
 
 
-def _membership(asks: int | None = None, split: Split | None = None) -> tuple[Any, Any]:
+def _membership(max_rows: int | None = None, split: Split | None = None) -> tuple[Any, Any]:
     split = split or tiny_split()
     served = memoriser(split.victim()) if split is tiny_split() else Pixels(split.card)
-    return MEMBERSHIP.pose(split, served, asks=asks, sensitive=())
+    return MEMBERSHIP.pose(split, served, max_rows=max_rows, sensitive=())
 
 
 # ---- membership ----------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_the_question_names_the_phase_and_holds_no_truth() -> None:
     assert question.examples.attributes == {}
     assert np.array_equal(truth, split.member.numpy())
     assert torch.equal(question.examples.index, split.candidates.index)
-    few, some = _membership(asks=50)
+    few, some = _membership(max_rows=50)
     assert len(few.examples) == len(some) == 50
     assert 10 < some.sum() < 40
     assert MEMBERSHIP.sizes(truth) == {"members": 80, "nonmembers": 80}
@@ -116,7 +116,7 @@ def test_the_blind_baseline_finds_a_planted_shift_and_nothing_else() -> None:
         metric = MEMBERSHIP.baselines(split, question, truth)["blind"]["auc"]
         assert isinstance(metric, Estimate)
         assert low < metric.value <= high
-    question, truth = _membership(asks=12)
+    question, truth = _membership(max_rows=12)
     found = blind_auc(question.examples, truth, 0)
     assert isinstance(found, Refused)
 
@@ -150,7 +150,7 @@ def test_equal_rows_have_no_blind_baseline() -> None:
 
 def _attributes(split: Split | None = None, **changes: Any) -> tuple[Any, Any]:
     split = split or tiny_split()
-    options = {"asks": None, "sensitive": ("bright",), **changes}
+    options = {"max_rows": None, "sensitive": ("bright",), **changes}
     return ATTRIBUTES.pose(split, memoriser(split.victim()), **options)
 
 
@@ -182,7 +182,7 @@ def test_rows_without_the_attribute_are_not_posed() -> None:
     _, truth = _attributes(partial)
     assert len(truth.y) == 130
     assert truth.values["bright"].min() == 0
-    assert len(_attributes(partial, asks=10)[1].y) == 10
+    assert len(_attributes(partial, max_rows=10)[1].y) == 10
     with pytest.raises(BadInputError, match="no attribute 'age'"):
         _attributes(sensitive=("age",))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from privbench.data.augmentation import Recipe
+from privbench.data.augmentation import Augmentation
 from privbench.errors import AccessDeniedError
 from privbench.games.access import Access
 from privbench.games.oracle import Oracle, Views, views_seed
@@ -88,7 +88,7 @@ def test_nobody_gets_more_than_the_victim_grants() -> None:
 def test_every_row_and_view_is_counted_also_where_the_answer_was_kept(tmp_path: Path) -> None:
     served = Counting()
     oracle = Oracle(served, EVERYTHING, asker="me", store=Store(tmp_path))
-    views = Views(ROWS, Recipe(shift=1), 3, views_seed(0))
+    views = Views(ROWS, Augmentation(shift=1), 3, views_seed(0))
     for round_ in range(1, 3):
         oracle.embeddings(ROWS)
         oracle.embeddings(views)
@@ -103,7 +103,7 @@ def test_kept_answers_equal_those_given_first(tmp_path: Path) -> None:
     victim = memoriser(tiny_split().victim())
     plain = Oracle(victim, EVERYTHING, asker="me")
     store = Store(tmp_path)
-    views = Views(ROWS, Recipe(crop=(0.5, 1.0)), 4, views_seed(0))
+    views = Views(ROWS, Augmentation(crop=(0.5, 1.0)), 4, views_seed(0))
     for _ in range(2):
         kept = Oracle(victim, EVERYTHING, asker="me", store=store)
         for x in (ROWS, views):
@@ -144,7 +144,7 @@ def test_log_posteriors_stay_finite_where_posteriors_saturate() -> None:
 
 def test_views_are_keyed_by_the_row_and_come_in_the_rows_order() -> None:
     oracle = Oracle(memoriser(tiny_split().victim()), EVERYTHING, asker="me", rows_per_call=7)
-    views = Views(ROWS, Recipe(crop=(0.5, 1.0), shift=2), 3, views_seed(0))
+    views = Views(ROWS, Augmentation(crop=(0.5, 1.0), shift=2), 3, views_seed(0))
     order = torch.randperm(30, generator=torch.Generator().manual_seed(0))
     moved = replace(views, rows=ROWS.select(order))
     assert torch.equal(oracle.embeddings(moved), oracle.embeddings(views)[order])

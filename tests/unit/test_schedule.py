@@ -13,6 +13,7 @@ from privbench import Access, BadInputError, Defense, Membership, MembershipAtta
 from privbench.boards.records import Record, read
 from privbench.errors import PluginError, UnknownNameError
 from privbench.games.attack import Shadows
+from privbench.grid.cell import cell_record
 from privbench.grid.compatible import why_not
 from privbench.grid.plan import Planned, plan
 from privbench.grid.run import done, execute
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench.grid.cell import Trial
-    from privbench.grid.trial import Laboratory
+    from privbench.grid.trial import TrialRunner
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Picky(Guess):
 
     name: ClassVar[str] = "picky"
 
-    def unfit(self, cell: Any) -> str | None:
+    def incompatible(self, cell: Any) -> str | None:
         return f"picky takes no {cell.card.name}"
 
 
@@ -98,7 +99,7 @@ class Buggy(Guess):
 
     name: ClassVar[str] = "buggy"
 
-    def unfit(self, cell: Any) -> str | None:
+    def incompatible(self, cell: Any) -> str | None:
         raise KeyError(cell.card.name)
 
 
@@ -244,7 +245,9 @@ def test_a_plugin_that_raises_while_planning_is_named(planned: Any) -> None:
 
 def test_shadows_of_another_target(planned: Any) -> None:
     (item,) = planned(adversaries=[{"target": "tiny-target"}])
-    assert item.trial.cell.adversary.label == "adaptive"  # it has no shadows, and the recipe is his
+    assert (
+        item.trial.cell.adversary.label == "adaptive"
+    )  # it has no shadows, and the augmentation is his
     with pytest.raises(UnknownNameError, match="unknown target 'x'"):
         planned(adversaries=[{"target": "x"}])
 
@@ -264,13 +267,13 @@ class Lab:
         self.ran.append(f"{trial.cell.defense} {trial.seed}")
         bad = self.failing and trial.cell.defense == self.failing
         return Record(
-            trial=trial.digest, cell=trial.cell.record(), seed=trial.seed,
+            trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed,
             status="failed" if bad else "ok", reason="told to" if bad else "",
         )  # fmt: skip
 
 
 def go(items: list[Planned], folder: Path, lab: Lab | None = None, **more: Any) -> list[Record]:
-    return execute(items, cast("Laboratory", lab or Lab()), folder, **more)
+    return execute(items, cast("TrialRunner", lab or Lab()), folder, **more)
 
 
 def test_ok_results_are_kept_and_failed_ones_run_again(planned: Any, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import Laboratory
+from privbench.grid.trial import TrialRunner
 from privbench.methods import registry as plugins
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget
@@ -50,7 +50,7 @@ def _run(
         return original(self, *args)
 
     monkeypatch.setattr(Training, "run", counted)
-    lab = Laboratory(Store(folder), CPU)
+    lab = TrialRunner(Store(folder), CPU)
     records = [lab.run(trial) for trial in _trials(attacks, registry)]
     monkeypatch.setattr(Training, "run", original)
     assert [r.reason for r in records if r.status != "ok"] == []
@@ -71,10 +71,10 @@ def test_one_offline_and_one_online_pool(
     assert nothing == 0
 
 
-def test_the_online_pool_is_over_candidates_and_the_offline_one_is_not(
+def test_the_online_pool_is_online_and_the_offline_one_is_not(
     tmp_path: Path, registry: Any
 ) -> None:
-    lab = Laboratory(Store(tmp_path), CPU)
+    lab = TrialRunner(Store(tmp_path), CPU)
     for trial in _trials([*OFFLINE, *ONLINE], registry):
         parts = lab.split(trial.cell, 0)
         for name, job in lab.jobs(trial).items():
@@ -82,4 +82,4 @@ def test_the_online_pool_is_over_candidates_and_the_offline_one_is_not(
             if name.startswith("shadow"):
                 online = trial.cell.attack.name in ("lira", "rmia")
                 assert bool(inside.any()) == online
-                assert (job.world.origin == "candidates") == online
+                assert (job.world.origin == "online") == online

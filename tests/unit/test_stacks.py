@@ -12,7 +12,7 @@ from privbench.games.oracle import Oracle
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import Suite
-from privbench.grid.trial import Laboratory
+from privbench.grid.trial import TrialRunner
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyTarget, tiny_split
 from privbench.testing.fixtures import _job
@@ -106,7 +106,7 @@ def test_order_and_stages_stand_in_the_record(tmp_path: Path, registry: Registry
         "targets": [{"simclr": {"epochs": 1}}], "baseline": False,
     })  # fmt: skip
     planned = plan(suite, registry, root=None, device="cpu")
-    (record,) = execute(planned, Laboratory(Store(tmp_path / "s"), CPU), tmp_path / "out")
+    (record,) = execute(planned, TrialRunner(Store(tmp_path / "s"), CPU), tmp_path / "out")
     assert record.status == "ok", record.traceback
     assert [d.name for d in record.cell.defenses] == ["talos", "confidence-masking"]
     assert record.notes["stages"] == {"talos": ["phases"], "confidence-masking": ["release"]}

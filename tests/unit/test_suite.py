@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def test_defaults() -> None:
     suite = suite_from({"attacks": ["a"]}, "here")
     assert (suite.datasets, suite.targets, suite.defenses) == (["digits"], ["simclr"], [])
-    assert (suite.seed_list, suite.preset, suite.baseline) == ([0], "quick", True)
+    assert (suite.seed_list, suite.preset, suite.baseline) == ([0], "cpu", True)
 
 
 @pytest.mark.parametrize(("seeds", "want"), [(3, [0, 1, 2]), ([5, 2], [5, 2])])

@@ -480,7 +480,7 @@ def _public_split() -> Split:
 
 def test_a_public_phase_is_trained_once_and_classifiers_start_apart(shop: Workshop) -> None:
     split = _public_split()
-    worlds = [split.victim(), split.own(0)[0], split.own(1)[0]]
+    worlds = [split.victim(), split.offline(0)[0], split.offline(1)[0]]
     slow = TwoPhases(classifier_lr=1e-12)
     made = [shop.victim(_job(split=split, world=world, target=slow)) for world in worlds]
     assert shop.trained_phases == 1 + 2 * 3
@@ -493,7 +493,9 @@ def test_a_public_phase_is_trained_once_and_classifiers_start_apart(shop: Worksh
 def test_a_public_phase_does_not_depend_on_who_trains_it_first(tmp_path: Path) -> None:
     split = _public_split()
     for n, defenses in enumerate([(), (Wide(),), (Identity(),)]):
-        jobs = [_job(*defenses, split=split, world=w) for w in (split.victim(), split.own(0)[0])]
+        jobs = [
+            _job(*defenses, split=split, world=w) for w in (split.victim(), split.offline(0)[0])
+        ]
         one, other = (Workshop(Store(tmp_path / f"{n}{i}"), CPU) for i in range(2))
         first = [one.victim(job) for job in jobs]
         second = [other.victim(job) for job in jobs[::-1]][::-1]
@@ -505,7 +507,7 @@ def test_a_public_classifier_on_random_encoders_is_shared_with_the_encoder(shop:
     split = replace(split, protocol=replace(split.protocol, classifier="public"))
     target = TwoPhases(untrained=True)
     one = shop.victim(_job(split=split, target=target))
-    other = shop.victim(_job(split=split, target=target, world=split.own(0)[0]))
+    other = shop.victim(_job(split=split, target=target, world=split.offline(0)[0]))
     assert torch.equal(_weights(one, "classifier"), _weights(other, "classifier"))
     assert torch.equal(_weights(one, "encoder"), _weights(other, "encoder"))
     assert _equal(one, other)

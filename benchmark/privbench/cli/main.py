@@ -91,7 +91,7 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
 @click.option("--sensitive", multiple=True, metavar="NAME", help="Attribute [the dataset's own].")
 @click.option("--seeds", type=click.IntRange(min=1), help="How many seeds [1].")
 @click.option(
-    "--preset", metavar="NAME", help="quick for a CPU, paper for published sizes [quick]."
+    "--preset", metavar="NAME", help="cpu for small sizes, paper for published ones [cpu]."
 )
 @click.option(
     "--set", "settings", multiple=True, metavar="METHOD.FIELD=VALUE",

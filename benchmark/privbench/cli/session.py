@@ -13,9 +13,10 @@ from privbench.boards.leaderboard import render
 from privbench.cli.console import Watcher, tables
 from privbench.errors import BadInputError
 from privbench.grid import run as grid
+from privbench.grid.cell import cell_record
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
-from privbench.grid.trial import Laboratory
+from privbench.grid.trial import TrialRunner
 from privbench.methods import registry as plugins
 from privbench.store.store import Store, default_root
 
@@ -124,7 +125,7 @@ class Session:
         known: dict[str, dict[str, bool]] = {}  # trials share most of their jobs
         shown = self.console.print
         for item in self.planned:
-            cell = item.trial.cell.record()
+            cell = cell_record(item.trial.cell)
             name = f"{cell.title}, {cell.adversary}, seed {item.trial.seed}"
             if item.skip:
                 state = f"skipped: {item.skip}"
@@ -147,15 +148,15 @@ class Session:
             **_PLAIN,
         )
 
-    def _laboratory(self, watcher: Watcher | None) -> Laboratory:
-        return Laboratory(
+    def _laboratory(self, watcher: Watcher | None) -> TrialRunner:
+        return TrialRunner(
             Store(default_root()), self.device, root=self.root, progress=watcher,
             compiled=self.compiled,
         )  # fmt: skip
 
 
 def _phases(
-    laboratory: Laboratory, item: Planned, known: dict[str, dict[str, bool]]
+    laboratory: TrialRunner, item: Planned, known: dict[str, dict[str, bool]]
 ) -> dict[str, bool]:
     made: dict[str, bool] = {}
     for job in laboratory.jobs(item.trial).values():
@@ -166,7 +167,7 @@ def _phases(
     return made
 
 
-def _estimate(laboratory: Laboratory, missing: int) -> str:
+def _estimate(laboratory: TrialRunner, missing: int) -> str:
     """From the phases that this store has seen trained."""
     seconds = [row.seconds or 0.0 for row in laboratory.store.list() if row.kind == "phase"]
     if not missing:

@@ -27,8 +27,8 @@ _PROBABILITIES = ("flip", "vflip", "jitter_p", "grey", "blur")
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What views may vary. ``Recipe()`` varies nothing.
+class Augmentation:
+    """What views may vary. ``Augmentation()`` varies nothing.
 
     Attributes:
         crop: area of the box over area of the image, uniform in this range within (0, 1]; the box
@@ -96,19 +96,20 @@ class Recipe:
         """Numbers that one view of one image needs; an operation that is off needs none."""
         return sum(_widths(self).values())
 
-    def within(self, limits: Recipe) -> Recipe:
-        """Return this recipe, narrowed to nothing that ``limits`` forbid and nothing stronger.
+    def within(self, limits: Augmentation) -> Augmentation:
+        """Return this augmentation, without what ``limits`` forbid and nothing stronger.
 
-        crop or jitter is None where either recipe has none; a probability (flip, vflip, jitter_p,
+        crop or jitter is None where either one has none; a probability (flip, vflip, jitter_p,
         grey, blur) is 0 where the limit is 0. The rest is capped: crop's ends rise to the limit's
         lower end (a larger box is weaker); jitter component by component, shift, blur_kernel and
         blur_sigma's ends (by the limit's upper end) are the smaller of both; ratio's ends move into
         the limit's range. Other probabilities, hue and order stay: how often an allowed operation
         happens is no question of what it does.
 
-        >>> Recipe(crop=(0.2, 1.0), flip=0.5, shift=3).within(Recipe(crop=(0.5, 1.0), shift=1))
+        >>> limits = Augmentation(crop=(0.5, 1.0), shift=1)
+        >>> Augmentation(crop=(0.2, 1.0), flip=0.5, shift=3).within(limits)
         ... # doctest: +ELLIPSIS
-        Recipe(crop=(0.5, 1.0), ratio=(0.75, 1.33...), shift=1, flip=0.0, ...)
+        Augmentation(crop=(0.5, 1.0), ratio=(0.75, 1.33...), shift=1, flip=0.0, ...)
         """
         crop = jitter = None
         if self.crop and limits.crop:
@@ -133,14 +134,14 @@ class Recipe:
 
 
 @torch.no_grad()
-def augment(x: Tensor, recipe: Recipe, u: Tensor) -> Tensor:
+def augment(x: Tensor, augmentation: Augmentation, u: Tensor) -> Tensor:
     """Return one view of every image; no gradients flow.
 
     Args:
         x: (n, c, h, w) float in [0, 1], c 1 or 3; not modified. On one channel saturation, hue and
             grey do nothing.
-        recipe: what varies.
-        u: (n, recipe.uniforms) in [0, 1), all the randomness there is: see ``keyed.uniform``.
+        augmentation: what varies.
+        u: (n, augmentation.uniforms) in [0, 1), all the randomness there is: see ``keyed.uniform``.
 
     Returns:
         A new tensor (n, c, h, w) in [0, 1]; image i depends on x[i] and u[i] only.
@@ -149,93 +150,95 @@ def augment(x: Tensor, recipe: Recipe, u: Tensor) -> Tensor:
         ValueError: if a shape does not fit.
 
     >>> x = torch.tensor([[[[0.0, 0.1]]], [[[0.2, 0.3]]]])
-    >>> augment(x, Recipe(flip=0.5), torch.tensor([[0.4], [0.6]])).flatten(1)
+    >>> augment(x, Augmentation(flip=0.5), torch.tensor([[0.4], [0.6]])).flatten(1)
     tensor([[0.1000, 0.0000],
             [0.2000, 0.3000]])
     """
-    _check(x, recipe, u)
-    part = columns(u, recipe)
-    if recipe.crop or recipe.shift or recipe.flip or recipe.vflip:
-        x = _move(x, boxes(u, x.shape[2], x.shape[3], recipe), part, recipe)
-    if recipe.jitter and recipe.jitter_p:
-        fold = recipe.hue == "yiq" and x.shape[1] > 1
-        jittered = _turn_chroma(x, u, recipe) if fold else _jitter(x, u, recipe)
-        x = torch.where(_images(part["jitter"][:, 0] < recipe.jitter_p), jittered, x)
-    if recipe.grey and x.shape[1] > 1:
-        x = torch.where(_images(part["grey"][:, 0] < recipe.grey), _luma(x), x)
-    if recipe.blur:
-        kernel = _gaussian(part["blur"], recipe).to(x.dtype)
+    _check(x, augmentation, u)
+    part = columns(u, augmentation)
+    if augmentation.crop or augmentation.shift or augmentation.flip or augmentation.vflip:
+        x = _move(x, boxes(u, x.shape[2], x.shape[3], augmentation), part, augmentation)
+    if augmentation.jitter and augmentation.jitter_p:
+        fold = augmentation.hue == "yiq" and x.shape[1] > 1
+        jittered = _turn_chroma(x, u, augmentation) if fold else _jitter(x, u, augmentation)
+        x = torch.where(_images(part["jitter"][:, 0] < augmentation.jitter_p), jittered, x)
+    if augmentation.grey and x.shape[1] > 1:
+        x = torch.where(_images(part["grey"][:, 0] < augmentation.grey), _luma(x), x)
+    if augmentation.blur:
+        kernel = _gaussian(part["blur"], augmentation).to(x.dtype)
         x = _sandwich(_band(kernel, x.shape[2]), x, _band(kernel, x.shape[3]))
     return x.clamp(0, 1)  # weights may sum to 1 + 1e-7
 
 
-def _check(x: Tensor, recipe: Recipe, u: Tensor) -> None:
+def _check(x: Tensor, augmentation: Augmentation, u: Tensor) -> None:
     if x.dim() != 4 or x.shape[1] not in {1, 3} or not x.is_floating_point():  # noqa: PLR2004
         raise ValueError(f"x must be float (n, 1 or 3, h, w), not {x.dtype} {tuple(x.shape)}")
-    if u.shape != (len(x), recipe.uniforms):
-        raise ValueError(f"u must be {(len(x), recipe.uniforms)}, not {tuple(u.shape)}")
-    if recipe.blur and recipe.blur_kernel // 2 >= min(x.shape[2:]):
+    if u.shape != (len(x), augmentation.uniforms):
+        raise ValueError(f"u must be {(len(x), augmentation.uniforms)}, not {tuple(u.shape)}")
+    if augmentation.blur and augmentation.blur_kernel // 2 >= min(x.shape[2:]):
         raise ValueError(
             f"blur_kernel must be under twice the smaller side of {tuple(x.shape[2:])} images, "
-            f"not {recipe.blur_kernel}"
+            f"not {augmentation.blur_kernel}"
         )
 
 
 # ── random parameters ────────────────────────────────────────────────────────
 
 
-def _widths(recipe: Recipe) -> dict[str, int]:
+def _widths(augmentation: Augmentation) -> dict[str, int]:
     """Return how many columns of u each operation reads, in their order."""
     return {
-        "crop": 2 * _ATTEMPTS + 2 if recipe.crop else 0,
-        "shift": 2 if recipe.shift else 0,
-        "flip": 1 if recipe.flip else 0,
-        "vflip": 1 if recipe.vflip else 0,
-        "jitter": 6 if recipe.jitter else 0,
-        "grey": 1 if recipe.grey else 0,
-        "blur": 2 if recipe.blur else 0,
+        "crop": 2 * _ATTEMPTS + 2 if augmentation.crop else 0,
+        "shift": 2 if augmentation.shift else 0,
+        "flip": 1 if augmentation.flip else 0,
+        "vflip": 1 if augmentation.vflip else 0,
+        "jitter": 6 if augmentation.jitter else 0,
+        "grey": 1 if augmentation.grey else 0,
+        "blur": 2 if augmentation.blur else 0,
     }
 
 
-def columns(u: Tensor, recipe: Recipe) -> dict[str, Tensor]:
+def columns(u: Tensor, augmentation: Augmentation) -> dict[str, Tensor]:
     """Return the columns of u by the operation that reads them.
 
     crop: ten areas, ten ratios, top, left; shift: down, right; flip, vflip, grey: whether; jitter:
     whether, brightness, contrast, saturation, hue, order; blur: whether, sigma. None if it is off.
     """
-    widths = _widths(recipe)
+    widths = _widths(augmentation)
     return dict(zip(widths, torch.split(u, list(widths.values()), dim=1), strict=True))
 
 
-def boxes(u: Tensor, height: int, width: int, recipe: Recipe) -> tuple[Tensor, ...]:
+def boxes(u: Tensor, height: int, width: int, augmentation: Augmentation) -> tuple[Tensor, ...]:
     """Return the crop boxes as torchvision's RandomResizedCrop draws them.
 
     Args:
-        u: (n, recipe.uniforms).
+        u: (n, augmentation.uniforms).
         height: of the images, in pixels.
         width: of the images, in pixels.
-        recipe: its ``crop`` and ``ratio``; without a crop the box is the image.
+        augmentation: its ``crop`` and ``ratio``; without a crop the box is the image.
 
     Returns:
         top, left, height, width: (n,) int64 each. The first of ten draws that fits the image; where
         none does, the largest centred box of an allowed ratio.
     """
-    if recipe.crop is None:
+    if augmentation.crop is None:
         none = torch.zeros(len(u), dtype=torch.int64, device=u.device)
         return none, none, none + height, none + width
     image = _constant((height, width), torch.int64, u.device)
     # float64, so that a device's own exp moves no box across a rounding
-    draw = torch.split(columns(u.double(), recipe)["crop"], [_ATTEMPTS, _ATTEMPTS, 2], dim=1)
-    area = height * width * _between(draw[0], recipe.crop)
-    ratio = _between(draw[1], (math.log(recipe.ratio[0]), math.log(recipe.ratio[1]))).exp()
+    draw = torch.split(columns(u.double(), augmentation)["crop"], [_ATTEMPTS, _ATTEMPTS, 2], dim=1)
+    area = height * width * _between(draw[0], augmentation.crop)
+    ratio = _between(
+        draw[1], (math.log(augmentation.ratio[0]), math.log(augmentation.ratio[1]))
+    ).exp()
     sides = torch.stack([area / ratio, area * ratio], 2).sqrt().round().long()  # (n, 10, 2)
     fits = ((sides > 0) & (sides <= image)).all(2)
     first = fits.int().argmax(1)  # of equals, argmax returns the first
     side = sides.gather(1, first[:, None, None].expand(-1, 1, 2)).squeeze(1)
     shape = width / height
     fallback = (
-        round(width / recipe.ratio[0]) if shape < recipe.ratio[0] else height,
-        round(height * recipe.ratio[1]) if shape > recipe.ratio[1] else width,
+        round(width / augmentation.ratio[0]) if shape < augmentation.ratio[0] else height,
+        round(height * augmentation.ratio[1]) if shape > augmentation.ratio[1] else width,
     )
     fitted = fits.any(1, keepdim=True)
     side = torch.where(fitted, side, _constant(fallback, torch.int64, u.device))
@@ -243,11 +246,11 @@ def boxes(u: Tensor, height: int, width: int, recipe: Recipe) -> tuple[Tensor, .
     return *corner.unbind(1), *side.unbind(1)
 
 
-def _factors(u: Tensor, recipe: Recipe) -> Tensor:
+def _factors(u: Tensor, augmentation: Augmentation) -> Tensor:
     """Return factors of brightness, contrast and saturation, and turns of hue: (n, 4)."""
-    *strengths, hue = recipe.jitter or (0.0, 0.0, 0.0, 0.0)
+    *strengths, hue = augmentation.jitter or (0.0, 0.0, 0.0, 0.0)
     ranges = [*((max(0.0, 1 - s), 1 + s) for s in strengths), (-hue, hue)]
-    draws = columns(u, recipe)["jitter"][:, 1:5].unbind(1)
+    draws = columns(u, augmentation)["jitter"][:, 1:5].unbind(1)
     return torch.stack([_between(d, r) for d, r in zip(draws, ranges, strict=True)], 1)
 
 
@@ -258,7 +261,9 @@ def _between(u: Tensor, ends: tuple[float, float]) -> Tensor:
 # ── geometry ─────────────────────────────────────────────────────────────────
 
 
-def _move(x: Tensor, box: tuple[Tensor, ...], part: dict[str, Tensor], recipe: Recipe) -> Tensor:
+def _move(
+    x: Tensor, box: tuple[Tensor, ...], part: dict[str, Tensor], augmentation: Augmentation
+) -> Tensor:
     """Return every image cropped to its box and resized, shifted, then flipped."""
     top, left, height, width = box
     matrices = []
@@ -266,10 +271,12 @@ def _move(x: Tensor, box: tuple[Tensor, ...], part: dict[str, Tensor], recipe: R
         size = x.shape[2 + axis]
         at = torch.arange(size, device=x.device).expand(len(x), size)
         mirror = ("vflip", "flip")[axis]
-        if getattr(recipe, mirror):
-            at = torch.where(part[mirror] < getattr(recipe, mirror), size - 1 - at, at)
-        if recipe.shift:
-            by = (part["shift"][:, axis, None] * (2 * recipe.shift + 1)).long() - recipe.shift
+        if getattr(augmentation, mirror):
+            at = torch.where(part[mirror] < getattr(augmentation, mirror), size - 1 - at, at)
+        if augmentation.shift:
+            by = (
+                part["shift"][:, axis, None] * (2 * augmentation.shift + 1)
+            ).long() - augmentation.shift
             at = at - by
         matrices.append(_resize(at, start[:, None], length[:, None]).to(x.dtype))
     return _sandwich(matrices[0], x, matrices[1])
@@ -325,13 +332,13 @@ def _luma(x: Tensor) -> Tensor:
     return (r * _LUMA[0]).add_(g, alpha=_LUMA[1]).add_(b, alpha=_LUMA[2])
 
 
-def _jitter(x: Tensor, u: Tensor, recipe: Recipe) -> Tensor:
-    """Return x after the four operations in the recipe's order, clamped after every one."""
-    factors = _factors(u, recipe).to(x.dtype)
-    brightness, contrast, saturation, hue = (s > 0 for s in recipe.jitter or (0, 0, 0, 0))
+def _jitter(x: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
+    """Return x after the four operations in the augmentation's order, clamped after every one."""
+    factors = _factors(u, augmentation).to(x.dtype)
+    brightness, contrast, saturation, hue = (s > 0 for s in augmentation.jitter or (0, 0, 0, 0))
     rgb = x.shape[1] > 1
-    if recipe.order == "random":
-        return _jitter_in_any_order(x, u, factors, recipe)
+    if augmentation.order == "random":
+        return _jitter_in_any_order(x, u, factors, augmentation)
     if brightness:
         x = (x * _images(factors[:, 0])).clamp_(0, 1)
     if contrast:
@@ -341,13 +348,15 @@ def _jitter(x: Tensor, u: Tensor, recipe: Recipe) -> Tensor:
     return _turn_hue(x, factors[:, 3]) if hue and rgb else x
 
 
-def _jitter_in_any_order(x: Tensor, u: Tensor, factors: Tensor, recipe: Recipe) -> Tensor:
+def _jitter_in_any_order(
+    x: Tensor, u: Tensor, factors: Tensor, augmentation: Augmentation
+) -> Tensor:
     """Return x after the operations in each image's own order.
 
     Hue, the dearest, is turned once: the blends that precede it run before, the others after.
     """
     every = _constant(tuple(itertools.permutations(range(4))), torch.int64, x.device)
-    order = every[(columns(u, recipe)["jitter"][:, 5] * len(every)).long()]
+    order = every[(columns(u, augmentation)["jitter"][:, 5] * len(every)).long()]
     turn_at = order.argmax(1)  # hue is number 3
     rgb = x.shape[1] > 1
 
@@ -362,7 +371,7 @@ def _jitter_in_any_order(x: Tensor, u: Tensor, factors: Tensor, recipe: Recipe) 
 
     for step in range(3):
         x = blend(x, step, step < turn_at)
-    if rgb and recipe.jitter and recipe.jitter[3]:
+    if rgb and augmentation.jitter and augmentation.jitter[3]:
         x = _turn_hue(x, factors[:, 3])
     for step in range(1, 4):
         x = blend(x, step, step > turn_at)
@@ -389,13 +398,13 @@ def _turn_hue(x: Tensor, turn: Tensor) -> Tensor:
     return torch.addcmul(value[:, None], chroma[:, None], off, value=-1).clamp_(0, 1)
 
 
-def _turn_chroma(x: Tensor, u: Tensor, recipe: Recipe) -> Tensor:
+def _turn_chroma(x: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
     """Return RGB x after all of the jitter as one matrix per image, clamped once.
 
     Saturation scales the chroma of YIQ and hue turns it; both keep the luma, so they commute with
     brightness and contrast.
     """
-    brightness, contrast, saturation, turn = _factors(u, recipe).to(x.dtype).unbind(1)
+    brightness, contrast, saturation, turn = _factors(u, augmentation).to(x.dtype).unbind(1)
     angle = -2 * math.pi * turn  # red to green is clockwise in (I, Q)
     ones = torch.ones_like(turn)
     mix = torch.stack([ones, saturation * angle.cos(), saturation * angle.sin()], 1)
@@ -425,12 +434,12 @@ def _constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device)
 # ── blur ─────────────────────────────────────────────────────────────────────
 
 
-def _gaussian(u: Tensor, recipe: Recipe) -> Tensor:
+def _gaussian(u: Tensor, augmentation: Augmentation) -> Tensor:
     """Return each image's blur kernel (n, blur_kernel), the identity where it is not blurred."""
-    half = recipe.blur_kernel // 2
+    half = augmentation.blur_kernel // 2
     tap = torch.arange(-half, half + 1, device=u.device)
-    kernel = (-0.5 * (tap / _between(u[:, 1:], recipe.blur_sigma)) ** 2).softmax(1)
-    return torch.where(u[:, :1] < recipe.blur, kernel, (tap == 0).to(kernel.dtype))
+    kernel = (-0.5 * (tap / _between(u[:, 1:], augmentation.blur_sigma)) ** 2).softmax(1)
+    return torch.where(u[:, :1] < augmentation.blur, kernel, (tap == 0).to(kernel.dtype))
 
 
 def _band(kernel: Tensor, size: int) -> Tensor:

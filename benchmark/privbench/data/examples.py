@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from privbench.data.augmentation import Recipe
+    from privbench.data.augmentation import Augmentation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Card:
         sensitive: the attributes that Talos censors and attribute inference guesses by default.
         sources: named origins of rows ("train", "test", ...) -> number of rows.
         limits: the strongest augmentations that keep label and attributes; None allows none. Of
-            its probabilities only zero counts (see ``Recipe.within``).
+            its probabilities only zero counts (see ``Augmentation.within``).
         mean: per-channel mean of x in [0, 1], subtracted before the backbone; () for none.
         std: per-channel standard deviation, likewise.
         groups: one-hot column groups as (start, stop), () where there are none.
@@ -49,7 +49,7 @@ class Card:
     attributes: Mapping[str, int] = field(default_factory=dict)
     sensitive: tuple[str, ...] = ()
     sources: Mapping[str, int]
-    limits: Recipe | None = None
+    limits: Augmentation | None = None
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     groups: tuple[tuple[int, int], ...] = ()

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from privbench.data.protocol import Protocol
 
-Origin = Literal["victim", "own", "candidates", "null", "public"]
+Origin = Literal["victim", "offline", "online", "null", "public"]
+#: Seeds keep the words that 0.1.0 had for origins, so that its worlds stay what they were.
+_SEED_WORDS = {"offline": "own", "online": "candidates"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class World:
 
     def salt(self, *purpose: str | int) -> int:
         """A seed for one purpose in this world: never of hyperparameters or of the attack."""
-        return salt(self.seed, self.origin, self.index, self.branch, *purpose)
+        return salt(self.seed, _SEED_WORDS.get(self.origin, self.origin), self.index, self.branch,
+                    *purpose)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Split:
         """The world of the victim."""
         return self._world(self.candidates.select(self.member), self.reference, "victim", 0)
 
-    def own(self, index: int) -> tuple[World, Examples]:
+    def offline(self, index: int) -> tuple[World, Examples]:
         """A world of the adversary's own pool, and as many nonmembers for it.
 
         Worlds 2i and 2i+1 are the two halves of one draw of twice the members (or of what the
@@ -140,9 +143,9 @@ class Split:
         halves = self.pool.select(order[:n]), self.pool.select(order[n : 2 * n])
         members, others = halves if index % 2 == 0 else halves[::-1]
         spare = order[2 * n : 2 * n + len(self.reference)]
-        return self._world(members, self.pool.select(spare), "own", index), others
+        return self._world(members, self.pool.select(spare), "offline", index), others
 
-    def over_candidates(self, index: int) -> tuple[World, Examples]:
+    def online(self, index: int) -> tuple[World, Examples]:
         """A world drawn over the candidates, independently of the victim's; and the rest of them.
 
         As many members as the victim has, so that shadow and victim train on equal sizes. The
@@ -159,7 +162,7 @@ class Split:
         inside[order[place * n : (place + 1) * n]] = True
         spare = self._draw("candidates-reference", index)[: len(self.reference)]
         rows = self.candidates.without_source()  # as the question has them
-        world = self._world(rows.select(inside), self.pool.select(spare), "candidates", index)
+        world = self._world(rows.select(inside), self.pool.select(spare), "online", index)
         return world, rows.select(~inside)
 
     def null(self) -> World:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -20,13 +21,24 @@ class Shadows:
 
     Attributes:
         count: how many shadows.
-        origin: worlds of its ``own`` pool (they hold no candidate), or drawn over the
-            ``candidates`` (online attacks), independently of the victim's. Worlds of an origin
-            are the same for all attacks of a seed, the first ones of any longer list.
+        origin: ``offline`` for worlds of the adversary's own pool, which hold no candidate;
+            ``online`` for worlds drawn over the candidates, independently of the victim's. All
+            attacks of a seed share the worlds of an origin: a short list is the start of a long
+            one.
     """
 
     count: int = 0
-    origin: Literal["own", "candidates"] = "own"
+    origin: Literal["offline", "online"] = "offline"
+
+    def __post_init__(self) -> None:
+        """Take the names of 0.1.0 for the origins."""
+        renamed = {"own": "offline", "candidates": "online"}.get(self.origin)
+        if renamed:
+            warnings.warn(
+                f"the origin '{self.origin}' of shadows is now called '{renamed}'",
+                DeprecationWarning, 3,
+            )  # fmt: skip
+            object.__setattr__(self, "origin", renamed)
 
 
 class Attack(Method):
@@ -45,7 +57,7 @@ class Attack(Method):
         return Shadows()
 
     @property
-    def asks(self) -> int | None:
+    def max_rows(self) -> int | None:
         """How many rows it can afford to be asked about; None for all."""
         return None
 

@@ -87,7 +87,7 @@ class AttributeGame(Game):
     controls: ClassVar[tuple[str, ...]] = ("pixels", "untrained")
 
     def pose(
-        self, split: Split, served: Served, *, asks: int | None, sensitive: tuple[str, ...]
+        self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[AttributeQuestion, AttributeTruth]:
         """Ask about released embeddings, without x: there x is the answer."""
         rows = strangers(split)
@@ -99,7 +99,7 @@ class AttributeGame(Game):
                     f"dataset '{split.card.name}' has no attribute '{name}' (it has: {have})"
                 )
             known &= rows.attributes[name] >= 0
-        rows = rows.select(known).select(slice(0, asks))
+        rows = rows.select(known).select(slice(0, max_rows))
         values = {name: split.card.attributes[name] for name in sensitive}
         question = AttributeQuestion(served.embeddings(rows.x), values)
         truth = {name: rows.attributes[name].cpu().numpy() for name in sensitive}

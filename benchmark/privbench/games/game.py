@@ -37,14 +37,14 @@ class Game(ABC):
 
     @abstractmethod
     def pose(
-        self, split: Split, served: Served, *, asks: int | None, sensitive: tuple[str, ...]
+        self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[Any, Any]:
         """Make the question and its truth.
 
         Args:
             split: of the cell.
             served: who is asked about; questions about embeddings hold its answers.
-            asks: at most so many rows, drawn by their canonical order; None for all.
+            max_rows: at most so many rows, drawn by their canonical order; None for all.
             sensitive: attributes of the cell.
         """
 

@@ -83,11 +83,11 @@ class MembershipGame(Game):
     controls: ClassVar[tuple[str, ...]] = ("null",)
 
     def pose(
-        self, split: Split, served: Served, *, asks: int | None, sensitive: tuple[str, ...]
+        self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[MembershipQuestion, NDArray[np.bool_]]:
         """Ask about the candidates, which are in canonical order; the truth is (n,) bool."""
         del served, sensitive
-        rows = slice(0, asks)
+        rows = slice(0, max_rows)
         examples = split.candidates.select(rows).without_attributes().without_source()
         question = MembershipQuestion(examples, split.protocol.phase)
         return question, split.member[rows].cpu().numpy()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from privbench.data.augmentation import Recipe, augment
+from privbench.data.augmentation import Augmentation, augment
 from privbench.data.examples import Examples, as_float
 from privbench.data.row_random import fold, salt, uniform
 from privbench.errors import AccessDeniedError
@@ -65,13 +65,13 @@ class Views:
 
     Attributes:
         rows: the originals.
-        recipe: of augmentation.
+        augmentation: how views vary.
         n: views per row.
         seed: of the views; not of the attack, so that attacks share them.
     """
 
     rows: Examples
-    recipe: Recipe
+    augmentation: Augmentation
     n: int
     seed: int
 
@@ -81,11 +81,11 @@ class Views:
         x = as_float(rows.x, rows.scale).repeat_interleave(self.n, 0)
         which = torch.arange(self.n, device=x.device).repeat(len(rows))
         keys = fold(rows.keys.repeat_interleave(self.n) ^ fold(which, 1), self.seed)
-        return augment(x, self.recipe, uniform(keys, self.recipe.uniforms))
+        return augment(x, self.augmentation, uniform(keys, self.augmentation.uniforms))
 
     def digest(self) -> str:
         """Identity of the views."""
-        return digest([self.rows.digest(labels=False), self.recipe, self.n, self.seed])
+        return digest([self.rows.digest(labels=False), self.augmentation, self.n, self.seed])
 
 
 def views_seed(seed: int) -> int:

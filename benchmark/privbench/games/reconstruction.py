@@ -96,11 +96,11 @@ class ReconstructionGame(Game):
     controls: ClassVar[tuple[str, ...]] = ("pixels", "untrained")
 
     def pose(
-        self, split: Split, served: Served, *, asks: int | None, sensitive: tuple[str, ...]
+        self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[ReconstructionQuestion, ReconstructionTruth]:
         """Ask about released embeddings, without x: there x is the answer."""
         del sensitive
-        rows = strangers(split).select(slice(0, asks))
+        rows = strangers(split).select(slice(0, max_rows))
         question = ReconstructionQuestion(served.embeddings(rows.x))
         return question, ReconstructionTruth(as_float(rows.x, rows.scale), split.card)
 

@@ -1,4 +1,4 @@
-"""A cell of the grid: who attacks what, under which defense, on which data."""
+"""A trial: a cell under one seed; and the cell in words, for records."""
 
 from __future__ import annotations
 
@@ -9,76 +9,41 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privbench.boards.records import CellRecord, MethodRecord
-from privbench.games.access import BLACK_BOX
 from privbench.store.source import computing_digest, digest
 
 if TYPE_CHECKING:
-    from privbench.data.examples import Card
-    from privbench.data.protocol import Protocol
-    from privbench.games.access import Access
-    from privbench.games.attack import Attack
     from privbench.method import Method
-    from privbench.methods.adversary import Adversary
+    from privbench.methods.cell import Cell
     from privbench.methods.dataset import Dataset
-    from privbench.methods.defense import Defense
-    from privbench.methods.target import Target
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Everything about a trial but its seed.
+def cell_record(cell: Cell) -> CellRecord:
+    """The cell in words."""
+    protects = sorted({game for defense in cell.defenses for game in defense.protects})
+    return CellRecord(
+        dataset=_method(dataset_of(cell)),
+        protocol={"name": cell.protocol.name, **_sizes(cell)},
+        target=_method(cell.target),
+        defenses=[_method(defense) for defense in cell.defenses],
+        adversary=cell.adversary.label,
+        attack=_method(cell.attack),
+        game=cell.attack.game,
+        sensitive=list(cell.sensitive),
+        preset=cell.preset,
+        access=str(cell.access),
+        protects=protects,
+    )
 
-    Attributes:
-        dataset, protocol, target, adversary, attack: see ``contracts``.
-        defenses: in the order in which they act; the defense ``none`` alone for no defense.
-        sensitive: attributes that the cell is about.
-        preset: name of the preset that sized the methods; boards never mix them.
-        card: of the dataset.
-        pool: card of the adversary's dataset, where that is another one.
+
+def dataset_of(cell: Cell) -> Dataset:
+    """Where the rows come from.
+
+    Raises:
+        TypeError: for a cell that is only a card.
     """
-
-    dataset: Dataset
-    protocol: Protocol
-    target: Target
-    defenses: tuple[Defense, ...]
-    adversary: Adversary
-    attack: Attack
-    sensitive: tuple[str, ...]
-    preset: str
-    card: Card
-    pool: Card | None = None
-
-    @property
-    def access(self) -> Access:
-        """What the defended victim grants to this adversary."""
-        granted = self.target.grants
-        if not self.adversary.white_box:
-            granted &= BLACK_BOX
-        for defense in self.defenses:
-            granted = defense.access(granted)
-        return granted
-
-    @property
-    def defense(self) -> str:
-        """Label of the stack."""
-        return "+".join(defense.label for defense in self.defenses)
-
-    def record(self) -> CellRecord:
-        """The cell in words."""
-        protects = sorted({game for defense in self.defenses for game in defense.protects})
-        return CellRecord(
-            dataset=_method(self.dataset),
-            protocol={"name": self.protocol.name, **_sizes(self)},
-            target=_method(self.target),
-            defenses=[_method(defense) for defense in self.defenses],
-            adversary=self.adversary.label,
-            attack=_method(self.attack),
-            game=self.attack.game,
-            sensitive=list(self.sensitive),
-            preset=self.preset,
-            access=str(self.access),
-            protects=protects,
-        )
+    if cell.dataset is None:
+        raise TypeError("a cell of a trial needs a dataset")
+    return cell.dataset
 
 
 def _sizes(cell: Cell) -> dict[str, Any]:
@@ -120,7 +85,7 @@ class Trial:
         adversary = cell.adversary
         return digest(
             {
-                "dataset": cell.dataset.identity,
+                "dataset": dataset_of(cell).identity,
                 "protocol": cell.protocol,
                 "target": cell.target.identity,
                 "defenses": [defense.identity for defense in cell.defenses],

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from privbench.errors import BadInputError
 from privbench.games.access import BLACK_BOX, Access
 from privbench.games.catalog import GAMES
-from privbench.methods.adversary import CellCard
+from privbench.methods.cell import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from privbench.grid.cell import Cell
+    from privbench.methods.cell import Cell
 
 
 def why_not(cell: Cell) -> str | None:
@@ -29,17 +29,15 @@ def _reasons(cell: Cell) -> Iterator[str]:
         cell.protocol.sizes(cell.card)
     except BadInputError as error:
         yield str(error)
-    yield from _unfit_pool(cell)
-    card = CellCard(
-        cell.card, cell.protocol, cell.target, cell.defenses, cell.adversary, cell.attack,
-        cell.sensitive, cell.access,
-    )  # fmt: skip
+    yield from _incompatible_pool(cell)
     yield from _unstackable(cell)
     shadow_target = cell.adversary.target
     for method in (cell.dataset, cell.target, *cell.defenses, cell.attack):
-        if reason := method.unfit(card):
+        if method and (reason := method.incompatible(cell)):
             yield reason
-    if shadow_target and (reason := shadow_target.unfit(replace(card, target=shadow_target))):
+    if shadow_target and (
+        reason := shadow_target.incompatible(replace(cell, target=shadow_target))
+    ):
         yield f"shadows by {shadow_target.name}: {reason}"
     if cell.attack.game == "attributes" and not cell.sensitive:
         yield f"{cell.attack.name} guesses attributes, and of {cell.card.name} none is named"
@@ -56,8 +54,12 @@ def _unstackable(cell: Cell) -> Iterator[str]:
             f"{' and '.join(trainers)} each change training, and one would undo or misread what "
             "the other does: stack one of them"
         )
-    claims = [d.name for d in cell.defenses if d.claims]
-    learn = [d.name for d in cell.defenses if d.learns and not d.claims and d.stages()]
+    claims = [d.name for d in cell.defenses if d.claims_epsilon]
+    learn = [
+        d.name
+        for d in cell.defenses
+        if d.uses_training_data and not d.claims_epsilon and d.stages()
+    ]
     if claims and learn:
         yield f"the epsilon of {claims[0]} would not cover what {learn[0]} learns of members"
     masks = [d.name for d in cell.defenses if d.masks_posteriors]
@@ -78,12 +80,12 @@ def _unstackable(cell: Cell) -> Iterator[str]:
             )
 
 
-def _unfit_pool(cell: Cell) -> Iterator[str]:
+def _incompatible_pool(cell: Cell) -> Iterator[str]:
     """Why the pool of another dataset does not serve this cell."""
     dataset, pool, attack = cell.adversary.dataset, cell.pool, cell.attack
     if dataset is None or pool is None:
         return
-    if dataset.name == cell.dataset.name:
+    if cell.dataset and dataset.name == cell.dataset.name:
         yield f"a pool from {dataset.name} itself would hold the victim's members"
     alike = [(card.kind, card.shape, card.scale) for card in (pool, cell.card)]
     if alike[0] != alike[1] and not pool.kind == cell.card.kind == "image":

@@ -10,9 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 from privbench.data import protocol as protocols
 from privbench.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
 from privbench.games.access import BLACK_BOX
-from privbench.grid.cell import Cell, Trial
+from privbench.grid.cell import Trial, cell_record
 from privbench.grid.compatible import why_not
 from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -53,7 +54,7 @@ def plan(suite: Suite, registry: Registry, *, root: Path | None, device: str) ->
             trial = Trial(cell, seed, device)
             if trial.digest not in seen:  # naive equals adaptive where nothing is defended
                 seen.add(trial.digest)
-                planned.append(Planned(trial, _asked(cell.record().title, why_not, cell)))
+                planned.append(Planned(trial, _asked(cell_record(cell).title, why_not, cell)))
     if all(p.skip for p in planned):
         reasons = sorted({p.skip for p in planned if p.skip})
         raise BadInputError(f"nothing in this grid can run: {'; '.join(reasons)}")
@@ -84,7 +85,7 @@ class _Resolver:
         self.suite = suite
         self.registry = registry
         self.used: set[str] = set()
-        self.presets: set[str] = {"quick"}
+        self.presets: set[str] = {"cpu"}
 
     def cells(self, root: Path | None) -> Iterator[Cell]:
         suite = self.suite
@@ -106,8 +107,8 @@ class _Resolver:
                             mine = _distinct(adversaries, dataset, target, stack, attack)
                             for adversary in mine:
                                 yield Cell(
-                                    dataset, protocol, target, stack, adversary, attack,
-                                    sensitive, suite.preset, card, _pool(adversary, root),
+                                    card, protocol, target, stack, adversary, attack, sensitive,
+                                    dataset, suite.preset, _pool(adversary, root),
                                 )  # fmt: skip
 
     def check_settings(self) -> None:

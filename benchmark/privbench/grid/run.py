@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from privbench.boards.provenance import provenance
 from privbench.boards.records import Record, read
 from privbench.errors import BadInputError
+from privbench.grid.cell import cell_record
 from privbench.grid.executors import Executor, Serial
 
 if TYPE_CHECKING:
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 
     from privbench.grid.cell import Trial
     from privbench.grid.plan import Planned
-    from privbench.grid.trial import Laboratory
+    from privbench.grid.trial import TrialRunner
 
 
 def execute(
     planned: Sequence[Planned],
-    laboratory: Laboratory,
+    laboratory: TrialRunner,
     folder: Path,
     *,
     executor: Executor | None = None,
@@ -80,10 +81,10 @@ def _kept(item: Planned, folder: Path) -> Record | None:
     return record if still else None
 
 
-def _skipped(item: Planned, laboratory: Laboratory) -> Record:
+def _skipped(item: Planned, laboratory: TrialRunner) -> Record:
     trial = item.trial
     return Record(
-        trial=trial.digest, cell=trial.cell.record(), seed=trial.seed, status="skipped",
+        trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="skipped",
         reason=item.skip or "", phase=trial.cell.protocol.phase,
         provenance=provenance(laboratory.device),
     )  # fmt: skip

@@ -56,7 +56,7 @@ class Suite(BaseModel):
         default=["adaptive"], min_length=1
     )
     seeds: int | list[int] = 1
-    preset: str = "quick"
+    preset: str = "cpu"
     sensitive: list[str] | None = None
     set: dict[str, dict[str, Any]] = {}
     baseline: bool = True

@@ -27,7 +27,7 @@ from privbench.games.controls import Pixels
 from privbench.games.membership import Membership
 from privbench.games.oracle import Oracle
 from privbench.games.reconstruction import Reconstruction
-from privbench.grid.cell import Cell, Trial, code_digest
+from privbench.grid.cell import Trial, cell_record, code_digest, dataset_of
 from privbench.methods.context import AttackContext, Shadow, seeded
 from privbench.store.source import digest
 from privbench.store.store import Key
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from privbench.games.game import Game, Metrics
     from privbench.games.oracle import Served
+    from privbench.methods.cell import Cell
     from privbench.methods.dataset import Dataset
     from privbench.methods.defense import Defense
     from privbench.methods.target import Target
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from privbench.training.phase import Progress
 
 
-class Laboratory:
+class TrialRunner:
     """Runs trials. Everything that trials share is made once and kept in the store.
 
     Attributes:
@@ -84,7 +85,7 @@ class Laboratory:
             KeyboardInterrupt: and nothing else.
         """
         record = Record(
-            trial=trial.digest, cell=trial.cell.record(), seed=trial.seed, status="ok",
+            trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
             phase=trial.cell.protocol.phase, provenance=provenance(self.device),
         )  # fmt: skip
         begun, self._making = time.perf_counter(), 0.0
@@ -138,9 +139,9 @@ class Laboratory:
 
     def split(self, cell: Cell, seed: int) -> Split:
         """Cut the cell's dataset; equal for every cell of that dataset, protocol and seed."""
-        at = digest([cell.dataset.digest, cell.protocol, seed])
+        at = digest([dataset_of(cell).digest, cell.protocol, seed])
         if at not in self._splits:
-            rows = self._rows(cell.dataset)
+            rows = self._rows(dataset_of(cell))
             self._splits[at] = cut(rows, cell.card, cell.protocol, seed)
         return self._splits[at]
 
@@ -184,8 +185,8 @@ class Laboratory:
     ) -> Victim:
         target = target or cell.target
         at = digest([
-            parts.card, cell.dataset.digest, cell.protocol, parts.digest, world.origin, world.index,
-            target.digest, [d.digest for d in defenses],
+            parts.card, dataset_of(cell).digest, cell.protocol, parts.digest, world.origin,
+            world.index, target.digest, [d.digest for d in defenses],
             cell.sensitive if any(d.uses_attributes for d in defenses) else (),
         ])  # fmt: skip
         if at not in self._victims:
@@ -202,9 +203,9 @@ class Laboratory:
     def _shadows(self, cell: Cell, parts: Split) -> list[tuple[Victim, Shadow]]:
         """Exactly the shadows that the attack declared."""
         wanted = cell.attack.shadows
-        if wanted.origin == "own":
+        if wanted.origin == "offline":
             parts = self.adversary_split(cell, parts)
-        draw = parts.own if wanted.origin == "own" else parts.over_candidates
+        draw = parts.offline if wanted.origin == "offline" else parts.online
         defenses = cell.defenses if cell.adversary.adaptive else ()
         shadows = []
         for index in range(wanted.count):
@@ -233,9 +234,9 @@ class Laboratory:
         jobs = {"victim": self._job(cell, parts.victim(), cell.defenses)}
         if "null" in GAMES[cell.attack.game].controls:
             jobs["null"] = self._job(cell, parts.null(), cell.defenses)
-        if wanted.origin == "own":
+        if wanted.origin == "offline":
             parts = self.adversary_split(cell, parts)
-        draw = parts.own if wanted.origin == "own" else parts.over_candidates
+        draw = parts.offline if wanted.origin == "offline" else parts.online
         defenses = cell.defenses if adversary.adaptive else ()
         for i in range(wanted.count):
             jobs[f"shadow {i}"] = self._job(
@@ -252,7 +253,9 @@ class Laboratory:
         attack = cell.attack
         if isinstance(served, Victim):
             served = served.session(attack.name)
-        question, truth = game.pose(parts, served, asks=attack.asks, sensitive=cell.sensitive)
+        question, truth = game.pose(
+            parts, served, max_rows=attack.max_rows, sensitive=cell.sensitive
+        )
         shadows = self._shadows(cell, parts)
         spent = {key: s for made, _ in shadows for key, s in made.facts["spent"].items()}
         made_on = [one for made, _ in shadows for one in made.facts["made_on"]]
@@ -260,8 +263,8 @@ class Laboratory:
         mine = self.adversary_split(cell, parts)
         given = {
             "victim": served.key, "own": own.key, "shadows": [made.key for made, _ in shadows],
-            "sensitive": list(cell.sensitive), "dataset": cell.dataset.digest, "card": cell.card,
-            "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
+            "sensitive": list(cell.sensitive), "dataset": dataset_of(cell).digest,
+            "card": cell.card, "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
             "pool": mine.digest, "access": str(cell.access),
             "target": cell.target.digest, "code": code_digest(), "torch": torch.__version__,
             "device": self.device.type,
@@ -301,8 +304,8 @@ class Laboratory:
             scope=scope,
             # Shadows stay in memory for other attacks; this one may do what it likes with its own.
             shadows=tuple(replace(s, model=copy.deepcopy(s.model)) for s in shadows),
-            auxiliary=GAMES[attack.game].auxiliary(parts), own=own, data_seed=parts.seed,
-            train=partial(self._train_for, cell, parts),
+            auxiliary=GAMES[attack.game].auxiliary(parts), auxiliary_oracle=own,
+            data_seed=parts.seed, train=partial(self._train_for, cell, parts),
         )  # fmt: skip
         answer = seeded(partial(attack.answer, asked, question, ctx), ctx.salt("global"))
         given = getattr(question, "embeddings", None)
@@ -324,7 +327,7 @@ class Laboratory:
     def _train_for(
         self, cell: Cell, parts: Split, examples: Examples, target: Target | None
     ) -> Any:
-        world = replace(parts.own(0)[0], branch=1)
+        world = replace(parts.offline(0)[0], branch=1)
         job = self._job(cell, world, (), target, parts.card)
         return self.workshop.train_on(job, examples)
 
@@ -334,14 +337,14 @@ class Laboratory:
         """Baselines read no victim, so they are the same for every cell of a split and game."""
         key = Key("baselines", {
             "split": parts.digest, "seed": parts.seed, "game": game.name,
-            "dataset": cell.dataset.digest,
-            "asks": cell.attack.asks, "sensitive": list(cell.sensitive),
+            "dataset": dataset_of(cell).digest,
+            "max_rows": cell.attack.max_rows, "sensitive": list(cell.sensitive),
             "code": code_digest(),
         })  # fmt: skip
 
         def compute() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
             question, truth = game.pose(
-                parts, Pixels(cell.card), asks=cell.attack.asks, sensitive=cell.sensitive
+                parts, Pixels(cell.card), max_rows=cell.attack.max_rows, sensitive=cell.sensitive
             )
             made = game.baselines(parts, question, truth)
             return {}, {"metrics": {name: _dumped(metrics) for name, metrics in made.items()}}

@@ -1,4 +1,4 @@
-"""What the attacker knows, and the cell as methods may look at it."""
+"""What the attacker knows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from privbench.data.examples import Card
-    from privbench.data.protocol import Protocol
-    from privbench.games.access import Access
-    from privbench.games.attack import Attack
     from privbench.methods.dataset import Dataset
-    from privbench.methods.defense import Defense
     from privbench.methods.target import Target
 
 
@@ -44,17 +39,3 @@ class Adversary:
         if self.dataset:
             words.append(f"pool {self.dataset.label}")
         return ", ".join(words)
-
-
-@dataclass(frozen=True)
-class CellCard:
-    """What ``unfit`` may look at: a cell before anything is loaded."""
-
-    card: Card
-    protocol: Protocol
-    target: Target
-    defenses: tuple[Defense, ...]
-    adversary: Adversary
-    attack: Attack
-    sensitive: tuple[str, ...]
-    access: Access

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from privbench.data.augmentation import Recipe
+    from privbench.data.augmentation import Augmentation
     from privbench.data.examples import Card, Examples
     from privbench.data.protocol import Protocol
     from privbench.data.split import World
@@ -200,8 +201,8 @@ class AttackContext(Context):
     Attributes:
         shadows: exactly as many as were declared.
         auxiliary: rows of the adversary with labels and attributes.
-        own: the victim as it answers the adversary's own rows, which the adversary may release
-            with its own randomness.
+        auxiliary_oracle: the victim as it answers the adversary's own rows, which the adversary may
+            release with its own randomness.
     """
 
     def __init__(
@@ -209,7 +210,7 @@ class AttackContext(Context):
         *,
         shadows: tuple[Shadow, ...],
         auxiliary: Examples,
-        own: Oracle,
+        auxiliary_oracle: Oracle,
         data_seed: int,
         train: Callable[[Examples, Target | None], Model],
         **common: Any,
@@ -218,13 +219,19 @@ class AttackContext(Context):
         super().__init__(**common)
         self.shadows = shadows
         self.auxiliary = auxiliary
-        self.own = own
+        self.auxiliary_oracle = auxiliary_oracle
         self._data_seed = data_seed
         self._train = train
 
-    def views(self, rows: Examples, recipe: Recipe, n: int) -> Views:
-        """n views per row under the recipe, narrowed to what keeps label and attributes."""
-        allowed = recipe.within(self.card.limits or type(recipe)())
+    @property
+    def own(self) -> Oracle:
+        """The name of ``auxiliary_oracle`` in 0.1.0."""
+        warnings.warn("ctx.own is now called ctx.auxiliary_oracle", DeprecationWarning, 2)
+        return self.auxiliary_oracle
+
+    def views(self, rows: Examples, augmentation: Augmentation, n: int) -> Views:
+        """n views per row under the augmentation, narrowed to what keeps label and attributes."""
+        allowed = augmentation.within(self.card.limits or type(augmentation)())
         return Views(rows, allowed, n, views_seed(self._data_seed))
 
     def train(self, examples: Examples, target: Target | None = None) -> Model:

@@ -71,8 +71,8 @@ class Defense(Method):
     protects: ClassVar[tuple[str, ...]]  #: names of games that it claims to protect
     uses_attributes: ClassVar[bool] = False
     #: Whether it claims an epsilon; beside it only what learns nothing from rows can stand.
-    claims: ClassVar[bool] = False
-    learns: ClassVar[bool] = True
+    claims_epsilon: ClassVar[bool] = False
+    uses_training_data: ClassVar[bool] = True
     #: Defenses of one family share seeds, and so what they compute once; by default each its own.
     family: ClassVar[str] = ""
 

@@ -66,7 +66,7 @@ def computing_digest(*modules: str) -> str:
 
     Found by import: there is no list to keep. Imports for type checkers do not count.
 
-    >>> computing_digest("privbench.victims.build") == computing_digest("privbench.games.oracle")
+    >>> computing_digest("privbench.victims.served") == computing_digest("privbench.games.oracle")
     False
     """
     parts: set[str] = set()

@@ -37,7 +37,8 @@ from privbench.games.membership import MembershipQuestion
 from privbench.games.metrics import Refused
 from privbench.games.reconstruction import ReconstructionQuestion
 from privbench.method import Method, Paper
-from privbench.methods.adversary import Adversary, CellCard
+from privbench.methods.adversary import Adversary
+from privbench.methods.cell import Cell
 from privbench.methods.context import TargetContext, seeded
 from privbench.methods.dataset import Dataset
 from privbench.methods.defense import Defense
@@ -217,11 +218,11 @@ def _made(target: Target, defenses: tuple[Defense, ...] = (), noise: int = 0) ->
 def _fits(method: Method, target: Target, defenses: tuple[Defense, ...] = ()) -> bool:
     """Whether the method takes part in the kit's cell."""
     split = tiny_split()
-    card = CellCard(
+    card = Cell(
         split.card, split.protocol, target, defenses, Adversary(), _Anything(),
-        split.card.sensitive, target.grants,
+        split.card.sensitive,
     )  # fmt: skip
-    return method.unfit(card) is None
+    return method.incompatible(card) is None
 
 
 def _target_shapes(target: Target) -> None:
@@ -322,7 +323,7 @@ def _victims(attack: Attack) -> tuple[Victim, Victim]:
 def _play(attack: Attack, served: Victim, order: Tensor | None = None) -> tuple[Any, Any]:
     """Question and answer, with the question's rows in the order given."""
     split, game = tiny_split(), GAMES[attack.game]
-    question, _ = game.pose(split, served, asks=None, sensitive=split.card.sensitive)
+    question, _ = game.pose(split, served, max_rows=None, sensitive=split.card.sensitive)
     if order is not None and isinstance(question, MembershipQuestion):
         question = MembershipQuestion(question.examples.select(order), question.phase)
     elif order is not None and isinstance(question, AttributeQuestion):
@@ -350,7 +351,7 @@ def _answers(attack: Attack) -> None:
     assert len(numbers) == n, f"{n} rows were asked about and {len(numbers)} answered"
     split = tiny_split()
     metrics = GAMES[attack.game].score(
-        answer, GAMES[attack.game].pose(split, _victims(attack)[0], asks=None,
+        answer, GAMES[attack.game].pose(split, _victims(attack)[0], max_rows=None,
                                         sensitive=split.card.sensitive)[1],
     )  # fmt: skip
     assert GAMES[attack.game].headline in metrics
@@ -388,14 +389,14 @@ def _inputs_untouched(attack: Attack) -> None:
 
 def _headline(attack: Attack, served: Victim) -> Any:
     split, game = tiny_split(), GAMES[attack.game]
-    _, truth = game.pose(split, served, asks=None, sensitive=split.card.sensitive)
+    _, truth = game.pose(split, served, max_rows=None, sensitive=split.card.sensitive)
     return game.score(_play(attack, served)[1], truth)[game.headline]
 
 
 def _mean_image() -> float:
     """Mean squared error of always answering the mean of the pool."""
     split, game = tiny_split(), GAMES["reconstruction"]
-    question, truth = game.pose(split, _planted(_Copy()), asks=None, sensitive=())
+    question, truth = game.pose(split, _planted(_Copy()), max_rows=None, sensitive=())
     value = game.baselines(split, question, truth)["mean_image"]["mse"]
     assert not isinstance(value, Refused)
     return value.value

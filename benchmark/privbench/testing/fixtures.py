@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from privbench.data.augmentation import Recipe
+from privbench.data.augmentation import Augmentation
 from privbench.data.examples import Card, Examples
 from privbench.data.protocol import Protocol
 from privbench.data.split import Split, World, cut
@@ -63,7 +63,7 @@ class TinyImages(Dataset):
         return Card(
             name=self.name, kind="image", shape=(1, _SIDE, _SIDE), classes=_CLASSES, scale=255,
             attributes={"bright": 2}, sensitive=("bright",), sources={"all": _ROWS},
-            limits=Recipe(crop=(0.8, 1.0), shift=1, blur=1.0, blur_sigma=(0.1, 0.5)),
+            limits=Augmentation(crop=(0.8, 1.0), shift=1, blur=1.0, blur_sigma=(0.1, 0.5)),
         )  # fmt: skip
 
     def load(self, root: Path | None) -> Examples:
@@ -203,7 +203,7 @@ def arena(
 ) -> tuple[Oracle, AttackContext]:
     """An oracle of ``served`` and a context with planted shadows, for that attack."""
     split, wanted = tiny_split(seed), attack.shadows
-    draw = split.own if wanted.origin == "own" else split.over_candidates
+    draw = split.offline if wanted.origin == "offline" else split.online
     shadows = []
     for index in range(wanted.count):
         world, others = draw(index)
@@ -213,7 +213,7 @@ def arena(
     ctx = AttackContext(
         card=split.card, protocol=split.protocol, sensitive=split.card.sensitive, device=CPU,
         store=store, seed=seed, scope="kit", shadows=tuple(shadows), auxiliary=split.pool,
-        own=Oracle(served, access, asker=attack.name), data_seed=seed, train=_train,
+        auxiliary_oracle=Oracle(served, access, asker=attack.name), data_seed=seed, train=_train,
     )  # fmt: skip
     return Oracle(served, access, asker=attack.name), ctx
 

@@ -36,7 +36,7 @@ class Job:
         card: of the dataset.
         protocol: that cut it.
         world: that it is trained in.
-        target: its recipe.
+        target: its augmentation.
         defenses: in the order in which they act; () for none.
         sensitive: attributes of the cell.
     """

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench import CellCard, DefenseContext, Phase
+    from privbench import Cell, DefenseContext, Phase
 
 
-def none_reads_members(name: str, cell: CellCard) -> str | None:
+def none_reads_members(name: str, cell: Cell) -> str | None:
     """Why that defense has no loss to change: no phase reads members' labels; else None."""
     if cell.target.labelled_encoder or cell.protocol.classifier == "members":
         return None

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.nn import functional as F
 
-from privbench import Batch, BatchSpec, Optimizer, Outputs, Phase, Recipe, Step, as_float, augment
+from privbench import (
+    Augmentation,
+    Batch,
+    BatchSpec,
+    Optimizer,
+    Outputs,
+    Phase,
+    Step,
+    as_float,
+    augment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,16 +51,18 @@ def encoder_phases(protocol: Protocol) -> Iterator[tuple[str, str]]:
     yield "encoder", last
 
 
-def views(recipe: Recipe, card: Card, n: int) -> Callable[[Batch, Callable[[int], Tensor]], Batch]:
+def views(
+    augmentation: Augmentation, card: Card, n: int
+) -> Callable[[Batch, Callable[[int], Tensor]], Batch]:
     """A ``prepare`` that makes n augmented views of each row, one view after the other.
 
     The recipe is narrowed to what the dataset says keeps label and attributes.
     """
-    recipe = recipe.within(card.limits or Recipe())
+    augmentation = augmentation.within(card.limits or Augmentation())
 
     def prepare(batch: Batch, uniforms: Callable[[int], Tensor]) -> Batch:
         x = as_float(batch.x, card.scale)
-        made = [augment(x, recipe, uniforms(recipe.uniforms)) for _ in range(n)]
+        made = [augment(x, augmentation, uniforms(augmentation.uniforms)) for _ in range(n)]
         return Batch(torch.cat(made), batch.y, batch.attributes, batch.rows, views=n)
 
     return prepare

@@ -4,8 +4,8 @@ Song, Shokri, Mittal: Privacy Risks of Securing Machine Learning Models against 
 Examples. CCS 2019, section 3.3.
 
 The adversary sees posteriors, knows the true labels of the rows asked about, and owns one shadow
-model: the victim's recipe on rows of its own. A white-box adversary has the victim's gradients,
-too. Steps:
+model: the victim's target trained on rows of its own. A white-box adversary also has the victim's
+gradients. Steps:
 
 1. Perturb each row by projected gradient descent, no value by more than eps: away from its true
    class (``adversarial-mia``), or once towards each of the others (``adversarial-mia-targeted``).
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from privbench import (
         Attack,
         AttackContext,
-        CellCard,
+        Cell,
         Examples,
         MembershipQuestion,
         Model,
@@ -80,7 +80,7 @@ class _Adversarial(PGD, MembershipAttack):
         """One, in a world of the adversary's own."""
         return Shadows(1)
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes to push rows off."""
         if cell.card.classes is None:
             return f"{self.name} pushes rows off their class, and {cell.card.name} has no classes"

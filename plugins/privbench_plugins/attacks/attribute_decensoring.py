@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, AttributeQuestion, CellCard, Oracle
+    from privbench import Attack, AttackContext, AttributeQuestion, Cell, Oracle
 
     Guess = tuple[Tensor, Mapping[str, float | str]]
 
@@ -97,7 +97,7 @@ class AttributeDecensoring(AttributeAttack):
     weight_decay: Annotated[float, Ge(0)] = 1e-4
     steps: Annotated[int, Ge(0)] = 300
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be something to guess, and x that the backbone can read."""
         if not cell.sensitive:
             return f"{self.name} guesses a sensitive attribute, and the cell names none"
@@ -109,9 +109,9 @@ class AttributeDecensoring(AttributeAttack):
 
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
         """Give a distribution (n, values) per attribute."""
-        del oracle  # the victim answers the adversary's rows through ctx.own
+        del oracle  # the victim answers the adversary's rows through ctx.auxiliary_oracle
         rows = ctx.auxiliary
-        z = ctx.own.embeddings(rows)
+        z = ctx.auxiliary_oracle.embeddings(rows)
         x, asked = as_float(rows.x, rows.scale).to(z.device), question.embeddings.to(z.device)
         guesses: dict[str, Tensor] = {}
         notes: dict[str, float | str] = {}

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, AttributeQuestion, CellCard, Examples, Oracle
+    from privbench import Attack, AttackContext, AttributeQuestion, Cell, Examples, Oracle
 
     Guess = tuple[Tensor, Mapping[str, float | str]]
     Proposals = Iterator[tuple[str, Tensor]]
@@ -90,7 +90,7 @@ class _AttributeInference(AttributeAttack):
 
     share: Annotated[float, Gt(0), Le(1)] = 1.0
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be something to guess."""
         if not cell.sensitive:
             return f"{self.name} guesses a sensitive attribute, and the cell names none"
@@ -102,9 +102,9 @@ class _AttributeInference(AttributeAttack):
 
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
         """Give a distribution (n, values) per attribute, learned from auxiliary embeddings."""
-        del oracle  # the victim answers the adversary's rows through ctx.own
+        del oracle  # the victim answers the adversary's rows through ctx.auxiliary_oracle
         rows = _share(ctx.auxiliary, self.share, ctx)
-        x = ctx.own.embeddings(rows)
+        x = ctx.auxiliary_oracle.embeddings(rows)
         guesses: dict[str, Tensor] = {}
         notes: dict[str, float | str] = {}
         for name, values in question.values.items():

@@ -28,10 +28,10 @@ from torch.nn import functional as F
 
 from privbench import (
     Access,
+    Augmentation,
     Membership,
     MembershipAttack,
     Paper,
-    Recipe,
     Shadows,
     best_threshold,
     hookimpl,
@@ -48,7 +48,7 @@ PAPER = Paper(
     "EncoderMI: Membership Inference against Pre-trained Encoders in Contrastive Learning",
     "Liu, Jia, Qu, Gong", "CCS 2021", "section 4, algorithm 1",
 )  # fmt: skip
-VIEWS = Recipe(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
+VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _EncoderMI(MembershipAttack):
     paper: ClassVar[Paper] = PAPER
 
     n: Annotated[int, Ge(2)] = 10
-    augmentation: Recipe = VIEWS
+    augmentation: Augmentation = VIEWS
 
     @property
     def shadows(self) -> Shadows:

@@ -35,11 +35,11 @@ from torch import nn
 
 from privbench import (
     Access,
+    Augmentation,
     BadInputError,
     Membership,
     MembershipAttack,
     Paper,
-    Recipe,
     Shadows,
     hookimpl,
     mlp,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from privbench import (
         Attack,
         AttackContext,
-        CellCard,
+        Cell,
         Examples,
         MembershipQuestion,
         Oracle,
@@ -66,7 +66,7 @@ PAPER = Paper(
     "Liu, Jia, Qu, Gong", "CCS 2021", "section 5.1, compared methods",
 )  # fmt: skip
 #: What EncoderMI's views vary.
-VIEWS = Recipe(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
+VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
 #: Deviations of all three.
 OURS = (
     "The downstream classifier is linear, on standardised embeddings, by Adam (the paper's is not "
@@ -130,7 +130,7 @@ class _Baseline(MembershipAttack):
         """One shadow encoder."""
         return Shadows(1)
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes, and rows to train the downstream classifiers on."""
         classes = cell.card.classes
         if classes is None:
@@ -151,7 +151,7 @@ class _Baseline(MembershipAttack):
         """Score (n,) by the network's log-odds of "member"; 0 decides."""
         (shadow,) = ctx.shadows
         rows = downstream_rows(shadow, ctx.auxiliary)
-        theirs = Downstream(oracle, self._head(ctx.own, rows, ctx))
+        theirs = Downstream(oracle, self._head(ctx.auxiliary_oracle, rows, ctx))
         mine = Downstream(shadow.oracle, self._head(shadow.oracle, rows, ctx))
         sides = shadow.world.members, shadow.nonmembers
         x = torch.cat([self._features(mine, side, mine, ctx) for side in sides])
@@ -226,15 +226,15 @@ class EncoderMIBaselineB(_Baseline):
     )
 
     e: Annotated[int, Ge(1)] = 10
-    augmentation: Recipe = VIEWS
+    augmentation: Augmentation = VIEWS
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be pictures to alter, and one set of classes for all rows."""
         if cell.card.kind != "image":
             return f"{self.name} alters pictures, and {cell.card.name} is a table"
         if cell.adversary.dataset is not None:
             return f"{self.name} compares classes, and those of another dataset's pool are others"
-        return super().unfit(cell)
+        return super().incompatible(cell)
 
     def _features(
         self, side: Downstream, rows: Examples, mine: Downstream, ctx: AttackContext

@@ -44,7 +44,7 @@ from privbench_plugins._shared.copies import survivors
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class LabelOnlyAugment(MembershipAttack):
         """One, in a world of the adversary's own."""
         return Shadows(1)
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be pictures to turn and classes to be right about."""
         if cell.card.kind != "image":
             return f"{self.name} turns and moves pictures, and {cell.card.name} is a table"

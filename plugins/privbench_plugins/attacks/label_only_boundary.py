@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ class LabelOnlyBoundary(MembershipAttack):
         return Shadows(1 if self.calibration == "shadow" else 0)
 
     @property
-    def asks(self) -> int:
+    def max_rows(self) -> int:
         """As many as ``rows`` says."""
         return self.rows
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes to have a boundary between."""
         if cell.card.classes is None:
             return f"{self.name} reads predicted classes, and {cell.card.name} has none"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from privbench import (
         Attack,
         AttackContext,
-        CellCard,
+        Cell,
         Examples,
         MembershipQuestion,
         Model,
@@ -62,7 +62,7 @@ class LabelOnlyTransfer(MembershipAttack):
         "threshold that does not need rows of known membership."
     )
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes to copy."""
         if cell.card.classes is None:
             return f"{self.name} reads predicted classes, and {cell.card.name} has none"

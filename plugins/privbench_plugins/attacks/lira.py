@@ -3,7 +3,7 @@
 Carlini, Chien, Nasr, Song, Terzis, Tramèr: Membership Inference Attacks From First Principles.
 IEEE S&P 2022, sections IV and V, algorithm 1.
 
-The adversary sees posteriors, knows true labels, and owns k shadow models of the victim's recipe.
+The adversary sees posteriors, knows true labels, and owns k shadow models trained as the victim is.
 Steps:
 
 1. Signal of a row (and of augmented views of it): ``log p_y - log(1 - p_y)``, from log-posteriors
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import torch
 from annotated_types import Ge
 
-from privbench import Access, Membership, MembershipAttack, Paper, Recipe, Shadows, hookimpl
+from privbench import Access, Augmentation, Membership, MembershipAttack, Paper, Shadows, hookimpl
 from privbench_plugins._shared.likelihood import (
     Location,
     Variance,
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
-VIEWS = Recipe(flip=0.5, shift=4)
+VIEWS = Augmentation(flip=0.5, shift=4)
 DEVIATIONS = (
     "16 shadows, as the authors' demonstration (`paper`: 256). Location is the mean, as in the "
     "paper (their code: the median). The pooled variance is of residuals from each row's location, "
@@ -89,9 +89,9 @@ class _LiRA(MembershipAttack):
     @property
     def shadows(self) -> Shadows:
         """As many as ``k`` says."""
-        return Shadows(self.k, "candidates" if self.online else "own")
+        return Shadows(self.k, "online" if self.online else "offline")
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes to have posteriors of."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"

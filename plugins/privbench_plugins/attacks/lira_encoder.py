@@ -4,8 +4,8 @@ Aerni, Zhang, Tramèr: Evaluations of Machine Learning Privacy Defenses are Misl
 the adaptive attack on self-supervised learning; the likelihood ratio after Carlini and others,
 IEEE S&P 2022.
 
-The adversary queries the encoder for embeddings and owns k shadow encoders of the victim's recipe.
-No labels are needed. Steps:
+The adversary queries the encoder for embeddings and owns k shadow encoders trained as the victim
+is. No labels are needed. Steps:
 
 1. n augmented views of each row; their embeddings (of the backbone, not of the projection head);
    cosine c of every pair.
@@ -27,7 +27,7 @@ import torch
 from annotated_types import Ge
 from torch.nn import functional as F
 
-from privbench import Access, Membership, MembershipAttack, Paper, Recipe, Shadows, hookimpl
+from privbench import Access, Augmentation, Membership, MembershipAttack, Paper, Shadows, hookimpl
 from privbench_plugins._shared.likelihood import Location, Variance, gaussian_attack
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
 #: As EncoderMI's, so that both attacks share the answers.
-VIEWS = Recipe(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
+VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
 #: Cosines in float64 are good to 1e-16; nearer than this to 1 or -1 counts as this near.
 NEAREST = 1e-12
 
@@ -79,16 +79,16 @@ class LiRAEncoder(MembershipAttack):
     k: Annotated[int, Ge(1)] = 16
     n: Annotated[int, Ge(2)] = 10
     online: bool = False
-    augmentation: Recipe = VIEWS
+    augmentation: Augmentation = VIEWS
     variance: Variance = "auto"
     location: Location = "mean"
 
     @property
     def shadows(self) -> Shadows:
         """As many as ``k`` says."""
-        return Shadows(self.k, "candidates" if self.online else "own")
+        return Shadows(self.k, "online" if self.online else "offline")
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be views to compare."""
         if cell.card.kind != "image" or cell.card.limits is None:
             return f"{self.name} compares augmented views, and {cell.card.name} allows none"

@@ -38,7 +38,7 @@ from privbench import Access, Membership, MembershipAttack, Paper, Shadows, best
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
 SONG = Paper(
     "Systematic Evaluation of Privacy Risks of Machine Learning Models", "Song, Mittal",
@@ -55,7 +55,7 @@ class _Metric(MembershipAttack):
 
     paper: ClassVar[Paper] = SONG
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes to have answers about."""
         if cell.card.classes is None:
             return f"{self.name} reads predicted classes, and {cell.card.name} has no classes"

@@ -4,7 +4,7 @@ He, Zhang: Quantifying and Mitigating Privacy Risks of Contrastive Learning. CCS
 (the network-based attack), after Salem and others: ML-Leaks. NDSS 2019, adversary 1.
 
 The adversary sees the posteriors of the rows asked about, knows their true labels, and owns one
-shadow model: the victim's recipe on rows of its own. Steps:
+shadow model: the victim's target trained on rows of its own. Steps:
 
 1. Ask the shadow about its members and about as many nonmembers.
 2. Three numbers per row: the two largest posteriors, descending, and whether the most likely
@@ -31,7 +31,7 @@ from privbench_plugins._shared.classifiers import fit, log_odds, logits
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class NNMIA(MembershipAttack):
         """One, in a world of the adversary's own."""
         return Shadows(1)
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes to have posteriors of."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"

@@ -4,7 +4,7 @@ Yang, Gohari, Topcu: Additive Logistic Mechanism for Privacy-Preserving Self-Sup
 arXiv 2022, appendices A.1 and B: the attack that its noise was measured with.
 
 The adversary sees the posteriors of the rows asked about, knows their true labels, and owns one
-shadow model: the victim's recipe on rows of its own. Steps:
+shadow model: the victim's target trained on rows of its own. Steps:
 
 1. Ask the shadow about members and as many nonmembers of it, 2,000 rows together at most.
 2. A record is the posterior vector followed by the true label, one-hot.
@@ -33,7 +33,7 @@ from privbench_plugins._shared.classifiers import fit, log_odds, logits
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class PosteriorLabelMIA(MembershipAttack):
         """One, in a world of the adversary's own."""
         return Shadows(1)
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes to have posteriors of."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"

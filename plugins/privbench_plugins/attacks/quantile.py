@@ -35,7 +35,7 @@ from privbench_plugins._shared.classifiers import logits
 from privbench_plugins._shared.likelihood import hinge
 
 if TYPE_CHECKING:
-    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
 #: Highest place of the pinball head's levels ``1 - 10 ** (-i / 10)``: 0, 0.206, ... 0.9999.
 TOP = 40
@@ -91,7 +91,7 @@ class Quantile(MembershipAttack):
     weight_decay: Annotated[float, Ge(0)] = 1e-4
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.2
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes, and pictures for a network that wants them."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"

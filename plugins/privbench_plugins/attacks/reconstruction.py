@@ -102,7 +102,11 @@ class Decoder(ReconstructionAttack):
     ) -> Reconstruction:
         """Decode each embedding by the decoder that is best on held-out rows."""
         asked = question.embeddings.float()
-        h = (oracle if self.rows == "served" else ctx.own).embeddings(ctx.auxiliary).float()
+        h = (
+            (oracle if self.rows == "served" else ctx.auxiliary_oracle)
+            .embeddings(ctx.auxiliary)
+            .float()
+        )
         h = h.to(asked.device)
         x = as_float(ctx.auxiliary.x, ctx.auxiliary.scale).to(asked.device)
         kept = torch.ones(h.shape[1], dtype=torch.bool, device=h.device)
@@ -191,7 +195,7 @@ class RMLE(ReconstructionAttack):
     limit: Annotated[int, Ge(1)] = 200
 
     @property
-    def asks(self) -> int | None:
+    def max_rows(self) -> int | None:
         """So many rows: each costs hundreds of gradients."""
         return self.limit
 

@@ -43,7 +43,7 @@ from privbench_plugins._shared.likelihood import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, CellCard, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
 DEVIATIONS = (
     "Logits are known up to a constant only, which puts the smallest at 0: there the Taylor "
@@ -95,9 +95,9 @@ class _RMIA(MembershipAttack):
     @property
     def shadows(self) -> Shadows:
         """As many as ``k`` says."""
-        return Shadows(self.k, "candidates" if self.online else "own")
+        return Shadows(self.k, "online" if self.online else "offline")
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes to have posteriors of."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"

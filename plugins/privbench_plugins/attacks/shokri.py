@@ -4,7 +4,7 @@ Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against Machine 
 IEEE S&P 2017, section V.
 
 The adversary sees the posteriors of the rows asked about, knows their true labels, and owns k
-shadow models: the victim's recipe on rows of its own. Steps:
+shadow models: the victim's target trained on rows of its own. Steps:
 
 1. Ask every shadow for the posteriors of its members ("in") and of as many nonmembers ("out").
 2. Partition these records by the *true* class of the row (not the predicted one).
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, CellCard, MembershipQuestion, Oracle, Shadow
+    from privbench import Attack, AttackContext, Cell, MembershipQuestion, Oracle, Shadow
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Shokri(MembershipAttack):
         """As many as ``k`` says, in worlds of the adversary's own."""
         return Shadows(self.k)
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes to have posteriors of."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"

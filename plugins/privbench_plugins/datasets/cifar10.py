@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from privbench import Card, Dataset, Examples, Paper, Part, Protocol, Recipe, hookimpl
+from privbench import Augmentation, Card, Dataset, Examples, Paper, Part, Protocol, hookimpl
 from privbench_plugins._shared.torchvision_data import train_then_test
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class CIFAR10(Dataset):
             mean=(0.4914, 0.4822, 0.4465),
             std=(0.2023, 0.1994, 0.2010),
             # All that SimCLR, MoCo, Talos (vertical flip, blur) and padded crops (shift) use.
-            limits=Recipe(
+            limits=Augmentation(
                 crop=(0.08, 1.0), shift=4, flip=0.5, vflip=0.5, jitter=(0.8, 0.8, 0.8, 0.4),
                 jitter_p=1.0, grey=0.2, blur=1.0, blur_sigma=(0.1, 2.0), blur_kernel=9,
             ),

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from privbench import Card, Dataset, Examples, Paper, Protocol, Recipe, hookimpl
+from privbench import Augmentation, Card, Dataset, Examples, Paper, Protocol, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Digits(Dataset):
             attributes={"slant": 2, "weight": 2},
             sensitive=("slant",),
             sources={"all": 1_797},
-            limits=Recipe(
+            limits=Augmentation(
                 crop=(0.8, 1.0), shift=1, blur=1.0, blur_sigma=(0.1, 1.0), blur_kernel=3
             ),
         )  # fmt: skip

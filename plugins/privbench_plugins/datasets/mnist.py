@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from privbench import Card, Dataset, Examples, Paper, Part, Protocol, Recipe, hookimpl
+from privbench import Augmentation, Card, Dataset, Examples, Paper, Part, Protocol, hookimpl
 from privbench_plugins._shared.torchvision_data import train_then_test
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class MNIST(Dataset):
             mean=(0.1307,),
             std=(0.3081,),
             # No flip: digits are chiral.
-            limits=Recipe(
+            limits=Augmentation(
                 crop=(0.5, 1.0), shift=3, blur=1.0, blur_sigma=(0.1, 1.0), blur_kernel=5
             ),
         )  # fmt: skip

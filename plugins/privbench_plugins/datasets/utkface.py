@@ -39,7 +39,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 
-from privbench import BadInputError, Card, Dataset, Examples, Paper, Protocol, Recipe, hookimpl
+from privbench import (
+    Augmentation,
+    BadInputError,
+    Card,
+    Dataset,
+    Examples,
+    Paper,
+    Protocol,
+    hookimpl,
+)
 from privbench_plugins._shared.data_folder import home
 
 if TYPE_CHECKING:
@@ -94,7 +103,7 @@ class UTKFace(Dataset):
             attributes={"race": 5, "age": len(AGES) + 1},
             sensitive=("race",),
             sources={"all": rows},
-            limits=Recipe(crop=(0.5, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.0, 0.0)),
+            limits=Augmentation(crop=(0.5, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.0, 0.0)),
         )
 
     def load(self, root: Path | None) -> Examples:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Batch, CellCard, Clock, DefenseContext, Model, Outputs, Phase, World
+    from privbench import Batch, Cell, Clock, DefenseContext, Model, Outputs, Phase, World
 
 Gain = Literal["linear", "log"]
 #: Name of h among the model's parts.
@@ -86,7 +86,7 @@ class AdversarialRegularization(Defense):
     width: Annotated[int, Ge(1)] = 128
     lr: Annotated[float, Gt(0)] = 1e-4
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes, reference rows, and a phase that reads members' labels."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from privbench import Card, CellCard, DefenseContext, Model, World
+    from privbench import Card, Cell, DefenseContext, Model, World
 
     Span = tuple[int, int]
     Block = tuple[Span, Span]
@@ -102,7 +102,7 @@ class Ars(Defense):
     batch: Annotated[int, Ge(1)] = 64
     lr: Annotated[float, Gt(0)] = 1e-3
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """An overlap is one of masks."""
         del cell
         if self.overlap is not None and not self.masked:
@@ -143,12 +143,12 @@ class ArsAttributes(Ars):
 
     attribute_weight: Annotated[float, Gt(0), Le(1)] = 0.5
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be attributes to hide."""
         missing = [name for name in cell.sensitive if name not in cell.card.attributes]
         if not cell.sensitive or missing:
             return f"{self.name} hides a sensitive attribute, and {cell.card.name} has none to hide"
-        return super().unfit(cell)
+        return super().incompatible(cell)
 
     def share(self) -> float:
         """Weight of all attributes together."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Card, CellCard, DefenseContext, Model, World
+    from privbench import Card, Cell, DefenseContext, Model, World
 
     Guess = Callable[[Tensor], Tensor]
 
@@ -110,7 +110,7 @@ class AttriGuard(Defense):
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 1e-4
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """One attribute to guard."""
         named = [name for name in cell.sensitive if name in cell.card.attributes]
         if len(cell.sensitive) != 1 or not named:

@@ -27,7 +27,7 @@ from privbench import Access, Defense, Paper, Release, hookimpl
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Card, CellCard, DefenseContext, Model
+    from privbench import Card, Cell, DefenseContext, Model
 
 Mask = Literal["top", "rounding", "label", "fixed"]
 #: What the fixed mask puts on the label beyond an even share, as in those codes.
@@ -47,7 +47,7 @@ class ConfidenceMasking(Defense):
     name: ClassVar[str] = "confidence-masking"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     masks_posteriors: ClassVar[bool] = True
-    learns: ClassVar[bool] = False
+    uses_training_data: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
         "Membership Inference Attacks Against Machine Learning Models",
         "Shokri, Stronati, Song, Shmatikov", "IEEE S&P 2017", "section VIII, mitigation",
@@ -62,7 +62,7 @@ class ConfidenceMasking(Defense):
     k: Annotated[int, Ge(1)] = 1
     decimals: Annotated[int, Ge(0)] = 1
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be posteriors to mask."""
         if cell.card.classes is None:
             return f"{self.name} masks class posteriors, and {cell.card.name} has no classes"

@@ -38,7 +38,7 @@ from privbench import BadInputError, BatchSpec, Defense, Paper, hookimpl
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from privbench import CellCard, DefenseContext, Model, Phase, Training, World
+    from privbench import Cell, DefenseContext, Model, Phase, Training, World
 
 #: How far below the target epsilon the noise may end up.
 _TOLERANCE = 0.01
@@ -61,7 +61,7 @@ class DPSGD(Defense):
 
     name: ClassVar[str] = "dp-sgd"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
-    claims: ClassVar[bool] = True
+    claims_epsilon: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Deep Learning with Differential Privacy",
         "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang", "CCS 2016", "algorithm 1",
@@ -78,7 +78,7 @@ class DPSGD(Defense):
     batch: Annotated[int, Ge(1)] | None = None
     accountant: Literal["prv", "rdp", "gdp"] = "prv"
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """Losses must be sums over examples."""
         if importlib.util.find_spec("opacus") is None:
             return "dp-sgd needs Opacus, which is not installed: pip install 'privbench[dp]'"

@@ -26,7 +26,7 @@ from privbench_plugins._shared.phases import sees_members
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench import CellCard, DefenseContext, Model, Phase, World
+    from privbench import Cell, DefenseContext, Model, Phase, World
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class EarlyStopping(Defense):
     epochs: Annotated[int, Ge(1)] | None = None
     patience: Annotated[int, Ge(1)] = 5
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be a phase to stop, and reference rows to go by."""
         card, protocol = cell.card, cell.protocol
         if self.epochs is not None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Batch, Card, CellCard, Clock, DefenseContext, Model, Outputs, Phase, World
+    from privbench import Batch, Card, Cell, Clock, DefenseContext, Model, Outputs, Phase, World
 
 #: Rows per forward pass of noise.
 ROWS = 256
@@ -86,7 +86,7 @@ class HAMP(Defense):
         parts = {"both": {"phases", "release"}, "training": {"phases"}, "testing": {"release"}}
         return frozenset(parts[self.part])
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes; and for training alone, a phase that reads members' labels."""
         if cell.card.classes is None or cell.card.classes < 2:  # noqa: PLR2004
             return f"{self.name} changes class posteriors, and {cell.card.name} has no classes"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Batch, CellCard, Clock, DefenseContext, Model, Outputs, Phase, World
+    from privbench import Batch, Cell, Clock, DefenseContext, Model, Outputs, Phase, World
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LabelSmoothing(Defense):
 
     smoothing: Annotated[float, Ge(0), Le(1)] = 0.1
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes, and a phase that reads the members' labels."""
         if cell.card.classes is None:
             return f"{self.name} smooths class labels, and {cell.card.name} has no classes"

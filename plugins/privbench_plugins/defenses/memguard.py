@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Card, CellCard, DefenseContext, Model, World
+    from privbench import Card, Cell, DefenseContext, Model, World
 
 #: Weight of the loss of the label, and what c3 runs through: 0.1, 1, ... 100,000.
 LABEL = 10.0
@@ -89,7 +89,7 @@ class MemGuard(Defense):
     updates: Annotated[int, Ge(0)] = 12_500
     optimizer: Literal["adam", "sgd"] = "adam"
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be posteriors, and reference rows to tell members from."""
         if cell.card.classes is None:
             return f"{self.name} guards class posteriors, and {cell.card.name} has no classes"

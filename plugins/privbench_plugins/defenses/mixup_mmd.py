@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import CellCard, Clock, DefenseContext, Examples, Model, Phase, World
+    from privbench import Cell, Clock, DefenseContext, Examples, Model, Phase, World
 
 #: Attribute that marks rows of the reference stream: they are not mixed.
 PLAIN = "mixup-mmd: plain"
@@ -66,7 +66,7 @@ class MixupMMD(Defense):
     weight: Annotated[float, Ge(0)] = 3.0
     gap: Annotated[float, Ge(0)] = 0.03
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes, reference rows, and a phase that reads members' labels."""
         if cell.card.classes is None:
             return f"{self.name} compares class posteriors, and {cell.card.name} has no classes"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Batch, CellCard, Clock, DefenseContext, Model, Training, World
+    from privbench import Batch, Cell, Clock, DefenseContext, Model, Training, World
 
 #: Parts that the defense adds.
 OBFUSCATOR, ADVERSARY = "obfuscator", "olympus-adversary"
@@ -93,7 +93,7 @@ class Olympus(Defense):
     adversary_lr: Annotated[float, Gt(0)] = 1e-3
     hidden: Annotated[int, Ge(1)] = 64
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """One attribute to take out, and a task to leave."""
         named = [name for name in cell.sensitive if name in cell.card.attributes]
         if len(cell.sensitive) != 1 or not named:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Batch, CellCard, Clock, DefenseContext, Model, Outputs, Phase, World
+    from privbench import Batch, Cell, Clock, DefenseContext, Model, Outputs, Phase, World
 
 Variant = Literal["image", "tabular"]
 #: Largest confidence of a soft label, by variant: those of CIFAR-10 and Purchase.
@@ -74,7 +74,7 @@ class RelaxLoss(Defense):
     upper: Annotated[float, Ge(0), Le(1)] | None = None
     variant: Literal["auto", "image", "tabular"] = "auto"
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes, a level below guessing, and a phase that reads members' labels."""
         classes = cell.card.classes
         if classes is None or classes < 2:  # noqa: PLR2004

@@ -30,7 +30,7 @@ from privbench_plugins._shared.undefended import posteriors
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import CellCard, DefenseContext, World
+    from privbench import Cell, DefenseContext, World
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Selena(Defense):
                 f"{self.name}.held_out {self.held_out} must be below its models {self.models}"
             )
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be classes, and no phase that sees members without their labels."""
         if cell.card.classes is None:
             return f"{self.name} distils class posteriors, and {cell.card.name} has no classes"

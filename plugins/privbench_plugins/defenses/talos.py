@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import CellCard, Clock, DefenseContext, Model, World
+    from privbench import Cell, Clock, DefenseContext, Model, World
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Talos(Defense):
     lr: Annotated[float, Gt(0)] = 3e-4
     weight_decay: Annotated[float, Ge(0)] = 1e-4
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be something to censor."""
         missing = [name for name in cell.sensitive if name not in cell.card.attributes]
         if not cell.sensitive or missing:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import CellCard, DefenseContext, Model, Phase, World
+    from privbench import Cell, DefenseContext, Model, Phase, World
 
 Variant = Literal["flattened", "as-published"]
 #: Up to which epsilon the classical Gaussian mechanism has a proof.
@@ -64,7 +64,7 @@ class _WeightNoise(Defense):
     """
 
     protects: ClassVar[tuple[str, ...]] = ("membership",)
-    claims: ClassVar[bool] = True
+    claims_epsilon: ClassVar[bool] = True
     family: ClassVar[str] = "weight-noise"
     order: ClassVar[int]  #: of the norm that it is calibrated to
 
@@ -72,7 +72,7 @@ class _WeightNoise(Defense):
     pairs: Annotated[int, Ge(1)] = 250
     variant: Variant = "flattened"
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """There must be a classifier that is trained apart."""
         if cell.card.classes is None:
             return f"{self.name} is noise on a classifier, and {cell.card.name} has no classes"

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Card, CellCard, Clock, Protocol, TargetContext, World
+    from privbench import Card, Cell, Clock, Protocol, TargetContext, World
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Autoencoder(Target):
     classifier_epochs: Annotated[int, Ge(1)] = 100
     classifier_lr: Annotated[float, Gt(0)] = 1e-3
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """Every owner needs columns."""
         whole = len(starts(cell.card))
         if self.owners > whole:

@@ -25,6 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from privbench import (
+    Augmentation,
     Batch,
     BatchSpec,
     Model,
@@ -32,7 +33,6 @@ from privbench import (
     Outputs,
     Paper,
     Phase,
-    Recipe,
     Step,
     Target,
     backbone,
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Card, CellCard, Clock, TargetContext, World
+    from privbench import Card, Cell, Clock, TargetContext, World
 
 
-COLAB_VIEWS = Recipe(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
+COLAB_VIEWS = Augmentation(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
 
 
 class Queue(nn.Module):
@@ -126,12 +126,12 @@ class MoCo(Target):
     lr: Annotated[float, Gt(0)] = 0.06
     weight_decay: Annotated[float, Ge(0)] = 5e-4
     projection: Annotated[int, Ge(1)] = 128
-    augmentation: Recipe = COLAB_VIEWS
+    augmentation: Augmentation = COLAB_VIEWS
     classifier_epochs: Annotated[int, Ge(1)] = 100
     classifier_lr: Annotated[float, Gt(0)] = 1e-2
     classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """Views need images."""
         if cell.card.kind != "image":
             return f"moco needs augmentable images, and {cell.card.name} is {cell.card.kind}"

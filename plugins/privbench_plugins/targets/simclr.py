@@ -8,7 +8,7 @@ Steps: two augmented views per row; encoder, then a projection head that only tr
 NT-Xent over all 2N views; then the encoder is frozen and one linear layer learns the task on
 embeddings of plain rows.
 
-Presets: ``quick`` (the default) is sized for a CPU and for leaking: small sets, many epochs.
+Presets: ``cpu`` (the default) is sized for a CPU and for leaking: small sets, many epochs.
 ``paper`` are the values of the public CIFAR-10 code that EncoderMI's SimCLR follows (batch 512,
 Adam 1e-3, weight decay 1e-6, temperature .5, ResNet-18 with CIFAR stem). ``talos`` are those of
 Talos (temperature .07, Adam 3e-4, weight decay 1e-4, stock ResNet-18, blur and vertical flip).
@@ -28,6 +28,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from privbench import (
+    Augmentation,
     Batch,
     BatchSpec,
     Model,
@@ -35,7 +36,6 @@ from privbench import (
     Outputs,
     Paper,
     Phase,
-    Recipe,
     Step,
     Target,
     backbone,
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Card, CellCard, Clock, TargetContext, World
+    from privbench import Card, Cell, Clock, TargetContext, World
 
-CIFAR_VIEWS = Recipe(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
-QUICK_VIEWS = Recipe(
+CIFAR_VIEWS = Augmentation(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
+QUICK_VIEWS = Augmentation(
     crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2, blur=0.5,
     blur_sigma=(0.1, 1.0),
 )  # fmt: skip
-TALOS_VIEWS = Recipe(
+TALOS_VIEWS = Augmentation(
     crop=(0.08, 1.0), flip=0.5, vflip=0.5, jitter=(0.8, 0.8, 0.8, 0.2), grey=0.2, blur=1.0,
     blur_kernel=9,
 )  # fmt: skip
@@ -125,13 +125,13 @@ class SimCLR(Target):
     cosine: bool = False
     hidden: Annotated[int, Ge(0)] = 0
     projection: Annotated[int, Ge(1)] = 128
-    augmentation: Recipe = QUICK_VIEWS
+    augmentation: Augmentation = QUICK_VIEWS
     normalise: bool = True
     classifier_epochs: Annotated[int, Ge(1)] = 100
     classifier_lr: Annotated[float, Gt(0)] = 1e-2
     classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """Views need images, and a task is needed for the classifier."""
         if cell.card.kind != "image":
             return f"simclr needs augmentable images, and {cell.card.name} is {cell.card.kind}"

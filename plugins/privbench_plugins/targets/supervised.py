@@ -18,6 +18,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from privbench import (
+    Augmentation,
     Batch,
     BatchSpec,
     Model,
@@ -25,7 +26,6 @@ from privbench import (
     Outputs,
     Paper,
     Phase,
-    Recipe,
     Step,
     Target,
     backbone,
@@ -44,7 +44,7 @@ from privbench_plugins._shared.phases import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from privbench import Card, CellCard, Protocol, TargetContext, World
+    from privbench import Card, Cell, Protocol, TargetContext, World
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Supervised(Target):
     batch: Annotated[int, Ge(1)] = 64
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    augmentation: Recipe | None = None
+    augmentation: Augmentation | None = None
     pretrain: bool = False
     classifier_epochs: Annotated[int, Ge(1)] = 100
 
-    def unfit(self, cell: CellCard) -> str | None:
+    def incompatible(self, cell: Cell) -> str | None:
         """Without a task there is nothing to supervise."""
         if cell.card.classes is None:
             return f"supervised needs a task, and {cell.card.name} has no classes"
