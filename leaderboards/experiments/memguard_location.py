@@ -33,8 +33,8 @@ from privbench.methods import registry as plugins
 from privbench.methods.context import seeded
 from privbench.store.store import Store, default_root
 from privbench.training.nets import mlp
-from privbench.victims.making import Job
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
+from privbench.victims.spec import VictimSpec
 from privbench_plugins._shared.classifiers import fit, logits
 from privbench_plugins.attacks.nn_mia import talos_features
 from privbench_plugins.defenses.memguard import Guard, phase_one, probability
@@ -73,7 +73,7 @@ class Answers:
 
 
 def answers(
-    workshop: Workshop, job: Callable[[World, bool], Job], world: World, rows: Examples
+    workshop: Builder, job: Callable[[World, bool], VictimSpec], world: World, rows: Examples
 ) -> Answers:
     """Phase I on rows, by the model and the defender of that world."""
     plain, guarded = workshop.victim(job(world, False)), workshop.victim(job(world, True))
@@ -162,10 +162,10 @@ def main(data_root: Path, seeds: int, *, in_order: bool) -> None:
     card, protocol = data.card(data_root), data.protocols["memguard"]
     target = registry.get("target", "supervised").replace(epochs=200)
     guard = registry.get("defense", "memguard")
-    workshop = Workshop(Store(default_root()), torch.device("cpu"))
+    workshop = Builder(Store(default_root()), torch.device("cpu"))
 
-    def job(world: World, guarded: bool) -> Job:
-        return Job(card, protocol, world, target, (guard,) if guarded else ())
+    def job(world: World, guarded: bool) -> VictimSpec:
+        return VictimSpec(card, protocol, world, target, (guard,) if guarded else ())
 
     found: dict[tuple[str, str, float], list[float]] = defaultdict(list)
     for seed in range(seeds):

@@ -17,8 +17,8 @@ from privbench.data.split import Split, cut
 from privbench.methods import registry as plugins
 from privbench.store.store import Store
 from privbench.testing import CPU
-from privbench.victims.making import Job
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
+from privbench.victims.spec import VictimSpec
 from privbench_plugins.datasets.digits import Digits
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
@@ -48,8 +48,8 @@ def _digits() -> Split:
 def _made(target: Target, name: str, folder: str) -> Victim:
     split = _digits()
     defense: Defense = plugins.load().get("defense", name)
-    job = Job(split.card, split.protocol, split.victim(), target, (defense,), ("slant",))
-    return Workshop(Store(Path(folder)), CPU).victim(job)
+    job = VictimSpec(split.card, split.protocol, split.victim(), target, (defense,), ("slant",))
+    return Builder(Store(Path(folder)), CPU).victim(job)
 
 
 @pytest.mark.benchmark(group="posteriors of 256 rows")

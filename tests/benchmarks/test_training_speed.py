@@ -9,7 +9,7 @@ import torch
 
 from privbench.data.augmentation import augment
 from privbench.testing import tiny_split
-from privbench.testing.fixtures import _job, _workshop
+from privbench.testing.fixtures import tiny_builder, tiny_spec
 from privbench.training.loop import Training
 from privbench_plugins.targets.simclr import QUICK_VIEWS, SimCLR, nt_xent
 
@@ -17,7 +17,7 @@ STEPS = 50
 
 
 def _training(tmp_path: Any) -> Training:
-    making = _workshop(str(tmp_path))._begin(_job(SimCLR(epochs=STEPS)))
+    making = tiny_builder(str(tmp_path)).draft(tiny_spec(SimCLR(epochs=STEPS)))
     return Training(making.model, making.phases[0], tiny_split().victim().members, 0)
 
 

@@ -16,10 +16,10 @@ from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
-from privbench.testing.fixtures import _Anything, _job
+from privbench.testing.fixtures import AnyAttack, tiny_spec
 from privbench.training.loop import Training
 from privbench.training.phase import Clock
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
 from privbench_plugins.defenses.adversarial_regularization import (
     AdversarialRegularization,
     gain,
@@ -69,7 +69,7 @@ def test_the_authors_schedule() -> None:
 
 
 def _training(tmp_path: Path, defense: AdversarialRegularization) -> Training:
-    making = Workshop(Store(tmp_path), CPU)._begin(_job(TinyTarget(), (defense,)))
+    making = Builder(Store(tmp_path), CPU).draft(tiny_spec(TinyTarget(), (defense,)))
     return Training(making.model, making.phases[0], tiny_split().victim().members, 0)
 
 
@@ -130,10 +130,10 @@ def test_losses_by_hand(tmp_path: Path, kind: Any, reads: str) -> None:
 
 
 def test_without_weight_and_adversary_it_is_plain_training(tmp_path: Path) -> None:
-    shop, target = Workshop(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=4)
-    plain = shop.victim(_job(target))
-    off = shop.victim(_job(target, (FAST.replace(alpha=0, attack=0),)))
-    on = shop.victim(_job(target, (FAST.replace(alpha=1, attack=0),)))
+    shop, target = Builder(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=4)
+    plain = shop.victim(tiny_spec(target))
+    off = shop.victim(tiny_spec(target, (FAST.replace(alpha=0, attack=0),)))
+    on = shop.victim(tiny_spec(target, (FAST.replace(alpha=1, attack=0),)))
     x = tiny_split().pool.x[:40]
     assert torch.equal(plain.log_posteriors(x), off.log_posteriors(x))  # bit for bit
     assert not torch.equal(plain.log_posteriors(x), on.log_posteriors(x))
@@ -141,12 +141,12 @@ def test_without_weight_and_adversary_it_is_plain_training(tmp_path: Path) -> No
 
 
 def test_equal_updates_in_a_real_victim(tmp_path: Path) -> None:
-    shop = Workshop(Store(tmp_path), CPU)
+    shop = Builder(Store(tmp_path), CPU)
     for target, name in ((Supervised(backbone="mlp", epochs=5), "encoder"),
                          (SimCLR(epochs=2, classifier_epochs=7), "classifier")):  # fmt: skip
         facts = {}
         for key, defenses in (("none", ()), ("ours", (FAST,))):
-            made = shop.victim(_job(target, defenses)).facts
+            made = shop.victim(tiny_spec(target, defenses)).facts
             facts[key] = next(f for f in made["phases"] if f["phase"] == name)["updates"]
         assert facts["ours"]["classifier"] == facts["none"]["classifier"]
         cycles = -(-facts["none"]["classifier"] // 2)
@@ -155,13 +155,13 @@ def test_equal_updates_in_a_real_victim(tmp_path: Path) -> None:
 
 def test_h_finds_members_less_well(tmp_path: Path) -> None:
     """It narrows the gap by .11 in the mean of 12 worlds, with a standard deviation of .06."""
-    shop, split = Workshop(Store(tmp_path), CPU), tiny_split()
+    shop, split = Builder(Store(tmp_path), CPU), tiny_split()
     target = Supervised(backbone="mlp", epochs=60, lr=5e-3)
     gaps: dict[int, list[float]] = {0: [], 1: []}
     for index in range(6):
         world, others = split.offline(index)
         for defenses in ((), (FAST.replace(alpha=2.0, lr=1e-3),)):
-            job = replace(_job(target, defenses), world=world)
+            job = replace(tiny_spec(target, defenses), world=world)
             gaps[len(defenses)].append(_gap(shop.victim(job), world.members, others))
     assert sum(gaps[1]) < sum(gaps[0])
 
@@ -178,6 +178,6 @@ def _gap(victim: Victim, members: Examples, others: Examples) -> float:
 def test_it_needs_reference_rows() -> None:
     protocol = Protocol(members=80, nonmembers=80, pool=400)
     cell = Cell(
-        TinyImages().card(None), protocol, TinyTarget(), (FAST,), Adversary(), _Anything(), (),
+        TinyImages().card(None), protocol, TinyTarget(), (FAST,), Adversary(), AnyAttack(), (),
     )  # fmt: skip
     assert "reference rows" in (FAST.incompatible(cell) or "")

@@ -19,8 +19,8 @@ from privbench.methods.cell import Cell
 from privbench.methods.context import AttackContext
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
-from privbench.testing.fixtures import _Anything, _job
-from privbench.victims.workshop import Workshop
+from privbench.testing.fixtures import AnyAttack, tiny_spec
+from privbench.victims.build import Builder
 from privbench_plugins.attacks.reconstruction import Decoder
 from privbench_plugins.defenses.ars import (
     Ars,
@@ -214,7 +214,7 @@ def test_decoders_side_by_side_learn_as_if_alone() -> None:
 
 
 def _victim(tmp_path: Path, *defenses: Defense, target: Any = SMALL) -> Victim:
-    return Workshop(Store(tmp_path), CPU).victim(_job(target, defenses))
+    return Builder(Store(tmp_path), CPU).victim(tiny_spec(target, defenses))
 
 
 def _shared(victim: Victim) -> Shared:
@@ -345,7 +345,7 @@ def _cell(sensitive: tuple[str, ...]) -> Cell:
     data = TinyImages()
     return Cell(
         data.card(None), data.protocols["default"], TinyTarget(), (HIDING,), Adversary(),
-        _Anything(), sensitive,
+        AnyAttack(), sensitive,
     )  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
-from privbench.testing.fixtures import _Anything, _job
-from privbench.victims.workshop import Workshop
+from privbench.testing.fixtures import AnyAttack, tiny_spec
+from privbench.victims.build import Builder
 from privbench_plugins.defenses.attriguard import (
     AttriGuard,
     Mechanism,
@@ -288,9 +288,9 @@ def test_a_row_does_not_depend_on_what_is_asked_beside() -> None:
 
 
 def test_it_turns_the_guesses_of_a_served_victim(tmp_path: Path) -> None:
-    shop, target = Workshop(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=15)
+    shop, target = Builder(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=15)
     defense = FAST.replace(distortion=5.0)
-    victim, plain = shop.victim(_job(target, (defense,))), shop.victim(_job(target))
+    victim, plain = shop.victim(tiny_spec(target, (defense,))), shop.victim(tiny_spec(target))
     rows = tiny_split().pool
     (release,) = victim.releases
     assert isinstance(release, Mechanism)
@@ -317,7 +317,7 @@ def test_it_turns_the_guesses_of_a_served_victim(tmp_path: Path) -> None:
 
 def test_prior_counts_the_members(tmp_path: Path) -> None:
     defense = FAST.replace(aim="prior", updates=1)
-    victim = Workshop(Store(tmp_path), CPU).victim(_job(TinyTarget(), (defense,)))
+    victim = Builder(Store(tmp_path), CPU).victim(tiny_spec(TinyTarget(), (defense,)))
     (release,) = victim.releases
     assert isinstance(release, Mechanism)
     ones = int(tiny_split().victim().members.attributes["bright"].sum())
@@ -326,12 +326,12 @@ def test_prior_counts_the_members(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("known", [30, 0])
 def test_members_whose_value_is_missing_do_not_count(tmp_path: Path, known: int) -> None:
-    job = _job(TinyTarget(), (FAST.replace(aim="prior", updates=1),))
+    job = tiny_spec(TinyTarget(), (FAST.replace(aim="prior", updates=1),))
     members = job.world.members
     s = members.attributes["bright"].clone()
     s[known:] = -1
     world = job.world.replace(members=replace(members, attributes={"bright": s}))
-    shop, job = Workshop(Store(tmp_path), CPU), replace(job, world=world)
+    shop, job = Builder(Store(tmp_path), CPU), replace(job, world=world)
     if not known:
         with pytest.raises(BadInputError, match="'bright' of every member is missing"):
             shop.victim(job)
@@ -347,7 +347,7 @@ def test_it_needs_one_attribute() -> None:
     def why(*sensitive: str) -> str | None:
         cell = Cell(
             card, TinyImages.protocols["default"], TinyTarget(), (AttriGuard(),), Adversary(),
-            _Anything(), sensitive,
+            AnyAttack(), sensitive,
         )  # fmt: skip
         return AttriGuard().incompatible(cell)
 

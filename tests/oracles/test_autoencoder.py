@@ -17,9 +17,9 @@ from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, checks, tiny_split
-from privbench.testing.fixtures import _Anything, _job, _workshop
+from privbench.testing.fixtures import AnyAttack, tiny_builder, tiny_spec
 from privbench.training.phase import Batch
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
 from privbench_plugins.targets.autoencoder import Autoencoder, partition, starts
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_every_owner_has_columns_and_no_group_is_cut(
 
 def _cell(card: Card, target: Autoencoder) -> Cell:
     return Cell(
-        card, TinyImages().protocols["default"], target, (), Adversary(), _Anything(), (),
+        card, TinyImages().protocols["default"], target, (), Adversary(), AnyAttack(), (),
     )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_more_owners_than_groups_do_not_fit() -> None:
 
 @pytest.mark.parametrize("owners", [1, 3])
 def test_owners_reach_only_their_own(tmp_path: Path, owners: int) -> None:
-    making = _workshop(str(tmp_path))._begin(_job(SMALL.replace(owners=owners)))
+    making = tiny_builder(str(tmp_path)).draft(tiny_spec(SMALL.replace(owners=owners)))
     model = making.model
     encoder: Any = model["encoder"]
     assert encoder.width == 16 * owners
@@ -109,14 +109,14 @@ def test_owners_reach_only_their_own(tmp_path: Path, owners: int) -> None:
 
 @pytest.mark.parametrize("layers", [1, 3, 4])
 def test_it_has_as_many_layers_as_asked(tmp_path: Path, layers: int) -> None:
-    model = _workshop(str(tmp_path))._begin(_job(SMALL.replace(layers=layers))).model
+    model = tiny_builder(str(tmp_path)).draft(tiny_spec(SMALL.replace(layers=layers))).model
     for part in ("encoder", "decoder"):
         linear = [m for m in model[part].modules() if isinstance(m, torch.nn.Linear)]
         assert len(linear) == layers
 
 
 def test_it_learns_to_be_decoded_and_then_to_classify(tmp_path: Path) -> None:
-    victim = Workshop(Store(tmp_path), CPU).victim(_job(SMALL))
+    victim = Builder(Store(tmp_path), CPU).victim(tiny_spec(SMALL))
     members = tiny_split().victim().members
     x = members.x / 255
     h = victim.embeddings(members.x)
@@ -128,8 +128,8 @@ def test_it_learns_to_be_decoded_and_then_to_classify(tmp_path: Path) -> None:
 
 
 def test_the_loss_is_the_mean_squared_error_of_unnormalised_inputs(tmp_path: Path) -> None:
-    job = _job(SMALL)
-    making = _workshop(str(tmp_path))._begin(
+    job = tiny_spec(SMALL)
+    making = tiny_builder(str(tmp_path)).draft(
         replace(job, card=replace(job.card, mean=(0.5,), std=(0.1,)))
     )
     members = tiny_split().victim().members
@@ -142,10 +142,10 @@ def test_the_loss_is_the_mean_squared_error_of_unnormalised_inputs(tmp_path: Pat
 
 
 def test_labels_do_not_reach_the_encoder(tmp_path: Path) -> None:
-    job = _job(SMALL)
+    job = tiny_spec(SMALL)
     members = job.world.members
     other = replace(job, world=job.world.replace(members=members.with_y((members.y + 1) % 10)))
-    first, second = (Workshop(Store(tmp_path / n), CPU) for n in "ab")
+    first, second = (Builder(Store(tmp_path / n), CPU) for n in "ab")
     x = tiny_split().pool.x[:20]
     mine, theirs = first.victim(job), second.victim(other)
     assert torch.equal(mine.embeddings(x), theirs.embeddings(x))
@@ -153,9 +153,9 @@ def test_labels_do_not_reach_the_encoder(tmp_path: Path) -> None:
 
 
 def test_phases_see_what_the_protocol_shows(tmp_path: Path) -> None:
-    shop = _workshop(str(tmp_path))
-    job = replace(_job(SMALL), protocol=PROTOCOLS["talos"])
-    phases = shop._begin(job).phases
+    shop = tiny_builder(str(tmp_path))
+    job = replace(tiny_spec(SMALL), protocol=PROTOCOLS["talos"])
+    phases = shop.draft(job).phases
     assert [(p.name, p.rows) for p in phases] == [
         ("pretrain-public", "public"), ("encoder", "members"), ("classifier", "members"),
     ]  # fmt: skip

@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import arrays
 from privbench import Access
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyTarget
-from privbench.testing.fixtures import _job
-from privbench.victims.workshop import Workshop
+from privbench.testing.fixtures import tiny_spec
+from privbench.victims.build import Builder
 from privbench_plugins.defenses.confidence_masking import (
     ConfidenceMasking,
     Masked,
@@ -86,10 +86,10 @@ def test_rounding_breaks_ties_for_the_label() -> None:
 
 
 def test_labels_and_embeddings_are_bit_identical(tmp_path: Path) -> None:
-    shop = Workshop(Store(tmp_path), CPU)
-    plain = shop.victim(_job(TinyTarget()))
+    shop = Builder(Store(tmp_path), CPU)
+    plain = shop.victim(tiny_spec(TinyTarget()))
     for mask in ("top", "rounding", "label", "fixed"):
-        defended = shop.victim(_job(TinyTarget(), (ConfidenceMasking(mask=mask),)))
+        defended = shop.victim(tiny_spec(TinyTarget(), (ConfidenceMasking(mask=mask),)))
         x = torch.rand(300, 1, 8, 8, generator=torch.Generator().manual_seed(0))
         assert torch.equal(defended.embeddings(x), plain.embeddings(x))
         before, after = plain.log_posteriors(x), defended.log_posteriors(x)

@@ -17,10 +17,10 @@ from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyTarget, tiny_split
-from privbench.testing.fixtures import _Anything, _job
+from privbench.testing.fixtures import AnyAttack, tiny_spec
 from privbench.training.loop import Training
 from privbench.training.phase import Stream
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
@@ -37,8 +37,8 @@ HUGE = 1e9
 
 
 def _training(tmp_path: Path, defense: DPSGD | None, epochs: int = 1, **phase: Any) -> Training:
-    workshop = Workshop(Store(tmp_path), CPU)
-    making = workshop._begin(_job(TinyTarget(), (defense,) if defense else ()))
+    workshop = Builder(Store(tmp_path), CPU)
+    making = workshop.draft(tiny_spec(TinyTarget(), (defense,) if defense else ()))
     (only,) = making.phases
     sgd = dict.fromkeys(only.optimizers, Optimizer("sgd", 0.5))
     only = replace(only, optimizers=sgd, epochs=epochs, **phase)
@@ -133,15 +133,17 @@ def test_noise_follows_from_the_target_epsilon() -> None:
 
 
 def test_the_record_has_the_claim(tmp_path: Path) -> None:
-    victim = Workshop(Store(tmp_path), CPU).victim(_job(TinyTarget(), (DPSGD(accountant="rdp"),)))
+    victim = Builder(Store(tmp_path), CPU).victim(
+        tiny_spec(TinyTarget(), (DPSGD(accountant="rdp"),))
+    )
     (claim,) = victim.facts["claims"]
     assert claim["epsilon"] <= 8.0
     assert claim["adjacency"] == "add/remove"
     assert claim["phase"] == "encoder+classifier"
     assert claim["sample_rate"] == [0.5]
     assert claim["steps"] == [6]
-    noiseless = _job(TinyTarget(), (DPSGD(noise_multiplier=0.0),))
-    assert Workshop(Store(tmp_path), CPU).victim(noiseless).facts["claims"] == []
+    noiseless = tiny_spec(TinyTarget(), (DPSGD(noise_multiplier=0.0),))
+    assert Builder(Store(tmp_path), CPU).victim(noiseless).facts["claims"] == []
 
 
 def _card(target: Any, *defenses: Any, **protocol: Any) -> Cell:
@@ -153,7 +155,7 @@ def _card(target: Any, *defenses: Any, **protocol: Any) -> Cell:
         target,
         defenses,
         Adversary(),
-        _Anything(),
+        AnyAttack(),
         (),
     )
 
@@ -166,10 +168,10 @@ def test_contrastive_losses_are_refused_unless_the_encoder_is_public() -> None:
 
 
 def test_phases_whose_clipping_bounds_nobody_are_refused(tmp_path: Path) -> None:
-    workshop = Workshop(Store(tmp_path), CPU)
-    making = workshop._begin(_job(TinyTarget()))
+    workshop = Builder(Store(tmp_path), CPU)
+    making = workshop.draft(tiny_spec(TinyTarget()))
     (phase,) = making.phases
-    ctx = workshop._defense_context(_job(TinyTarget()), DPSGD())
+    ctx = workshop._context(tiny_spec(TinyTarget()), DPSGD())
 
     def refused(changed: Any) -> str:
         with pytest.raises(BadInputError) as error:
@@ -186,8 +188,8 @@ def test_phases_whose_clipping_bounds_nobody_are_refused(tmp_path: Path) -> None
 
 def test_batch_norm_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     target = Supervised(backbone="convnet", epochs=1)
-    victim = Workshop(Store(tmp_path), CPU).victim(_job(target, (DPSGD(accountant="rdp"),)))
-    plain = Workshop(Store(tmp_path), CPU).victim(_job(target))
+    victim = Builder(Store(tmp_path), CPU).victim(tiny_spec(target, (DPSGD(accountant="rdp"),)))
+    plain = Builder(Store(tmp_path), CPU).victim(tiny_spec(target))
     norms = (nn.BatchNorm1d, nn.BatchNorm2d)
     assert any(isinstance(module, norms) for module in plain.model.modules())
     assert not any(isinstance(module, norms) for module in victim.model.modules())
@@ -201,6 +203,6 @@ def test_less_noise_fits_better(tmp_path: Path) -> None:
     loss = {}
     for sigma in (0.0, 50.0):
         defense = DPSGD(noise_multiplier=sigma, clip=5.0, accountant="rdp")
-        victim = Workshop(Store(tmp_path), CPU).victim(_job(Supervised(epochs=15), (defense,)))
+        victim = Builder(Store(tmp_path), CPU).victim(tiny_spec(Supervised(epochs=15), (defense,)))
         loss[sigma] = float(nn.functional.nll_loss(victim.log_posteriors(members.x), members.y))
     assert loss[0.0] < math.log(10) < loss[50.0]

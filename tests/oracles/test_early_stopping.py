@@ -14,8 +14,8 @@ from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, tiny_split
-from privbench.testing.fixtures import _Anything, _job
-from privbench.victims.workshop import Workshop
+from privbench.testing.fixtures import AnyAttack, tiny_spec
+from privbench.victims.build import Builder
 from privbench_plugins.defenses.early_stopping import EarlyStopping
 from privbench_plugins.targets.moco import MoCo
 from privbench_plugins.targets.simclr import SimCLR
@@ -33,35 +33,35 @@ SUPERVISED = Supervised(backbone="mlp", epochs=60)
     ids=lambda target: target.name,
 )
 def test_epochs_shorten_the_phase_of_the_encoder_only(tmp_path: Path, target: Any) -> None:
-    making = Workshop(Store(tmp_path), CPU)._begin(_job(target, (EarlyStopping(epochs=4),)))
+    making = Builder(Store(tmp_path), CPU).draft(tiny_spec(target, (EarlyStopping(epochs=4),)))
     epochs = {phase.name: phase.epochs for phase in making.phases}
     assert epochs.pop("encoder") == 4
     assert set(epochs.values()) <= {100}
 
 
 def test_epochs_are_what_a_shorter_target_has(tmp_path: Path) -> None:
-    shop, x = Workshop(Store(tmp_path), CPU), tiny_split().pool.x[:20]
-    stopped = shop.victim(_job(SimCLR(epochs=6), (EarlyStopping(epochs=2),)))
-    short = shop.victim(_job(SimCLR(epochs=2)))
-    long = shop.victim(_job(SimCLR(epochs=6)))
+    shop, x = Builder(Store(tmp_path), CPU), tiny_split().pool.x[:20]
+    stopped = shop.victim(tiny_spec(SimCLR(epochs=6), (EarlyStopping(epochs=2),)))
+    short = shop.victim(tiny_spec(SimCLR(epochs=2)))
+    long = shop.victim(tiny_spec(SimCLR(epochs=6)))
     assert torch.equal(stopped.embeddings(x), short.embeddings(x))
     assert not torch.equal(stopped.embeddings(x), long.embeddings(x))
 
 
 def test_more_epochs_than_there_are_change_nothing(tmp_path: Path) -> None:
-    shop = Workshop(Store(tmp_path), CPU)
-    keys = [shop.phases(_job(SUPERVISED, d)) for d in ((), (EarlyStopping(epochs=60),))]
+    shop = Builder(Store(tmp_path), CPU)
+    keys = [shop.planned(tiny_spec(SUPERVISED, d)) for d in ((), (EarlyStopping(epochs=60),))]
     assert keys[0].keys() == keys[1].keys()  # the phase is the same object, hence shared
 
 
 def test_patience_brings_the_best_state_back(tmp_path: Path) -> None:
-    shop, world = Workshop(Store(tmp_path), CPU), tiny_split().victim()
-    served = shop.victim(_job(SUPERVISED, (EarlyStopping(patience=3),)))
+    shop, world = Builder(Store(tmp_path), CPU), tiny_split().victim()
+    served = shop.victim(tiny_spec(SUPERVISED, (EarlyStopping(patience=3),)))
     (phase,) = [f for f in served.facts["phases"] if f["phase"] == "encoder"]
     rows = world.reference
 
     def loss(epochs: int) -> float:
-        made = shop.victim(_job(replace(SUPERVISED, epochs=epochs)))
+        made = shop.victim(tiny_spec(replace(SUPERVISED, epochs=epochs)))
         return float(F.nll_loss(made.log_posteriors(rows.x), rows.y))
 
     curve = [loss(epoch) for epoch in range(1, phase["epochs"] + 1)]
@@ -72,10 +72,10 @@ def test_patience_brings_the_best_state_back(tmp_path: Path) -> None:
 
 
 def test_patience_leaves_a_contrastive_encoder_alone(tmp_path: Path) -> None:
-    shop, target = Workshop(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=20)
-    served = shop.victim(_job(target, (EarlyStopping(patience=1),)))
+    shop, target = Builder(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=20)
+    served = shop.victim(tiny_spec(target, (EarlyStopping(patience=1),)))
     x = tiny_split().pool.x[:20]
-    assert torch.equal(served.embeddings(x), shop.victim(_job(target)).embeddings(x))
+    assert torch.equal(served.embeddings(x), shop.victim(tiny_spec(target)).embeddings(x))
     assert "classifier only" in served.facts["notes"]["early-stopping"]
     phases = {f["phase"]: f for f in served.facts["phases"]}
     assert phases["encoder"]["epochs"] == 2
@@ -103,7 +103,7 @@ def test_unfit(defense: EarlyStopping, protocol: Any, words: str) -> None:
     parts = Protocol(members=80, nonmembers=80, pool=400, **protocol)
     target = SimCLR()
     cell = Cell(
-        TinyImages().card(None), parts, target, (defense,), Adversary(), _Anything(), (),
+        TinyImages().card(None), parts, target, (defense,), Adversary(), AnyAttack(), (),
     )  # fmt: skip
     assert words in (defense.incompatible(cell) or "")
     assert bool(defense.incompatible(cell)) == bool(words)

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from privbench import Access
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyTarget, tiny_split
-from privbench.testing.fixtures import _job
+from privbench.testing.fixtures import tiny_spec
 from privbench.training.phase import Batch, Clock, Outputs
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
 from privbench_plugins.defenses.hamp import (
     HAMP,
     Ranked,
@@ -53,7 +53,7 @@ def test_ends_of_the_range() -> None:
 
 def test_the_loss_is_divergence_less_entropy(tmp_path: Path) -> None:
     defense = HAMP(part="training", entropy=0.8, regularization=0.01)
-    making = Workshop(Store(tmp_path), CPU)._begin(_job(TinyTarget(), (defense,)))
+    making = Builder(Store(tmp_path), CPU).draft(tiny_spec(TinyTarget(), (defense,)))
     (step,) = making.phases[0].steps.values()
     generator = torch.Generator().manual_seed(2)
     logits = torch.randn(6, 10, generator=generator).requires_grad_()
@@ -93,9 +93,9 @@ def test_entropy_of_an_even_and_a_sure_answer() -> None:
 
 
 def test_release_of_a_real_victim(tmp_path: Path) -> None:
-    shop, target = Workshop(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=15)
-    plain = shop.victim(_job(target))
-    served = shop.victim(_job(target, (HAMP(part="testing", noises=30),)))
+    shop, target = Builder(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=15)
+    plain = shop.victim(tiny_spec(target))
+    served = shop.victim(tiny_spec(target, (HAMP(part="testing", noises=30),)))
     x = tiny_split().candidates.x
     (release,) = served.releases
     assert isinstance(release, Ranked)
@@ -113,13 +113,13 @@ def test_release_of_a_real_victim(tmp_path: Path) -> None:
 
 
 def test_parts(tmp_path: Path) -> None:
-    shop, target = Workshop(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=60, lr=5e-3)
-    trained = shop.victim(_job(target, (HAMP(part="training"),)))
+    shop, target = Builder(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=60, lr=5e-3)
+    trained = shop.victim(tiny_spec(target, (HAMP(part="training"),)))
     rows = tiny_split().victim().members
     assert not trained.releases
     assert Access.WEIGHTS in trained.grants
     top = trained.log_posteriors(rows.x).exp().amax(1)
     assert 0.2 < float(top.mean()) < 0.27  # p is .27, the entropy pulls lower
-    both = shop.victim(_job(target, (HAMP(noises=30),)))
+    both = shop.victim(tiny_spec(target, (HAMP(noises=30),)))
     assert Access.WEIGHTS not in both.grants
     assert torch.equal(both.embeddings(rows.x), trained.embeddings(rows.x))

@@ -15,8 +15,8 @@ from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, tiny_split
-from privbench.testing.fixtures import _Anything, _job
-from privbench.victims.workshop import Workshop
+from privbench.testing.fixtures import AnyAttack, tiny_spec
+from privbench.victims.build import Builder
 from privbench_plugins.defenses.label_smoothing import LabelSmoothing, smooth
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
@@ -31,7 +31,7 @@ CLOCK = Clock(1, 0, 1, 1)
 
 def _loss(defense: LabelSmoothing, target: Target, out: Outputs, y: torch.Tensor) -> float:
     """The loss that the phase gets under the defense."""
-    making = Workshop(Store(_nowhere()), CPU)._begin(_job(target, (defense,)))
+    making = Builder(Store(_nowhere()), CPU).draft(tiny_spec(target, (defense,)))
     phase = next(p for p in making.phases if p.reads_labels)
     (step,) = phase.steps.values()
     batch = Batch(torch.zeros(len(y), 1), y, {}, torch.arange(len(y)))
@@ -71,8 +71,8 @@ def test_phases_that_read_labels_see_smooth_ones(target: Target) -> None:
 
 
 def test_a_contrastive_encoder_is_left_alone(tmp_path: Path) -> None:
-    shop, target = Workshop(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=3)
-    plain, smoothed = (shop.victim(_job(target, d)) for d in ((), (LabelSmoothing(),)))
+    shop, target = Builder(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=3)
+    plain, smoothed = (shop.victim(tiny_spec(target, d)) for d in ((), (LabelSmoothing(),)))
     x = tiny_split().pool.x[:20]
     assert torch.equal(plain.embeddings(x), smoothed.embeddings(x))
     assert not torch.equal(plain.log_posteriors(x), smoothed.log_posteriors(x))
@@ -81,10 +81,10 @@ def test_a_contrastive_encoder_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_confidence_falls(tmp_path: Path) -> None:
-    shop, target = Workshop(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=60, lr=5e-3)
+    shop, target = Builder(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=60, lr=5e-3)
     rows = tiny_split().victim().members
     top = [
-        shop.victim(_job(target, d)).log_posteriors(rows.x).exp().amax(1).mean()
+        shop.victim(tiny_spec(target, d)).log_posteriors(rows.x).exp().amax(1).mean()
         for d in ((), (LabelSmoothing(smoothing=0.4),))
     ]
     assert top[0] > 0.9
@@ -95,6 +95,6 @@ def test_it_needs_a_phase_that_reads_members_labels() -> None:
     protocol = Protocol(members=80, nonmembers=80, pool=400, downstream=40, classifier="downstream")
     defense, target = LabelSmoothing(), SimCLR()
     cell = Cell(
-        TinyImages().card(None), protocol, target, (defense,), Adversary(), _Anything(), (),
+        TinyImages().card(None), protocol, target, (defense,), Adversary(), AnyAttack(), (),
     )  # fmt: skip
     assert "read members' labels" in (defense.incompatible(cell) or "")

@@ -14,8 +14,8 @@ from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
-from privbench.testing.fixtures import _Anything, _job
-from privbench.victims.workshop import Workshop
+from privbench.testing.fixtures import AnyAttack, tiny_spec
+from privbench.victims.build import Builder
 from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one, probability
 from privbench_plugins.targets.supervised import Supervised
 
@@ -122,9 +122,9 @@ def test_a_row_does_not_depend_on_what_is_asked_beside() -> None:
 
 
 def test_the_classifier_learns_members_from_reference_rows(tmp_path: Path) -> None:
-    shop = Workshop(Store(tmp_path), CPU)
+    shop = Builder(Store(tmp_path), CPU)
     target = Supervised(backbone="mlp", epochs=15)
-    victim, plain = shop.victim(_job(target, (FAST,))), shop.victim(_job(target))
+    victim, plain = shop.victim(tiny_spec(target, (FAST,))), shop.victim(tiny_spec(target))
     world, x = tiny_split().victim(), tiny_split().candidates.x
     (guard,) = victim.releases
     assert isinstance(guard, Guard)
@@ -142,6 +142,6 @@ def test_it_needs_reference_rows() -> None:
     protocol = Protocol(members=80, nonmembers=80, pool=400)
     data = TinyImages()
     cell = Cell(
-        data.card(None), protocol, TinyTarget(), (MemGuard(),), Adversary(), _Anything(), (),
+        data.card(None), protocol, TinyTarget(), (MemGuard(),), Adversary(), AnyAttack(), (),
     )  # fmt: skip
     assert "reference rows" in (MemGuard().incompatible(cell) or "")

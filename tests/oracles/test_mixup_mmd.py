@@ -15,10 +15,10 @@ from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
-from privbench.testing.fixtures import _Anything, _job
+from privbench.testing.fixtures import AnyAttack, tiny_spec
 from privbench.training.loop import Training
 from privbench.training.phase import Clock
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
 from privbench_plugins.defenses.mixup_mmd import MixupMMD, mix, mmd
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
@@ -57,7 +57,7 @@ def test_mixing_by_hand() -> None:
 
 
 def _training(tmp_path: Path, defense: MixupMMD) -> Training:
-    making = Workshop(Store(tmp_path), CPU)._begin(_job(TinyTarget(), (defense,)))
+    making = Builder(Store(tmp_path), CPU).draft(tiny_spec(TinyTarget(), (defense,)))
     return Training(making.model, making.phases[0], tiny_split().victim().members, 0)
 
 
@@ -128,11 +128,11 @@ def test_labels_are_mixed_with_the_rows(tmp_path: Path) -> None:
 
 
 def test_the_loop_measures_and_matches(tmp_path: Path) -> None:
-    shop, rows = Workshop(Store(tmp_path), CPU), tiny_split()
+    shop, rows = Builder(Store(tmp_path), CPU), tiny_split()
     target = Supervised(backbone="mlp", epochs=60, lr=5e-3)
     gaps = []
     for defenses in ((), (MixupMMD(weight=0),), (MixupMMD(weight=30),)):
-        p = shop.victim(_job(target, defenses)).log_posteriors(rows.candidates.x).exp()
+        p = shop.victim(tiny_spec(target, defenses)).log_posteriors(rows.candidates.x).exp()
         own = p.gather(1, rows.candidates.y[:, None]).squeeze(1)
         gaps.append(float(own[rows.member].mean() - own[~rows.member].mean()))
     assert gaps[0] - gaps[1] > 0.2
@@ -140,17 +140,17 @@ def test_the_loop_measures_and_matches(tmp_path: Path) -> None:
 
 
 def test_embeddings_are_mixed_where_the_encoder_is_frozen(tmp_path: Path) -> None:
-    shop, target = Workshop(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=5)
-    served = shop.victim(_job(target, (MixupMMD(),)))
+    shop, target = Builder(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=5)
+    served = shop.victim(tiny_spec(target, (MixupMMD(),)))
     x = tiny_split().pool.x[:20]
-    assert torch.equal(served.embeddings(x), shop.victim(_job(target)).embeddings(x))
+    assert torch.equal(served.embeddings(x), shop.victim(tiny_spec(target)).embeddings(x))
     assert "classifier only" in served.facts["notes"]["mixup-mmd"]
 
 
 def test_it_needs_reference_rows() -> None:
     protocol = Protocol(members=80, nonmembers=80, pool=400)
     cell = Cell(
-        TinyImages().card(None), protocol, TinyTarget(), (MixupMMD(),), Adversary(), _Anything(),
+        TinyImages().card(None), protocol, TinyTarget(), (MixupMMD(),), Adversary(), AnyAttack(),
         (),
     )  # fmt: skip
     assert "reference rows" in (MixupMMD().incompatible(cell) or "")

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from privbench.testing import tiny_split
-from privbench.testing.fixtures import _job, _workshop
+from privbench.testing.fixtures import tiny_builder, tiny_spec
 from privbench.training.loop import Training
 from privbench_plugins.targets.moco import MoCo, Queue, _interleaved, info_nce
 
@@ -42,7 +42,7 @@ def test_key_batch_parts_meet_every_query_part() -> None:
 
 def _training(tmp_path: Any, **fields: Any) -> Training:
     target = MoCo(backbone="convnet", epochs=1, batch=40, queue=64, **fields)
-    making = _workshop(str(tmp_path))._begin(_job(target))
+    making = tiny_builder(str(tmp_path)).draft(tiny_spec(target))
     return Training(making.model, making.phases[0], tiny_split().victim().members, 0)
 
 

@@ -17,10 +17,10 @@ from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
-from privbench.testing.fixtures import _Anything, _job, _workshop
+from privbench.testing.fixtures import AnyAttack, tiny_builder, tiny_spec
 from privbench.training.loop import Training
-from privbench.victims.making import Job
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
+from privbench.victims.spec import VictimSpec
 from privbench_plugins.defenses.olympus import (
     ADVERSARY,
     OBFUSCATOR,
@@ -39,7 +39,7 @@ CONVOLUTIONAL = Supervised(backbone="convnet", epochs=1, batch=40)
 
 
 def _training(tmp_path: Path, defense: Olympus, target: Any = TARGET) -> Training:
-    making = _workshop(str(tmp_path))._begin(_job(target, (defense,)))
+    making = tiny_builder(str(tmp_path)).draft(tiny_spec(target, (defense,)))
     phase = making.phases[-1]
     assert phase.name == "olympus"
     return Training(making.model, phase, tiny_split().victim().members, 0)
@@ -179,14 +179,14 @@ def test_weight_drives_the_adversary_to_guess_uniformly(tmp_path: Path) -> None:
 def test_earlier_phases_are_those_of_none_and_the_served_embedding_is_obfuscated(
     tmp_path: Path, target: Any
 ) -> None:
-    shop = Workshop(Store(tmp_path), CPU)
-    shop.victim(_job(target))
+    shop = Builder(Store(tmp_path), CPU)
+    shop.victim(tiny_spec(target))
     trained = shop.trained_phases
-    keys = list(shop.phases(_job(target)))
-    assert list(shop.phases(_job(target, (FAST,))))[: len(keys)] == keys
-    victim = shop.victim(_job(target, (FAST,)))
+    keys = list(shop.planned(tiny_spec(target)))
+    assert list(shop.planned(tiny_spec(target, (FAST,))))[: len(keys)] == keys
+    victim = shop.victim(tiny_spec(target, (FAST,)))
     assert shop.trained_phases == trained + 1  # Olympus' own
-    again = Workshop(Store(tmp_path), CPU).victim(_job(target, (FAST,)))  # from the store
+    again = Builder(Store(tmp_path), CPU).victim(tiny_spec(target, (FAST,)))  # from the store
     x = tiny_split().pool.x[:20]
     model = victim.model
     h = model["encoder"].forward(model.inputs(x))
@@ -201,15 +201,15 @@ def test_earlier_phases_are_those_of_none_and_the_served_embedding_is_obfuscated
 
 def test_a_frozen_encoder_is_the_encoder_of_none(tmp_path: Path) -> None:
     # in stores of their own: the encoder must train as if there were no autoencoder behind it
-    shops = [Workshop(Store(tmp_path / name), CPU) for name in ("a", "b")]
-    plain = shops[0].victim(_job(TARGET)).weights()
-    made = shops[1].victim(_job(TARGET, (FAST.replace(freeze_encoder=True),))).weights()
+    shops = [Builder(Store(tmp_path / name), CPU) for name in ("a", "b")]
+    plain = shops[0].victim(tiny_spec(TARGET)).weights()
+    made = shops[1].victim(tiny_spec(TARGET, (FAST.replace(freeze_encoder=True),))).weights()
     for name in plain:
         assert torch.equal(plain[name], made[name]) == ("classifier" not in name)
 
 
 def test_gradients_flow_through_the_autoencoder(tmp_path: Path) -> None:
-    victim = Workshop(Store(tmp_path), CPU).victim(_job(TARGET, (FAST,)))
+    victim = Builder(Store(tmp_path), CPU).victim(tiny_spec(TARGET, (FAST,)))
     x = tiny_split().pool.x[:3]
     given = victim.gradients(x, lambda served, x: served.embeddings(x).square().sum(1))
     model = victim.model
@@ -220,7 +220,7 @@ def test_gradients_flow_through_the_autoencoder(tmp_path: Path) -> None:
 
 
 def test_a_copied_model_has_its_own_autoencoder(tmp_path: Path) -> None:
-    model = Workshop(Store(tmp_path), CPU).victim(_job(TARGET, (FAST,))).model
+    model = Builder(Store(tmp_path), CPU).victim(tiny_spec(TARGET, (FAST,))).model
     x = tiny_split().pool.x[:5]
     before = model.encode(x)
     twin = copy.deepcopy(model)
@@ -234,8 +234,8 @@ def test_it_tunes_on_the_rows_of_the_classifier(tmp_path: Path) -> None:
     split = tiny_split()
     protocol = Protocol(members=80, nonmembers=80, pool=400, downstream=60, classifier="downstream")
     world = split.victim().replace(downstream=split.pool.select(slice(0, 60)))
-    job = Job(split.card, protocol, world, TARGET, (FAST,), split.card.sensitive)
-    making = _workshop(str(tmp_path))._begin(job)
+    job = VictimSpec(split.card, protocol, world, TARGET, (FAST,), split.card.sensitive)
+    making = tiny_builder(str(tmp_path)).draft(job)
     assert making.phases[-1].rows == "downstream"
     assert making.phases[-1].step_at(1, 0) == "attack"
     # 60 rows are one update per epoch, so that turns go by epochs
@@ -250,7 +250,7 @@ def test_it_needs_one_attribute_and_a_task() -> None:
 
         cell = Cell(
             card if task else replace(card, classes=None), TinyImages.protocols["default"],
-            TinyTarget(), (FAST,), Adversary(), _Anything(), sensitive,
+            TinyTarget(), (FAST,), Adversary(), AnyAttack(), sensitive,
         )  # fmt: skip
         return FAST.incompatible(cell) or ""
 

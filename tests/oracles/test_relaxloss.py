@@ -14,9 +14,9 @@ from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
-from privbench.testing.fixtures import _Anything, _job
+from privbench.testing.fixtures import AnyAttack, tiny_spec
 from privbench.training.phase import Batch, Clock, Outputs
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
 from privbench_plugins.defenses.relaxloss import RelaxLoss, flattened, relaxed
 from privbench_plugins.targets.supervised import Supervised
 
@@ -114,15 +114,15 @@ def _phase(defense: RelaxLoss) -> Any:
     from pathlib import Path
 
     with tempfile.TemporaryDirectory() as tmp:
-        making = Workshop(Store(Path(tmp)), CPU)._begin(_job(TinyTarget(), (defense,)))
+        making = Builder(Store(Path(tmp)), CPU).draft(tiny_spec(TinyTarget(), (defense,)))
         return making.phases[0]
 
 
 def test_training_holds_the_loss_at_the_level(tmp_path: Path) -> None:
-    shop, rows = Workshop(Store(tmp_path), CPU), tiny_split().victim().members
+    shop, rows = Builder(Store(tmp_path), CPU), tiny_split().victim().members
     target = Supervised(backbone="mlp", epochs=60, lr=5e-3)
     loss = [
-        float(F.nll_loss(shop.victim(_job(target, d)).log_posteriors(rows.x), rows.y))
+        float(F.nll_loss(shop.victim(tiny_spec(target, d)).log_posteriors(rows.x), rows.y))
         for d in ((), (RelaxLoss(target_loss=1.0),))
     ]
     assert loss[0] < 0.1
@@ -134,7 +134,7 @@ def test_unfit(level: float, words: str) -> None:
     data, mine = TinyImages(), RelaxLoss(target_loss=level)
     cell = Cell(
         data.card(None), data.protocols["default"], TinyTarget(), (mine,), Adversary(),
-        _Anything(), (),
+        AnyAttack(), (),
     )  # fmt: skip
     assert words in (mine.incompatible(cell) or "")
     assert bool(mine.incompatible(cell)) == bool(words)

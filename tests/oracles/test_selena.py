@@ -10,22 +10,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench import BadInputError, Model, Protocol, World
+from privbench import BadInputError, Protocol
 from privbench.data.examples import join
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
-from privbench.testing.fixtures import _Anything, _job
-from privbench.victims.making import Job
-from privbench.victims.workshop import Workshop
+from privbench.testing.fixtures import AnyAttack, tiny_spec
+from privbench.victims.build import Builder
+from privbench.victims.spec import VictimSpec
 from privbench_plugins._shared.undefended import posteriors
 from privbench_plugins.defenses.selena import Selena, out_mean, withheld
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 FAST = Selena(models=5, held_out=2)
@@ -54,52 +53,37 @@ def test_labels_are_means_of_models_that_did_not_see_the_row() -> None:
     assert torch.allclose(out_mean(p.double(), out), torch.tensor([[0.75, 0.25], [0.45, 0.55]]))
 
 
-class _Watched(Workshop):
-    """Keeps the worlds that sub-models were trained in, and the sub-models."""
-
-    def _defense_context(  # type: ignore[override]
-        self, job: Job, defense: object, *, dry: bool = False
-    ) -> object:
-        ctx = super()._defense_context(job, defense, dry=dry)  # type: ignore[arg-type]
-        plain = ctx.fit
-
-        def fit(worlds: Sequence[World]) -> list[Model]:
-            self.worlds = list(worlds)
-            self.models = plain(worlds)
-            return self.models
-
-        ctx.fit = fit  # type: ignore[method-assign]
-        return ctx
-
-
 def test_no_model_labels_a_row_that_it_saw(tmp_path: Path) -> None:
-    shop, members = _Watched(Store(tmp_path), CPU), tiny_split().victim().members
-    making = shop._begin(_job(TinyTarget(), (FAST,)))
-    saw = torch.stack([world.contains(members) for world in shop.worlds], dim=1)
+    builder, members = Builder(Store(tmp_path), CPU), tiny_split().victim().members
+    spec = tiny_spec(TinyTarget(), (FAST,))
+    builder.victim(spec)
+    draft = builder.draft(spec)
+    (stage,) = draft.labels
+    saw = torch.stack([one.world.contains(members) for one in stage.inner], dim=1)
     assert torch.equal((~saw).sum(1), torch.full((80,), 2))
-    p = torch.stack([posteriors(model, members) for model in shop.models])
-    soft = making.world.members.y
+    p = torch.stack([posteriors(builder.model(one), members) for one in stage.inner])
+    soft = draft.world.members.y
     for row in range(80):
         out = [i for i in range(5) if not saw[row, i]]
         assert torch.allclose(soft[row].double(), p[out, row].mean(0), atol=1e-6)
-    assert torch.equal(making.world.members.keys, members.keys)
-    assert len({world.members.digest() for world in shop.worlds}) == 5
+    assert torch.equal(draft.world.members.keys, members.keys)
+    assert len({one.world.members.digest() for one in stage.inner}) == 5
 
 
 def test_equal_rows_are_withheld_together(tmp_path: Path) -> None:
-    shop, split = _Watched(Store(tmp_path), CPU), tiny_split()
-    members = split.victim().members
+    builder, members = Builder(Store(tmp_path), CPU), tiny_split().victim().members
     twice = join([members, members.renumbered(members.index + 10_000)])
-    job = _job(TinyTarget(), (FAST,))
-    shop._begin(replace(job, world=job.world.replace(members=twice)))
-    saw = torch.stack([world.contains(twice) for world in shop.worlds], dim=1)
+    spec = tiny_spec(TinyTarget(), (FAST,))
+    draft = builder.draft(replace(spec, world=spec.world.replace(members=twice)))
+    (stage,) = draft.labels
+    saw = torch.stack([one.world.contains(twice) for one in stage.inner], dim=1)
     assert torch.equal(saw[:80], saw[80:])
 
 
 def test_the_victim_learns_the_soft_labels(tmp_path: Path) -> None:
-    shop, target = Workshop(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=60, lr=5e-3)
+    shop, target = Builder(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=60, lr=5e-3)
     split = tiny_split()
-    plain, distilled = (shop.victim(_job(target, d)) for d in ((), (FAST,)))
+    plain, distilled = (shop.victim(tiny_spec(target, d)) for d in ((), (FAST,)))
     gaps = []
     for served in (plain, distilled):
         p = served.log_posteriors(split.candidates.x).exp()
@@ -111,25 +95,25 @@ def test_the_victim_learns_the_soft_labels(tmp_path: Path) -> None:
 
 
 def test_sub_models_are_taken_from_the_store(tmp_path: Path) -> None:
-    shop = Workshop(Store(tmp_path), CPU)
-    first = shop.victim(_job(TinyTarget(), (FAST,)))
+    shop = Builder(Store(tmp_path), CPU)
+    first = shop.victim(tiny_spec(TinyTarget(), (FAST,)))
     assert shop.trained_phases == 6
-    again = shop.victim(_job(TinyTarget(), (FAST,)))
+    again = shop.victim(tiny_spec(TinyTarget(), (FAST,)))
     assert shop.trained_phases == 6
     # What they took to train is part of what the victim cost, whenever that was.
     assert first.facts["seconds"] == again.facts["seconds"] > first.facts["phases"][-1]["seconds"]
 
 
-def test_a_dry_run_trains_no_sub_model(tmp_path: Path) -> None:
-    shop, job = Workshop(Store(tmp_path), CPU), _job(TinyTarget(), (FAST,))
-    planned = shop.phases(job)
-    assert shop.trained_phases == 0
-    assert list(planned.values()) == [False] * 6  # five sub-models and a stand-in for the victim's
-    shop.phases(_job(TinyTarget()))
-    shop.victim(job)
-    held = shop.phases(job)
-    assert shop.trained_phases == 6
-    assert list(held.values()) == [True]  # the victim's own: what follows from sub-models is known
+def test_keys_are_known_before_sub_models_are_trained(tmp_path: Path) -> None:
+    builder, spec = Builder(Store(tmp_path), CPU), tiny_spec(TinyTarget(), (FAST,))
+    planned = builder.planned(spec)
+    assert builder.trained_phases == 0
+    assert list(planned.values()) == [False] * 7  # five sub-models, their labels, the victim
+    before = builder.draft(spec).key
+    victim = builder.victim(spec)
+    assert builder.trained_phases == 6
+    assert builder.planned(spec) == dict.fromkeys(planned, True)
+    assert victim.key == before == builder.draft(spec).key
 
 
 def test_a_classifier_on_a_public_encoder(tmp_path: Path) -> None:
@@ -140,14 +124,14 @@ def test_a_classifier_on_a_public_encoder(tmp_path: Path) -> None:
         members=80, nonmembers=80, pool=300, public=100, encoder=("public",), classifier="members"
     )
     split = cut(data.load(None), data.card(None), protocol, 0)
-    shop, target = Workshop(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=3)
-    job = Job(split.card, protocol, split.victim(), target, (FAST,), ())
-    assert list(shop.phases(job).values()) == [False] * (1 + 6)
+    shop, target = Builder(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=3)
+    job = VictimSpec(split.card, protocol, split.victim(), target, (FAST,), ())
+    assert list(shop.planned(job).values()) == [False] * (1 + 5 + 1 + 1)
     shop.victim(replace(job, defenses=()))
-    assert sorted(shop.phases(job).values()) == [False] * 6 + [True]
+    assert sorted(shop.planned(job).values()) == [False] * 7 + [True]
     served = shop.victim(job)
     assert shop.trained_phases == 1 + 1 + 6  # one public encoder for all, a classifier each
-    assert len(served.facts["spent"]) == 1 + 6  # and it counts once among what was spent
+    assert len(served.facts["spent"]) == 1 + 6 + 1  # the encoder once, and the labels
     assert served.facts["seconds"] == pytest.approx(sum(served.facts["spent"].values()))
     assert served.log_posteriors(split.pool.x[:4]).isfinite().all()
     assert FAST.incompatible(_cell(protocol)) is None
@@ -156,7 +140,7 @@ def test_a_classifier_on_a_public_encoder(tmp_path: Path) -> None:
 def _cell(protocol: Protocol) -> Cell:
     target = SimCLR()
     return Cell(
-        TinyImages().card(None), protocol, target, (FAST,), Adversary(), _Anything(), (),
+        TinyImages().card(None), protocol, target, (FAST,), Adversary(), AnyAttack(), (),
     )  # fmt: skip
 
 

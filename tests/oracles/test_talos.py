@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from privbench.testing import tiny_split
-from privbench.testing.fixtures import _job, _workshop
+from privbench.testing.fixtures import tiny_builder, tiny_spec
 from privbench.training.loop import Training
 from privbench.training.phase import Batch, Clock
 from privbench_plugins.defenses.talos import Talos
@@ -25,7 +25,7 @@ TARGETS = {
 
 
 def _training(tmp_path: Any, target: Any, defense: Talos) -> Training:
-    making = _workshop(str(tmp_path))._begin(_job(target, (defense,)))
+    making = tiny_builder(str(tmp_path)).draft(tiny_spec(target, (defense,)))
     phase = next(p for p in making.phases if p.name == "encoder")
     return Training(making.model, phase, tiny_split().victim().members, 0)
 
@@ -65,7 +65,7 @@ def test_alternating_updates_the_adversary_in_odd_and_the_encoder_in_even_epochs
 
 
 def test_equal_encoder_updates_with_and_without_the_defense(tmp_path: Any) -> None:
-    plain = _workshop(str(tmp_path))._begin(_job(TARGETS["simclr"]))
+    plain = tiny_builder(str(tmp_path)).draft(tiny_spec(TARGETS["simclr"]))
     bare = Training(plain.model, plain.phases[0], tiny_split().victim().members, 0)
     bare.run()
     for schedule in ("alternating", "simultaneous"):
@@ -134,9 +134,9 @@ def _two(batch: Batch) -> Batch:
 
 
 def test_factor_zero_leaves_the_encoder_as_without_the_defense(tmp_path: Any) -> None:
-    bare = _workshop(str(tmp_path / "a")).victim(_job(TARGETS["simclr"]))
+    bare = tiny_builder(str(tmp_path / "a")).victim(tiny_spec(TARGETS["simclr"]))
     talos = Talos(adversarial_factor=0, schedule="simultaneous")
-    censored = _workshop(str(tmp_path / "b")).victim(_job(TARGETS["simclr"], (talos,)))
+    censored = tiny_builder(str(tmp_path / "b")).victim(tiny_spec(TARGETS["simclr"], (talos,)))
     x = tiny_split().pool.x[:20]
     assert torch.allclose(bare.embeddings(x), censored.embeddings(x), atol=1e-5)
 

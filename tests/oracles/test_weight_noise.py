@@ -14,8 +14,8 @@ from scipy import stats
 from privbench import BadInputError
 from privbench.store.store import Store
 from privbench.testing import CPU, tiny_split
-from privbench.testing.fixtures import _job
-from privbench.victims.workshop import Workshop
+from privbench.testing.fixtures import tiny_spec
+from privbench.victims.build import Builder
 from privbench_plugins._shared import noise
 from privbench_plugins._shared.sensitivity import draw, sample
 from privbench_plugins.defenses.weight_noise import AdditiveLogistic, GaussianNoise, LaplaceNoise
@@ -137,7 +137,7 @@ def test_pairs_are_uniform_over_ordered_pairs() -> None:
 
 
 def _made(tmp_path: Path, *defenses: Any) -> Any:
-    return Workshop(Store(tmp_path), CPU).victim(_job(FAST, defenses))
+    return Builder(Store(tmp_path), CPU).victim(tiny_spec(FAST, defenses))
 
 
 def test_noise_is_what_the_record_says(tmp_path: Path) -> None:
@@ -199,11 +199,11 @@ def test_more_noise_for_smaller_epsilon_and_worse_accuracy(tmp_path: Path) -> No
 def test_there_must_be_a_classifier_trained_apart() -> None:
     from privbench.methods.adversary import Adversary
     from privbench.methods.cell import Cell
-    from privbench.testing.fixtures import _Anything
+    from privbench.testing.fixtures import AnyAttack
 
     split = tiny_split()
     both = Supervised()
-    card = Cell(split.card, split.protocol, both, (), Adversary(), _Anything())
+    card = Cell(split.card, split.protocol, both, (), Adversary(), AnyAttack())
     assert "both at once" in (AdditiveLogistic().incompatible(card) or "")
     import dataclasses
 

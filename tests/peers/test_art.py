@@ -31,8 +31,8 @@ from privbench import (
 from privbench.data.split import Split, World, cut
 from privbench.games.metrics import auc
 from privbench.store.store import Store
-from privbench.victims.making import Job
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
+from privbench.victims.spec import VictimSpec
 from privbench_plugins.attacks.label_only_boundary import LabelOnlyBoundary
 from privbench_plugins.attacks.metric import MetricCorrectness
 from privbench_plugins.attacks.nn_mia import NNMIA
@@ -102,10 +102,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     wrong = torch.rand(len(rows), generator=noise) < 0.5
     drawn = torch.randint(10, (len(rows),), generator=noise)
     split = cut(rows.with_y(torch.where(wrong, drawn, rows.y)), CARD, PROTOCOL, 0)
-    workshop = Workshop(Store(tmp_path_factory.mktemp("store")), CPU)
+    workshop = Builder(Store(tmp_path_factory.mktemp("store")), CPU)
 
     def trained(world: World) -> Victim:
-        return workshop.victim(Job(CARD, PROTOCOL, world, Supervised(), (), ()))
+        return workshop.victim(VictimSpec(CARD, PROTOCOL, world, Supervised(), (), ()))
 
     drawn_worlds = [split.offline(i) for i in range(SHADOWS)]
     shadows = tuple(Trained(trained(world), world, others) for world, others in drawn_worlds)

@@ -251,14 +251,14 @@ def test_making_victims_is_no_part_of_what_the_trial_took(
     lab: TrialRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock of our own, on which making a victim takes a thousand seconds."""
-    now, make = [0.0], lab.workshop.victim
+    now, make = [0.0], lab.builder.victim
 
     def slowly(job: Any) -> Any:
         now[0] += 1000
         return make(job)
 
     monkeypatch.setattr("privbench.grid.trial.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr(lab.workshop, "victim", slowly)
+    monkeypatch.setattr(lab.builder, "victim", slowly)
     record = _ok(lab.run(_trial(Confident(), Smooth())))
     assert now[0] >= 2000  # the victim and its null
     assert record.cost.seconds == 0
@@ -333,7 +333,7 @@ def test_an_attack_beside_moves_no_numbers(lab: TrialRunner, tmp_path: Path) -> 
             assert _ok(alone.run(trials[i])).digest == together[i]
     again = TrialRunner(lab.store, CPU)
     assert [_ok(again.run(trial)).digest for trial in trials[::-1]] == together[::-1]
-    assert again.workshop.trained_phases == 0
+    assert again.builder.trained_phases == 0
 
 
 def test_seeds_differ(lab: TrialRunner) -> None:
@@ -357,30 +357,30 @@ def test_shadows_are_defended_where_the_adversary_adapts(lab: TrialRunner) -> No
     _ok(lab.run(_trial(Shadowed(), Smooth(), adaptive=False)))
     naive = SEEN.items[2]
     assert not torch.equal(adaptive[0], naive[0])
-    trained = lab.workshop.trained_phases
+    trained = lab.builder.trained_phases
     _ok(lab.run(_trial(Shadowed())))
     undefended = SEEN.items[4]
     assert torch.equal(naive[0], undefended[0])
-    assert lab.workshop.trained_phases == trained + 2, "victim and null; the shadows are shared"
+    assert lab.builder.trained_phases == trained + 2, "victim and null; the shadows are shared"
 
 
 def test_naive_is_adaptive_where_nothing_acts(lab: TrialRunner) -> None:
     first = _ok(lab.run(_trial(Shadowed())))
-    trained = lab.workshop.trained_phases
+    trained = lab.builder.trained_phases
     second = _ok(lab.run(_trial(Shadowed(), adaptive=False)))
-    assert lab.workshop.trained_phases == trained
+    assert lab.builder.trained_phases == trained
     assert first.metrics == second.metrics
 
 
 def test_jobs_say_all_that_will_be_trained(lab: TrialRunner) -> None:
     trial = _trial(Shadowed())
-    jobs = lab.jobs(trial)
+    jobs = lab.specs(trial)
     assert list(jobs) == ["victim", "null", "shadow 0", "shadow 1"]
-    planned = {key for job in jobs.values() for key in lab.workshop.phases(job)}
-    assert lab.workshop.trained_phases == 0
+    planned = {key for job in jobs.values() for key in lab.builder.planned(job)}
+    assert lab.builder.trained_phases == 0
     _ok(lab.run(trial))
     assert all(key in lab.store for key in planned)
-    assert lab.workshop.trained_phases == len(planned) == 4
+    assert lab.builder.trained_phases == len(planned) == 4
 
 
 @pytest.mark.parametrize(

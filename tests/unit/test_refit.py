@@ -14,10 +14,10 @@ from privbench.data.split import cut
 from privbench.methods.context import DefenseContext
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages
-from privbench.testing.fixtures import _job
+from privbench.testing.fixtures import tiny_spec
 from privbench.training.phase import TrainingError
-from privbench.victims.making import Job
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder
+from privbench.victims.spec import VictimSpec
 from privbench_plugins.defenses.none import NoDefense
 from privbench_plugins.defenses.weight_noise import AdditiveLogistic
 from privbench_plugins.targets.simclr import SimCLR
@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 FAST = SimCLR(epochs=2)
 
 
-def _making(tmp_path: Path, target: Any = FAST) -> tuple[Workshop, Any]:
-    workshop = Workshop(Store(tmp_path), CPU)
-    making = workshop._begin(_job(target))
-    (first, _), (rest, _) = making.halves()
-    workshop._train(making, first)
-    making.start_of_the_rest()
-    workshop._train(making, rest)
+def _making(tmp_path: Path, target: Any = FAST) -> tuple[Builder, Any]:
+    workshop = Builder(Store(tmp_path), CPU)
+    making = workshop.draft(tiny_spec(target))
+    for stage in making.stages:
+        workshop.make(making, stage)
     return workshop, making
 
 
@@ -50,7 +48,7 @@ def test_leaving_nothing_out_gives_the_trained_classifier(tmp_path: Path) -> Non
         )
 
 
-def _by_hand(workshop: Workshop, making: Any, phase: Any, dropped: int, exchanged: int) -> Any:
+def _by_hand(workshop: Builder, making: Any, phase: Any, dropped: int, exchanged: int) -> Any:
     """Weight and bias, one training after the other, by plain loops."""
     seed = making.seed(phase, public=False)
     _, rows = workshop._embedded(making, phase, making.rows(phase))
@@ -95,7 +93,7 @@ def test_leaving_one_out_equals_training_without_it(tmp_path: Path, batch: int) 
 def test_equal_rows_make_equal_trainings(tmp_path: Path) -> None:
     workshop, making = _making(tmp_path)
     twins = making.world.members.select(torch.tensor([*range(8), 2, *range(9, 80)]))
-    making.job = replace(making.job, world=making.world.replace(members=twins))
+    making.spec = replace(making.spec, world=making.world.replace(members=twins))
     phase = making.phases[-1]
     phase = replace(phase, batch=replace(phase.batch, size=30), epochs=7)
     made = workshop._refit(making, phase, torch.tensor([2, 2]), torch.tensor([-1, 8]))
@@ -109,8 +107,8 @@ def test_a_classifier_that_was_trained_before_starts_from_there(tmp_path: Path) 
         members=80, nonmembers=80, reference=40, pool=300, public=100, encoder=("public",)
     )
     split = cut(data.load(None), data.card(None), protocol, 0)
-    job = Job(split.card, protocol, split.victim(), target, (AdditiveLogistic(pairs=3),))
-    victim = Workshop(Store(tmp_path), CPU).victim(job)
+    job = VictimSpec(split.card, protocol, split.victim(), target, (AdditiveLogistic(pairs=3),))
+    victim = Builder(Store(tmp_path), CPU).victim(job)
     assert victim.facts["claims"][0]["sensitivity"] > 0
 
 
@@ -121,9 +119,9 @@ def test_only_phases_on_embeddings_can_be_refitted(tmp_path: Path) -> None:
 
 
 def test_refit_is_there_in_on_trained_only(tmp_path: Path) -> None:
-    workshop = Workshop(Store(tmp_path), CPU)
-    ctx = workshop._defense_context(_job(FAST), NoDefense())
+    workshop = Builder(Store(tmp_path), CPU)
+    ctx = workshop._context(tiny_spec(FAST), NoDefense())
     assert isinstance(ctx, DefenseContext)
-    phase = workshop._begin(_job(FAST)).phases[-1]
+    phase = workshop.draft(tiny_spec(FAST)).phases[-1]
     with pytest.raises(RuntimeError, match="on_trained"):
         ctx.refit(phase, torch.tensor([0]), torch.tensor([-1]))

@@ -15,9 +15,9 @@ from privbench.grid.suite import Suite
 from privbench.grid.trial import TrialRunner
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyTarget, tiny_split
-from privbench.testing.fixtures import _job
+from privbench.testing.fixtures import tiny_spec
+from privbench.victims.build import Builder
 from privbench.victims.served import Victim
-from privbench.victims.workshop import Workshop
 from privbench_plugins._shared.undefended import posteriors
 from privbench_plugins.targets.simclr import SimCLR
 
@@ -43,8 +43,8 @@ def _stack(registry: Registry, names: str) -> tuple[Defense, ...]:
 
 
 def _victim(tmp_path: Path, registry: Registry, names: str, target: Any = None) -> Victim:
-    job = _job(target or TinyTarget(), _stack(registry, names))
-    return Workshop(Store(tmp_path / names), CPU).victim(job)
+    job = tiny_spec(target or TinyTarget(), _stack(registry, names))
+    return Builder(Store(tmp_path / names), CPU).victim(job)
 
 
 def _same(first: Victim, second: Victim) -> bool:
@@ -91,8 +91,8 @@ def test_two_orders_of_a_stack_are_two_victims(tmp_path: Path, registry: Registr
     x, keys = tiny_split().pool.x[:20], set()
     for names in orders:
         alone = _victim(tmp_path, registry, names, SimCLR(epochs=2))
-        job = _job(SimCLR(epochs=2), _stack(registry, names))
-        shared = Workshop(store, CPU).victim(job)
+        job = tiny_spec(SimCLR(epochs=2), _stack(registry, names))
+        shared = Builder(store, CPU).victim(job)
         assert _same(alone, shared)
         asked = Oracle(shared, shared.grants, asker="attack", store=store)
         assert torch.equal(asked.embeddings(x), alone.embeddings(x))
@@ -185,13 +185,13 @@ def test_the_classifier_trains_on_the_draws_that_are_served(
 ) -> None:
     members = tiny_split().victim().members
     for names in ("uniform-noise+memguard", "memguard+uniform-noise"):
-        workshop = Workshop(Store(tmp_path / names), CPU)
-        job = _job(SimCLR(epochs=2), _stack(registry, names))
-        making = workshop._begin(job)
-        (first, early), _ = making.halves()
-        workshop._train(making, first)
-        for entry in early:
-            workshop._fit(making, entry)
+        workshop = Builder(Store(tmp_path / names), CPU)
+        job = tiny_spec(SimCLR(epochs=2), _stack(registry, names))
+        making = workshop.draft(job)
+        for stage in making.stages:
+            if stage.name == "classifier":
+                break
+            workshop.make(making, stage)
         _, rows = workshop._embedded(making, making.phases[-1], members)
         served = workshop.victim(job).embeddings(members.x)
         assert torch.equal(rows.x, served)
@@ -201,8 +201,8 @@ def test_fresh_draws_differ_for_training_and_for_every_asker(
     tmp_path: Path, registry: Registry
 ) -> None:
     fresh = registry.get("defense", "uniform-noise").replace(fresh=True)
-    job = _job(SimCLR(epochs=1), (fresh,))
-    victim = Workshop(Store(tmp_path), CPU).victim(job)
+    job = tiny_spec(SimCLR(epochs=1), (fresh,))
+    victim = Builder(Store(tmp_path), CPU).victim(job)
     x = tiny_split().pool.x[:20]
     first, second = victim.session("a"), victim.session("b")
     answers = [first.embeddings(x), first.embeddings(x), second.embeddings(x)]

@@ -32,8 +32,8 @@ from privbench.training.phase import (
     Stream,
     TrainingError,
 )
-from privbench.victims.making import Job
-from privbench.victims.workshop import Workshop
+from privbench.victims.build import Builder, access
+from privbench.victims.spec import VictimSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from privbench.data.examples import Examples
     from privbench.methods.context import DefenseContext, TargetContext
     from privbench.victims.served import Victim
 
@@ -300,18 +301,20 @@ class Reader(_Defense):
         return Shift()
 
 
-def _job(*defenses: Defense, target: Target | None = None, split: Split | None = None,
-         world: World | None = None, sensitive: tuple[str, ...] = ("bright",)) -> Job:  # fmt: skip
+def _job(
+    *defenses: Defense, target: Target | None = None, split: Split | None = None,
+    world: World | None = None, sensitive: tuple[str, ...] = ("bright",),
+) -> VictimSpec:  # fmt: skip
     split = split or tiny_split()
-    return Job(
+    return VictimSpec(
         split.card, split.protocol, world or split.victim(), target or TwoPhases(), defenses,
         sensitive,
     )  # fmt: skip
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Workshop:
-    return Workshop(Store(tmp_path / "a"), CPU)
+def shop(tmp_path: Path) -> Builder:
+    return Builder(Store(tmp_path / "a"), CPU)
 
 
 X = tiny_split().pool.x[:70]
@@ -330,7 +333,7 @@ def _weights(victim: Victim, part: str) -> Tensor:
 # ---- sharing -------------------------------------------------------------------------------------
 
 
-def test_no_op_defenses_are_undefended_and_share_all_artifacts(shop: Workshop) -> None:
+def test_no_op_defenses_are_undefended_and_share_all_artifacts(shop: Builder) -> None:
     plain = shop.victim(_job())
     for stack in ((Nothing(),), (Identity(),), (Nothing(), Identity())):
         defended = shop.victim(_job(*stack))
@@ -339,13 +342,13 @@ def test_no_op_defenses_are_undefended_and_share_all_artifacts(shop: Workshop) -
     assert shop.trained_phases == 2
 
 
-def test_a_no_op_in_a_stack_changes_nothing(shop: Workshop) -> None:
+def test_a_no_op_in_a_stack_changes_nothing(shop: Builder) -> None:
     alone, stacked = shop.victim(_job(Smooth())), shop.victim(_job(Nothing(), Smooth()))
     assert alone.key == stacked.key
     assert shop.trained_phases == 2
 
 
-def test_a_defense_of_the_classifier_shares_the_encoder(shop: Workshop) -> None:
+def test_a_defense_of_the_classifier_shares_the_encoder(shop: Builder) -> None:
     plain = shop.victim(_job())
     smooth = shop.victim(_job(Smooth()))
     assert shop.trained_phases == 3
@@ -355,20 +358,20 @@ def test_a_defense_of_the_classifier_shares_the_encoder(shop: Workshop) -> None:
     assert shop.trained_phases == 4
 
 
-def test_changed_rows_retrain_what_reads_them(shop: Workshop) -> None:
+def test_changed_rows_retrain_what_reads_them(shop: Builder) -> None:
     plain, other = shop.victim(_job()), shop.victim(_job(Relabel()))
     assert shop.trained_phases == 3, "the encoder reads no labels"
     assert not torch.equal(plain.log_posteriors(X), other.log_posteriors(X))
 
 
 @pytest.mark.parametrize("by", [0.1, 1e-4])
-def test_changed_x_retrains_even_if_its_author_left_the_keys(shop: Workshop, by: float) -> None:
+def test_changed_x_retrains_even_if_its_author_left_the_keys(shop: Builder, by: float) -> None:
     plain, dim = shop.victim(_job()), shop.victim(_job(Dim(by)))
     assert shop.trained_phases == 4
     assert not _equal(plain, dim)
 
 
-def test_one_hyperparameter_retrains_only_what_depends_on_it(shop: Workshop) -> None:
+def test_one_hyperparameter_retrains_only_what_depends_on_it(shop: Builder) -> None:
     first = shop.victim(_job())
     # The whole target is in the key of its phases: its encoder could depend on any field.
     shop.victim(_job(target=TwoPhases(classifier_lr=1e-3)))
@@ -381,15 +384,15 @@ def test_one_hyperparameter_retrains_only_what_depends_on_it(shop: Workshop) -> 
 
 
 def test_a_second_workshop_trains_nothing_and_serves_the_same_bits(
-    shop: Workshop, tmp_path: Path
+    shop: Builder, tmp_path: Path
 ) -> None:
     for stack in ((), (Smooth(), Noise(), Mask(classifier=True, noise=1.0), Round()), (Wide(),)):
         made = shop.victim(_job(*stack))
-        again = Workshop(shop.store, CPU)
+        again = Builder(shop.store, CPU)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(5)
             held = again.victim(_job(*stack))
-            afresh = Workshop(Store(tmp_path / f"b{len(stack)}"), CPU).victim(_job(*stack))
+            afresh = Builder(Store(tmp_path / f"b{len(stack)}"), CPU).victim(_job(*stack))
         assert again.trained_phases == 0
         assert held.key == made.key == afresh.key
         assert _equal(made, held)
@@ -399,7 +402,7 @@ def test_a_second_workshop_trains_nothing_and_serves_the_same_bits(
         assert {n: made.facts[n] for n in timeless} == {n: afresh.facts[n] for n in timeless}
 
 
-def test_a_card_or_reference_that_training_reads_is_in_the_key(shop: Workshop) -> None:
+def test_a_card_or_reference_that_training_reads_is_in_the_key(shop: Builder) -> None:
     """Limits narrow the views of training; a monitor stops it."""
     job = _job()
     first = shop.victim(job)
@@ -413,7 +416,7 @@ def test_a_card_or_reference_that_training_reads_is_in_the_key(shop: Workshop) -
 
 
 def test_a_phase_that_a_defense_changed_depends_on_all_that_it_may_have_seen(
-    shop: Workshop,
+    shop: Builder,
 ) -> None:
     job = _job(Smooth())
     shop.victim(job)
@@ -424,7 +427,7 @@ def test_a_phase_that_a_defense_changed_depends_on_all_that_it_may_have_seen(
     assert shop.trained_phases == 3, "it reads no attributes"
 
 
-def test_worlds_differ_even_where_nothing_is_trained(shop: Workshop) -> None:
+def test_worlds_differ_even_where_nothing_is_trained(shop: Builder) -> None:
     @dataclass(frozen=True)
     class Random(TinyTarget):
         name: ClassVar[str] = "random"
@@ -439,14 +442,14 @@ def test_worlds_differ_even_where_nothing_is_trained(shop: Workshop) -> None:
     assert not _equal(one, other)
 
 
-def test_the_untrained_victim_is_the_start_of_training(shop: Workshop) -> None:
+def test_the_untrained_victim_is_the_start_of_training(shop: Builder) -> None:
     raw = shop.untrained(_job(Smooth()))
     assert shop.trained_phases == 0
     assert raw.key == shop.untrained(_job()).key != shop.victim(_job()).key
     assert not torch.equal(raw.embeddings(X), shop.victim(_job()).embeddings(X))
 
 
-def test_an_undeclared_change_is_refused(shop: Workshop) -> None:
+def test_an_undeclared_change_is_refused(shop: Builder) -> None:
     @dataclass(frozen=True)
     class Sneaky(_Defense):
         name: ClassVar[str] = "sneaky"
@@ -478,7 +481,7 @@ def _public_split() -> Split:
     return cut(data.load(None), data.card(None), protocol, 1)
 
 
-def test_a_public_phase_is_trained_once_and_classifiers_start_apart(shop: Workshop) -> None:
+def test_a_public_phase_is_trained_once_and_classifiers_start_apart(shop: Builder) -> None:
     split = _public_split()
     worlds = [split.victim(), split.offline(0)[0], split.offline(1)[0]]
     slow = TwoPhases(classifier_lr=1e-12)
@@ -496,13 +499,13 @@ def test_a_public_phase_does_not_depend_on_who_trains_it_first(tmp_path: Path) -
         jobs = [
             _job(*defenses, split=split, world=w) for w in (split.victim(), split.offline(0)[0])
         ]
-        one, other = (Workshop(Store(tmp_path / f"{n}{i}"), CPU) for i in range(2))
+        one, other = (Builder(Store(tmp_path / f"{n}{i}"), CPU) for i in range(2))
         first = [one.victim(job) for job in jobs]
         second = [other.victim(job) for job in jobs[::-1]][::-1]
         assert all(_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_a_public_classifier_on_random_encoders_is_shared_with_the_encoder(shop: Workshop) -> None:
+def test_a_public_classifier_on_random_encoders_is_shared_with_the_encoder(shop: Builder) -> None:
     split = _public_split()
     split = replace(split, protocol=replace(split.protocol, classifier="public"))
     target = TwoPhases(untrained=True)
@@ -516,10 +519,10 @@ def test_a_public_classifier_on_random_encoders_is_shared_with_the_encoder(shop:
 # ---- weights -------------------------------------------------------------------------------------
 
 
-def test_weight_noise_is_drawn_once_and_its_words_come_back_from_the_store(shop: Workshop) -> None:
+def test_weight_noise_is_drawn_once_and_its_words_come_back_from_the_store(shop: Builder) -> None:
     Noise.calls.items.clear()
     plain, first = shop.victim(_job()), shop.victim(_job(Noise()))
-    second = Workshop(shop.store, CPU).victim(_job(Noise()))
+    second = Builder(shop.store, CPU).victim(_job(Noise()))
     assert Noise.calls.items == [False], (
         "once, in eval mode although its phases came from the store"
     )
@@ -533,7 +536,7 @@ def test_weight_noise_is_drawn_once_and_its_words_come_back_from_the_store(shop:
 # ---- releases ------------------------------------------------------------------------------------
 
 
-def test_a_posterior_release_leaves_embeddings_alone(shop: Workshop) -> None:
+def test_a_posterior_release_leaves_embeddings_alone(shop: Builder) -> None:
     plain, rounded = shop.victim(_job()), shop.victim(_job(Round()))
     assert torch.equal(plain.embeddings(X), rounded.embeddings(X))
     p = rounded.log_posteriors(X).exp()
@@ -541,14 +544,14 @@ def test_a_posterior_release_leaves_embeddings_alone(shop: Workshop) -> None:
     assert rounded.log_posteriors(X).isfinite().all()
 
 
-def test_a_release_hides_gradients_and_weights(shop: Workshop) -> None:
+def test_a_release_hides_gradients_and_weights(shop: Builder) -> None:
     hidden = Access.GRADIENTS | Access.WEIGHTS
     assert shop.victim(_job()).grants & hidden == hidden
     assert shop.victim(_job(Round())).grants & hidden == Access.NONE
-    assert shop.access(TwoPhases(), (Nothing(), Round())) & hidden == Access.NONE
+    assert access(TwoPhases(), (Nothing(), Round())) & hidden == Access.NONE
 
 
-def test_the_classifier_trains_on_released_embeddings_where_it_shall(shop: Workshop) -> None:
+def test_the_classifier_trains_on_released_embeddings_where_it_shall(shop: Builder) -> None:
     plain = shop.victim(_job())
     late, early = shop.victim(_job(Mask())), shop.victim(_job(Mask(classifier=True)))
     assert torch.equal(_weights(plain, "classifier"), _weights(late, "classifier"))
@@ -564,14 +567,14 @@ def test_the_classifier_trains_on_released_embeddings_where_it_shall(shop: Works
     )
     # by hand: the classifier phase on the released rows of the members
     world, raw = tiny_split().victim(), shop.untrained(_job()).model
-    phase = shop._begin(_job()).phases[-1]
+    phase = shop.draft(_job()).phases[-1]
     rows = replace(world.members, x=early.embeddings(world.members.x))
     Training(raw, phase, rows, world.salt("phase", "classifier")).run()
     for name, tensor in raw["classifier"].state_dict().items():
         assert torch.equal(tensor, early.model["classifier"].state_dict()[name])
 
 
-def test_a_fitted_release_is_in_the_key_of_the_classifier(shop: Workshop) -> None:
+def test_a_fitted_release_is_in_the_key_of_the_classifier(shop: Builder) -> None:
     job = _job(Mask(classifier=True))
     first = shop.victim(job)
     fewer = job.world.replace(reference=job.world.reference.select(slice(0, 7)))
@@ -580,7 +583,7 @@ def test_a_fitted_release_is_in_the_key_of_the_classifier(shop: Workshop) -> Non
     assert not torch.equal(_weights(first, "classifier"), _weights(second, "classifier"))
 
 
-def test_draws_are_functions_of_the_row(shop: Workshop) -> None:
+def test_draws_are_functions_of_the_row(shop: Builder) -> None:
     victim = shop.victim(_job(Mask(noise=1.0)))
     once = victim.embeddings(X)
     assert torch.equal(once, victim.embeddings(X))
@@ -596,7 +599,7 @@ def test_draws_are_functions_of_the_row(shop: Workshop) -> None:
     assert not torch.allclose(noise(victim), noise(null), atol=1e-3)
 
 
-def test_fresh_draws_differ_and_depend_on_the_askers_own_count_only(shop: Workshop) -> None:
+def test_fresh_draws_differ_and_depend_on_the_askers_own_count_only(shop: Builder) -> None:
     victim = shop.victim(_job(Mask(noise=1.0, fresh=True)))
     assert victim.fresh
     first, second = victim.embeddings(X), victim.embeddings(X)
@@ -606,7 +609,7 @@ def test_fresh_draws_differ_and_depend_on_the_askers_own_count_only(shop: Worksh
     assert torch.equal(again.embeddings(X), second)
 
 
-def test_a_sibling_has_releases_of_its_own(shop: Workshop) -> None:
+def test_a_sibling_has_releases_of_its_own(shop: Builder) -> None:
     victim = shop.victim(_job(Mask(noise=1.0)))
     other, third = victim.sibling(1), victim.sibling(2)
     assert len({victim.key, other.key, third.key}) == 3
@@ -616,7 +619,7 @@ def test_a_sibling_has_releases_of_its_own(shop: Workshop) -> None:
     assert torch.equal(victim.unreleased().embeddings(X), shop.victim(_job()).embeddings(X))
 
 
-def test_the_sensitive_attribute_reaches_those_who_declare_it(shop: Workshop) -> None:
+def test_the_sensitive_attribute_reaches_those_who_declare_it(shop: Builder) -> None:
     data = tiny_split()
     rows = data.reference
     other = {"bright": rows.attributes["bright"], "dark": 1 - rows.attributes["bright"]}
@@ -632,7 +635,7 @@ def test_the_sensitive_attribute_reaches_those_who_declare_it(shop: Workshop) ->
     assert shop.victim(_job(world=world, sensitive=())).key == plain.key
 
 
-def test_answers_do_not_depend_on_what_is_asked_beside(shop: Workshop) -> None:
+def test_answers_do_not_depend_on_what_is_asked_beside(shop: Builder) -> None:
     victim = shop.victim(_job(Mask(noise=0.5), Round()))
     rows = tiny_split().pool.x[:300]
     together = victim.embeddings(rows), victim.log_posteriors(rows)
@@ -643,7 +646,7 @@ def test_answers_do_not_depend_on_what_is_asked_beside(shop: Workshop) -> None:
     assert torch.equal(victim.embeddings(rows.float() / 255), together[0])
 
 
-def test_serving_is_in_eval_mode_and_gradients_are_of_the_input(shop: Workshop) -> None:
+def test_serving_is_in_eval_mode_and_gradients_are_of_the_input(shop: Builder) -> None:
     victim = shop.victim(_job())
     assert not any(m.training for m in victim.model.modules())
     assert not victim.embeddings(X).requires_grad
@@ -669,22 +672,23 @@ class Distil(_Defense):
     built: ClassVar[_Log] = _Log()
     models: ClassVar[_Log] = _Log()
 
-    def on_data(self, world: World, ctx: DefenseContext) -> World:
+    def inner_worlds(self, world: World, ctx: DefenseContext) -> list[World]:
+        del ctx
         halves = [world.members.select(slice(i, None, 2)) for i in range(2)]
-        models = ctx.fit([world.replace(members=half) for half in halves])
-        self.models.items[:] = models
+        return [world.replace(members=half) for half in halves]
 
+    def relabel(self, members: Examples, models: Sequence[Model], ctx: DefenseContext) -> Tensor:
+        self.models.items[:] = models
         built, tens = self.built, self.twist // 10
 
         def build() -> dict[str, Tensor]:
             built.items.append(tens)
-            return {"y": torch.stack([m.logits(m.encode(world.members.x)) for m in models]).mean(0)}
+            return {"y": torch.stack([m.logits(m.encode(members.x)) for m in models]).mean(0)}
 
-        soft = ctx.once("teachers", build, tens=tens)["y"].softmax(1)
-        return world.replace(members=world.members.with_y(soft))
+        return ctx.once("teachers", build, tens=tens)["y"].softmax(1)
 
 
-def test_a_defense_trains_undefended_models_and_computes_once(shop: Workshop) -> None:
+def test_a_defense_trains_undefended_models_and_computes_once(shop: Builder) -> None:
     Distil.built.items.clear()
     first = shop.victim(_job(Distil()))
     assert shop.trained_phases == 2 * 2 + 2
@@ -694,7 +698,7 @@ def test_a_defense_trains_undefended_models_and_computes_once(shop: Workshop) ->
     assert not torch.equal(a["encoder"][1].weight, b["encoder"][1].weight)
     for model in Distil.models.items:
         assert not any(m.training for m in model.modules())
-    second = Workshop(shop.store, CPU).victim(_job(Distil()))
+    second = Builder(shop.store, CPU).victim(_job(Distil()))
     assert _equal(first, second)
     shop.victim(_job(Distil(twist=3)))
     assert Distil.built.items == [0], "3 // 10 is 0: the same settings as far as it declares"
@@ -703,7 +707,7 @@ def test_a_defense_trains_undefended_models_and_computes_once(shop: Workshop) ->
     assert all(not any(m.training for m in model.modules()) for model in Distil.models.items)
 
 
-def test_train_on_gives_a_finished_model_also_from_the_store(shop: Workshop) -> None:
+def test_train_on_gives_a_finished_model_also_from_the_store(shop: Builder) -> None:
     job, rows = _job(Smooth()), tiny_split().pool.select(slice(0, 50))
     made, held = shop.train_on(job, rows), shop.train_on(job, rows)
     assert shop.trained_phases == 2
@@ -713,7 +717,7 @@ def test_train_on_gives_a_finished_model_also_from_the_store(shop: Workshop) -> 
     assert torch.equal(made.encode(X), held.encode(X))
 
 
-def test_once_does_not_mix_up_stacks(shop: Workshop) -> None:
+def test_once_does_not_mix_up_stacks(shop: Builder) -> None:
     """What a defense computes from data that another one changed is not what it computes alone."""
     seen: list[float] = []
 
@@ -735,7 +739,7 @@ def test_once_does_not_mix_up_stacks(shop: Workshop) -> None:
     assert seen == [0.0, 0.0]
 
 
-def test_streams_and_monitors_of_a_phase_on_embeddings_are_embedded(shop: Workshop) -> None:
+def test_streams_and_monitors_of_a_phase_on_embeddings_are_embedded(shop: Builder) -> None:
     shapes: list[tuple[int, ...]] = []
 
     @dataclass(frozen=True)
@@ -762,12 +766,12 @@ def test_streams_and_monitors_of_a_phase_on_embeddings_are_embedded(shop: Worksh
     assert set(shapes) == {(9, 8)}
 
 
-def test_the_plan_has_the_keys_that_training_makes(shop: Workshop) -> None:
+def test_the_plan_has_the_keys_that_training_makes(shop: Builder) -> None:
     for stack in ((), (Mask(classifier=True), Smooth()), (Noise(), Round())):
         job = _job(*stack)
         trained = shop.trained_phases
-        keys = shop.phases(job)
+        keys = shop.planned(job)
         assert shop.trained_phases == trained
         shop.victim(job)
-        assert all(shop.phases(job).values())
-        assert list(shop.phases(job)) == list(keys)
+        assert all(shop.planned(job).values())
+        assert list(shop.planned(job)) == list(keys)

@@ -109,7 +109,7 @@ class Session:
         board.write_text(render(self.records, self.suite.name), encoding="utf-8")
         for table in tables(self.records, self.console.width):
             self.console.print(table)
-        trained = laboratory.workshop.trained_phases
+        trained = laboratory.builder.trained_phases
         failed = sum(record.status == "failed" for record in self.records)
         self.console.print(
             f"{len(self.records)} trials, {failed} failed; {trained} phases trained; "
@@ -159,9 +159,9 @@ def _phases(
     laboratory: TrialRunner, item: Planned, known: dict[str, dict[str, bool]]
 ) -> dict[str, bool]:
     made: dict[str, bool] = {}
-    for job in laboratory.jobs(item.trial).values():
+    for job in laboratory.specs(item.trial).values():
         if job.identity not in known:
-            phases = laboratory.workshop.phases(job)
+            phases = laboratory.builder.planned(job)
             known[job.identity] = {key.digest: held for key, held in phases.items()}
         made |= known[job.identity]
     return made

@@ -38,7 +38,7 @@ def _facts(kind: str, method: Any) -> Iterator[str]:
         )
         shadows = method.shadows
         if shadows.count:
-            yield f"Shadows: {shadows.count}, worlds of its {shadows.origin}"
+            yield f"Shadows: {shadows.count}, {shadows.origin}"
     elif kind == "defense":
         yield f"Acts at: {', '.join(sorted(method.stages())) or 'no stage'}"
         yield f"Claims to protect: {', '.join(method.protects) or 'nothing'}"

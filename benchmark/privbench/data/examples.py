@@ -77,6 +77,8 @@ class Examples:
             nothing but which row it is.
         source: (n,) int64 position in ``Card.sources``.
         scale: as in the card.
+        labelled_by: digest of the stage that gives y, where it is known before y is; it then
+            stands for y in ``digest``.
     """
 
     x: Tensor
@@ -85,6 +87,7 @@ class Examples:
     index: Tensor
     source: Tensor
     scale: float
+    labelled_by: str = ""
 
     @classmethod
     def of(
@@ -137,6 +140,7 @@ class Examples:
             self.index[rows],
             self.source[rows],
             self.scale,
+            self.labelled_by,
         )
         return _keyed(made, self.keys[rows])
 
@@ -149,6 +153,7 @@ class Examples:
             self.index.to(device),
             self.source.to(device),
             self.scale,
+            self.labelled_by,
         )
         return _keyed(made, self.keys.to(device))
 
@@ -156,7 +161,7 @@ class Examples:
         """The same rows under other labels, (n,) hard or (n, k) soft."""
         if len(y) != len(self):
             raise ValueError(f"{len(self)} rows need as many labels, not {len(y)}")
-        return _keyed(replace(self, y=y), self.keys)
+        return _keyed(replace(self, y=y, labelled_by=""), self.keys)
 
     def renumbered(self, index: Tensor) -> Examples:
         """The same rows under other positions (n,) int64."""
@@ -180,10 +185,12 @@ class Examples:
         parts = {"keys": self.keys}
         if self.x.is_floating_point():  # keys count in steps of 1 / scale
             parts["x"] = self.x
-        if labels:
+        if labels and not self.labelled_by:
             parts["y"] = self.y
         parts |= {n: self.attributes[n] for n in sorted(attributes) if n in self.attributes}
         total = hashlib.blake2b(digest_size=16)
+        if labels:
+            total.update(self.labelled_by.encode())
         for name, part in parts.items():
             total.update(str((name, tuple(part.shape), str(part.dtype))).encode())
             total.update(part.contiguous().cpu().numpy().tobytes())

@@ -30,8 +30,8 @@ class World:
 
     Attributes:
         parts: members, reference, public, downstream -> rows (possibly none).
-        origin: ``victim``; ``own`` and ``null`` (drawn from the pool); ``candidates``; ``public``
-            for what is trained once for all worlds.
+        origin: ``victim``; ``offline`` and ``null`` (drawn from the pool); ``online`` (drawn over
+            the candidates); ``public`` for what is trained once for all worlds.
         index: which world of that origin.
         seed: of the split.
         branch: set where one training makes several (a defense's sub-models).

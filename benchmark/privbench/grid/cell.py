@@ -10,6 +10,7 @@ import torch
 
 from privbench.boards.records import CellRecord, MethodRecord
 from privbench.store.source import computing_digest, digest
+from privbench.victims.build import CODE as VICTIM_CODE
 
 if TYPE_CHECKING:
     from privbench.method import Method
@@ -106,15 +107,10 @@ class Trial:
         )
 
 
-#: Where the code that decides a result begins: all that computes is found from here by import.
-_ROOTS = (
-    "privbench.data.split",
-    "privbench.games.catalog",
-    "privbench.games.audit",
-    "privbench.victims.workshop",
-)
+#: Whose code decides a result; what they import counts too.
+CODE = ("privbench.games", *VICTIM_CODE)
 
 
 def code_digest() -> str:
     """Digest of the code that decides results."""
-    return computing_digest(*_ROOTS)
+    return computing_digest(*CODE)

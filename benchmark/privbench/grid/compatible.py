@@ -47,7 +47,7 @@ def _reasons(cell: Cell) -> Iterator[str]:
 
 def _unstackable(cell: Cell) -> Iterator[str]:
     """Why these defenses cannot stand in one stack."""
-    training = {"data", "build", "phases", "weights"}
+    training = {"data", "labels", "build", "phases", "weights"}
     trainers = [d.name for d in cell.defenses if d.stages() & training]
     if len(trainers) > 1:
         yield (

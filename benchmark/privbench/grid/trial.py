@@ -31,9 +31,9 @@ from privbench.grid.cell import Trial, cell_record, code_digest, dataset_of
 from privbench.methods.context import AttackContext, Shadow, seeded
 from privbench.store.source import digest
 from privbench.store.store import Key
-from privbench.victims.making import Job
+from privbench.victims.build import Builder
 from privbench.victims.served import Victim
-from privbench.victims.workshop import Workshop
+from privbench.victims.spec import VictimSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ class TrialRunner:
 
     Attributes:
         store: of artifacts.
-        workshop: that trains.
+        builder: that makes victims.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class TrialRunner:
         self.store = store
         self.device = device
         self.root = root
-        self.workshop = Workshop(store, device, progress=progress, compiled=compiled)
+        self.builder = Builder(store, device, progress=progress, compiled=compiled)
         self._examples: dict[str, Examples] = {}
         self._splits: dict[str, Split] = {}
         self._victims: dict[str, Victim] = {}
@@ -169,8 +169,8 @@ class TrialRunner:
         defenses: tuple[Defense, ...],
         target: Target | None = None,
         card: Card | None = None,
-    ) -> Job:
-        return Job(
+    ) -> VictimSpec:
+        return VictimSpec(
             card or cell.card, cell.protocol, world, target or cell.target, defenses,
             cell.sensitive,
         )  # fmt: skip
@@ -195,7 +195,7 @@ class TrialRunner:
             job = self._job(cell, world, defenses, target, parts.card)
             begun = time.perf_counter()
             try:
-                self._victims[at] = self.workshop.victim(job)
+                self._victims[at] = self.builder.victim(job)
             finally:
                 self._making += time.perf_counter() - begun
         return self._victims[at]
@@ -224,10 +224,10 @@ class TrialRunner:
         if name == "null":
             return self._victim(cell, parts, parts.null(), cell.defenses)
         if name == "untrained":
-            return self.workshop.untrained(self._job(cell, parts.victim(), ()))
+            return self.builder.untrained(self._job(cell, parts.victim(), ()))
         return Pixels(cell.card)
 
-    def jobs(self, trial: Trial) -> dict[str, Job]:
+    def specs(self, trial: Trial) -> dict[str, VictimSpec]:
         """Everything that the trial needs trained: the victim, its null and its shadows."""
         cell, parts = trial.cell, self.split(trial.cell, trial.seed)
         wanted, adversary = cell.attack.shadows, cell.adversary
@@ -329,7 +329,7 @@ class TrialRunner:
     ) -> Any:
         world = replace(parts.offline(0)[0], branch=1)
         job = self._job(cell, world, (), target, parts.card)
-        return self.workshop.train_on(job, examples)
+        return self.builder.train_on(job, examples)
 
     # ---- beside the answer --------------------------------------------------------------------
 

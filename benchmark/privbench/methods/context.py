@@ -16,7 +16,7 @@ from privbench.store.store import Key
 from privbench.training.loop import seeded_globally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor, nn
 
@@ -134,29 +134,28 @@ class DefenseContext(Context):
     """
 
     def __init__(
-        self, *, world: World, fit: Callable[[Sequence[World]], list[Model]], **common: Any
+        self,
+        *,
+        world: World,
+        refit: Callable[[Phase, Tensor, Tensor], dict[str, Tensor]] | None = None,
+        **common: Any,
     ) -> None:
-        """See ``Context``; ``fit`` trains the cell's target in other worlds."""
+        """See ``Context``; ``refit`` is there for ``Defense.on_trained`` only."""
         super().__init__(**common)
         self.world = world
         self.claims: list[Mapping[str, Any]] = []
-        self._fit = fit
-        self._refit: Callable[[Phase, Tensor, Tensor], dict[str, Tensor]] | None = None
+        self._refit = refit
 
     def module(self, model: Model, name: str, build: Callable[[], nn.Module]) -> None:
         """Add a part to the model, with initial weights of its own, unless it is there already."""
         if name not in model:
             model.parts[name] = self.init(build, name)
 
-    def fit(self, worlds: Sequence[World]) -> list[Model]:
-        """Train the cell's target, without any defense, in each of these worlds."""
-        return self._fit(worlds)
-
     def refit(self, phase: Phase, dropped: Tensor, exchanged: Tensor) -> dict[str, Tensor]:
         """Train a phase again without single rows, all trainings at once; in ``on_trained`` only.
 
         Args:
-            phase: one that reads embeddings, with one plain step (see ``privbench.refit``).
+            phase: one that reads embeddings, with one plain step: see ``leave_one_out``.
             dropped: (r,) int64 positions in the phase's rows, trained without; -1 drops none.
             exchanged: (r,) int64 positions that are left out instead, the dropped row standing in
                 their slot; -1 for none.

@@ -13,7 +13,7 @@ from privbench.method import Method
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench.data.examples import Card
+    from privbench.data.examples import Card, Examples
     from privbench.data.split import World
     from privbench.methods.context import DefenseContext
     from privbench.training.model import Model
@@ -92,7 +92,7 @@ class Defense(Method):
         Where hyperparameters decide, override this.
         """
         hooks = {
-            "data": "on_data", "build": "on_build", "phases": "on_phases",
+            "data": "on_data", "labels": "relabel", "build": "on_build", "phases": "on_phases",
             "weights": "on_trained", "release": "release",
         }  # fmt: skip
         return frozenset(
@@ -115,6 +115,19 @@ class Defense(Method):
         """Change the rows that training sees."""
         del ctx
         return world
+
+    def inner_worlds(self, world: World, ctx: DefenseContext) -> Sequence[World]:
+        """Worlds in which undefended models are trained first, for ``relabel``; () for none."""
+        del world, ctx
+        return ()
+
+    def relabel(self, members: Examples, models: Sequence[Model], ctx: DefenseContext) -> Tensor:
+        """New labels of the members, (n,) hard or (n, k) soft, by the models of the inner worlds.
+
+        Runs once all inner models are trained; its result is stored.
+        """
+        del models, ctx
+        return members.y
 
     def on_build(self, model: Model, ctx: DefenseContext) -> Model:
         """Change the untrained model; data-free."""

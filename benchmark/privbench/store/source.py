@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import inspect
 import os
+import pkgutil
 import sys
 import sysconfig
 from importlib.machinery import ModuleSpec, PathFinder
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from privbench.store.canonical import canonical, digest, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["canonical", "computing_digest", "digest", "source_digest"]
 
@@ -64,18 +65,27 @@ def source_digest(*objects: Any) -> str:
 def computing_digest(*modules: str) -> str:
     """Return a digest of modules of privbench and of all computing ones that they import.
 
-    Found by import: there is no list to keep. Imports for type checkers do not count.
+    Found by import: there is no list to keep. A package stands for all its modules. Imports for
+    type checkers do not count.
 
-    >>> computing_digest("privbench.victims.served") == computing_digest("privbench.games.oracle")
+    >>> computing_digest("privbench.victims") == computing_digest("privbench.games")
     False
     """
     parts: set[str] = set()
     for name in modules:
-        spec = _find(name)
-        if spec is None:
-            raise TypeError(f"there is no module {name}")
-        _close(spec, parts, _computes)
+        for spec in _package(name):
+            _close(spec, parts, _computes)
     return digest(parts)
+
+
+def _package(name: str) -> Iterator[ModuleSpec]:
+    """The module of that name and, if it is a package, all modules in it."""
+    spec = _find(name)
+    if spec is None:
+        raise TypeError(f"there is no module {name}")
+    yield spec
+    for inner in pkgutil.iter_modules(spec.submodule_search_locations or ()):
+        yield from _package(f"{name}.{inner.name}")
 
 
 def _computes(name: str, importer: ModuleSpec) -> bool:
@@ -229,6 +239,7 @@ def _parse(spec: ModuleSpec) -> _Source | None:
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = []  # never runs
+    for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             defines.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -19,16 +19,19 @@ victim and stay at chance on one that saw neither members nor nonmembers.
 from privbench.testing.checks import Check, checks
 from privbench.testing.fixtures import (
     CPU,
+    AnyAttack,
     TinyImages,
     TinyTarget,
     arena,
     auc_band,
     memoriser,
     rate_band,
+    tiny_builder,
+    tiny_spec,
     tiny_split,
 )
 
 __all__ = [
-    "CPU", "Check", "TinyImages", "TinyTarget", "arena", "auc_band", "checks", "memoriser",
-    "rate_band", "tiny_split",
+    "CPU", "AnyAttack", "Check", "TinyImages", "TinyTarget", "arena", "auc_band", "checks",
+    "memoriser", "rate_band", "tiny_builder", "tiny_spec", "tiny_split",
 ]  # fmt: skip

@@ -45,18 +45,18 @@ from privbench.methods.defense import Defense
 from privbench.methods.target import Target
 from privbench.testing.fixtures import (
     CPU,
+    AnyAttack,
     TinyTarget,
-    _Anything,
     _Copy,
-    _job,
     _planted,
     _Reveal,
     _Scramble,
-    _workshop,
     arena,
     auc_band,
     memoriser,
     rate_band,
+    tiny_builder,
+    tiny_spec,
     tiny_split,
 )
 
@@ -212,14 +212,14 @@ def _made(target: Target, defenses: tuple[Defense, ...] = (), noise: int = 0) ->
 
     with tempfile.TemporaryDirectory() as tmp, torch.random.fork_rng(devices=[]):
         torch.manual_seed(noise)  # noqa: TID251 - to see that nothing depends on it
-        return _workshop(tmp).victim(_job(target, defenses))
+        return tiny_builder(tmp).victim(tiny_spec(target, defenses))
 
 
 def _fits(method: Method, target: Target, defenses: tuple[Defense, ...] = ()) -> bool:
     """Whether the method takes part in the kit's cell."""
     split = tiny_split()
     card = Cell(
-        split.card, split.protocol, target, defenses, Adversary(), _Anything(),
+        split.card, split.protocol, target, defenses, Adversary(), AnyAttack(),
         split.card.sensitive,
     )  # fmt: skip
     return method.incompatible(card) is None
@@ -282,9 +282,8 @@ def _phases(defense: Defense) -> tuple[list[Phase], list[Phase]]:
     import tempfile
 
     with tempfile.TemporaryDirectory() as tmp:
-        making = _workshop(tmp)._begin(_job(TinyTarget()))  # noqa: SLF001 - the kit is the core's
-        workshop = _workshop(tmp)
-        ctx = workshop._defense_context(_job(TinyTarget()), defense)  # noqa: SLF001
+        making = tiny_builder(tmp).draft(tiny_spec(TinyTarget()))
+        ctx = tiny_builder(tmp)._context(tiny_spec(TinyTarget()), defense)  # noqa: SLF001
         after = defense.on_phases(making.phases, making.model, making.world, ctx)
         return making.phases, list(after)
 

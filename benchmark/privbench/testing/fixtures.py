@@ -25,9 +25,9 @@ from privbench.methods.target import Target
 from privbench.store.source import digest
 from privbench.store.store import Store
 from privbench.training.model import Model
-from privbench.victims.making import Job
+from privbench.victims.build import Builder
 from privbench.victims.served import Victim
-from privbench.victims.workshop import Workshop
+from privbench.victims.spec import VictimSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -224,25 +224,29 @@ def _train(examples: Examples, target: Target | None) -> Model:
     return memoriser(tiny_split().victim().replace(members=examples)).model
 
 
-def _job(target: Target, defenses: tuple[Defense, ...] = ()) -> Job:
+def tiny_spec(target: Target, defenses: tuple[Defense, ...] = ()) -> VictimSpec:
+    """The kit's victim of that target and these defenses."""
     split = tiny_split()
-    return Job(split.card, split.protocol, split.victim(), target, defenses, split.card.sensitive)
+    card, world = split.card, split.victim()
+    return VictimSpec(card, split.protocol, world, target, defenses, card.sensitive)
 
 
-def _workshop(tmp: str) -> Workshop:
+def tiny_builder(tmp: str) -> Builder:
+    """A builder with a store in that folder."""
     from pathlib import Path
 
-    return Workshop(Store(Path(tmp)), CPU)
+    return Builder(Store(Path(tmp)), CPU)
 
 
 @dataclass(frozen=True)
-class _Anything(MembershipAttack):
+class AnyAttack(MembershipAttack):
     """An attack that only fills its place in a cell."""
 
     name: ClassVar[str] = "anything"
     needs: ClassVar[Access] = Access.NONE
 
     def answer(self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext) -> Any:
+        """It is never run."""
         raise NotImplementedError
 
 

@@ -28,9 +28,11 @@ from privbench import BadInputError, Defense, Paper, hookimpl
 from privbench_plugins._shared.undefended import posteriors
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-    from privbench import Cell, DefenseContext, World
+    from privbench import Cell, DefenseContext, Examples, Model, World
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,20 @@ class Selena(Defense):
             )
         return None
 
-    def on_data(self, world: World, ctx: DefenseContext) -> World:
-        """Train the sub-models and relabel the members."""
+    def inner_worlds(self, world: World, ctx: DefenseContext) -> list[World]:
+        """The world of each sub-model: the members that are not withheld from it."""
         members = world.members
-        out = withheld(ctx.uniform(members, self.models, "withheld"), self.held_out)
-        worlds = [world.replace(members=members.select(~column)) for column in out.T]
-        # Not kept by ctx.once: the sub-models' phases are in the store, under keys that also hold
-        # the source of the training loop.
-        soft = out_mean(torch.stack([posteriors(m, members) for m in ctx.fit(worlds)]), out)
+        out = self._withheld(members, ctx)
+        return [world.replace(members=members.select(~column)) for column in out.T]
+
+    def relabel(self, members: Examples, models: Sequence[Model], ctx: DefenseContext) -> Tensor:
+        """Mean posteriors (n, k) of the sub-models that did not see a member."""
         ctx.note(trainings=self.models + 1)
-        return world.replace(members=members.with_y(soft.to(members.device)))
+        p = torch.stack([posteriors(model, members) for model in models])
+        return out_mean(p, self._withheld(members, ctx))
+
+    def _withheld(self, members: Examples, ctx: DefenseContext) -> Tensor:
+        return withheld(ctx.uniform(members, self.models, "withheld"), self.held_out)
 
 
 def withheld(uniforms: Tensor, count: int) -> Tensor:

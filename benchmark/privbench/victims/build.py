@@ -1,0 +1,415 @@
+"""Making victims: stage after stage, each from the store if it was made before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from privbench.data.row_random import salt
+from privbench.games.access import Access
+from privbench.methods.context import DefenseContext, TargetContext, seeded
+from privbench.store.source import computing_digest, digest
+from privbench.store.store import Key
+from privbench.training.leave_one_out import refit
+from privbench.training.loop import Training
+from privbench.training.phase import Phase, Stream, TrainingError
+from privbench.victims.served import Behind, Victim
+from privbench.victims.stages import Draft, LearnedRelease, Stage, shared_phases, state, touched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor, nn
+
+    from privbench.data.examples import Examples
+    from privbench.data.split import World
+    from privbench.methods.defense import Defense
+    from privbench.methods.target import Target
+    from privbench.store.artifacts import Artifact
+    from privbench.store.store import Store
+    from privbench.training.model import Model
+    from privbench.training.phase import Progress
+    from privbench.victims.spec import VictimSpec
+
+    Made = tuple[Mapping[str, Tensor], Mapping[str, Any]]
+
+
+#: Whose code decides what a victim is; what they import of `games` and `methods` counts too.
+CODE = ("privbench.data", "privbench.training", "privbench.victims", "privbench.methods.target")
+
+
+class Builder:
+    """Plans victims and makes them.
+
+    Attributes:
+        store: of artifacts.
+        device: where models are trained and served.
+        trained_phases: how many phases this builder has trained.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        device: torch.device,
+        *,
+        progress: Progress | None = None,
+        compiled: bool = False,
+    ) -> None:
+        """``compiled`` runs encoders through torch.compile while training."""
+        self.store = store
+        self.device = device
+        self.progress = progress
+        self.compiled = compiled
+        self.trained_phases = 0
+
+    # ---- what comes out --------------------------------------------------------------------
+
+    def victim(self, spec: VictimSpec) -> Victim:
+        """Make all stages and serve the result."""
+        draft = self._made(spec)
+        return Victim(
+            spec.card, draft.model, key=draft.key, grants=access(spec.target, spec.defenses),
+            releases=[one.release for one in draft.releases],
+            seed=draft.world.salt("release"), facts=draft.record(),
+        )  # fmt: skip
+
+    def model(self, spec: VictimSpec) -> Model:
+        """Make all stages and return the raw model."""
+        return self._made(spec).model
+
+    def untrained(self, spec: VictimSpec) -> Victim:
+        """The target's encoder before any training, undefended."""
+        draft = self.draft(replace(spec, defenses=()))
+        self._load_own(draft)
+        key = digest([draft.base, draft.seeds, "untrained"])
+        return Victim(spec.card, draft.model, key=key, grants=spec.target.grants)
+
+    def train_on(self, spec: VictimSpec, examples: Examples) -> Model:
+        """Train the target, undefended, on rows of the caller's choice as its members."""
+        world = spec.world.replace(members=examples, downstream=examples)
+        return self.model(replace(spec, world=world, defenses=()))
+
+    def planned(self, spec: VictimSpec) -> dict[Key, bool]:
+        """Keys of all stages, those of inner victims first; whether the store holds them."""
+        draft = self.draft(spec)
+        keys: dict[Key, bool] = {}
+        for stage in draft.stages:
+            for inner in stage.inner:
+                keys |= self.planned(inner)
+            if stage.stored:
+                keys[stage.key] = stage.key in self.store
+        return keys
+
+    # ---- planning --------------------------------------------------------------------------
+
+    def draft(self, spec: VictimSpec) -> Draft:
+        """Build the untrained model and plan its stages; nothing is trained.
+
+        Labels that inner models give are there if the store holds them. Keys do not depend on
+        whether it does.
+        """
+        labels: list[Stage] = []
+        begun = []  # contexts of what defenses do to data
+        for defense in spec.defenses:
+            ctx = self._context(spec, defense)
+            begun.append(ctx)
+            on_data = partial(defense.on_data, spec.world, ctx)
+            spec = replace(spec, world=seeded(on_data, ctx.salt("data")))
+            if inner := defense.inner_worlds(spec.world, ctx):
+                labels.append(self._labels_stage(spec, defense, inner))
+                spec = self._relabelled(spec, labels[-1])
+        contexts = [self._context(spec, d, self._base(spec)) for d in spec.defenses]
+        acting = list(zip(spec.defenses, contexts, strict=True))
+        built, target_ctx = self._build(spec, contexts, spec.world.salt("init"))
+        phases = [
+            replace(phase, made_by=(spec.target.digest,))
+            for phase in spec.target.phases(built, spec.world, target_ctx)
+        ]
+        for defense, ctx in acting:
+            before = {id(phase) for phase in phases}
+            on_phases = partial(defense.on_phases, phases, built, spec.world, ctx)
+            phases = [
+                p if id(p) in before else replace(p, made_by=(*p.made_by, defense.digest))
+                for p in seeded(on_phases, ctx.salt("phases"))
+            ]
+        built.to(self.device)
+        seeds, own = self._share(spec, built, phases)
+        releases: list[LearnedRelease] = []
+        for defense, ctx in acting:
+            make = partial(defense.release, spec.card, built, ctx)
+            release = seeded(make, ctx.salt("release", "init"))
+            if release is not None:
+                release.place = len(releases)
+                release.to(self.device).eval().requires_grad_(False)
+                releases.append(LearnedRelease(release, defense))
+        notes = {name: fact for ctx in begun + contexts for name, fact in ctx.notes.items()}
+        claims = [claim for ctx in begun + contexts for claim in ctx.claims]
+        base = self._base(spec)
+        return Draft(
+            spec, built, phases, releases, notes, claims, seeds, own, base, tuple(labels)
+        )  # fmt: skip
+
+    def _base(self, spec: VictimSpec) -> str:
+        """Digest of what every trained number of a spec depends on besides its world."""
+        return digest([spec.base(), {
+            "code": computing_digest(*CODE),
+            "torch": torch.__version__,
+            "device": self.device.type,
+            "compiled": self.compiled,
+        }])  # fmt: skip
+
+    def _labels_stage(self, spec: VictimSpec, defense: Defense, worlds: Sequence[World]) -> Stage:
+        inner = tuple(spec.inner(world, i) for i, world in enumerate(worlds, start=1))
+        fields = {
+            "inner": [self.draft(one).key for one in inner], "by": defense.digest,
+            "seen": spec.seen(defense), "base": self._base(spec),
+        }  # fmt: skip
+        key = Key("labels", fields)
+        return Stage(
+            f"{defense.name}: labels", key, self._base(spec), defense, inner=inner, before=spec
+        )
+
+    def _relabelled(self, spec: VictimSpec, stage: Stage) -> VictimSpec:
+        """The spec under the labels of a stage, as far as the store has them."""
+        members = spec.world.members
+        if stage.key in self.store and (held := self.store.find(stage.key)):
+            members = members.with_y(held.tensors["y"].to(members.device))
+        members = replace(members, labelled_by=stage.key.digest)
+        return replace(spec, world=spec.world.replace(members=members))
+
+    def _share(
+        self, spec: VictimSpec, built: Model, phases: Sequence[Phase]
+    ) -> tuple[dict[str, int], dict[str, Tensor]]:
+        """Start from weights that are equal in all worlds where all worlds share phases.
+
+        Returns:
+            Seeds of the parts; and the world's own weights of parts that only later phases train.
+        """
+        seeds = dict.fromkeys(built.parts, spec.world.salt("init"))
+        shared = shared_phases(phases)
+        if not shared:
+            return seeds, {}
+        later = touched(phases[shared:]) - touched(phases[:shared])
+        own = {
+            f"{part}.{name}": tensor.clone()
+            for part in sorted(later)
+            for name, tensor in built[part].state_dict().items()
+        }
+        common = spec.common()
+        contexts = [self._context(common, defense) for defense in spec.defenses]
+        seed = common.world.salt("init")
+        public, _ = self._build(common, contexts, seed)
+        for name, part in public.parts.items():
+            built[name].load_state_dict(part.state_dict())
+            if name not in later:
+                seeds[name] = seed
+        return seeds, own
+
+    def _build(
+        self, spec: VictimSpec, contexts: Sequence[DefenseContext], seed: int
+    ) -> tuple[Model, TargetContext]:
+        ctx = TargetContext(
+            sensitive=(), scope=digest([self._base(spec), spec.world.digest()]),
+            **self._common(spec, spec.target.name),
+        )  # fmt: skip
+        built: Model = seeded(partial(spec.target.build, spec.card, ctx), seed)
+        for defense, defense_ctx in zip(spec.defenses, contexts, strict=True):
+            built = seeded(partial(defense.on_build, built, defense_ctx), salt(seed, defense.name))
+        if self.device.type == "cuda":
+            built = built.to(memory_format=torch.channels_last)
+        return built.to(self.device), ctx
+
+    # ---- making ----------------------------------------------------------------------------
+
+    def _made(self, spec: VictimSpec) -> Draft:
+        draft = self.draft(spec)
+        for stage in draft.labels:
+            self.store.make(stage.key, partial(self._run_labels, stage))
+        if draft.labels:
+            draft = self.draft(spec)  # now with the labels
+        for stage in draft.stages:
+            self.make(draft, stage)
+        draft.model.eval().requires_grad_(False)
+        return draft
+
+    def make(self, draft: Draft, stage: Stage) -> None:
+        """Make a draft's next stage, or load it, and take it into the draft."""
+        draft.model.eval().requires_grad_(False)
+        if stage.after_encoder and not draft.initial:
+            draft.keep_initial()
+        artifact: Artifact | None = None
+        if stage.key.kind == "phase":
+            if not stage.public:
+                self._load_own(draft)
+            artifact = self.store.make(stage.key, partial(self._run_phase, draft, stage))
+            self._load(draft.model, artifact.tensors)
+        elif stage.key.kind == "trained":
+            artifact = self.store.make(stage.key, partial(self._run_weights, draft, stage))
+            draft.model.load_state_dict(self._here(artifact))
+            draft.model.eval().requires_grad_(False)
+        elif stage.key.kind == "labels":
+            artifact = self.store.find(stage.key)
+        elif isinstance(stage.of, LearnedRelease):
+            if stage.stored:
+                artifact = self.store.make(stage.key, partial(self._run_release, draft, stage))
+                stage.of.release.load_state_dict(self._here(artifact))
+                stage.of.release.eval().requires_grad_(False)
+            draft.fitted.append(stage.of)
+        if artifact is not None:
+            name, key = stage.name, stage.key.digest
+            draft.facts.append({"phase": name, "key": key, **artifact.facts})
+
+    def _run_labels(self, stage: Stage) -> Made:
+        assert stage.before and not isinstance(stage.of, Phase | LearnedRelease)  # noqa: PT018, S101 - a stage of labels
+        models = [self.victim(inner) for inner in stage.inner]
+        spent = {key: s for victim in models for key, s in victim.facts["spent"].items()}
+        ctx = self._context(stage.before, stage.of)
+        members = stage.before.world.members
+        give = partial(stage.of.relabel, members, [victim.model for victim in models], ctx)
+        y, facts = ctx.timed(partial(seeded, give, ctx.salt("data")))
+        facts["spent"] |= spent
+        return {"y": y}, {"notes": ctx.notes, "claims": ctx.claims, **facts}
+
+    def _run_phase(self, draft: Draft, stage: Stage) -> Made:
+        phase = stage.of
+        assert isinstance(phase, Phase)  # noqa: S101 - a phase's stage
+        rows = draft.rows(phase).to(self.device)
+        if phase.reads == "embeddings":
+            phase, rows = self._embedded(draft, phase, rows)
+        if self.compiled:
+            draft.model["encoder"].compile()
+        run = Training(
+            draft.model, phase, rows, draft.seed(phase, public=stage.public),
+            bf16=self.device.type == "cuda",
+        )  # fmt: skip
+        others = set(draft.model.parts) - set(stage.changed)
+        before = state(draft.model, others)
+        facts = run.run(self.progress)
+        self.trained_phases += 1
+        for name, tensor in state(draft.model, others).items():
+            if not torch.equal(tensor, before[name]):
+                raise TrainingError(
+                    f"phase '{phase.name}' changed '{name}': name the part in `trains` or `live`"
+                )
+        return state(draft.model, stage.changed), facts
+
+    def _run_weights(self, draft: Draft, stage: Stage) -> Made:
+        defense = stage.of
+        assert not isinstance(defense, Phase | LearnedRelease)  # noqa: S101 - a stage of weights
+        ctx = self._context(draft.spec, defense, stage.previous, refit=partial(self._refit, draft))
+        change = partial(defense.on_trained, draft.model, draft.phases, draft.world, ctx)
+        return _recorded(change, ctx, ctx.salt("trained"))
+
+    def _run_release(self, draft: Draft, stage: Stage) -> Made:
+        one = stage.of
+        assert isinstance(one, LearnedRelease)  # noqa: S101 - a stage of a release
+        ctx = self._context(draft.spec, one.defense, stage.previous)
+
+        def fit() -> nn.Module:
+            one.release.requires_grad_(True).train()
+            one.release.fit(self._behind(draft), draft.world, ctx)
+            return one.release
+
+        return _recorded(fit, ctx, ctx.salt("release"))
+
+    def _embedded(self, draft: Draft, phase: Phase, rows: Examples) -> tuple[Phase, Examples]:
+        """Embeddings of the frozen encoder, released where the classifier is to train on that.
+
+        They take the place of x in the phase's rows, in its streams and in what it monitors.
+        """
+        fed = [one.release for one in draft.fitted if one.defense.feeds_classifier]
+        frozen = self._serving(draft, fed)
+
+        def embed(examples: Examples) -> Examples:
+            return replace(examples, x=frozen.embeddings(examples.x))
+
+        steps, monitor = dict(phase.steps), phase.monitor
+        made: dict[int, Stream] = {}  # steps that share a stream go on sharing it
+        for name, step in steps.items():
+            for stream in step.streams.values():
+                made.setdefault(id(stream), replace(stream, rows=embed(stream.rows)))
+            streams = {n: made[id(stream)] for n, stream in step.streams.items()}
+            steps[name] = replace(step, streams=streams)
+        if monitor:
+            held = {name: embed(examples) for name, examples in monitor.rows.items()}
+            monitor = replace(monitor, rows=held)
+        return replace(phase, steps=steps, monitor=monitor), embed(rows)
+
+    def _refit(
+        self, draft: Draft, phase: Phase, dropped: Tensor, exchanged: Tensor
+    ) -> dict[str, Tensor]:
+        if phase.reads != "embeddings":
+            raise TrainingError(f"phase '{phase.name}' cannot be refitted: it trains the encoder")
+        seed = draft.seed(phase, public=False)
+        phase, rows = self._embedded(draft, phase, draft.rows(phase).to(self.device))
+        return refit(
+            draft.model, phase, rows, initial=draft.initial, seed=seed,
+            dropped=dropped.to(self.device), exchanged=exchanged.to(self.device),
+        )  # fmt: skip
+
+    def _behind(self, draft: Draft) -> Model:
+        """The model as a release meets it: behind the embeddings that are released already."""
+        released = [one.release for one in draft.fitted if one.release.of == "embedding"]
+        return Behind(self._serving(draft, released)) if released else draft.model
+
+    def _serving(self, draft: Draft, releases: Sequence[Any]) -> Victim:
+        return Victim(
+            draft.spec.card, draft.model, key="", grants=Access.EMBEDDINGS, releases=releases,
+            seed=draft.world.salt("release"), asker="training",
+        )  # fmt: skip
+
+    def _load_own(self, draft: Draft) -> None:
+        """Load the world's own initial weights, once the phases that all worlds share are over."""
+        self._load(draft.model, draft.own)
+        draft.own = {}
+
+    def _load(self, built: Model, tensors: Mapping[str, Tensor]) -> None:
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            parts.setdefault(part, {})[rest] = tensor.to(self.device)
+        for part, of_part in parts.items():
+            built[part].load_state_dict(of_part)
+
+    def _here(self, artifact: Artifact) -> dict[str, Tensor]:
+        return {name: tensor.to(self.device) for name, tensor in artifact.tensors.items()}
+
+    # ---- contexts --------------------------------------------------------------------------
+
+    def _context(
+        self, spec: VictimSpec, defense: Defense, previous: str | None = None,
+        refit: Callable[[Phase, Tensor, Tensor], dict[str, Tensor]] | None = None,
+    ) -> DefenseContext:  # fmt: skip
+        """A fresh context for one stage of a defense; ``previous`` is what the stage builds on."""
+        previous = self._base(spec) if previous is None else previous
+        return DefenseContext(
+            world=spec.world,
+            # Defenses that do not use attributes do not hear of them: so `none` is shared by all.
+            sensitive=spec.sensitive if defense.uses_attributes else (),
+            scope=digest([previous, spec.seen(defense)]), refit=refit,
+            **self._common(spec, defense.family or defense.name),
+        )  # fmt: skip
+
+    def _common(self, spec: VictimSpec, name: str) -> dict[str, Any]:
+        return {
+            "card": spec.card, "protocol": spec.protocol, "device": self.device,
+            "store": self.store, "seed": spec.world.salt("method", name),
+        }  # fmt: skip
+
+
+def access(target: Target, defenses: Sequence[Defense]) -> Access:
+    """What a victim of that target grants under these defenses."""
+    granted = target.grants
+    for defense in defenses:
+        granted = defense.access(granted)
+    return granted
+
+
+def _recorded(change: Callable[[], nn.Module], ctx: DefenseContext, seed: int) -> Made:
+    """The state that a defense makes, with what it noted and claimed meanwhile."""
+    changed, timing = ctx.timed(partial(seeded, change, seed))
+    facts = {"notes": ctx.notes, "claims": ctx.claims, **timing}
+    return {n: t.detach().contiguous() for n, t in changed.state_dict().items()}, facts

@@ -1,0 +1,103 @@
+"""Which artifacts become stale when a line of a module of the core changes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from pkgutil import walk_packages
+from typing import TYPE_CHECKING
+
+import pytest
+
+import privbench
+from privbench.grid.cell import CODE as RESULTS
+from privbench.store import source
+from privbench.victims.build import CODE as VICTIMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOTS = {"outputs": ("privbench.games.oracle",), "victims": VICTIMS, "results": RESULTS}
+MODULES = sorted(m.name for m in walk_packages(privbench.__path__, "privbench."))
+
+#: Packages and modules -> what a change of a line there makes stale; the longest name that fits.
+STALE = {
+    "privbench": set(),  # orchestration: cli, grid, boards, store, testing, errors, method
+    "privbench.data": {"victims", "results"},
+    "privbench.data.augmentation": {"outputs", "victims", "results"},
+    "privbench.data.examples": {"outputs", "victims", "results"},
+    "privbench.data.row_random": {"outputs", "victims", "results"},
+    "privbench.training": {"victims", "results"},
+    "privbench.victims": {"victims", "results"},
+    "privbench.games": {"results"},
+    "privbench.games.access": {"outputs", "victims", "results"},
+    "privbench.games.oracle": {"outputs", "victims", "results"},
+    "privbench.methods": set(),
+    "privbench.methods.context": {"victims", "results"},
+    "privbench.methods.defense": {"victims", "results"},
+    "privbench.methods.target": {"victims", "results"},
+}
+
+
+@pytest.fixture
+def mutated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Name modules here, and their source gets one more line."""
+    named: list[str] = []
+    parse = source._parse
+
+    def read(spec: ModuleSpec) -> source._Source | None:
+        found = parse(spec)
+        if found is not None and spec.name in named:
+            return found._replace(digest=source.digest([found.digest, "one more line"]))
+        return found
+
+    monkeypatch.setattr(source, "_READ", {})
+    monkeypatch.setattr(source, "_parse", read)
+    yield named
+    source.computing_digest.cache_clear()
+
+
+def _digests() -> dict[str, str]:
+    source._READ.clear()
+    source.computing_digest.cache_clear()
+    return {name: source.computing_digest(*modules) for name, modules in ROOTS.items()}
+
+
+def test_every_module_makes_stale_what_it_computes_and_nothing_else(mutated: list[str]) -> None:
+    before = _digests()
+    wrong = {}
+    for module in MODULES:
+        mutated[:] = [module]
+        after = _digests()
+        stale = {name for name in ROOTS if after[name] != before[name]}
+        fitting = max((p for p in STALE if f"{module}.".startswith(f"{p}.")), key=len)
+        if stale != STALE[fitting]:
+            wrong[module] = stale
+    assert not wrong
+
+
+def test_every_exception_names_a_module_that_there_is() -> None:
+    for name in STALE:
+        import_module(name)
+
+
+def test_a_comment_or_docstring_makes_nothing_stale() -> None:
+    spec = source._find("privbench.data.split")
+    assert spec is not None
+    text = spec.loader.get_source(spec.name)  # type: ignore[union-attr]
+
+    class Loader:
+        def __init__(self, more: str) -> None:
+            self.more = more
+
+        def get_source(self, name: str) -> str:
+            del name
+            return f"{text}\n{self.more}\n"
+
+    digests = []
+    for more in ("", "# a remark", '"""Text."""', "changed = 1"):
+        other = ModuleSpec(spec.name, Loader(more))  # type: ignore[arg-type]
+        found = source._parse(other)
+        assert found is not None
+        digests.append(found.digest)
+    assert digests[0] == digests[1] == digests[2] != digests[3]
