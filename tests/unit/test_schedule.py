@@ -342,8 +342,8 @@ def test_a_damaged_result_runs_again(planned: Any, tmp_path: Path, damage: str) 
 class Backwards:
     """Runs everything, the last first."""
 
-    def run(self, trials: Sequence[Trial], work: Callable[[Trial], Record]) -> Iterator[Record]:
-        return map(work, reversed(trials))
+    def run(self, trials: Sequence[Trial], runner: TrialRunner) -> Iterator[Record]:
+        return map(runner.run, reversed(trials))
 
 
 def test_order_of_execution_is_free(planned: Any, tmp_path: Path) -> None:

@@ -107,6 +107,17 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
 )  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, auto.")
 @click.option("--compile", "compiled", is_flag=True, help="torch.compile encoders in training.")
+@click.option(
+    "--jobs", default="1", show_default=True, metavar="N",
+    help="Worker processes, each with one thread; auto for one per core.",
+)  # fmt: skip
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+    help="Longest time that one attack may take; the cell then fails.",
+)  # fmt: skip
+@click.option(
+    "--shard", metavar="I/N", help="Run the I-th of N parts of the grid; join with `merge`."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would run, what is kept, what is skipped.")
 @click.pass_obj
 def run(plugins_off: list[str], /, suite: Path | None, **options: Any) -> None:
@@ -144,6 +155,24 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
     for method, fields in settings.items():
         merged[method] = {**merged.get(method, {}), **fields}
     return suite_from({**base, **named, "set": merged}, f"suite {path}")
+
+
+@main.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder that takes all results."
+)
+def merge(folders: tuple[Path, ...], out: Path) -> None:
+    """Join results of several folders, as `run --shard` leaves them, and write their board."""
+    from privbench.boards.leaderboard import render
+    from privbench.boards.records import read_all
+
+    records = read_all(folders)
+    for record in records:
+        record.write(out)
+    board = out / "leaderboard.md"
+    board.write_text(render(records, out.name), encoding="utf-8")
+    click.echo(f"{len(records)} results in {out}, board in {board}")
 
 
 @main.command("list")

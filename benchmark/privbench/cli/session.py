@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from privbench.cli.console import Watcher, tables
 from privbench.errors import BadInputError
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
+from privbench.grid.executors import Serial
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from privbench.boards.records import Record
+    from privbench.grid.executors import Executor
     from privbench.grid.plan import Planned
 
 
@@ -48,6 +51,8 @@ def run(
     out: str | Path = "results",
     data_root: str | Path | None = None,
     device: str = "auto",
+    jobs: int | str = 1,
+    timeout: float | None = None,
 ) -> Results:
     """Run a suite from Python; see ``Suite`` for its keys.
 
@@ -56,13 +61,15 @@ def run(
         out: folder of results; what is there is kept.
         data_root: folder of data sets.
         device: ``cpu``, ``cuda`` or ``auto``.
+        jobs: worker processes, each with one thread; ``auto`` for one per core.
+        timeout: seconds that one attack may take; the cell then fails.
     """
     if isinstance(suite, str | Path):
         suite = read_suite(Path(suite))
     elif not isinstance(suite, Suite):
         suite = suite_from(dict(suite), "the suite")
     options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
-               "device": device, "compiled": False}  # fmt: skip
+               "device": device, "compiled": False, "jobs": jobs, "timeout": timeout}  # fmt: skip
     session = Session(suite, (), options, console=Console(quiet=True))
     session.run()
     return Results(session.records)
@@ -93,6 +100,8 @@ class Session:
         self.registry = plugins.load(plugins_off)
         self.planned = plan(suite, self.registry, root=self.root, device=str(self.device))
         self.compiled: bool = options["compiled"]
+        self.planned = _shard(self.planned, options.get("shard"))
+        self.executor = _executor(options.get("jobs", "1"), options.get("timeout"))
         self.records: list[Record] = []
 
     def run(self) -> int:
@@ -104,7 +113,9 @@ class Session:
         _writable(self.out)
         with Watcher(self.console, len(self.planned)) as watcher:
             laboratory = self._laboratory(watcher)
-            self.records = grid.execute(self.planned, laboratory, self.out, watch=watcher.trial)
+            self.records = grid.execute(
+                self.planned, laboratory, self.out, executor=self.executor, watch=watcher.trial
+            )
         board = self.out / "leaderboard.md"
         board.write_text(render(self.records, self.suite.name), encoding="utf-8")
         for table in tables(self.records, self.console.width):
@@ -175,6 +186,35 @@ def _estimate(laboratory: TrialRunner, missing: int) -> str:
     if not seconds:
         return "unknown time: this store has trained nothing yet"
     return f"{missing * sum(seconds) / len(seconds):.0f} s if they are like those in the store"
+
+
+def _executor(jobs: int | str, timeout: float | None) -> Executor:
+    """In this process, or in several where that is asked for or a time limit needs it."""
+    if jobs == "auto":
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    else:
+        count = int(jobs) if str(jobs).isdigit() else 0
+    if not count:
+        raise BadInputError(f"--jobs {jobs}: give a whole number above 0, or auto")
+    if count == 1 and timeout is None:
+        return Serial()
+    from privbench.grid.processes import Processes
+
+    return Processes(count, timeout)
+
+
+def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
+    """The part of a grid that ``I/N`` names; parts are disjoint and cover the grid.
+
+    Raises:
+        BadInputError: if it is not two numbers with 1 <= I <= N.
+    """
+    if shard is None:
+        return planned
+    i, slash, n = shard.partition("/")
+    if not (slash and i.isdigit() and n.isdigit() and 1 <= int(i) <= int(n)):
+        raise BadInputError(f"--shard {shard}: write I/N with I from 1 to N, as in 2/8")
+    return planned[int(i) - 1 :: int(n)]
 
 
 def _root(given: Path | None) -> Path | None:

@@ -1,26 +1,27 @@
-"""Where trials run."""
+"""Where trials run: in this process, or in several."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from privbench.boards.records import Record
     from privbench.grid.cell import Trial
+    from privbench.grid.trial import TrialRunner
 
 
 class Executor(Protocol):
-    """Runs trials somewhere: here, in processes, on a cluster. Order of results is free."""
+    """Runs trials somewhere: here, in processes, on a cluster. The order of results is free."""
 
-    def run(self, trials: Sequence[Trial], work: Callable[[Trial], Record]) -> Iterator[Record]:
+    def run(self, trials: Sequence[Trial], runner: TrialRunner) -> Iterator[Record]:
         """Yield a record for every trial as it is done."""
 
 
 class Serial:
-    """One after the other, in this process."""
+    """One trial after the other, in this process."""
 
-    def run(self, trials: Sequence[Trial], work: Callable[[Trial], Record]) -> Iterator[Record]:
+    def run(self, trials: Sequence[Trial], runner: TrialRunner) -> Iterator[Record]:
         """Yield a record for every trial, in order."""
-        return map(work, trials)
+        return map(runner.run, trials)

@@ -53,7 +53,7 @@ def execute(
         records[old.trial] = old
         if watch:
             watch(old, True)
-    for record in (executor or Serial()).run(todo, laboratory.run):
+    for record in (executor or Serial()).run(todo, laboratory):
         record.write(folder)
         records[record.trial] = record
         if watch:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from privbench.games.game import Game, Metrics
     from privbench.games.oracle import Served
+    from privbench.grid.graph import Role
     from privbench.methods.cell import Cell
     from privbench.methods.dataset import Dataset
     from privbench.methods.defense import Defense
@@ -84,10 +85,7 @@ class TrialRunner:
         Raises:
             KeyboardInterrupt: and nothing else.
         """
-        record = Record(
-            trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
-            phase=trial.cell.protocol.phase, provenance=provenance(self.device),
-        )  # fmt: skip
+        record = _record(trial, self.device)
         begun, self._making = time.perf_counter(), 0.0
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -104,6 +102,14 @@ class TrialRunner:
         record.cost.seconds = time.perf_counter() - begun - self._making
         record.cost.peak_bytes = _peak(self.device)
         return record
+
+    def make(self, trial: Trial, role: Role, last: str) -> None:
+        """Make the stages of one of the trial's victims, up to the stage of that key."""
+        spec = self.specs(trial)[role.name]
+        if role.inner is not None:
+            inner = [one for stage in self.builder.draft(spec).stages for one in stage.inner]
+            spec = inner[role.inner]
+        self.builder.make_until(spec, last)
 
     def _fill(self, record: Record, trial: Trial) -> None:
         cell = trial.cell
@@ -372,6 +378,20 @@ class TrialRunner:
 
         facts = self.store.make(key, compute).facts
         return {name: facts[name] for name in ("test_accuracy", "train_accuracy", "gap")}
+
+
+def _record(trial: Trial, device: torch.device) -> Record:
+    return Record(
+        trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
+        phase=trial.cell.protocol.phase, provenance=provenance(device),
+    )  # fmt: skip
+
+
+def failed_record(trial: Trial, reason: str, device: torch.device) -> Record:
+    """The record of a trial that could not even run."""
+    record = _record(trial, device)
+    record.status, record.reason = "failed", reason
+    return record
 
 
 def _worded(notes: Mapping[str, Any]) -> dict[str, Any]:

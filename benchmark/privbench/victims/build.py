@@ -225,14 +225,23 @@ class Builder:
     # ---- making ----------------------------------------------------------------------------
 
     def _made(self, spec: VictimSpec) -> Draft:
+        draft = self.make_until(spec, None)
+        draft.model.eval().requires_grad_(False)
+        return draft
+
+    def make_until(self, spec: VictimSpec, last: str | None) -> Draft:
+        """Make the stages up to that of the key with digest ``last``; all for None."""
         draft = self.draft(spec)
         for stage in draft.labels:
             self.store.make(stage.key, partial(self._run_labels, stage))
+            if stage.key.digest == last:
+                return draft
         if draft.labels:
             draft = self.draft(spec)  # now with the labels
         for stage in draft.stages:
             self.make(draft, stage)
-        draft.model.eval().requires_grad_(False)
+            if stage.key.digest == last:
+                break
         return draft
 
     def make(self, draft: Draft, stage: Stage) -> None:

@@ -1,1 +1,1 @@
-"""Functions that several methods share; methods themselves do not import each other."""
+"""Functions that several methods share; methods do not import each other."""

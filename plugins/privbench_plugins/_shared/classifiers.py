@@ -1,10 +1,10 @@
 """Small classifiers for attacks: training and answers, as pure functions of tensors.
 
-Everything stays on the device of the tensors; whatever is random comes from the generator that is
-handed in. Networks end in logits, without an activation: several reference codes have a ReLU
-there, which stops the gradient of every negative logit.
+Everything stays on the device of the tensors; all randomness comes from the generator argument.
+Networks end in logits, without an activation: several reference implementations have a ReLU there,
+which stops the gradient of every negative logit.
 
-One network may hold g independent classifiers side by side (one per class, or one per fold):
+One network may contain g independent classifiers (one per class, or one per fold):
 ``stacked_mlp`` builds it and ``fit(..., rows=...)`` trains all of them at once, each on its own
 rows as if it were alone.
 """
@@ -40,7 +40,7 @@ def fit(
     clip: float | None = None,
     rows: Tensor | None = None,
 ) -> nn.Module:
-    """Train by mean cross-entropy on mini-batches, in place; the last state counts.
+    """Train in place by mean cross-entropy on mini-batches; the last state is kept.
 
     Args:
         network: (b, ...) -> logits (b, k); with ``rows`` (g, b, ...) -> (g, b, k).
@@ -50,12 +50,12 @@ def fit(
         batch: rows per update; the last batch of an epoch may be smaller.
         generator: on the device of x; shuffles each epoch and seeds dropout.
         epochs: passes over the rows.
-        steps: updates at least: more epochs where the rows are few, the last one cut short.
-        optimizer: which.
+        steps: minimum number of updates: with few rows there are more epochs, the last cut short.
+        optimizer: Adam or plain SGD.
         weight_decay: L2 penalty, added to the gradient.
-        clip: largest norm of the gradient of all parameters together; None clips nothing.
-        rows: (g, w) int64 positions in x, those that each of g classifiers side by side trains
-            on (see ``rows_by``). Their losses add up, so each is trained as if alone.
+        clip: largest norm of the gradient of all parameters together; None for no clipping.
+        rows: (g, w) int64 positions in x: the rows that each of the g classifiers trains on (see
+            ``rows_by``). Their losses are added, so each is trained as if alone.
 
     Returns:
         The network, in eval mode.
@@ -68,7 +68,7 @@ def fit(
     stacked = 1 if rows is None else len(rows)
     network.train()
     with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        # Dropout knows only the global generators: seeded here, put back afterwards.
+        # Dropout uses only the global generators: seeded here, restored afterwards.
         torch.manual_seed(_seed(generator))  # noqa: TID251
         for chosen in _batches(index, batch, updates, generator):
             logits = network(x[chosen])
@@ -82,13 +82,13 @@ def fit(
 
 
 def logits(network: nn.Module, x: Tensor) -> Tensor:
-    """Logits (n, k) float64 of x (n, ...) by a trained network, without gradients."""
+    """Return logits (n, k) float64 of x (n, ...) by a trained network, without gradients."""
     with torch.no_grad():
         return torch.cat([network(part).double() for part in torch.split(x, ROWS)])
 
 
 def stacked_logits(network: nn.Module, x: Tensor) -> Tensor:
-    """Logits (g, n, k) float64 that each of g classifiers side by side gives all of x (n, d)."""
+    """Return logits (g, n, k) float64 of all of x (n, d) by each of g stacked classifiers."""
     with torch.no_grad():
         return torch.cat(
             [network(part.unsqueeze(0)).double() for part in torch.split(x, ROWS)], dim=1
@@ -96,7 +96,7 @@ def stacked_logits(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def log_odds(two: Tensor) -> Tensor:
-    """Log-odds (...) of class 1, from logits (..., 2): the order of P(1), but without ties at 1.
+    """Return log-odds (...) of class 1 from logits (..., 2): the order of P(1), no ties at 1.
 
     >>> log_odds(torch.tensor([[0.0, 50.0], [0.0, 60.0]])).tolist()
     [50.0, 60.0]
@@ -105,7 +105,7 @@ def log_odds(two: Tensor) -> Tensor:
 
 
 def rows_by(groups: Tensor) -> Tensor:
-    """Positions of each group's rows; smaller groups repeat theirs up to the largest's size.
+    """Return positions of each group's rows; smaller groups repeat theirs to the largest size.
 
     Args:
         groups: (n,) int64 in 0..g-1, each value at least once.
@@ -124,17 +124,17 @@ def rows_by(groups: Tensor) -> Tensor:
 
 
 def slots(y: Tensor, inside: Tensor, classes: int) -> Tensor:
-    """Which of several classifiers, one a class, a row goes to: 0 is the one of all classes.
+    """Return which classifier scores the rows of each class: 0 is the one for all classes.
 
-    A class has its own where rows of both sides are known.
+    A class has its own classifier if both members and nonmembers of it are known.
 
     Args:
         y: (n,) int64 classes, -1 where unknown.
         inside: (n,) int64 0 or 1.
-        classes: that y counts.
+        classes: number of classes.
 
     Returns:
-        (classes + 1,) int64; the last entry, which y = -1 picks, is 0.
+        (classes + 1,) int64; the last entry, which y = -1 selects, is 0.
 
     >>> slots(torch.tensor([0, 2, 2, -1, -1]), torch.tensor([1, 0, 1, 0, 1]), 3).tolist()
     [0, 0, 1, 0]
@@ -147,7 +147,7 @@ def slots(y: Tensor, inside: Tensor, classes: int) -> Tensor:
 
 
 class StackedLinear(nn.Module):
-    """g linear layers side by side: (g, b, inputs) -> (g, b, outputs).
+    """g independent linear layers: (g, b, inputs) -> (g, b, outputs).
 
     An input (1, b, inputs) goes to all of them.
     """
@@ -160,19 +160,19 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(groups, 1, outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map each group's rows by its own layer."""
+        """Apply each group's own layer to its rows."""
         return torch.matmul(x, self.weight) + self.bias
 
 
 def stacked_mlp(
     groups: int, widths: Sequence[int], activation: Callable[[], nn.Module] = nn.ReLU
 ) -> nn.Sequential:
-    """Build g networks side by side, with the activation between layers and none after the last.
+    """Build g independent networks, with the activation between layers and none after the last.
 
     Args:
         groups: g.
         widths: input width, hidden widths, output width; two for softmax regression.
-        activation: makes the module between two layers.
+        activation: builds the module between two layers.
 
     >>> stacked_mlp(3, [4, 2])(torch.zeros(3, 5, 4)).shape
     torch.Size([3, 5, 2])
@@ -184,7 +184,7 @@ def stacked_mlp(
 def _batches(
     index: Tensor, batch: int, updates: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """So many batches of positions, (b,) or (g, b), shuffled anew in every epoch."""
+    """Yield ``updates`` batches of positions, (b,) or (g, b), reshuffled in every epoch."""
     done = 0
     while done < updates:
         keys = torch.rand(index.shape, generator=generator, device=index.device)

@@ -1,4 +1,4 @@
-"""Label-only attacks that alter a row: which of its copies does a model still get right?"""
+"""Label-only attacks that alter a row: which copies does a model still classify correctly?"""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
     from privbench import Examples, Oracle
 
-#: Bytes of a block of copies, about; one row's copies at least.
+#: Approximate bytes of a block of copies; it has at least the copies of one row.
 BLOCK = 64 * 2**20
 
 
 def survivors(oracle: Oracle, rows: Examples, copies: Callable[[Tensor], Tensor], m: int) -> Tensor:
-    """Ask about m copies of every row.
+    """Query m copies of every row.
 
     Args:
-        oracle: answers with labels; m queries per row, one more each where labels are missing.
-        rows: with their true classes; -1 (unknown) stands for what is predicted for the row.
+        oracle: answers with labels; m queries per row, plus one per row if any label is missing.
+        rows: with their true classes; for -1 (unknown), the class predicted for the row is used.
         copies: x (n, *shape) in [0, 1] -> (n, m, *shape), row by row.
         m: copies per row.
 

@@ -1,4 +1,4 @@
-"""Where the files of a dataset are looked for."""
+"""The folder in which a dataset's files are looked up."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from platformdirs import user_data_dir
 
 
 def home(root: Path | None) -> Path:
-    """The folder that was named, or else the user's data folder of privbench."""
+    """Return ``root``, or privbench's user data folder if it is None."""
     return Path(user_data_dir("privbench")) if root is None else root

@@ -1,19 +1,20 @@
-"""HopSkipJump: how far a row is from the decision boundary, by predicted labels alone.
+"""HopSkipJump: the distance from a row to the decision boundary, from predicted labels alone.
 
 Chen, Jordan, Wainwright: HopSkipJumpAttack: A Query-Efficient Decision-Based Attack. IEEE S&P
-2020, algorithm 2, untargeted, L2. From a start of another class a bisection towards the row ends
-on the boundary. Then, for t = 1, 2, ...:
+2020, algorithm 2, untargeted, L2. Start from an input of another class and bisect towards the row,
+which ends on the boundary. Then, for t = 1, 2, ...:
 
-1. Look floor(init_eval sqrt(t)) random ways from the boundary point, a small radius far. Those
-   that lead to another class less those that do not are the normal of the boundary, roughly.
-2. Step distance / sqrt(t) that way, halved until the class there is another one.
+1. Query floor(init_eval sqrt(t)) random directions at a small radius around the boundary point. The
+   sum of those that lead to another class minus the sum of those that do not estimates the normal
+   of the boundary.
+2. Step distance / sqrt(t) along the normal, halving the step until it ends in another class.
 3. Bisect towards the row again.
 
-The least distance found counts. It is an upper bound of the true one, since an input of another
-class stands there.
+The smallest distance found is returned. It is an upper bound of the true one, since an input of
+another class lies there.
 
-All rows advance together: one batch of queries per step of a bisection and per block of
-directions. Positions are float64, so that the order of rows changes nothing but the last bits.
+All rows advance together: one batch of queries per bisection step and per block of directions.
+Positions are float64, so that the order of the rows changes only the last bits.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-#: Bytes of a block of perturbed inputs, about.
+#: Approximate bytes of a block of perturbed inputs.
 BLOCK = 64 * 2**20
-#: Halvings of a step before it is given up.
+#: Maximum number of halvings of a step.
 HALVINGS = 30
-#: The first radius, as a share of the range of inputs.
+#: First radius, as a share of the range of inputs.
 FIRST = 0.1
-#: Later radii, as a share of the distance; a bisection is finer by sqrt(d).
+#: Later radii, as a share of the distance; a bisection is finer by a factor of sqrt(d).
 LATER = 0.01
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where the boundary was found.
+    """Distances to the boundary, and the queries they took.
 
     Attributes:
-        distance: (n,) float64 L2 distances; 0 where the class is wrong from the outset, infinite
+        distance: (n,) float64 L2 distances; 0 where the row itself is misclassified, infinite
             where no start is of another class.
-        queries: (n,) int64 queries per row, its own label included, those for starts not.
-        estimating: (n,) int64 queries among them that looked for a normal.
+        queries: (n,) int64 queries per row, including its own label, excluding the starts.
+        estimating: (n,) int64 queries among them that estimated a normal.
     """
 
     distance: Tensor
@@ -69,23 +70,24 @@ def boundary(
     budget: int | None = None,
     clip: tuple[float, float] | None = (0.0, 1.0),
 ) -> Boundary:
-    """Distance of each row to the decision boundary.
+    """Compute the distance of each row to the decision boundary.
 
-    All rows look the same random ways, so a permuted x has permuted distances, and two models
-    that are asked with equal generators are asked alike.
+    All rows use the same random directions, so a permuted x has permuted distances, and two models
+    queried with equal generators are queried in the same directions.
 
     Args:
         decide: inputs (m, d) float32 -> classes (m,) int64.
         x: (n, d) rows.
-        y: (n,) true classes; -1 (unknown) stands for whatever is predicted.
+        y: (n,) true classes; for -1 (unknown), the predicted class is used.
         starts: (s, d) inputs, in the range; each row starts from the first that is of another
-            class. They are asked about once for all rows.
+            class. They are queried once for all rows.
         generator: on the device of x; draws the directions.
-        iterations: of steps 1 to 3.
+        iterations: number of repetitions of steps 1 to 3.
         init_eval: directions in the first iteration.
-        max_eval: directions in an iteration at most.
-        budget: queries per row at most; a row stops before an iteration that could exceed it.
-        clip: range of inputs; None for none.
+        max_eval: maximum number of directions per iteration.
+        budget: maximum number of queries per row; a row stops before an iteration that could
+            exceed it.
+        clip: range of inputs; None for no clipping.
     """
     walk = _Walk(decide, x.double(), y, budget, clip)
     rows = walk.begin(starts.double())
@@ -101,13 +103,13 @@ def boundary(
 
 
 class _Walk:
-    """Where every row of x has got to. ``rows`` are always positions (m,) in x.
+    """State of the search for every row of x. ``rows`` are always positions (m,) in x.
 
     Attributes:
         point: (n, d) an input of another class, where there is one.
         reach: (n,) its distance before the last bisection, which sets the next radius.
-        distance: (n,) the least found.
-        bisections: queries of a bisection.
+        distance: (n,) the smallest distance found so far.
+        bisections: number of queries of a bisection.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class _Walk:
         self.right = predicted == self.y
 
     def classes(self, inputs: Tensor) -> Tensor:
-        if not len(inputs):  # a model may not answer nothing
+        if not len(inputs):  # a model may reject an empty batch
             return torch.zeros(0, dtype=torch.int64, device=self.x.device)
         return self.decide(inputs.float()).to(self.x.device)
 
@@ -141,22 +143,22 @@ class _Walk:
         return inputs if self.clip is None else inputs.clamp(*self.clip)
 
     def other(self, rows: Tensor, inputs: Tensor) -> Tensor:
-        """Whether inputs (m, d), one per row, are of another class; a query each."""
+        """Test whether inputs (m, d), one per row, are of another class; one query each."""
         self.queries[rows] += 1
         different: Tensor = self.classes(inputs) != self.y[rows]
         return different
 
     def affordable(self, rows: Tensor, queries: int) -> Tensor:
-        """Rows whose budget holds so many more."""
+        """Return the rows whose budget allows this many more queries."""
         return rows[self.queries[rows] + queries <= self.budget]
 
     def gap(self, rows: Tensor) -> Tensor:
-        """Distance (m,) from each row to its point."""
+        """Return the distance (m,) from each row to its point."""
         gap: Tensor = torch.linalg.vector_norm(self.point[rows] - self.x[rows], dim=1)
         return gap
 
     def begin(self, starts: Tensor) -> Tensor:
-        """Put rows of the right class on the boundary; return those that have a start."""
+        """Bisect correctly classified rows from their starts; return the rows that have a start."""
         different = self.classes(starts) != self.y[:, None]
         self.distance[self.right] = math.inf
         rows = (self.right & different.any(1)).nonzero().squeeze(1)
@@ -167,7 +169,7 @@ class _Walk:
         return rows
 
     def bisect(self, rows: Tensor) -> None:
-        """Move points towards their rows as long as the class stays another one."""
+        """Move points towards their rows as long as they stay in another class."""
         x, far = self.x[rows], self.point[rows]
         self.reach[rows] = self.gap(rows)
         low = x.new_zeros(len(rows), 1)
@@ -180,7 +182,7 @@ class _Walk:
         self.distance[rows] = torch.minimum(self.distance[rows], self.gap(rows))
 
     def step(self, rows: Tensor, normal: Tensor, t: int) -> None:
-        """Step along the normals (m, d), halving a step until the class is another one."""
+        """Step along the normals (m, d), halving each step until it ends in another class."""
         size = self.gap(rows)[:, None] / math.sqrt(t)
         for _ in range(HALVINGS):
             to = self.clipped(self.point[rows] + size * normal)
@@ -192,14 +194,14 @@ class _Walk:
                 break
 
     def normals(self, rows: Tensor, ways: int, t: int, generator: torch.Generator) -> Tensor:
-        """Unit normals (m, d) of the boundary at the points, into the other class."""
+        """Estimate unit normals (m, d) of the boundary at the points, towards the other class."""
         if t == 1:
             low, high = self.clip or (0.0, 1.0)
             radius = self.x.new_full((len(rows), 1), FIRST * (high - low))
         else:
             radius = LATER * self.reach[rows, None]
         votes = self.x.new_zeros(len(rows))
-        sums = self.x.new_zeros(len(rows), 2, self.d)  # of inputs: by their votes, and of all
+        sums = self.x.new_zeros(len(rows), 2, self.d)  # of inputs: weighted by votes, and plain
         everyone = torch.arange(len(rows), device=rows.device)
         held = max(1, BLOCK // (8 * self.d))
         for start in range(0, ways, held):
@@ -215,7 +217,7 @@ class _Walk:
                 sums[part] += torch.bmm(torch.stack([vote, torch.ones_like(vote)], 1), inputs)
         self.queries[rows] += ways
         self.estimating[rows] += ways
-        # The mean vote is the baseline, unless all agree; where it is, the point cancels.
+        # The mean vote is the baseline, unless all votes agree; with it, the point cancels out.
         mean = (votes / ways)[:, None]
         voted, looked = sums.unbind(1)
         agreed = mean * (looked - ways * self.point[rows])

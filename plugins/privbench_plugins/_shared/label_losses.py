@@ -1,4 +1,4 @@
-"""What defenses that change losses on members' labels have in common."""
+"""Helpers for defenses that change losses on members' labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def none_reads_members(name: str, cell: Cell) -> str | None:
-    """Why that defense has no loss to change: no phase reads members' labels; else None."""
+    """Return why a defense has no loss to change (no phase reads members' labels), or None."""
     if cell.target.labelled_encoder or cell.protocol.classifier == "members":
         return None
     return (
@@ -21,6 +21,6 @@ def none_reads_members(name: str, cell: Cell) -> str | None:
 
 
 def note_reach(name: str, phases: Sequence[Phase], ctx: DefenseContext) -> None:
-    """Record that the defense does not reach the encoder, where the encoder reads no labels."""
+    """Note that the defense does not reach the encoder if the encoder reads no labels."""
     if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
         ctx.note(**{name: "touches the classifier only: the encoder's loss reads no labels"})

@@ -1,12 +1,13 @@
-"""Likelihood ratios: what an answer says of its row, and what shadows make of it.
+"""Likelihood ratios: signals of rows, and how shadow models judge them.
 
-Signals are float64 tensors (shadows, rows, views) beside a mask (shadows, rows) of who was a
+Signals are float64 tensors (shadows, rows, views) with a mask (shadows, rows) of who was a
 member; statistics run over the shadows of a row, never over a loop of rows. The signal of a row
-without a label is NaN: it counts nowhere, and the row gets a neutral score.
+without a label is NaN: it is left out of all statistics, and the row gets a neutral score.
 
-A threshold comes from a *stand-in*: the first shadow takes the victim's place and the others judge
-it, except those that share no member with it. Such are of the same draw (worlds are dealt in
-complementary blocks), and who was a member of them was none of the stand-in: they would tell.
+A threshold comes from a *stand-in*: the first shadow takes the victim's place and the other shadows
+judge it, except those that share no member with it. These come from the same draw (worlds are
+drawn in complementary blocks), so none of their members is a member of the stand-in: they would
+reveal its membership.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 Location = Literal["mean", "median"]
 Variance = Literal["auto", "per-example", "pooled"]
 
-#: Log of what a posterior of exactly 0 counts as: the floor of the authors' LiRA code.
+#: Log of the value used for a posterior of exactly 0: the floor of the authors' LiRA code.
 FLOOR = math.log(1e-45)
-#: What a served victim says of a posterior that a release has set to 0.
+#: Log-posterior that a served victim returns for a posterior that a release has set to 0.
 ZERO = torch.tensor(torch.finfo(torch.float64).tiny, dtype=torch.float64).log().item()
-#: Smallest standard deviation, in the signal's unit: shadows that agree to the last bit (a release
-#: that rounds) would make every other answer infinitely unlikely.
+#: Smallest standard deviation, in the signal's unit: shadows that agree to the last bit (with a
+#: release that rounds) would make every other answer infinitely unlikely.
 LEAST = 1e-3
-#: From so many shadows on, ``auto`` trusts a variance of each row's own.
+#: With at least this many shadows, ``auto`` estimates one variance per row.
 MANY = 64
 
 
@@ -46,12 +47,12 @@ MANY = 64
 
 
 def log_confidence(log_p: Tensor, y: Tensor) -> Tensor:
-    """Log posterior of the class y: (n, ..., k), (n,) -> (n, ...), finite; NaN where y is -1."""
+    """Return log p_y: (n, ..., k), (n,) -> (n, ...), finite; NaN where y is -1."""
     return floored(split(log_p, y)[0])
 
 
 def scaled_logit(log_p: Tensor, y: Tensor) -> Tensor:
-    """``log p_y - log(1 - p_y)``, which is ``z_y - logsumexp`` of the other logits.
+    """Return ``log p_y - log(1 - p_y)``, which is ``z_y - logsumexp`` of the other logits.
 
     Args:
         log_p: (n, ..., k) log-posteriors or logits.
@@ -68,7 +69,7 @@ def scaled_logit(log_p: Tensor, y: Tensor) -> Tensor:
 
 
 def hinge(log_p: Tensor, y: Tensor) -> Tensor:
-    """``z_y`` minus the largest other logit: (n, ..., k), (n,) -> (n, ...); NaN where y is -1.
+    """Return ``z_y`` minus the largest other logit: (n, ..., k), (n,) -> (n, ...); NaN for y = -1.
 
     >>> hinge(torch.tensor([[5.0, 2, 3]]), torch.tensor([1])).tolist()
     [-3.0]
@@ -78,7 +79,7 @@ def hinge(log_p: Tensor, y: Tensor) -> Tensor:
 
 
 def split(log_p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Value (n, ...) float64 of class y, NaN where that is -1, and all values but that (-inf)."""
+    """Return the values (n, ...) float64 of y, NaN where y is -1, and all others (-inf at y)."""
     log_p = log_p.double()
     log_p = log_p.masked_fill(log_p == ZERO, -math.inf)
     at = y.to(log_p.device).view(-1, *[1] * (log_p.ndim - 1)).expand(*log_p.shape[:-1], 1)
@@ -88,7 +89,7 @@ def split(log_p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def floored(value: Tensor) -> Tensor:
-    """The same with ``FLOOR`` for the log of 0."""
+    """Replace the log of 0 by ``FLOOR``."""
     return value.masked_fill((value == -math.inf) | (value == ZERO), FLOOR)
 
 
@@ -97,12 +98,12 @@ def floored(value: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Signals of the same rows by the model asked about and by shadows.
+    """Signals of the same rows by the attacked model and by shadows.
 
     Attributes:
-        asked: (n, ...) by the model asked about.
+        asked: (n, ...) by the attacked model.
         known: (k, n, ...) by the shadows.
-        inside: (k, n) bool, who was a member of which shadow.
+        inside: (k, n) bool, which row was a member of which shadow.
     """
 
     asked: Tensor
@@ -111,7 +112,7 @@ class Evidence:
 
 
 def observe(ask: Ask, oracle: Oracle, shadows: Sequence[Shadow], *parts: Examples) -> Evidence:
-    """Ask the oracle and every shadow about the rows of all parts, one after the other."""
+    """Query the oracle and every shadow on the rows of all parts, concatenated."""
     asked = torch.cat([ask(oracle, rows) for rows in parts])
     known = [torch.cat([ask(shadow.oracle, rows) for rows in parts]) for shadow in shadows]
     inside = [torch.cat([s.world.contains(rows) for rows in parts]) for s in shadows]
@@ -125,7 +126,7 @@ class StandIn:
     Attributes:
         oracle: of the shadow.
         judges: the shadows that judge it.
-        parts: rows to ask it about.
+        parts: rows to query it on.
         member: (n,) bool, which of those are its members.
     """
 
@@ -138,15 +139,16 @@ class StandIn:
 def stand_in(
     shadows: Sequence[Shadow], rows: Examples | None = None, fewest: int = 1
 ) -> StandIn | None:
-    """The first shadow as a victim whose members are known.
+    """Use the first shadow as a victim whose members are known.
 
     Args:
         shadows: of one origin.
-        rows: to ask about, for worlds drawn over these; None for its members and nonmembers.
-        fewest: judges that it takes.
+        rows: to query, for shadows trained on subsets of these; None for the stand-in's members
+            and nonmembers.
+        fewest: minimum number of judges.
 
     Returns:
-        None where fewer shadows may judge it, or a side has no rows.
+        None if fewer shadows may judge it, or if there are no members or no nonmembers.
     """
     first, *others = shadows
     judges = tuple(s for s in others if bool(s.world.contains(first.world.members).any()))
@@ -158,9 +160,9 @@ def stand_in(
 
 
 def threshold(scores: Tensor, member: Tensor) -> float:
-    """Best threshold on scores (n,) of a stand-in, without those that are NaN.
+    """Return the best threshold on scores (n,) of a stand-in, ignoring NaN.
 
-    It is infinite (nobody is called a member) where that leaves a side without rows.
+    It is infinite (no row is called a member) if this leaves no members or no nonmembers.
     """
     scores, member = scores.cpu(), member.cpu()
     scores, member = scores[~scores.isnan()], member[~scores.isnan()]
@@ -175,19 +177,19 @@ def threshold(scores: Tensor, member: Tensor) -> float:
 def normal(
     known: Tensor, held: Tensor, location: Location = "mean", *, pooled: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Location and standard deviation of each row's signals among the shadows in ``held``.
+    """Return location and standard deviation of each row's signals over the shadows in ``held``.
 
     Args:
         known: (k, n, v) signals.
         held: (k, n) bool, which of them count.
         location: of a row and view.
-        pooled: one deviation for all rows and views, from the *residuals* of the signals that
-            count (so that the spread between rows is not in it); else one for each row and view.
-            A row that was observed once or never takes the pooled one. Where no row was observed
-            twice there are no residuals, and it is the spread over all rows.
+        pooled: use one standard deviation for all rows and views, from the *residuals* of the
+            signals that count (so it excludes the spread between rows); else one for each row and
+            view. A row that was observed once or never takes the pooled one. If no row was
+            observed twice, there are no residuals, and it is the spread over all rows.
 
     Returns:
-        (n, v) location, NaN where nothing counts; (n, v) deviation, at least ``LEAST``.
+        (n, v) location, NaN where nothing counts; (n, v) standard deviation, at least ``LEAST``.
     """
     mask = held.unsqueeze(-1) & ~known.isnan()
     count = mask.sum(0)
@@ -202,20 +204,20 @@ def normal(
 
 
 def z_score(evidence: Evidence, location: Location = "mean", *, pooled: bool = True) -> Tensor:
-    """How far above the nonmembers' signal each row's is, in deviations: mean over views, (n,).
+    """Return standard deviations of each signal above the nonmembers': mean over views, (n,).
 
-    Only shadows that did not train on the row count; NaN where all did, or without a label.
+    Only shadows that did not train on the row count; NaN if all did, or without a label.
     """
     centre, spread = normal(evidence.known, ~evidence.inside, location, pooled=pooled)
     return ((evidence.asked - centre) / spread).mean(1)
 
 
 def log_ratio(evidence: Evidence, location: Location = "mean", *, pooled: bool = True) -> Tensor:
-    """Log-likelihood of "member" over that of "nonmember": mean over views, (n,).
+    """Return the log-likelihood ratio of "member" to "nonmember": mean over views, (n,).
 
-    A row that was never a member takes its own location as a nonmember, moved by the difference of
-    means of all members' and all nonmembers' signals; likewise one that always was. NaN without a
-    label.
+    For a row that was never a member, the member location is its nonmember location, shifted by
+    the difference between the mean signals of all members and of all nonmembers; likewise in
+    reverse for one that always was. NaN without a label.
     """
     known, inside = evidence.known, evidence.inside
     mask, some = inside.unsqueeze(-1), ~known.isnan()
@@ -233,17 +235,17 @@ def gaussian_attack(
     ask: Ask, oracle: Oracle, rows: Examples, shadows: Sequence[Shadow], *,
     online: bool, location: Location, variance: Variance,
 ) -> Membership:  # fmt: skip
-    """LiRA over any signal.
+    """Run LiRA on any signal.
 
-    Online (shadows drawn over the rows) the score is ``log_ratio`` and 0 decides. Offline it is
-    ``z_score``; the threshold is the best on a stand-in, and without one there are no decisions.
-    A row without a label scores 0 and is not called a member.
+    Online (shadows trained on subsets of the rows) the score is ``log_ratio``, with threshold 0.
+    Offline it is ``z_score``; the threshold is the best on a stand-in, and without a stand-in there
+    are no decisions. A row without a label scores 0 and is not called a member.
 
     Args:
         ask: signal (n, v) of rows by an oracle.
         oracle: the victim's.
-        rows: asked about.
-        shadows: drawn over the rows if online, else of the adversary's own.
+        rows: the candidate rows.
+        shadows: trained on subsets of the rows if online, else on the adversary's own rows.
         online: which of the two.
         location: see ``normal``.
         variance: ``auto`` is per-example from ``MANY`` shadows on.
@@ -256,7 +258,7 @@ def gaussian_attack(
         notes["fewest shadows that hold a row"] = float(evidence.inside.sum(0).min())
         return Membership(scores.nan_to_num(0.0), scores >= 0, notes)
     scores = z_score(evidence, location, pooled=pooled)
-    known = stand_in(shadows, fewest=2)  # a deviation takes two
+    known = stand_in(shadows, fewest=2)  # a standard deviation needs two
     if known is None:
         return Membership(scores.nan_to_num(0.0), None, notes)
     trial = observe(ask, known.oracle, known.judges, *known.parts)
@@ -266,12 +268,12 @@ def gaussian_attack(
 
 
 def _mean(known: Tensor, mask: Tensor, over: tuple[int, ...]) -> Tensor:
-    """Mean of (k, n, v) over some axes where ``mask`` (k, n, v) holds; NaN where it never does."""
+    """Average (k, n, v) over some axes where ``mask`` (k, n, v) holds; NaN where it never does."""
     return torch.where(mask, known, 0.0).sum(over) / mask.sum(over)
 
 
 def _median(known: Tensor, mask: Tensor) -> Tensor:
-    """Median (n, v) over shadows where ``mask`` (k, n, v) holds, of two middle ones their mean."""
+    """Return the median (n, v) over shadows in ``mask`` (k, n, v); of two middle ones, the mean."""
     rising = known.masked_fill(~mask, math.inf).sort(0).values
     count = mask.sum(0)
     middle = torch.stack([(count - 1) // 2, count // 2]).clamp(0, len(known) - 1)

@@ -1,4 +1,4 @@
-"""Additive noise and its scale: logistic, Laplace, normal, for a given epsilon.
+"""Additive noise (logistic, Laplace, normal) and its scale for a given epsilon.
 
 Each distribution is a function of uniform numbers (its quantile function), so that equal draws
 give comparable noise. Epsilon is that of releasing one vector once.
@@ -11,24 +11,24 @@ import math
 import torch
 from torch import Tensor
 
-#: Distance of uniform numbers from 0 and 1, where quantiles are infinite.
+#: Minimum distance of uniform numbers from 0 and 1, where quantiles are infinite.
 _EDGE = 2.0**-53
 
 
 def logistic(u: Tensor, scale: float) -> Tensor:
-    """Logistic(0, scale) float64 from uniform u; variance pi² scale² / 3."""
+    """Return Logistic(0, scale) float64 from uniform u; variance pi² scale² / 3."""
     u = _open(u)
     return scale * (u.log() - (-u).log1p())
 
 
 def laplace(u: Tensor, scale: float) -> Tensor:
-    """Laplace(0, scale) float64 from uniform u; variance 2 scale²."""
+    """Return Laplace(0, scale) float64 from uniform u; variance 2 scale²."""
     u = _open(u)
     return scale * torch.where(u < 0.5, (2 * u).log(), -(2 * (1 - u)).log())  # noqa: PLR2004
 
 
 def normal(u: Tensor, scale: float) -> Tensor:
-    """N(0, scale²) float64 from uniform u."""
+    """Return N(0, scale²) float64 from uniform u."""
     quantile: Tensor = torch.special.ndtri(_open(u))
     return scale * quantile
 
@@ -38,7 +38,7 @@ def _open(u: Tensor) -> Tensor:
 
 
 def classical_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
-    """Standard deviation of the textbook Gaussian mechanism; its proof ends at epsilon 1.
+    """Return the textbook Gaussian mechanism's standard deviation; its proof ends at epsilon 1.
 
     >>> round(classical_sigma(1.0, 1.0, 1e-5), 7)
     4.8448053
@@ -47,7 +47,9 @@ def classical_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
 
 
 def gaussian_delta(sensitivity: float, epsilon: float, sigma: float) -> float:
-    """Exact delta of N(0, sigma²) noise at that L2 sensitivity (Balle & Wang, ICML 2018, thm. 8).
+    """Return the exact delta of N(0, sigma²) noise at this L2 sensitivity.
+
+    Balle & Wang, ICML 2018, thm. 8.
 
     >>> round(gaussian_delta(1.0, 4.377178, 1.0) / 1e-5, 4)
     1.0
@@ -59,7 +61,7 @@ def gaussian_delta(sensitivity: float, epsilon: float, sigma: float) -> float:
 
 
 def analytic_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
-    """Smallest standard deviation that is (epsilon, delta)-private, for any epsilon.
+    """Return the smallest standard deviation that is (epsilon, delta)-private, for any epsilon.
 
     >>> round(analytic_sigma(1.0, 1.0, 1e-5), 6), round(analytic_sigma(2.0, 8.0, 1e-5), 6)
     (3.730632, 1.200458)

@@ -1,14 +1,14 @@
 """Adversarial examples: projected gradient descent in a box around each row, many rows at once.
 
 Madry, Makelov, Schmidt, Tsipras, Vladu: Towards Deep Learning Models Resistant to Adversarial
-Attacks. ICLR 2018, section 2.1, in the L_inf norm: from the row itself, or from a random point of
-the box, each step moves every value by the same amount along the sign of a gradient, and then back
-into the box and into [0, 1].
+Attacks. ICLR 2018, section 2.1, in the L_inf norm. It starts from the row itself, or from a random
+point of the box. Each step moves every value by the same amount along the sign of a gradient, then
+projects it back into the box and into [0, 1].
 
-The gradient is that of a class's log-odds, ``log p_y - log(1 - p_y)``. Cross-entropy is a falling
-function of them, so the signs are those of its gradient, turned round. But that gradient rounds to
-0 where a model is sure of the class, and an example would stay where it is; log-odds have none of
-that.
+The gradient is that of a class's log-odds, ``log p_y - log(1 - p_y)``. Cross-entropy is a
+decreasing function of the log-odds, so its gradient has the opposite signs. But that gradient
+rounds to 0 where a model is confident of the class, and an example would not move; the log-odds do
+not have this problem.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from privbench_plugins._shared.likelihood import scaled_logit
 if TYPE_CHECKING:
     from privbench import AttackContext, Examples, Oracle
 
-#: x (n, *shape) in [0, 1] and y (n,) to the gradient (n, *shape) of each row's log-odds of y.
+#: Maps x (n, *shape) in [0, 1], y (n,) to the gradient (n, *shape) of each row's log-odds of y.
 Gradient = Callable[[Tensor, Tensor], Tensor]
 
-#: Examples that are made at once, about.
+#: Approximate number of examples crafted at once.
 ROWS = 1024
 
 
@@ -41,8 +41,9 @@ class PGD:
     Attributes:
         eps: largest change of a value, in units of the range [0, 1] of inputs.
         step_size: change of every value per step, in the same unit.
-        steps: per example; each takes one gradient.
-        random_start: start at a point of the box keyed by the row's content, not at the row.
+        steps: number of steps per example; each takes one gradient.
+        random_start: start at a random point of the box, keyed by the row's content, not at the
+            row.
     """
 
     eps: Annotated[float, Ge(0), Le(1)] = 8 / 255
@@ -54,15 +55,15 @@ class PGD:
         self, ask: Callable[[Tensor], Tensor], rows: Examples, classes: Tensor,
         gradient: Gradient, ctx: AttackContext, *, targeted: bool,
     ) -> Tensor:  # fmt: skip
-        """Put m examples per row, one for each of its classes, and collect the log-posteriors.
+        """Craft m examples per row, one for each of its classes, and query their log-posteriors.
 
         Args:
             ask: inputs (b, *shape) in [0, 1] to log-posteriors (b, k).
             rows: n originals.
             classes: (n, m) classes, to which (targeted) or from which the examples lead.
-            gradient: of what the examples are made for.
+            gradient: of the model that the examples are crafted on.
             ctx: draws the random starts.
-            targeted: which of the two.
+            targeted: whether examples lead to the classes or away from them.
 
         Returns:
             (n, m, k), on the device of ``classes``.
@@ -89,7 +90,7 @@ def pgd(
     x: Tensor, y: Tensor, gradient: Gradient, *, eps: float, step_size: float, steps: int,
     targeted: bool, u: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Make one adversarial example of every row.
+    """Craft one adversarial example of every row.
 
     Args:
         x: (n, *shape) float in [0, 1].
@@ -97,7 +98,7 @@ def pgd(
         gradient: of the log-odds of y.
         eps: half the width of the box.
         step_size: per value and step.
-        steps: how many.
+        steps: number of steps.
         targeted: raise the log-odds of y; else lower them.
         u: (n, *shape) numbers in [0, 1) that place the start in the box; None starts at x.
 
@@ -119,7 +120,7 @@ def pgd(
 
 
 def of_oracle(oracle: Oracle) -> Gradient:
-    """Gradients that the victim gives, one query per row."""
+    """Return gradients served by the victim, one query per row."""
 
     def gradient(x: Tensor, y: Tensor) -> Tensor:
         found = oracle.gradients(x, lambda served, x: scaled_logit(served.log_posteriors(x), y))
@@ -129,7 +130,7 @@ def of_oracle(oracle: Oracle) -> Gradient:
 
 
 def of_network(logits: Callable[[Tensor], Tensor]) -> Gradient:
-    """Gradients of a network at hand, from inputs (n, *shape) to logits (n, k)."""
+    """Return gradients of a local network that maps inputs (n, *shape) to logits (n, k)."""
 
     def gradient(x: Tensor, y: Tensor) -> Tensor:
         x = x.detach().requires_grad_()

@@ -30,21 +30,21 @@ BackboneName = Literal["auto", "mlp", "convnet", "resnet18", "resnet18-stock"]
 
 
 def chosen_backbone(name: BackboneName, card: Card) -> str:
-    """``auto`` is an MLP for tables and images up to 8×8, else a small convolutional network."""
+    """Resolve ``auto``: an MLP for tables and images up to 8×8, else a small convolutional net."""
     if name != "auto":
         return name
     return "mlp" if card.kind != "image" or card.shape[-1] <= 8 else "convnet"  # noqa: PLR2004
 
 
 def unfit_backbone(name: BackboneName, card: Card) -> str | None:
-    """Why that backbone cannot read those data, or None."""
+    """Return why that backbone cannot read the dataset, or None."""
     if card.kind != "image" and name not in ("auto", "mlp"):
         return f"backbone {name} reads images, and {card.name} has {card.kind} columns"
     return None
 
 
 def encoder_phases(protocol: Protocol) -> Iterator[tuple[str, str]]:
-    """Name and rows of each encoder phase; the last is called ``encoder``."""
+    """Yield name and rows of each encoder phase; the last is called ``encoder``."""
     *earlier, last = protocol.encoder
     for part in earlier:
         yield f"pretrain-{part}", part
@@ -54,9 +54,9 @@ def encoder_phases(protocol: Protocol) -> Iterator[tuple[str, str]]:
 def views(
     augmentation: Augmentation, card: Card, n: int
 ) -> Callable[[Batch, Callable[[int], Tensor]], Batch]:
-    """A ``prepare`` that makes n augmented views of each row, one view after the other.
+    """Return a ``prepare`` that makes n augmented views of each row, one view after the other.
 
-    The recipe is narrowed to what the dataset says keeps label and attributes.
+    The augmentation is narrowed to what, according to the dataset, keeps label and attributes.
     """
     augmentation = augmentation.within(card.limits or Augmentation())
 
@@ -69,12 +69,12 @@ def views(
 
 
 def sees_members(phase: Phase) -> bool:
-    """Whether members are its rows (rows by mask are members too)."""
+    """Whether the phase trains on members (rows given by a mask are members too)."""
     return not isinstance(phase.rows, str) or phase.rows == "members"
 
 
 def reads_members(phase: Phase) -> bool:
-    """Whether its loss reads labels of members."""
+    """Whether the phase's loss reads labels of members."""
     return phase.reads_labels and sees_members(phase)
 
 

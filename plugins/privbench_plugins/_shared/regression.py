@@ -1,4 +1,4 @@
-"""A small regression for attacks: like ``classifiers.fit``, with vectors in place of classes."""
+"""Small regression for attacks: like ``classifiers.fit``, with vectors instead of classes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def regress(
     steps: int = 0,
     weight_decay: float = 0.0,
 ) -> nn.Module:
-    """Train by mean squared error on mini-batches with Adam, in place; the last state counts.
+    """Train in place by mean squared error on mini-batches with Adam; the last state is kept.
 
     Args:
         network: (b, ...) -> (b, d), without dropout.
         x: (n, ...) features.
-        y: (n, d) what the network shall give.
+        y: (n, d) targets of the regression.
         lr: learning rate of Adam (betas .9, .999).
         batch: rows per update; the last batch of an epoch may be smaller.
         generator: on the device of x; shuffles each epoch.
         epochs: passes over the rows.
-        steps: updates at least: more epochs where the rows are few, the last one cut short.
+        steps: minimum number of updates: with few rows there are more epochs, the last cut short.
         weight_decay: L2 penalty, added to the gradient.
 
     Returns:

@@ -1,14 +1,14 @@
-"""The sensitivity sampler: how far a trained classifier moves when one row is exchanged.
+"""The sensitivity sampler: how far a trained classifier moves when one row is replaced.
 
-Yang, Gohari, Topcu (ALM, 2022), algorithm 2, after Rubinstein and Alda (ICML 2017): m times, train
-on the private rows without row i and without row j, i and j random, and take the distance of the
-two. All trainings run at once (``DefenseContext.refit``) from the same initial weights. The two of
-a pair meet the same batches but for one slot, where the one has i and the other j. Where a batch
-holds all rows their order does not matter, and each row is left out once however many pairs it is
-in.
+Yang, Gohari, Topcu (ALM, 2022), algorithm 2, after Rubinstein and Alda (ICML 2017). m times: train
+on the private rows without row i, and again without row j, for random i and j, and measure the
+distance between the two. All trainings run at once (``DefenseContext.refit``) from the same initial
+weights. The two trainings of a pair use the same batches except for one slot, where one has i and
+the other j. If a batch holds all rows, their order does not matter, and each row is left out only
+once, however many pairs it is in.
 
-What it gives is a *sampled local sensitivity* of one private set: a lower bound of the largest
-distance over its own pairs, which says nothing of other sets. Rubinstein and Alda's confidence
+The result is a *sampled local sensitivity* of one private set: a lower bound of the largest
+distance over its own pairs, which says nothing about other sets. Rubinstein and Alda's confidence
 (their gamma) needs fresh rows in every draw and does not apply.
 """
 
@@ -32,13 +32,13 @@ def sample(
     *,
     whole: bool = False,
 ) -> dict[str, Tensor]:
-    """Distances between classifiers trained without one row and without another.
+    """Measure distances between classifiers trained without one row and without another.
 
     Args:
-        refit: (r,) positions dropped, (r,) positions exchanged for them or -1 -> name -> (r, ...)
-            trained tensors, as ``DefenseContext.refit`` has them.
+        refit: maps (r,) dropped positions and (r,) positions exchanged for them, or -1, to
+            name -> (r, ...) trained tensors, as ``DefenseContext.refit`` does.
         n: private rows.
-        m: pairs to draw.
+        m: number of pairs to draw.
         generator: on the device of the tensors.
         whole: whether every batch holds all rows.
 
@@ -46,7 +46,7 @@ def sample(
         ``pairs`` (m, 2) int64, never a row with itself; and (m,) float64 distances: ``l1`` and
         ``l2`` of all weights and biases as one vector, ``matrix-1`` (largest column sum) and
         ``matrix-2`` (spectral norm) of the weight matrices alone, summed over matrices. Matrices
-        are (inputs, outputs), as in the framework of the paper, and not as torch stores them.
+        are (inputs, outputs), as in the paper's framework, not as torch stores them.
     """
     pairs = draw(n, m, generator)
     if whole:
@@ -71,7 +71,7 @@ def sample(
 
 
 def draw(n: int, m: int, generator: torch.Generator) -> Tensor:
-    """Random pairs (m, 2) of different positions below n, n at least 2.
+    """Draw random pairs (m, 2) of different positions below n, n at least 2.
 
     >>> pairs = draw(2, 100, torch.Generator().manual_seed(0))
     >>> sorted(set(map(tuple, pairs.tolist())))

@@ -1,4 +1,4 @@
-"""Datasets that torchvision reads: it knows the addresses, the checksums and the formats."""
+"""Datasets read by torchvision, which knows their addresses, checksums and formats."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def train_then_test(
         made_by: torchvision's class, called with a root, ``train`` and ``download``.
         card: of the dataset; ``sources`` must be train and test, in that order.
         root: where ``folder`` is, or is downloaded to; None for the user's data folder.
-        folder: what torchvision looks for under the root.
-        images: what that class holds -> (n, c, h, w) uint8.
+        folder: the folder that torchvision looks for under the root.
+        images: maps an instance of that class to (n, c, h, w) uint8.
 
     Raises:
-        BadInputError: if the files are neither there and whole nor downloadable.
+        BadInputError: if the files are missing, damaged or incomplete and cannot be downloaded.
     """
     place = home(root)
     found = (place / folder).is_dir()
     try:
         halves = [made_by(place, train=True, download=True), made_by(place, train=False)]
-    except Exception as error:  # whatever network, archives and files may raise
+    except Exception as error:  # anything that network, archives and files may raise
         state = "is incomplete or damaged in" if found else "is not in"
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise BadInputError(

@@ -1,4 +1,4 @@
-"""What the undefended model says of a defender's own rows: what releases learn from."""
+"""Answers of the undefended model on a defender's own rows, from which releases learn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = 256
 
 
 def embeddings(model: Model, rows: Examples) -> Tensor:
-    """Embeddings (n, d) float64."""
+    """Return embeddings (n, d) float64."""
     device = next(model.parameters()).device
     with torch.no_grad():
         parts = [
@@ -29,7 +29,7 @@ def embeddings(model: Model, rows: Examples) -> Tensor:
 
 
 def posteriors(model: Model, rows: Examples) -> Tensor:
-    """Posteriors (n, classes) float64."""
+    """Return posteriors (n, classes) float64."""
     device = next(model.parameters()).device
     with torch.no_grad():
         parts = [

@@ -1,1 +1,1 @@
-"""Attacks."""
+"""Attack plugins, one module per attack or family of attacks."""

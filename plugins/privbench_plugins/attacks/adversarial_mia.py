@@ -1,29 +1,30 @@
-"""Adversarial-example MIA: members keep their class when somebody pushes them off it.
+"""Adversarial-example MIA: members keep their class under adversarial perturbations.
 
 Song, Shokri, Mittal: Privacy Risks of Securing Machine Learning Models against Adversarial
 Examples. CCS 2019, section 3.3.
 
-The adversary sees posteriors, knows the true labels of the rows asked about, and owns one shadow
-model: the victim's target trained on rows of its own. A white-box adversary also has the victim's
-gradients. Steps:
+The adversary sees posteriors, knows the true labels of the candidate rows, and owns one shadow
+model, trained as the target is on the adversary's own rows. A white-box adversary also has the
+victim's gradients. Steps:
 
-1. Perturb each row by projected gradient descent, no value by more than eps: away from its true
-   class (``adversarial-mia``), or once towards each of the others (``adversarial-mia-targeted``).
-2. Ask the victim for the posteriors of the perturbed rows.
-3. Untargeted: the confidence in the true class against a threshold. Targeted: all posteriors into
-   a network, one for each true class. Threshold and networks come from the shadow's members and
-   nonmembers, perturbed by the shadow's own gradients.
+1. Perturb each row by projected gradient descent, changing no value by more than eps: away from
+   its true class (``adversarial-mia``), or once towards each of the other classes
+   (``adversarial-mia-targeted``).
+2. Query the victim for the posteriors of the perturbed rows.
+3. Untargeted: compare the confidence in the true class with a threshold. Targeted: feed all
+   posteriors into a network, one network per true class. The threshold and the networks are fitted
+   on the shadow's members and nonmembers, perturbed with the shadow's own gradients.
 
-Without gradients of the victim, its rows are perturbed by those of the shadow (transfer), while
-threshold and networks still come from rows that the shadow's own gradients were right for. Where
-those push harder, too many of the victim's rows are called members; the scores' order is not
-touched by that.
+Without the victim's gradients, the candidate rows are perturbed with the shadow's gradients
+(transfer). The threshold and the networks are still fitted on the shadow, for which these
+gradients are exact. If they are more effective there than on the victim, too many candidate rows
+are called members; the order of the scores is not affected.
 
-A row without a label (y = -1) is taken for one of the likeliest class, which costs a query.
+A row without a label (y = -1) gets the predicted class as its label, which costs one query.
 
-Deviations: see each class. What to expect: more than the plain confidence on victims trained to be
-robust (adversarial training on CIFAR10: accuracy .757 against .749), less on others (.509 against
-.574), since few rows keep their class there, member or not.
+Deviations: see each class. What to expect: better than plain confidence on victims trained to be
+robust (adversarial training on CIFAR10: accuracy .757 against .749), worse on others (.509 against
+.574), since few of their rows keep the class, member or not.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ SONG = Paper(
 
 @dataclass(frozen=True)
 class _Adversarial(PGD, MembershipAttack):
-    """What both share: posteriors, the victim's gradients where granted, one shadow."""
+    """Base of both attacks: posteriors, the victim's gradients where granted, one shadow."""
 
     needs: ClassVar[Access] = Access.POSTERIORS
     wants: ClassVar[Access] = Access.GRADIENTS
@@ -77,11 +78,11 @@ class _Adversarial(PGD, MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """One, in a world of the adversary's own."""
+        """Request one offline shadow, trained on the adversary's own rows."""
         return Shadows(1)
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes to push rows off."""
+        """Require a dataset with classes."""
         if cell.card.classes is None:
             return f"{self.name} pushes rows off their class, and {cell.card.name} has no classes"
         return None
@@ -89,11 +90,11 @@ class _Adversarial(PGD, MembershipAttack):
 
 @dataclass(frozen=True)
 class AdversarialMIA(_Adversarial):
-    """Confidence in the true class on the untargeted adversarial example, against a threshold.
+    """Thresholds the confidence in the true class on an untargeted adversarial example.
 
-    Access: posteriors and true labels, one shadow; gradients of the victim where granted, else the
-    examples are made on the shadow (transfer). A row costs one query, and ``steps`` gradients where
-    they are the victim's.
+    Access: posteriors, true labels and one shadow; the victim's gradients where granted, otherwise
+    the examples are crafted on the shadow (transfer). Cost per row: one query, plus ``steps``
+    gradients if they are the victim's.
     """
 
     name: ClassVar[str] = "adversarial-mia"
@@ -124,7 +125,7 @@ class AdversarialMIA(_Adversarial):
     def _confidence(
         self, oracle: Oracle, rows: Examples, gradient: Gradient, ctx: AttackContext
     ) -> Tensor:
-        """Log-odds (n,) float64 of the true class on examples that lead away from it."""
+        """Return log-odds (n,) float64 of the true class on examples that lead away from it."""
         y = true_classes(oracle, rows, ctx)
         made = self.answers(oracle.log_posteriors, rows, y[:, None], gradient, ctx, targeted=False)
         return scaled_logit(made.squeeze(1), y)
@@ -132,22 +133,23 @@ class AdversarialMIA(_Adversarial):
 
 @dataclass(frozen=True)
 class AdversarialMIATargeted(_Adversarial):
-    """Posteriors of one targeted example per wrong class, read by a network per true class.
+    """Feeds posteriors of one targeted example per wrong class to a network per true class.
 
-    Access: posteriors and true labels, one shadow; gradients of the victim where granted, else the
-    examples are made on the shadow (transfer). With k classes a row costs k - 1 queries, and
-    (k - 1) ``steps`` gradients where they are the victim's.
+    Access: posteriors, true labels and one shadow; the victim's gradients where granted, otherwise
+    the examples are crafted on the shadow (transfer). Cost per row with k classes: k - 1 queries,
+    plus (k - 1) ``steps`` gradients if they are the victim's.
 
-    Classes of which the shadow holds no member or no nonmember, and rows without a label, go to one
-    more network, trained on the rows of all classes.
+    One more network, trained on the rows of all classes, scores rows without a label and rows of
+    classes for which the shadow has no members or no nonmembers.
 
     Attributes:
         hidden: neurons of the first hidden layer.
-        hidden2: neurons of the second.
+        hidden2: neurons of the second hidden layer.
         epochs: passes over the shadow's rows.
         batch: rows per update of each network.
-        lr: Adam's.
-        updates: at least, so that a small shadow set does not leave networks untrained.
+        lr: learning rate of Adam.
+        updates: minimum number of updates, so that a small shadow set does not leave networks
+            undertrained.
     """
 
     name: ClassVar[str] = "adversarial-mia-targeted"
@@ -195,7 +197,7 @@ class AdversarialMIATargeted(_Adversarial):
     def _features(
         self, oracle: Oracle, rows: Examples, gradient: Gradient, ctx: AttackContext
     ) -> Tensor:
-        """Posteriors (n, (k - 1) k) float32 of examples that lead to each wrong class."""
+        """Return posteriors (n, (k - 1) k) float32 of examples that lead to each wrong class."""
         y = true_classes(oracle, rows, ctx)
         wrong = others(y, ctx.card.classes or 2)
         made = self.answers(oracle.log_posteriors, rows, wrong, gradient, ctx, targeted=True)
@@ -205,7 +207,7 @@ class AdversarialMIATargeted(_Adversarial):
         self, x: Tensor, inside: Tensor, groups: Tensor, asked: Tensor, ctx: AttackContext,
         *, purpose: str,
     ) -> Tensor:  # fmt: skip
-        """Log-odds (g, n) of "member" for all rows asked about, by one network per group."""
+        """Return log-odds (g, n) of "member" for all candidate rows, by one network per group."""
         rows = rows_by(groups)
         widths = [x.shape[1], self.hidden, self.hidden2, 2]
         network = ctx.init(partial(stacked_mlp, len(rows), widths), purpose)
@@ -217,19 +219,19 @@ class AdversarialMIATargeted(_Adversarial):
 
 
 def of_model(model: Model) -> Gradient:
-    """Gradients of a model that the adversary owns."""
+    """Return the gradients of a model that the adversary owns."""
     return of_network(lambda x: model.logits(model.encode(x)))
 
 
 def source(oracle: Oracle, mine: Gradient) -> tuple[str, Gradient]:
-    """Whose gradients the victim's rows are perturbed by: its own where granted, else ``mine``."""
+    """Return whose gradients perturb the candidate rows: the victim's if granted, else ``mine``."""
     if Access.GRADIENTS in oracle.access:
         return "victim", of_oracle(oracle)
     return "shadow", mine
 
 
 def true_classes(oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
-    """Classes (n,) on the device; for a row without a label the one that the oracle predicts."""
+    """Return classes (n,) on the device; a row without a label gets the oracle's prediction."""
     y = rows.y.to(ctx.device)
     blank = y < 0
     if not blank.any():
@@ -239,7 +241,7 @@ def true_classes(oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
 
 
 def others(y: Tensor, classes: int) -> Tensor:
-    """All classes but y, ascending: (n,) to (n, classes - 1).
+    """Return all classes except y, ascending: (n,) to (n, classes - 1).
 
     >>> others(torch.tensor([0, 2]), 3).tolist()
     [[1, 2], [0, 1]]
@@ -250,5 +252,5 @@ def others(y: Tensor, classes: int) -> Tensor:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer both."""
+    """Register both attacks."""
     return [AdversarialMIA(), AdversarialMIATargeted()]

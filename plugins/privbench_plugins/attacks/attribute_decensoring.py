@@ -1,23 +1,23 @@
-"""De-censoring: undo what a defense did to an embedding, then guess the attribute from that.
+"""De-censoring: undo a defense's changes to an embedding, then infer the attribute from the result.
 
 Song, Shmatikov: Overlearning Reveals Sensitive Attributes. ICLR 2020, the de-censoring algorithm
-(recalled: neither its pseudo-code nor the authors' code was at hand).
+(from memory: neither its pseudo-code nor the authors' code was available).
 
-The adversary sees the released embeddings z* of the victims' rows (not the rows), may ask for the
-embeddings z of auxiliary rows x of its own, and knows the attribute s of those. Steps, for each
-attribute:
+The adversary sees the released embeddings z* of the target rows (not the rows themselves), may
+query the embeddings z of its own auxiliary rows x, and knows the attribute s of these. Steps, for
+each attribute:
 
-1. A model of its own, C∘E, trained to tell s from x: E knows nothing of any censoring.
-2. A transform T from released embeddings to features of E: mean squared error between T(z) and
-   E(x) over the auxiliary rows.
-3. A classifier of s on T(z), the attack proper; its distribution on T(z*) is the answer.
+1. Train a model of the adversary's own, C∘E, to predict s from x. E is not censored.
+2. Train a transform T from released embeddings to features of E: mean squared error between T(z)
+   and E(x) over the auxiliary rows.
+3. Train a classifier of s on T(z): the actual attack. The answer is its distribution on T(z*).
 
-It is meant for encoders trained to hide s (Talos, Olympus): z may hold s in a form in which a
-classifier finds it hard to see, and T is told where to look by E, whose features say s plainly.
+The attack is designed for encoders trained to hide s (Talos, Olympus). z may contain s in a form
+that a classifier can hardly use. T learns to recover the features of E, which show s clearly.
 
-Deviations: see the class. What to expect: the paper gains up to some 12 points of accuracy over
-plain inference (second-hand), and only where T has rows enough; without censoring it is no better
-than ``attribute-inference``, and what z does not hold T cannot bring back.
+Deviations: see the class. What to expect: the paper gains up to about 12 points of accuracy over
+plain inference (second-hand figure), and only if T has enough rows. Without censoring it is no
+better than ``attribute-inference``. T cannot recover what z does not contain.
 """
 
 from __future__ import annotations
@@ -58,22 +58,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttributeDecensoring(AttributeAttack):
-    """A transform to the features of an uncensored model, and a classifier on what it gives.
+    """Maps embeddings to the features of an uncensored model and classifies these features.
 
-    Access: released embeddings, and auxiliary rows with the attribute that the victim embeds for
-    the adversary. One query per auxiliary row, none per row asked about. No shadow; one small
-    model of the adversary's own per attribute.
+    Access: released embeddings, and auxiliary rows with a known attribute, which the victim embeds
+    for the adversary. One query per auxiliary row, none per target row. No shadow; one small model
+    of the adversary's own per attribute.
 
     Attributes:
         backbone: of the adversary's own model; ``auto`` is an MLP for tables and images up to
             8×8, else a small convolutional network.
         transform: neurons of each of T's two hidden layers.
         hidden: neurons of the classifier's hidden layers, the first and the second.
-        epochs: passes over the auxiliary rows, of each of the three trainings.
+        epochs: passes over the auxiliary rows in each of the three trainings.
         batch: rows per update.
-        lr: Adam's.
+        lr: learning rate of Adam.
         weight_decay: L2 penalty.
-        steps: updates of each training at least, so that few rows do not leave it untrained.
+        steps: minimum number of updates of each training, so that few rows do not leave it
+            undertrained.
     """
 
     name: ClassVar[str] = "attribute-decensoring"
@@ -82,10 +83,11 @@ class AttributeDecensoring(AttributeAttack):
         "section 3, de-censoring (recalled)",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "Recalled, not read. T is trained first and the classifier on it afterwards; the paper "
-        "updates both on each batch. Embeddings and features are standardised by the auxiliary "
-        "rows. 256 and 128 neurons and 50 epochs are second-hand; T, the adversary's backbone, "
-        "batch and rate are ours; at least 300 updates of each."
+        "Implemented from memory, without the paper's text. T is trained first and the classifier "
+        "on it afterwards; the paper updates both on each batch. Embeddings and features are "
+        "standardised by the auxiliary rows. 256 and 128 neurons and 50 epochs are second-hand; T, "
+        "the adversary's backbone, batch size and learning rate are ours; at least 300 updates of "
+        "each."
     )
 
     backbone: BackboneName = "auto"
@@ -98,7 +100,7 @@ class AttributeDecensoring(AttributeAttack):
     steps: Annotated[int, Ge(0)] = 300
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be something to guess, and x that the backbone can read."""
+        """Require a sensitive attribute of the dataset, and inputs that the backbone can read."""
         if not cell.sensitive:
             return f"{self.name} guesses a sensitive attribute, and the cell names none"
         missing = [name for name in cell.sensitive if name not in cell.card.attributes]
@@ -108,7 +110,7 @@ class AttributeDecensoring(AttributeAttack):
         return unfit_backbone(self.backbone, cell.card)
 
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
-        """Give a distribution (n, values) per attribute."""
+        """Return a distribution (n, values) per attribute."""
         del oracle  # the victim answers the adversary's rows through ctx.auxiliary_oracle
         rows = ctx.auxiliary
         z = ctx.auxiliary_oracle.embeddings(rows)
@@ -130,7 +132,7 @@ class AttributeDecensoring(AttributeAttack):
         return Attributes(guesses, notes)
 
     def _guess(self, known: Known, asked: Tensor, ctx: AttackContext) -> Guess:
-        """Probabilities (m, values) float64 for embeddings ``asked`` (m, d), and notes."""
+        """Return probabilities (m, values) float64 for embeddings ``asked`` (m, d), and notes."""
         if (known.s == known.s[0]).all():
             only = F.one_hot(known.s[:1], known.values).double()
             return only.expand(len(asked), -1), {"model": "majority"}
@@ -148,7 +150,7 @@ class AttributeDecensoring(AttributeAttack):
         return logits(classifier, guessed).softmax(-1), {"variance that T leaves": error}
 
     def _features(self, known: Known, ctx: AttackContext) -> Tensor:
-        """Features (n, d) float32 of the auxiliary rows by a model that tells s from x."""
+        """Return features (n, d) float32 of the auxiliary rows by a model trained to predict s."""
         name = chosen_backbone(self.backbone, ctx.card)
         make = partial(_own_model, name, ctx.card.shape, known.values)
         own = ctx.init(make, "own", known.name)
@@ -157,7 +159,7 @@ class AttributeDecensoring(AttributeAttack):
         return standardised(features, features)[0]
 
     def _training(self, what: str, known: Known, ctx: AttackContext) -> dict[str, Any]:
-        """How each of the three is trained."""
+        """Return the settings of one of the three trainings."""
         return {
             "epochs": self.epochs, "steps": self.steps, "batch": self.batch, "lr": self.lr,
             "weight_decay": self.weight_decay, "generator": ctx.generator(what, known.name),
@@ -173,7 +175,7 @@ class Known:
         x: (n, *shape) float in [0, 1].
         z: (n, d) float32, their released embeddings.
         s: (n,) int64 values of the attribute, none missing.
-        values: how many there may be.
+        values: number of possible values.
     """
 
     name: str
@@ -184,7 +186,7 @@ class Known:
 
 
 def standardised(x: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
-    """Both less the mean of x, over its deviation; a constant dimension is only shifted.
+    """Standardise both by the mean and standard deviation of x; only shift constant dimensions.
 
     >>> x, asked = standardised(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([[2.0, 6.0]]))
     >>> x.tolist(), asked.tolist()
@@ -204,5 +206,5 @@ def _own_model(name: str, shape: tuple[int, ...], values: int) -> nn.Module:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [AttributeDecensoring()]

@@ -1,23 +1,23 @@
-"""Attribute inference: a classifier of embeddings guesses an attribute nobody trained for.
+"""Attribute inference: predict from embeddings an attribute that the encoder was not trained for.
 
 Song, Shmatikov: Overlearning Reveals Sensitive Attributes. ICLR 2020; as in He, Zhang: Quantifying
 and Mitigating Privacy Risks of Contrastive Learning. CCS 2021, section 4.
 
-The adversary sees the released embeddings of the victims' rows (not the rows), may ask for the
-embeddings of auxiliary rows of its own, and knows the attribute of those. Steps:
+The adversary sees the released embeddings of the target rows (not the rows themselves), may query
+the embeddings of its own auxiliary rows, and knows the attribute of these. Steps:
 
-1. Embeddings of the auxiliary rows, by the served victim itself.
-2. A classifier from embedding to attribute, one per attribute.
-3. Its distribution for each embedding asked about.
+1. Query the served victim for the embeddings of the auxiliary rows.
+2. Train one classifier per attribute, from embedding to attribute.
+3. Predict the attribute's distribution for each released embedding.
 
-Two strengths: ``attribute-inference`` is trained well; ``attribute-inference-paper`` is the
-attacker of the Talos paper. A defense that lowers only the second has fooled an under-trained
-attacker: read them side by side.
+There are two versions: ``attribute-inference`` is trained well; ``attribute-inference-paper`` is
+the attacker of the Talos paper. A defense that lowers only the second has only defeated an
+undertrained attacker, so compare the two.
 
-Deviations: see each class. What to expect: read accuracy against the majority, raw-pixel and
-untrained-encoder baselines, since much of what an embedding tells was never learned. On a few
-hundred auxiliary rows the paper's attacker stays near the majority where the other reaches .8
-(``digits``, slant).
+Deviations: see each class. What to expect: compare the accuracy with the majority, raw-pixel and
+untrained-encoder baselines, since much of what an embedding reveals was never learned. On a few
+hundred auxiliary rows the paper's attacker stays near the majority baseline where the other
+reaches .8 (``digits``, slant).
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ if TYPE_CHECKING:
     Proposals = Iterator[tuple[str, Tensor]]
 
 
-#: Of the cross-validation.
+#: Folds of the cross-validation.
 FOLDS = 4
 
 
 @dataclass(frozen=True)
 class Known:
-    """Auxiliary embeddings and what stands behind them.
+    """Auxiliary embeddings and the attribute values behind them.
 
     Attributes:
         name: of the attribute.
         x: (n, d) float32 embeddings.
         s: (n,) int64 values of the attribute, none missing.
-        values: how many there may be.
+        values: number of possible values.
     """
 
     name: str
@@ -81,17 +81,17 @@ class Known:
 
 @dataclass(frozen=True)
 class _AttributeInference(AttributeAttack):
-    """What both strengths share: auxiliary embeddings, one classifier per attribute.
+    """Base of both versions: auxiliary embeddings, one classifier per attribute.
 
     Attributes:
-        share: part of the auxiliary rows that the adversary has, in (0, 1]; the paper sweeps .1
+        share: fraction of the auxiliary rows that the adversary has, in (0, 1]; the paper sweeps .1
             to .9. A smaller share is a subset of a larger one.
     """
 
     share: Annotated[float, Gt(0), Le(1)] = 1.0
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be something to guess."""
+        """Require a sensitive attribute of the dataset."""
         if not cell.sensitive:
             return f"{self.name} guesses a sensitive attribute, and the cell names none"
         missing = [name for name in cell.sensitive if name not in cell.card.attributes]
@@ -101,7 +101,7 @@ class _AttributeInference(AttributeAttack):
         return None
 
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
-        """Give a distribution (n, values) per attribute, learned from auxiliary embeddings."""
+        """Return a distribution (n, values) per attribute, learned from auxiliary embeddings."""
         del oracle  # the victim answers the adversary's rows through ctx.auxiliary_oracle
         rows = _share(ctx.auxiliary, self.share, ctx)
         x = ctx.auxiliary_oracle.embeddings(rows)
@@ -117,28 +117,27 @@ class _AttributeInference(AttributeAttack):
 
     @abstractmethod
     def _guess(self, known: Known, asked: Tensor, ctx: AttackContext) -> Guess:
-        """Probabilities (m, values) float64 for embeddings ``asked`` (m, d), and notes."""
+        """Return probabilities (m, values) float64 for embeddings ``asked`` (m, d), and notes."""
 
 
 @dataclass(frozen=True)
 class AttributeInference(_AttributeInference):
-    """A well trained attacker: the best of several kinds of classifier.
+    """The well-trained attacker: uses the best of several kinds of classifier.
 
-    Embeddings are standardised by mean and deviation of the auxiliary rows. Candidates are logistic
-    regression, a network with two hidden layers trained by Adam and stopped early, and nearest
-    neighbours. Four-fold cross-validation over the auxiliary rows (stratified by the attribute, so
-    that each row is held out once) picks the one with the best accuracy, which is what the game
-    measures; log loss, under which an over-confident network loses to a worse one, breaks ties.
-    The winner is trained again on all auxiliary rows.
+    Embeddings are standardised by the mean and standard deviation of the auxiliary rows. The
+    classifiers are logistic regression, a network with two hidden layers (Adam, early stopping),
+    and nearest neighbours. Four-fold cross-validation over the auxiliary rows (stratified by the
+    attribute; each row is held out once) selects the one with the best accuracy, which is what the
+    game measures. Log loss only breaks ties, because by log loss an over-confident network loses to
+    a worse classifier. The selected classifier is trained again on all auxiliary rows.
 
     Attributes:
         penalties: inverse strengths C of the L2 penalty of logistic regression.
         neighbours: numbers of nearest neighbours, in Euclidean distance.
-        updates: numbers of updates of the network at which it may stop; Adam starts
-            afresh at each.
+        updates: numbers of updates at which the network may stop; Adam's state is reset at each.
         hidden: neurons of each of its hidden layers.
         batch: rows per update.
-        lr: Adam's.
+        lr: learning rate of Adam.
         weight_decay: L2 penalty of the network.
     """
 
@@ -172,7 +171,7 @@ class AttributeInference(_AttributeInference):
         every = torch.arange(len(x), device=x.device)
         kinds = (self._logistic, self._neighbours, self._network)
         tried = {
-            (label, kind): guess[fold, every]  # of each row, by the model that has not seen it
+            (label, kind): guess[fold, every]  # for each row, by the model not trained on it
             for kind in kinds
             for label, guess in kind(known, training_rows(fold), x, ctx)
         }
@@ -182,8 +181,8 @@ class AttributeInference(_AttributeInference):
         accuracy, _ = _quality(tried[label, kind], known.s)
         return guess, {"model": label, "held-out accuracy": accuracy}
 
-    # Kinds of classifier. Each trains g models, on the rows (g, w) of ``known``, and yields for
-    # every setting its label and the probabilities (g, m, values) float64 of the m embeddings.
+    # Kinds of classifier. Each trains g models on the rows (g, w) of ``known`` and yields, for
+    # every setting, its label and the probabilities (g, m, values) float64 of the m embeddings.
 
     def _logistic(self, known: Known, rows: Tensor, asked: Tensor, ctx: AttackContext) -> Proposals:
         del ctx
@@ -221,14 +220,14 @@ class AttributeInference(_AttributeInference):
 
 @dataclass(frozen=True)
 class AttributeInferencePaper(_AttributeInference):
-    """The attacker of the Talos paper: a small network, plain SGD, embeddings as they come.
+    """The attacker of the Talos paper: a small network, plain SGD, embeddings not standardised.
 
     Attributes:
         depth: linear layers; the paper has 3 and sweeps 3 to 6.
         hidden: neurons of each hidden layer.
         epochs: passes over the auxiliary rows.
         batch: rows per update.
-        lr: of SGD without momentum.
+        lr: learning rate of SGD without momentum.
     """
 
     name: ClassVar[str] = "attribute-inference-paper"
@@ -259,7 +258,7 @@ class AttributeInferencePaper(_AttributeInference):
 
 
 def prior(s: Tensor, values: int) -> Tensor:
-    """Shares (values,) float64 of each value among s (n,), each counted once more than it occurs.
+    """Return the frequencies (values,) float64 of the values in s (n,), with add-one smoothing.
 
     >>> prior(torch.tensor([1, 1]), 2).tolist()
     [0.25, 0.75]
@@ -269,7 +268,7 @@ def prior(s: Tensor, values: int) -> Tensor:
 
 
 def standardised(x: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
-    """Both less the mean of x, over its deviation; a constant dimension is only shifted.
+    """Standardise both by the mean and standard deviation of x; only shift constant dimensions.
 
     >>> x, asked = standardised(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([[2.0, 6.0]]))
     >>> x.tolist(), asked.tolist()
@@ -281,7 +280,7 @@ def standardised(x: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def folds(s: Tensor) -> Tensor:
-    """Fold 0..3 of each row (n,): every value is dealt out evenly, in the order of the rows.
+    """Assign each row (n,) a fold 0..3: each value is spread evenly over the folds, in row order.
 
     >>> folds(torch.tensor([0, 0, 1, 0, 1, 0])).tolist()
     [0, 1, 0, 2, 1, 3]
@@ -292,14 +291,14 @@ def folds(s: Tensor) -> Tensor:
 
 
 def training_rows(fold: Tensor) -> Tensor:
-    """Rows (4, w) outside each fold; the sets' sizes are evened out by repeating a row or two."""
+    """Return rows (4, w) outside each fold; smaller sets repeat a row or two to equal sizes."""
     outside = fold != torch.arange(FOLDS, device=fold.device)[:, None]
     which, row = outside.nonzero(as_tuple=True)
     return row[rows_by(which)]
 
 
 def _share(rows: Examples, share: float, ctx: AttackContext) -> Examples:
-    """That share of the rows, in an order of their own that depends on their content only."""
+    """Select that share of the rows, in an order that depends only on their content."""
     order = ctx.uniform(rows, 1, "share").squeeze(1).argsort(stable=True)
     return rows.select(order[: math.ceil(share * len(rows))])
 
@@ -314,7 +313,7 @@ def _known(rows: Examples, name: str, ctx: AttackContext) -> Tensor:
 
 
 def _quality(guess: Tensor, s: Tensor) -> tuple[float, float]:
-    """Accuracy, then minus the log loss, both better when higher."""
+    """Return the accuracy and minus the log loss; higher is better for both."""
     right = guess.gather(1, s[:, None]).clamp_min(1e-12).log().mean()
     return float((guess.argmax(1) == s).double().mean()), float(right)
 
@@ -328,7 +327,7 @@ def _logistic(known: Known, asked: Tensor, c: float) -> Tensor:
         return prior(known.s, known.values).expand(len(asked), -1)
     model = LogisticRegression(C=c, max_iter=1000)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # held-out rows judge it all the same
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it is judged on held-out rows anyway
         model.fit(known.x.double().cpu().numpy(), known.s.cpu().numpy())
     found = torch.from_numpy(model.predict_proba(asked.double().cpu().numpy()))
     guess = torch.zeros(len(asked), known.values, dtype=torch.float64, device=asked.device)
@@ -337,7 +336,7 @@ def _logistic(known: Known, asked: Tensor, c: float) -> Tensor:
 
 
 def _nearest(x: Tensor, asked: Tensor, k: int) -> Tensor:
-    """Positions (m, k) of the nearest rows of x, nearest first; fewer where x has fewer."""
+    """Return positions (m, k) of the nearest rows of x, nearest first; fewer if x has fewer."""
     parts = [
         torch.cdist(p, x).topk(min(k, len(x)), largest=False) for p in torch.split(asked, ROWS)
     ]
@@ -346,5 +345,5 @@ def _nearest(x: Tensor, asked: Tensor, k: int) -> Tensor:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer both strengths."""
+    """Register both versions."""
     return [AttributeInference(), AttributeInferencePaper()]

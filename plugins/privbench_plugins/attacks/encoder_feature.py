@@ -1,21 +1,22 @@
-"""Encoder feature: a classifier on the embedding itself, the plain baseline of encoder attacks.
+"""Encoder feature: a classifier on the embedding itself, the simplest baseline of encoder attacks.
 
 Liu, Jia, Qu, Gong: EncoderMI: Membership Inference against Pre-trained Encoders in Contrastive
 Learning. CCS 2021, section 5: the last of its five baselines, two of which are for encoders. The
-text of that one was not at hand: what it is (the feature vector of the row as it is, into the
-classifier of EncoderMI-V) is recalled.
+paper's text on this one was not available: its definition here (the row's unchanged feature vector,
+fed into the classifier of EncoderMI-V) is from memory.
 
 The adversary queries the encoder for embeddings and owns one shadow encoder with known members
 and nonmembers. Steps:
 
-1. The embedding of each row, not augmented.
-2. Each dimension less its mean over the shadow's rows, over its deviation.
-3. A network with two hidden layers of 256, trained on the shadow; put to the victim's embeddings.
+1. Compute the embedding of each row, not augmented.
+2. Standardise each dimension by its mean and standard deviation over the shadow's rows.
+3. Train a network with two hidden layers of 256 on the shadow; apply it to the victim's embeddings.
 
-Deviations: see the class. What to expect: near 0.5 on encoders that were trained apart. Nothing
-ties dimension 7 of the shadow to dimension 7 of the victim, so what the network learns does not
-carry over; only what does not depend on the axes does (a norm, a common start). That makes it a
-floor for ``encodermi-*``, whose similarities are free of axes.
+Deviations: see the class. What to expect: near 0.5 if victim and shadow were trained separately.
+Dimension 7 of the shadow does not correspond to dimension 7 of the victim, so what the network
+learns does not transfer, except what does not depend on the axes (a norm, a common
+initialisation). The attack is therefore a floor for ``encodermi-*``, whose similarities do not
+depend on the axes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncoderFeature(MembershipAttack):
-    """A network on the raw embedding.
+    """Trains a network on the raw embedding.
 
     Access: embeddings, one shadow encoder; no labels. One query per row.
 
@@ -53,9 +54,10 @@ class EncoderFeature(MembershipAttack):
         hidden: neurons of each of the two hidden layers.
         epochs: passes over the shadow's rows.
         batch: rows per update.
-        lr: Adam's.
+        lr: learning rate of Adam.
         weight_decay: L2 penalty.
-        steps: updates at least, so that a small shadow set does not leave the network untrained.
+        steps: minimum number of updates, so that a small shadow set does not leave the network
+            undertrained.
     """
 
     name: ClassVar[str] = "encoder-feature"
@@ -65,9 +67,9 @@ class EncoderFeature(MembershipAttack):
         "Liu, Jia, Qu, Gong", "CCS 2021", "section 5, baseline on features (recalled)",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "Recalled, not read. Embeddings are standardised by the shadow's mean and deviation. At "
-        "least 1,000 updates, which the paper's 300 epochs of 20,000 rows exceed by far and 300 "
-        "epochs of a small shadow set do not."
+        "Implemented from memory, without the paper's text. Embeddings are standardised by the "
+        "shadow's mean and deviation. At least 1,000 updates, which the paper's 300 epochs of "
+        "20,000 rows exceed by far and 300 epochs of a small shadow set do not."
     )
 
     hidden: Annotated[int, Ge(1)] = 256
@@ -79,7 +81,7 @@ class EncoderFeature(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """One shadow encoder."""
+        """Request one shadow encoder."""
         return Shadows(1)
 
     def answer(
@@ -96,8 +98,8 @@ class EncoderFeature(MembershipAttack):
             )
         x = torch.cat([inside, shadow.oracle.embeddings(shadow.nonmembers)])
         y = (torch.arange(len(x), device=x.device) < len(inside)).long()
-        # One shift and scale for both sides and for the victim, from the shadow: standardising
-        # each by itself would delete what tells them apart.
+        # Members, nonmembers and the victim's rows share one shift and scale, taken from the
+        # shadow: standardising each set separately would remove the differences between them.
         centre, spread = x.mean(0), x.std(0, correction=0)
         spread = torch.where(spread > 1e-6 * x.abs().amax(0), spread, 1)
         network = fit(
@@ -111,5 +113,5 @@ class EncoderFeature(MembershipAttack):
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [EncoderFeature()]

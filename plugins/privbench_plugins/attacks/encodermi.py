@@ -6,13 +6,13 @@ Learning. CCS 2021, section 4, algorithm 1.
 The adversary queries the encoder for embeddings and owns one shadow encoder with known members
 and nonmembers. Steps:
 
-1. n augmented views of each row; their embeddings (of the backbone, not of the projection head);
-   the n(n-1)/2 cosine similarities of all pairs.
-2. A classifier on those similarities, trained on the shadow: V, a network on the sorted vector;
-   S, a network on the set; T, a threshold on the mean.
+1. Make n augmented views of each row. Compute their embeddings (from the backbone, not from the
+   projection head) and the n(n-1)/2 cosine similarities of all pairs.
+2. Train a classifier of these similarities on the shadow: V, a network on the sorted vector; S, a
+   network on the set; T, a threshold on the mean.
 
-Deviations: see each class. What to expect: the signal is overfitting of the encoder, so it takes
-small member sets and many epochs; an untrained encoder gives 0.5.
+Deviations: see each class. What to expect: the signal is overfitting of the encoder, so the attack
+needs small member sets and many epochs; an untrained encoder gives 0.5.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), gre
 
 @dataclass(frozen=True)
 class _EncoderMI(MembershipAttack):
-    """What the three variants share: views, similarities, one shadow.
+    """Base of the three variants: views, similarities, one shadow.
 
     Attributes:
         n: views per row, giving n(n-1)/2 similarities.
-        augmentation: of the views (the adversary's guess at the provider's), narrowed to what the
-            dataset allows.
+        augmentation: how views are made (the adversary's guess of the provider's augmentation),
+            narrowed to what the dataset allows.
     """
 
     needs: ClassVar[Access] = Access.EMBEDDINGS
@@ -69,13 +69,13 @@ class _EncoderMI(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """One shadow encoder."""
+        """Request one shadow encoder."""
         return Shadows(1)
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score rows by similarities of their views; everything learned comes from the shadow."""
+        """Score rows by the similarities of their views; all fitting is done on the shadow."""
         (shadow,) = ctx.shadows
         inside = self._similarities(shadow.oracle, shadow.world.members, ctx)
         outside = self._similarities(shadow.oracle, shadow.nonmembers, ctx)
@@ -83,22 +83,22 @@ class _EncoderMI(MembershipAttack):
         return self._compare(asked, torch.cat([inside, outside]), len(inside), ctx)
 
     def _similarities(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
-        """Pairwise cosines (rows, n(n-1)/2)."""
+        """Return pairwise cosines (rows, n(n-1)/2)."""
         return pairwise_cosines(oracle.embeddings(ctx.views(rows, self.augmentation, self.n)))
 
     @abstractmethod
     def _compare(
         self, asked: Tensor, known: Tensor, members: int, ctx: AttackContext
     ) -> Membership:
-        """Score ``asked`` by what ``known`` teaches, whose first ``members`` rows are members."""
+        """Score ``asked`` after fitting on ``known``, whose first ``members`` rows are members."""
 
 
 @dataclass(frozen=True)
 class EncoderMIThreshold(_EncoderMI):
-    """EncoderMI-T: the mean similarity against the threshold that is best on the shadow.
+    """EncoderMI-T: compares the mean similarity with the best threshold on the shadow.
 
-    The threshold is the exact optimum over the shadow set (section 4.2): it minimises members
-    below plus nonmembers at or above it; a row at the threshold counts as a member.
+    The threshold is the exact optimum over the shadow set (section 4.2): it minimises the number of
+    members below it plus nonmembers at or above it; a row at the threshold counts as a member.
     """
 
     name: ClassVar[str] = "encodermi-t"
@@ -117,16 +117,16 @@ class EncoderMIThreshold(_EncoderMI):
 
 @dataclass(frozen=True)
 class _Trained(_EncoderMI):
-    """A classifier of similarities, trained on the shadow.
+    """Base of V and S: a classifier of similarities, trained on the shadow.
 
     Attributes:
         epochs: passes over the shadow's rows.
         batch: rows per step.
-        lr: Adam's.
+        lr: learning rate of Adam.
         weight_decay: L2 penalty.
         hidden: neurons per hidden layer.
-        steps: updates at least, so that a small shadow set does not leave it untrained.
-        clip: largest gradient norm; None for any.
+        steps: minimum number of updates, so that a small shadow set does not leave it undertrained.
+        clip: largest gradient norm; None for no clipping.
     """
 
     epochs: Annotated[int, Ge(1)] = 300
@@ -140,8 +140,8 @@ class _Trained(_EncoderMI):
     def _compare(
         self, asked: Tensor, known: Tensor, members: int, ctx: AttackContext
     ) -> Membership:
-        # One scale and shift for all similarities, from the shadow: the level, which is the
-        # signal, stays. Standardising each set by itself would delete it.
+        # All similarities share one scale and shift, taken from the shadow, so that their level,
+        # which is the signal, is kept. Standardising each set separately would remove it.
         centre, spread = known.mean(), known.std().clamp_min(1e-6)
         x = self._arranged((known - centre) / spread)
         y = (torch.arange(len(x), device=x.device) < members).long()
@@ -159,7 +159,7 @@ class _Trained(_EncoderMI):
 
     @abstractmethod
     def _network(self) -> nn.Module:
-        """Untrained: similarities (rows, pairs) -> logits (rows, 2) of nonmember, member."""
+        """Build untrained: similarities (rows, pairs) -> logits (rows, 2) of nonmember, member."""
 
 
 @dataclass(frozen=True)
@@ -184,11 +184,11 @@ class EncoderMIVector(_Trained):
 class EncoderMISet(_Trained):
     """EncoderMI-S: a permutation-invariant network on the set of similarities.
 
-    DeepSets as the authors used it (the equivariant point-cloud variant): three layers of
+    DeepSets as used by the authors (the equivariant point-cloud variant): three layers of
     tanh(W(x - maximum over the set)), the maximum over the set, then two layers with dropout.
 
     Attributes:
-        dropout: before each of the last two layers.
+        dropout: dropout rate before each of the last two layers.
     """
 
     name: ClassVar[str] = "encodermi-s"
@@ -212,10 +212,10 @@ class EncoderMISet(_Trained):
 
 
 class DeepSet(nn.Module):
-    """Logits (n, 2) of sets (n, pairs) of numbers; invariant to their order."""
+    """Maps sets (n, pairs) of numbers to logits (n, 2), invariant to the order within a set."""
 
     def __init__(self, width: int, dropout: float) -> None:
-        """``width`` neurons in every layer."""
+        """Build the layers, each with ``width`` neurons."""
         super().__init__()
         self.first = nn.Linear(1, width)
         self.second = nn.Linear(width, width)
@@ -226,7 +226,7 @@ class DeepSet(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Sets (n, pairs) to logits (n, 2)."""
+        """Map sets (n, pairs) to logits (n, 2)."""
         h = torch.tanh(self.first(x.unsqueeze(-1)))
         for layer in (self.second, self.third):
             h = torch.tanh(layer(h - h.amax(1, keepdim=True)) + h)
@@ -235,7 +235,7 @@ class DeepSet(nn.Module):
 
 
 def pairwise_cosines(embeddings: Tensor) -> Tensor:
-    """Cosine similarities of all unordered pairs of views.
+    """Return the cosine similarities of all unordered pairs of views.
 
     Args:
         embeddings: (rows, n, d).
@@ -254,5 +254,5 @@ def pairwise_cosines(embeddings: Tensor) -> Tensor:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the three variants."""
+    """Register the three variants."""
     return [EncoderMIVector(), EncoderMISet(), EncoderMIThreshold()]

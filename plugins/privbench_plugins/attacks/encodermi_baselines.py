@@ -1,25 +1,26 @@
-"""EncoderMI's baselines A, B, C: attacks on classifiers, put to one that stands on the encoder.
+"""EncoderMI's baselines A, B, C: attacks on a downstream classifier on top of the encoder.
 
 Liu, Jia, Qu, Gong: EncoderMI: Membership Inference against Pre-trained Encoders in Contrastive
 Learning. CCS 2021, section 5.1, "Compared methods".
 
 The adversary queries the encoder for embeddings, owns one shadow encoder with known members and
-nonmembers, and labelled rows of a downstream task. Steps:
+nonmembers, and has labelled rows of a downstream task. Steps:
 
-1. On the downstream rows' embeddings train a linear classifier; one on the victim's embeddings, one
-   on the shadow's. Neither encoder is changed.
-2. Describe each row by what the classifier answers: A, its sorted posteriors; B, whether it is
-   right about the row and about augmented views of it; C, its posteriors for one adversarial
-   example per class.
-3. A network with two hidden layers of 256, trained on the shadow's members and nonmembers; put to
-   the victim's rows.
+1. Train linear classifiers on embeddings of the downstream rows: one on the victim's embeddings,
+   one on the shadow's. The encoders are not changed.
+2. Describe each row by the classifier's outputs: A, its sorted posteriors; B, whether it is
+   correct on the row and on augmented views of it; C, its posteriors for one adversarial example
+   per class.
+3. Train a network with two hidden layers of 256 on the shadow's members and nonmembers; apply it
+   to the candidate rows.
 
-The downstream rows are the protocol's downstream part, or else those rows of the adversary's pool
-that the shadow has as neither members nor nonmembers.
+The downstream rows are the protocol's downstream part. If there is none, they are the rows of the
+adversary's pool that are neither members nor nonmembers of the shadow.
 
-Deviations: see each class. What to expect: little. Members of the encoder were not members of the
-classifier, which saw other rows, and most of what the encoder remembers is not in its answers
-(table 1 of the paper: A has accuracy .551 on CIFAR10, .543 on STL10, .473 on Tiny-ImageNet).
+Deviations: see each class. What to expect: a weak attack. The encoder's members are not members of
+the classifier, which was trained on other rows, and most of what the encoder remembers is not in
+the classifier's outputs (table 1 of the paper: A has accuracy .551 on CIFAR10, .543 on STL10, .473
+on Tiny-ImageNet).
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ PAPER = Paper(
     "EncoderMI: Membership Inference against Pre-trained Encoders in Contrastive Learning",
     "Liu, Jia, Qu, Gong", "CCS 2021", "section 5.1, compared methods",
 )  # fmt: skip
-#: What EncoderMI's views vary.
+#: Augmentation of EncoderMI's views.
 VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
-#: Deviations of all three.
+#: Deviations of all three baselines.
 OURS = (
     "The downstream classifier is linear, on standardised embeddings, by Adam (the paper's is not "
     "described where it could be read). Features are standardised by the shadow's mean and "
@@ -78,37 +79,38 @@ OURS = (
 
 @dataclass(frozen=True)
 class Downstream:
-    """A linear classifier of the adversary's on the embeddings of an encoder.
+    """The adversary's linear classifier on the embeddings of an encoder.
 
     Attributes:
         oracle: the encoder.
-        head: embeddings (n, d) to logits (n, k).
+        head: maps embeddings (n, d) to logits (n, k).
     """
 
     oracle: Oracle
     head: nn.Linear
 
     def log_posteriors(self, x: Tensor | Examples | Views) -> Tensor:
-        """Answer (n, k) float64, or (n, views, k); one query per row and view."""
+        """Return log-posteriors (n, k) float64, or (n, views, k); one query per row and view."""
         h = self.oracle.embeddings(x)
         return logits(self.head, h.flatten(0, -2)).log_softmax(1).view(*h.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
 class _Baseline(MembershipAttack):
-    """What the three share: two downstream classifiers, and a network on what they answer.
+    """Base of the three baselines: two downstream classifiers, and a network on their outputs.
 
     Attributes:
         head_epochs: passes of a downstream classifier over its rows.
-        head_batch: rows per update of it.
-        head_lr: Adam's, for it.
-        head_updates: of it, at least.
+        head_batch: rows per update of a downstream classifier.
+        head_lr: its learning rate of Adam.
+        head_updates: its minimum number of updates.
         epochs: passes of the network over the shadow's rows.
-        batch: rows per update.
-        lr: Adam's.
-        weight_decay: L2 penalty.
-        hidden: neurons of each of the two hidden layers.
-        updates: at least, so that a small shadow set does not leave the network untrained.
+        batch: rows per update of the network.
+        lr: its learning rate of Adam.
+        weight_decay: its L2 penalty.
+        hidden: neurons of each of its two hidden layers.
+        updates: its minimum number of updates, so that a small shadow set does not leave it
+            undertrained.
     """
 
     needs: ClassVar[Access] = Access.EMBEDDINGS
@@ -127,11 +129,11 @@ class _Baseline(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """One shadow encoder."""
+        """Request one shadow encoder."""
         return Shadows(1)
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes, and rows to train the downstream classifiers on."""
+        """Require classes, and rows to train the downstream classifiers on."""
         classes = cell.card.classes
         if classes is None:
             return f"{self.name} trains a classifier, and {cell.card.name} has no classes"
@@ -168,7 +170,7 @@ class _Baseline(MembershipAttack):
         return Membership(scores, scores >= 0, {"downstream rows": float(len(rows))})
 
     def _head(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> nn.Linear:
-        """Train a linear classifier on standardised embeddings; it reads them as they are."""
+        """Train a linear classifier on standardised embeddings; return one for raw embeddings."""
         h = oracle.embeddings(rows)
         y = rows.y.to(h.device)
         centre, spread = scale(h)
@@ -186,15 +188,15 @@ class _Baseline(MembershipAttack):
     def _features(
         self, side: Downstream, rows: Examples, mine: Downstream, ctx: AttackContext
     ) -> Tensor:
-        """What ``side`` answers about the rows, (n, f) float32; ``mine`` is the shadow's."""
+        """Return features (n, f) float32 of the rows by ``side``; ``mine`` is the shadow's side."""
 
 
 @dataclass(frozen=True)
 class EncoderMIBaselineA(_Baseline):
     """Baseline A: a network on the sorted posteriors of a downstream classifier.
 
-    Access: embeddings, one shadow encoder, labelled downstream rows; no labels of the rows asked
-    about. One query per row, and one per downstream row.
+    Access: embeddings, one shadow encoder, labelled downstream rows; no labels of the candidate
+    rows. Cost: one query per row, and one per downstream row.
     """
 
     name: ClassVar[str] = "encodermi-baseline-a"
@@ -209,15 +211,15 @@ class EncoderMIBaselineA(_Baseline):
 
 @dataclass(frozen=True)
 class EncoderMIBaselineB(_Baseline):
-    """Baseline B: a network on e + 1 bits: is a downstream classifier right about a row, its views?
+    """Baseline B: a network on e + 1 bits: is the classifier correct on the row and on each view?
 
     Access: embeddings, one shadow encoder, labelled downstream rows, and the true labels of the
-    rows asked about. e + 1 queries per row (11), and one per downstream row. For a row without a
-    label the class predicted for it stands in, so its first bit is 1.
+    candidate rows. Cost: e + 1 queries per row (11), and one per downstream row. A row without a
+    label gets its predicted class as the label, so its first bit is 1.
 
     Attributes:
         e: augmented views per row.
-        augmentation: of the views, narrowed to what the dataset allows.
+        augmentation: how views are made, narrowed to what the dataset allows.
     """
 
     name: ClassVar[str] = "encodermi-baseline-b"
@@ -229,7 +231,7 @@ class EncoderMIBaselineB(_Baseline):
     augmentation: Augmentation = VIEWS
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be pictures to alter, and one set of classes for all rows."""
+        """Require images, and one set of classes for all rows."""
         if cell.card.kind != "image":
             return f"{self.name} alters pictures, and {cell.card.name} is a table"
         if cell.adversary.dataset is not None:
@@ -249,10 +251,10 @@ class EncoderMIBaselineB(_Baseline):
 class EncoderMIBaselineC(PGD, _Baseline):
     """Baseline C: a network on the posteriors of one adversarial example per downstream class.
 
-    Access: embeddings, one shadow encoder, labelled downstream rows; no labels of the rows asked
-    about, so each of the k classes is a target, and there is one network for all. Examples are made
-    on the shadow and its downstream classifier, for the victim's rows as well. k queries per row,
-    and one per downstream row.
+    Access: embeddings, one shadow encoder, labelled downstream rows; no labels of the candidate
+    rows, so each of the k classes is a target, and one network serves all classes. Examples are
+    crafted on the shadow and its downstream classifier, those for the victim too. Cost: k queries
+    per row, and one per downstream row.
     """
 
     name: ClassVar[str] = "encodermi-baseline-c"
@@ -273,10 +275,10 @@ class EncoderMIBaselineC(PGD, _Baseline):
 
 
 def downstream_rows(shadow: Shadow, auxiliary: Examples) -> Examples:
-    """Labelled rows that are members and nonmembers of neither encoder.
+    """Return labelled rows that are neither members nor nonmembers of either encoder.
 
     Raises:
-        BadInputError: if they are not of two classes at least.
+        BadInputError: if they have fewer than two classes.
     """
     rows = shadow.world.parts.get("downstream")
     if rows is None or not len(rows):
@@ -293,7 +295,7 @@ def downstream_rows(shadow: Shadow, auxiliary: Examples) -> Examples:
 
 
 def bits(predicted: Tensor, y: Tensor) -> Tensor:
-    """Which predictions are right: (n, 1 + e) classes, the row's own first, to float32 0 and 1.
+    """Mark correct predictions: (n, 1 + e) classes, the row's own first, to float32 0 and 1.
 
     >>> bits(torch.tensor([[1, 1, 2], [0, 0, 2]]), torch.tensor([2, -1])).tolist()
     [[0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
@@ -303,12 +305,12 @@ def bits(predicted: Tensor, y: Tensor) -> Tensor:
 
 
 def scale(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation (f,) of each column of x (n, f); 1 for a column that does not vary."""
+    """Return mean and standard deviation (f,) of each column of x (n, f); 1 if it is constant."""
     spread = x.std(0, correction=0)
     return x.mean(0), torch.where(spread > 1e-6 * x.abs().amax(0), spread, 1)
 
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the three."""
+    """Register the three baselines."""
     return [EncoderMIBaselineA(), EncoderMIBaselineB(), EncoderMIBaselineC()]

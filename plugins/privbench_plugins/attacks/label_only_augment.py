@@ -1,23 +1,23 @@
-"""Label-only augmentation attack: members are still classified correctly when moved and turned.
+"""Label-only augmentation attack: members are still classified correctly when rotated and shifted.
 
 Choquette-Choo, Tramer, Carlini, Papernot: Label-Only Membership Inference Attacks. ICML 2021,
 section 3.2.
 
-The adversary sees only the predicted class of any input it makes up, knows the true labels of the
-rows asked about, and owns one shadow model. Steps:
+The adversary sees only the predicted class, for any input of its choice, knows the true labels of
+the candidate rows, and owns one shadow model. Steps:
 
-1. Copies of a picture: itself, rotations by 2r + 1 angles evenly spaced in [-r, r] degrees (0 is
-   the picture itself), and translations by all whole (dx, dy) with |dx| + |dy| = d.
-2. One bit per copy: whether its predicted class is the row's *true* class.
-3. On the bits of the shadow's members and nonmembers, train one small network per true class.
-4. The network of a row's true class says how likely its bits are those of a member.
+1. Make copies of an image: the image itself, rotations by 2r + 1 angles evenly spaced in [-r, r]
+   degrees (0 is the image itself), and translations by all integer (dx, dy) with
+   |dx| + |dy| = d.
+2. Compute one bit per copy: whether its predicted class is the row's *true* class.
+3. Train one small network per true class on the bits of the shadow's members and nonmembers.
+4. The network of a row's true class estimates how likely its bits are to come from a member.
 
-Classes of which the shadow holds no member or no nonmember, and rows without a label, go to one
-more network, trained on the rows of all classes.
+One more network, trained on the rows of all classes, scores rows without a label and rows of
+classes for which the shadow has no members or no nonmembers.
 
-Deviations: see the class. What to expect: more than the mere gap between training and test
-accuracy where victims were trained on augmented rows and the copies resemble those; about that
-gap otherwise.
+Deviations: see the class. What to expect: better than the gap between training and test accuracy
+alone if victims were trained on augmented rows that resemble the copies; about that gap otherwise.
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelOnlyAugment(MembershipAttack):
-    """Which rotated and translated copies keep the right class, read by a network per true class.
+    """Feeds bits (does a rotated or shifted copy keep the class?) to a network per true class.
 
-    Needs labels only, and one shadow. A row costs 1 + 2 rotation + 4 translation queries (23).
+    Access: labels only, one shadow. Cost: 1 + 2 rotation + 4 translation queries per row (23).
 
     Attributes:
-        rotation: r, largest angle in degrees, in steps of one; 0 for no rotations.
+        rotation: r, the largest angle in degrees, in steps of one; 0 for no rotations.
         translation: d, length of a translation in pixels, |dx| + |dy|; 0 for none.
         hidden: neurons of each of the two hidden layers.
         epochs: passes over the shadow's rows.
         batch: rows per update of each network.
-        lr: Adam's.
-        steps: updates at least, so that a small shadow set does not leave networks untrained.
+        lr: learning rate of Adam.
+        steps: minimum number of updates, so that a small shadow set does not leave networks
+            undertrained.
     """
 
     name: ClassVar[str] = "label-only-augment"
@@ -87,11 +88,11 @@ class LabelOnlyAugment(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """One, in a world of the adversary's own."""
+        """Request one offline shadow, trained on the adversary's own rows."""
         return Shadows(1)
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be pictures to turn and classes to be right about."""
+        """Require images and classes."""
         if cell.card.kind != "image":
             return f"{self.name} turns and moves pictures, and {cell.card.name} is a table"
         if cell.card.classes is None:
@@ -121,7 +122,7 @@ class LabelOnlyAugment(MembershipAttack):
         return Membership(scores, scores >= 0, {"attack models": float(len(both))})
 
     def _bits(self, oracle: Oracle, rows: Examples) -> Tensor:
-        """One bit per copy, (n, m) float32 of 0 and 1."""
+        """Return one bit per copy, (n, m) float32 of 0 and 1."""
         m = 1 + 2 * self.rotation + 4 * self.translation
         copies = partial(moved, rotation=self.rotation, translation=self.translation)
         return survivors(oracle, rows, copies, m).float()
@@ -129,7 +130,7 @@ class LabelOnlyAugment(MembershipAttack):
     def _odds(
         self, x: Tensor, inside: Tensor, groups: Tensor, asked: Tensor, ctx: AttackContext
     ) -> Tensor:
-        """Log-odds (g, n) of "member" for all rows asked about, by one network per group."""
+        """Return log-odds (g, n) of "member" for all candidate rows, by one network per group."""
         rows = rows_by(groups)
         widths = [x.shape[1], self.hidden, self.hidden, 2]
         network = ctx.init(partial(stacked_mlp, len(rows), widths, nn.LeakyReLU), "network")
@@ -141,7 +142,7 @@ class LabelOnlyAugment(MembershipAttack):
 
 
 def moved(x: Tensor, rotation: int, translation: int) -> Tensor:
-    """Each picture x (n, c, h, w), then its rotations, then its translations.
+    """Return each image x (n, c, h, w), then its rotations, then its translations.
 
     Returns:
         (n, 1 + 2 rotation + 4 translation, c, h, w).
@@ -152,7 +153,7 @@ def moved(x: Tensor, rotation: int, translation: int) -> Tensor:
 
 
 def shifts(length: int) -> list[tuple[int, int]]:
-    """All (dx, dy) of whole pixels with |dx| + |dy| = length > 0; none for 0.
+    """Return all integer (dx, dy) with |dx| + |dy| = length > 0, in pixels; none for 0.
 
     >>> shifts(1)
     [(-1, 0), (0, -1), (0, 1), (1, 0)]
@@ -162,7 +163,7 @@ def shifts(length: int) -> list[tuple[int, int]]:
 
 
 def translated(x: Tensor, dx: int, dy: int) -> Tensor:
-    """Pictures (n, c, h, w) moved dx to the right and dy down, the border continued."""
+    """Shift images (n, c, h, w) by dx to the right and dy down, repeating border pixels."""
     h, w = x.shape[-2:]
     down = (torch.arange(h, device=x.device) - dy).clamp(0, h - 1)
     right = (torch.arange(w, device=x.device) - dx).clamp(0, w - 1)
@@ -170,18 +171,18 @@ def translated(x: Tensor, dx: int, dy: int) -> Tensor:
 
 
 def rotated(x: Tensor, degrees: float) -> Tensor:
-    """Pictures (n, c, h, w) turned counterclockwise about their centre, the border continued."""
+    """Rotate images (n, c, h, w) counterclockwise about the centre, repeating border pixels."""
     h, w = x.shape[-2:]
     angle = torch.deg2rad(torch.tensor(degrees, device=x.device))
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    # Coordinates run over [-1, 1] on either axis, hence the aspect ratio.
+    # Coordinates run over [-1, 1] on both axes, hence the aspect ratio.
     matrix = torch.stack([cos, -sin * h / w, zero, sin * w / h, cos, zero]).view(1, 2, 3)
     grid = F.affine_grid(matrix.expand(len(x), 2, 3), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, "bilinear", "border", align_corners=False).clamp(0, 1)
 
 
 def classes_of_both(y: Tensor, inside: Tensor) -> Tensor:
-    """Known classes, ascending, that have a member (inside 1) and a nonmember (0).
+    """Return known classes, ascending, with both a member (inside 1) and a nonmember (0).
 
     >>> classes_of_both(torch.tensor([0, 2, 2, -1, -1]), torch.tensor([1, 0, 1, 0, 1])).tolist()
     [2]
@@ -192,7 +193,7 @@ def classes_of_both(y: Tensor, inside: Tensor) -> Tensor:
 
 
 def slots(y: Tensor, classes: Tensor) -> Tensor:
-    """Which network a row goes to: 1 + the position of its class, 0 (all classes) if not there.
+    """Return the network of each row: 1 + the position of its class, or 0 (all classes) if absent.
 
     >>> slots(torch.tensor([5, 2, -1, 0]), torch.tensor([2, 5])).tolist()
     [2, 1, 0, 0]
@@ -203,5 +204,5 @@ def slots(y: Tensor, classes: Tensor) -> Tensor:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [LabelOnlyAugment()]

@@ -3,18 +3,18 @@
 Choquette-Choo, Tramer, Carlini, Papernot: Label-Only Membership Inference Attacks. ICML 2021,
 section 3.3. Li, Zhang: Membership Leakage in Label-Only Exposures. CCS 2021, section 4.
 
-The adversary sees only the predicted class of any input it makes up, and knows the true labels of
-the rows asked about. Steps:
+The adversary sees only the predicted class, for any input of its choice, and knows the true labels
+of the candidate rows. Steps:
 
-1. A row that is misclassified has distance 0.
-2. For any other, HopSkipJump finds an input nearby that is of another class, by labels alone: see
+1. A misclassified row has distance 0.
+2. For any other row, HopSkipJump finds a nearby input of another class from labels alone: see
    ``_shared/hopskipjump.py``. The L2 distance to it is the score.
 3. The threshold is the best one on the distances of a shadow's members and nonmembers
-   (Choquette-Choo and others), or, without any shadow, a percentile of the distances of
-   uniform noise, each taken for the class it is predicted to be (Li and Zhang).
+   (Choquette-Choo and others). Without a shadow, it is a percentile of the distances of uniform
+   noise inputs, each labelled with its predicted class (Li and Zhang).
 
-Deviations: see the class. What to expect: about as much as attacks that read posteriors find, and
-the same from victims that only mask posteriors; by far the most expensive attack in queries.
+Deviations: see the class. What to expect: about as strong as attacks that read posteriors, and
+just as strong on victims that only mask posteriors; by far the most expensive attack in queries.
 """
 
 from __future__ import annotations
@@ -47,22 +47,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelOnlyBoundary(MembershipAttack):
-    """L2 distance to the decision boundary, found by HopSkipJump from labels alone.
+    """Scores the L2 distance to the decision boundary, found by HopSkipJump from labels alone.
 
-    Needs labels only, and one shadow unless ``calibration`` is ``noise``. A row that is classified
-    correctly costs about 1,430 queries at 7 iterations and 24,500 at 50; any other costs one.
+    Access: labels only, one shadow unless ``calibration`` is ``noise``. Cost: a correctly
+    classified row takes about 1,430 queries at 7 iterations and 24,500 at 50; any other row one.
 
     Attributes:
         iterations: of HopSkipJump; 7 as the Talos authors ran it, 50 in Li and Zhang's paper.
-        init_eval: queries for the normal of the boundary in the first iteration; iteration t
+        init_eval: queries to estimate the boundary's normal in the first iteration; iteration t
             takes sqrt(t) times as many.
-        max_eval: queries for the normal in an iteration at most.
-        budget: queries per row at most; None for any number.
-        rows: rows asked about at most; of the shadow half as many members and nonmembers.
-        starts: noise inputs to start from, and then as many rows of the adversary's own.
+        max_eval: maximum number of queries for the normal per iteration.
+        budget: maximum number of queries per row; None for no limit.
+        rows: maximum number of candidate rows; half as many members and half as many nonmembers
+            of the shadow are used.
+        starts: number of noise inputs to start from, followed by as many of the adversary's rows.
         calibration: where the threshold comes from: ``shadow``, or ``noise`` without any shadow.
-        noise: noise inputs whose distances are measured for ``calibration: noise``.
-        percentile: of those distances, in percent; members are at least so far away.
+        noise: number of noise inputs whose distances are measured for ``calibration: noise``.
+        percentile: of those distances, in percent; rows at least this far away are called members.
     """
 
     name: ClassVar[str] = "label-only-boundary"
@@ -96,16 +97,16 @@ class LabelOnlyBoundary(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """One in a world of the adversary's own, or none."""
+        """Request one offline shadow, or none for calibration on noise."""
         return Shadows(1 if self.calibration == "shadow" else 0)
 
     @property
     def max_rows(self) -> int:
-        """As many as ``rows`` says."""
+        """Limit the question to ``rows`` rows."""
         return self.rows
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes to have a boundary between."""
+        """Require a dataset with classes."""
         if cell.card.classes is None:
             return f"{self.name} reads predicted classes, and {cell.card.name} has none"
         return None
@@ -126,7 +127,7 @@ class LabelOnlyBoundary(MembershipAttack):
         return Membership(scores, scores >= threshold, notes)
 
     def _calibrated(self, oracle: Oracle, ctx: AttackContext) -> float:
-        """Threshold from the shadow's rows or from noise; nothing here knows the question."""
+        """Return the threshold from the shadow's rows or from noise, never from the question."""
         if self.calibration == "shadow":
             (shadow,) = ctx.shadows
             half = slice(0, self.rows // 2)
@@ -152,23 +153,23 @@ class LabelOnlyBoundary(MembershipAttack):
         )  # fmt: skip
 
     def _noise(self, n: int, ctx: AttackContext, purpose: str) -> Tensor:
-        """Uniform inputs (n, d) in [0, 1)."""
+        """Return uniform inputs (n, d) in [0, 1)."""
         generator = ctx.generator(purpose)
         width = _flat(ctx.auxiliary.select(slice(0, 1))).shape[1]
         return torch.rand(n, width, generator=generator, device=generator.device)
 
 
 def _flat(rows: Examples) -> Tensor:
-    """Inputs (n, d) in [0, 1]."""
+    """Return inputs (n, d) in [0, 1]."""
     return as_float(rows.x, rows.scale).flatten(1)
 
 
 def _finite(distance: Tensor, x: Tensor) -> Tensor:
-    """Distances with the unit cube's diagonal, which none exceeds, where none was found."""
+    """Replace infinite distances by the unit cube's diagonal, the largest possible distance."""
     return distance.clamp_max(x.shape[1] ** 0.5)
 
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [LabelOnlyBoundary()]

@@ -3,17 +3,17 @@
 Choquette-Choo, Tramer, Carlini, Papernot: Label-Only Membership Inference Attacks. ICML 2021,
 section 3.3 (robustness to random noise).
 
-The adversary sees only the predicted class of any input it makes up, knows the true labels of the
-rows asked about, and owns one shadow model. Steps:
+The adversary sees only the predicted class, for any input of its choice, knows the true labels of
+the candidate rows, and owns one shadow model. Steps:
 
-1. Make N noisy copies of a row: Gaussian noise, or flips of each column of a binary table with
+1. Make N noisy copies of a row: Gaussian noise or, for a binary table, flips of each column with
    probability k/d.
 2. The score is the share of copies whose predicted class is the row's *true* class, an estimate
    of the distance to the decision boundary.
-3. Level of the noise and threshold are those with the best balanced accuracy on the shadow's
-   members and nonmembers.
+3. Choose the noise level and the threshold with the best balanced accuracy on the shadow's members
+   and nonmembers.
 
-The share takes N + 1 values, so many rows tie; ties stay, and the metrics count them half.
+The share takes only N + 1 values, so many rows tie. Ties are kept; the metrics count them half.
 
 Deviations: see the class. What to expect: a cheaper and coarser ``label-only-boundary``.
 """
@@ -40,16 +40,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelOnlyNoise(MembershipAttack):
-    """The share of noisy copies that are still classified as the row's true class.
+    """Scores the share of noisy copies that are still classified as the row's true class.
 
-    Needs labels only, and one shadow. A row costs ``copies`` queries; the shadow's cost that for
-    each level.
+    Access: labels only, one shadow. Cost: ``copies`` queries per candidate row; for the shadow's
+    rows, as many for each noise level.
 
     Attributes:
-        copies: N.
+        copies: N, the number of noisy copies per row.
         sigmas: standard deviations of Gaussian noise to choose from, on inputs in [0, 1].
         flips: for binary tables instead: expected numbers of flipped columns to choose from.
-        rows: rows asked about at most; of the shadow half as many members and nonmembers.
+        rows: maximum number of candidate rows; half as many members and half as many nonmembers
+            of the shadow are used.
     """
 
     name: ClassVar[str] = "label-only-noise"
@@ -75,16 +76,16 @@ class LabelOnlyNoise(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """One, in a world of the adversary's own."""
+        """Request one offline shadow, trained on the adversary's own rows."""
         return Shadows(1)
 
     @property
     def max_rows(self) -> int:
-        """As many as ``rows`` says."""
+        """Limit the question to ``rows`` rows."""
         return self.rows
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes to be right about."""
+        """Require a dataset with classes."""
         if cell.card.classes is None:
             return f"{self.name} reads predicted classes, and {cell.card.name} has none"
         return None
@@ -92,7 +93,7 @@ class LabelOnlyNoise(MembershipAttack):
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score (n,) by the share of copies that survive, in [0, 1]."""
+        """Score (n,) by the share of copies that keep the true class, in [0, 1]."""
         (shadow,) = ctx.shadows
         half = slice(0, self.rows // 2)
         inside, outside = shadow.world.members.select(half), shadow.nonmembers.select(half)
@@ -110,7 +111,7 @@ class LabelOnlyNoise(MembershipAttack):
         return Membership(scores, scores >= threshold, {"level": level, "threshold": threshold})
 
     def _share(self, oracle: Oracle, rows: Examples, level: float, ctx: AttackContext) -> Tensor:
-        """Share (n,) float64 of copies whose label is the true one."""
+        """Return the share (n,) float64 of copies whose predicted label is the true one."""
         generator = ctx.generator("noise")
         shape = (self.copies, *ctx.card.shape)
         if ctx.card.kind == "binary":
@@ -128,7 +129,7 @@ def blurred(x: Tensor, noise: Tensor) -> Tensor:
 
 
 def flipped(x: Tensor, flips: Tensor) -> Tensor:
-    """Exchange 0 and 1 of each x (n, *shape) where flips (m, *shape) says so: (n, m, *shape).
+    """Swap 0 and 1 of each x (n, *shape) where flips (m, *shape) is true: (n, m, *shape).
 
     >>> flipped(torch.tensor([[0.0, 1.0]]), torch.tensor([[True, True], [False, True]])).tolist()
     [[[1.0, 0.0], [0.0, 0.0]]]
@@ -138,5 +139,5 @@ def flipped(x: Tensor, flips: Tensor) -> Tensor:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [LabelOnlyNoise()]

@@ -1,20 +1,22 @@
-"""Label-only transfer attack: a copy of the victim, made from its labels, is asked instead.
+"""Label-only transfer attack: query a local copy of the victim, trained on the victim's labels.
 
 Li, Zhang: Membership Leakage in Label-Only Exposures. CCS 2021, section 3.
 
-The adversary sees only the predicted classes of rows of its own, and knows the victim's recipe and
-the true labels of the rows asked about, on which it never queries the victim. Steps:
+The adversary sees only the predicted classes of its own rows, and knows the victim's target (how
+it is trained) and the true labels of the candidate rows. It never queries the victim on the
+candidate rows. Steps:
 
-1. Ask the victim for the classes of all auxiliary rows.
-2. Train a model of the victim's recipe on them under these labels.
+1. Query the victim for the classes of all auxiliary rows.
+2. Train a model on these rows with these labels, as the target is trained.
 3. The score is minus that model's cross-entropy loss on the row's *true* label.
 
-There is no threshold: the losses of the local model on its own training rows say nothing of its
+There is no threshold: the local model's losses on its own training rows say nothing about its
 losses on the victim's, and no row's membership in the victim is known.
 
-Deviations: see the class. What to expect: only what members' labels change nearby, as far as the
-auxiliary rows are dense enough to show it. Li and Zhang had auxiliary sets of the size of the
-victim's own or larger; with few rows or in many dimensions it stays at chance.
+Deviations: see the class. What to expect: the attack sees only how members' labels change the
+predictions nearby, and only if the auxiliary rows are dense enough. Li and Zhang had auxiliary
+sets as large as the victim's training set or larger; with few rows or in many dimensions the
+attack stays at chance.
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ ROWS = 1024
 
 @dataclass(frozen=True)
 class LabelOnlyTransfer(MembershipAttack):
-    """The loss of a local model that was trained on the victim's labels for other rows.
+    """Scores rows by the loss of a local model trained on the victim's labels for other rows.
 
-    Needs labels only, and no shadow, but one training. A row asked about costs no query at all;
-    the auxiliary rows cost one each.
+    Access: labels only, no shadow. Cost: one training, one query per auxiliary row, and none per
+    candidate row.
     """
 
     name: ClassVar[str] = "label-only-transfer"
@@ -58,12 +60,12 @@ class LabelOnlyTransfer(MembershipAttack):
         "Membership Leakage in Label-Only Exposures", "Li, Zhang", "CCS 2021", "section 3",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "The local model has the victim's own recipe, undefended. No decisions, since there is no "
-        "threshold that does not need rows of known membership."
+        "The local model is trained with the victim's own target, undefended. No decisions, since "
+        "every threshold would need rows of known membership."
     )
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes to copy."""
+        """Require a dataset with classes."""
         if cell.card.classes is None:
             return f"{self.name} reads predicted classes, and {cell.card.name} has none"
         return None
@@ -78,9 +80,9 @@ class LabelOnlyTransfer(MembershipAttack):
 
 
 def losses(model: Model, rows: Examples) -> Tensor:
-    """Cross-entropy (n,) float64 from logits, so that it neither saturates nor ties at 0.
+    """Return the cross-entropy (n,) float64, from logits so that it never saturates or ties at 0.
 
-    Where y is -1 (unknown) it is that of the class which the model itself predicts.
+    Where y is -1 (unknown), the class that the model itself predicts is used.
     """
     model.eval()
     with torch.no_grad():
@@ -92,5 +94,5 @@ def losses(model: Model, rows: Examples) -> Tensor:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [LabelOnlyTransfer()]

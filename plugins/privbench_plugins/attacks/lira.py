@@ -1,24 +1,24 @@
-"""LiRA: how likely is the victim's answer under shadows that trained on the row, and under others?
+"""LiRA: is the victim's answer more likely under shadows trained on the row or under the others?
 
 Carlini, Chien, Nasr, Song, Terzis, Tramèr: Membership Inference Attacks From First Principles.
 IEEE S&P 2022, sections IV and V, algorithm 1.
 
-The adversary sees posteriors, knows true labels, and owns k shadow models trained as the victim is.
+The adversary sees posteriors, knows true labels, and owns k shadow models trained as the target is.
 Steps:
 
-1. Signal of a row (and of augmented views of it): ``log p_y - log(1 - p_y)``, from log-posteriors
-   as ``z_y - logsumexp`` of the others, which neither overflows nor saturates.
-2. Ask every shadow about every row. Online, shadows are drawn over the rows themselves: fit one
-   Gaussian to the signals of those that trained on the row and one to the others' signals.
-   Offline, shadows hold none of the rows: fit only the latter.
+1. Signal of a row (and of augmented views of it): ``log p_y - log(1 - p_y)``, computed from
+   log-posteriors as ``z_y - logsumexp`` of the others, which neither overflows nor saturates.
+2. Query every shadow on every row. Online, shadows are trained on subsets of the candidate rows:
+   fit one Gaussian to the signals of the shadows trained on the row and one to those of the others.
+   Offline, shadows contain none of the candidate rows: fit only the second Gaussian.
 3. Online score: log-likelihood ratio. Offline score: standard deviations above the mean.
-4. Both are means over views.
+4. Average the score over views.
 
 Deviations: see each class. What to expect: online the strongest of the posterior attacks at low
 FPR (authors' demonstration, CIFAR-10, 16 shadows, pooled variance: 5.9 % TPR at 0.1 % FPR online,
 3.0 % offline, where one threshold for all rows has 0.09 %); 0.5 on a victim that answers members
-and strangers alike. Each shadow costs a full training, once
-for all attacks that use worlds of that origin.
+and nonmembers alike. Each shadow costs a full training, shared by all attacks that use shadows of
+the same origin (online or offline).
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ DEVIATIONS = (
 
 @dataclass(frozen=True)
 class _LiRA(MembershipAttack):
-    """What both forms share.
+    """Base of both forms.
 
     Attributes:
-        k: shadow models, each a full training.
-        views: augmented views (flips, shifts of up to 4 pixels, narrowed to what the dataset
-            allows) asked about beside the row itself; 0 for none. Only of pictures.
-        variance: of the Gaussians. ``pooled`` has one for all rows, ``per-example`` one for each;
+        k: number of shadow models, each a full training.
+        views: number of augmented views (flips, shifts of up to 4 pixels, narrowed to what the
+            dataset allows) queried in addition to the row itself; 0 for none. Images only.
+        variance: of the Gaussians: ``pooled`` uses one for all rows, ``per-example`` one per row;
             ``auto`` pools below 64 shadows.
-        location: of the Gaussians.
+        location: of the Gaussians: mean or median of the signals.
     """
 
     needs: ClassVar[Access] = Access.POSTERIORS
@@ -84,15 +84,15 @@ class _LiRA(MembershipAttack):
     @property
     @abstractmethod
     def online(self) -> bool:
-        """Whether shadows are drawn over the rows asked about."""
+        """Whether shadows are trained on subsets of the candidate rows."""
 
     @property
     def shadows(self) -> Shadows:
-        """As many as ``k`` says."""
+        """Request ``k`` online or offline shadows."""
         return Shadows(self.k, "online" if self.online else "offline")
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes to have posteriors of."""
+        """Require a dataset with classes."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
         return None
@@ -100,7 +100,7 @@ class _LiRA(MembershipAttack):
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score (n,) by what the shadows say of the victim's signal."""
+        """Score (n,) by comparing the victim's signals with the shadows'."""
         views = self.views if ctx.card.kind == "image" else 0
 
         def ask(oracle: Oracle, rows: Examples) -> Tensor:
@@ -118,31 +118,31 @@ class _LiRA(MembershipAttack):
 
 @dataclass(frozen=True)
 class LiRA(_LiRA):
-    """Online: the likelihood ratio of shadows with the row to shadows without it.
+    """Online LiRA: the likelihood ratio of shadows with the row to shadows without it.
 
-    The adversary has posteriors and labels, and can train shadows on the very rows asked about.
-    A member is called where the ratio is at least 1. Cost: 1 + `views` queries per row.
+    The adversary has posteriors and labels, and can train shadows on the candidate rows. A row is
+    called a member if the ratio is at least 1. Cost: 1 + `views` queries per row.
     """
 
     name: ClassVar[str] = "lira"
     deviations: ClassVar[str] = DEVIATIONS + (
         "Worlds hold as many members as the victim's, so that a row is in fewer than half of them "
-        "where nonmembers outnumber members; one that is in none takes its own mean as a "
-        "nonmember, moved by the mean difference between members and nonmembers."
+        "where nonmembers outnumber members; for a row that is in none, the member mean is its "
+        "nonmember mean, shifted by the mean difference between members and nonmembers."
     )
 
     @property
     def online(self) -> bool:
-        """Shadows are drawn over the rows asked about."""
+        """Train shadows on subsets of the candidate rows."""
         return True
 
 
 @dataclass(frozen=True)
 class LiRAOffline(_LiRA):
-    """Offline: how many standard deviations the row is above shadows without it.
+    """Offline LiRA: how many standard deviations the row is above shadows without it.
 
-    The adversary has posteriors and labels, and shadows on rows of its own only. The threshold is
-    the best on a shadow that the others judge. Cost: 1 + `views` queries per row.
+    The adversary has posteriors and labels, and trains shadows on its own rows only. The threshold
+    is the best one on a shadow that the other shadows score. Cost: 1 + `views` queries per row.
     """
 
     name: ClassVar[str] = "lira-offline"
@@ -154,11 +154,11 @@ class LiRAOffline(_LiRA):
 
     @property
     def online(self) -> bool:
-        """Shadows are of the adversary's own rows."""
+        """Train shadows on the adversary's own rows."""
         return False
 
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer both forms."""
+    """Register both forms."""
     return [LiRA(), LiRAOffline()]

@@ -1,21 +1,21 @@
 """LiRA on an encoder: members' views lie closer together than they would without training on them.
 
 Aerni, Zhang, Tramèr: Evaluations of Machine Learning Privacy Defenses are Misleading. CCS 2024,
-the adaptive attack on self-supervised learning; the likelihood ratio after Carlini and others,
+the adaptive attack on self-supervised learning; the likelihood ratio follows Carlini and others,
 IEEE S&P 2022.
 
-The adversary queries the encoder for embeddings and owns k shadow encoders trained as the victim
+The adversary queries the encoder for embeddings and owns k shadow encoders trained as the target
 is. No labels are needed. Steps:
 
-1. n augmented views of each row; their embeddings (of the backbone, not of the projection head);
-   cosine c of every pair.
+1. Make n augmented views of each row. Compute their embeddings (from the backbone, not from the
+   projection head) and the cosine c of every pair.
 2. Signal: mean over pairs of ``log((1 + c) / (1 - c))``, which spreads the cosines near 1.
-3. Offline (default): standard deviations above shadows that did not train on the row. Online:
-   log-likelihood ratio of shadows that did to shadows that did not.
+3. Offline score (default): standard deviations above shadows that did not train on the row. Online
+   score: log-likelihood ratio of shadows that did to shadows that did not.
 
-Deviations: see the class. What to expect: more than ``encodermi-*``, which have one level of
+Deviations: see the class. What to expect: better than ``encodermi-*``, which use one level of
 similarity for all rows; in the paper, TPR at 0.1 % FPR on SimCLR rises from 5.8 % (confidence of a
-linear head) to 18.2 % by this signal, and to 40.6 % on canaries. 0.5 on an untrained encoder.
+linear head) to 18.2 % with this signal, and to 40.6 % on canaries. 0.5 on an untrained encoder.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ if TYPE_CHECKING:
 
     from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
-#: As EncoderMI's, so that both attacks share the answers.
+#: The same as EncoderMI's, so that both attacks share the answers.
 VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
-#: Cosines in float64 are good to 1e-16; nearer than this to 1 or -1 counts as this near.
+#: Smallest distance of a cosine from 1 or -1 that is used (float64 cosines are exact to 1e-16).
 NEAREST = 1e-12
 
 
 @dataclass(frozen=True)
 class LiRAEncoder(MembershipAttack):
-    """The likelihood ratio of the similarity of a row's views, by shadow encoders.
+    """Scores the similarity of a row's views by a likelihood ratio over shadow encoders.
 
-    The adversary has embeddings, and shadow encoders on rows of its own (or, online, on the very
-    rows asked about). Cost: `n` queries per row.
+    The adversary has embeddings, and shadow encoders trained on its own rows (or, online, on the
+    candidate rows). Cost: `n` queries per row.
 
     Attributes:
-        k: shadow encoders, each a full training.
+        k: number of shadow encoders, each a full training.
         n: views per row, giving n(n-1)/2 cosines.
-        online: whether shadows are drawn over the rows asked about.
-        augmentation: of the views (the adversary's guess at the provider's), narrowed to what the
-            dataset allows.
-        variance: of the Gaussians. ``pooled`` has one for all rows, ``per-example`` one for each;
+        online: whether shadows are trained on subsets of the candidate rows.
+        augmentation: how views are made (the adversary's guess of the provider's augmentation),
+            narrowed to what the dataset allows.
+        variance: of the Gaussians: ``pooled`` uses one for all rows, ``per-example`` one per row;
             ``auto`` pools below 64 shadows.
-        location: of the Gaussians.
+        location: of the Gaussians: mean or median of the signals.
     """
 
     name: ClassVar[str] = "lira-encoder"
@@ -85,11 +85,11 @@ class LiRAEncoder(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """As many as ``k`` says."""
+        """Request ``k`` online or offline shadows."""
         return Shadows(self.k, "online" if self.online else "offline")
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be views to compare."""
+        """Require images that may be augmented."""
         if cell.card.kind != "image" or cell.card.limits is None:
             return f"{self.name} compares augmented views, and {cell.card.name} allows none"
         return None
@@ -97,7 +97,7 @@ class LiRAEncoder(MembershipAttack):
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score (n,) by what the shadows say of the similarity of each row's views."""
+        """Score (n,) by comparing the similarity of each row's views with the shadows'."""
 
         def ask(oracle: Oracle, rows: Examples) -> Tensor:
             views = ctx.views(rows, self.augmentation, self.n)
@@ -110,13 +110,13 @@ class LiRAEncoder(MembershipAttack):
 
 
 def similarity(embeddings: Tensor) -> Tensor:
-    """Mean over pairs of views of ``log((1 + c) / (1 - c))``, c their cosine.
+    """Return the mean over pairs of views of ``log((1 + c) / (1 - c))``, where c is their cosine.
 
     Args:
         embeddings: (rows, n, d).
 
     Returns:
-        (rows,) float64, within ±28.4: equal views are finite.
+        (rows,) float64, within ±28.4, so finite for equal views.
 
     >>> similarity(torch.tensor([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 0.0], [3.0, 4.0]]]))
     tensor([0.0000, 1.3863], dtype=torch.float64)
@@ -131,5 +131,5 @@ def similarity(embeddings: Tensor) -> Tensor:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [LiRAEncoder()]

@@ -1,28 +1,30 @@
-"""Metric attacks: one number read off the posteriors against a threshold; nothing is learned.
+"""Metric attacks: compare one number from the posteriors with a threshold; no attack model.
 
 Song, Mittal: Systematic Evaluation of Privacy Risks of Machine Learning Models. USENIX Security
 2021, section 3. Yeom, Giacomelli, Fredrikson, Jha: Privacy Risk in Machine Learning: Analyzing the
 Connection to Overfitting. CSF 2018, section 3.
 
-The adversary sees the posteriors of the rows asked about (for ``metric-correctness`` the predicted
+The adversary sees the posteriors of the candidate rows (for ``metric-correctness`` the predicted
 class is enough) and knows their true labels. Steps:
 
-1. One number per row, higher for members: is the answer right, how sure is it of the true class,
-   how sure at all, both at once, or how small is the loss.
-2. A threshold on it from one shadow model, the victim's recipe on rows of the adversary's own: one
-   for each true class (the most accurate on the shadow), or the shadow's mean training loss.
-3. Member iff the number reaches the threshold.
+1. Compute one number per row, higher for members: is the prediction correct, how confident is the
+   model in the true class, how confident in any class, both at once, or how small is the loss.
+2. Take a threshold from one shadow model, trained as the target is on the adversary's own rows: one
+   per true class (the most accurate on the shadow), or the shadow's mean training loss.
+3. Call a row a member if its number reaches the threshold.
 
-A posterior next to 1 has lost its digits, the others have not. So log p and log(1 - p) of the
-likeliest class are both computed from the others (``logs``): a sure answer gets its true number,
-where the authors' code, which floors logarithms at 1e-30, gives the same one to all of them.
+A posterior close to 1 has lost its significant digits; the other posteriors have not. So log p and
+log(1 - p) of the most likely class are both computed from the others (``logs``). A confident
+prediction gets its exact value, whereas the authors' code, which floors logarithms at 1e-30, gives
+the same value to all of them.
 
-A row without a label (y = -1) is read as one of the likeliest class. It has a threshold of its own
-where the shadow has such rows on both sides, else the one of all classes.
+A row without a label (y = -1) is treated as if its most likely class were the true one. Such rows
+have a threshold of their own if the shadow has unlabelled members and nonmembers; otherwise they
+use the one for all classes.
 
 Deviations: see each class. What to expect: the gap between training and test accuracy is the floor
-(``metric-correctness``); the others reach as far as ``shokri`` or ``nn-mia`` without training an
-attack model. A defense that keeps labels cannot lower ``metric-correctness`` at all.
+(``metric-correctness``); the others are about as strong as ``shokri`` or ``nn-mia`` without
+training an attack model. A defense that keeps labels cannot lower ``metric-correctness`` at all.
 """
 
 from __future__ import annotations
@@ -45,18 +47,18 @@ SONG = Paper(
     "USENIX Security 2021", "section 3",
 )  # fmt: skip
 
-#: Log of a posterior of exactly 0: far below any that a softmax gives.
+#: Used as the log of a posterior of exactly 0: far below any that a softmax gives.
 NOTHING = -1e9
 
 
 @dataclass(frozen=True)
 class _Metric(MembershipAttack):
-    """What all share: there must be classes."""
+    """Base of all metrics; they need a dataset with classes."""
 
     paper: ClassVar[Paper] = SONG
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes to have answers about."""
+        """Require a dataset with classes."""
         if cell.card.classes is None:
             return f"{self.name} reads predicted classes, and {cell.card.name} has no classes"
         return None
@@ -64,7 +66,7 @@ class _Metric(MembershipAttack):
 
 @dataclass(frozen=True)
 class MetricCorrectness(_Metric):
-    """The gap attack: whatever the victim classifies rightly is a member.
+    """The gap attack: calls a row a member if the victim classifies it correctly.
 
     Access: predicted classes and true labels; no shadow. One query per row. Its balanced accuracy
     is (training accuracy + 1 - test accuracy) / 2. A row without a label counts as wrong.
@@ -86,13 +88,13 @@ class MetricCorrectness(_Metric):
 
 @dataclass(frozen=True)
 class _Posterior(_Metric):
-    """A number read off the posteriors, and one shadow that says how large members' are."""
+    """Base of metrics of the posteriors, with one shadow that shows how large members' are."""
 
     needs: ClassVar[Access] = Access.POSTERIORS
 
     @property
     def shadows(self) -> Shadows:
-        """One, in a world of the adversary's own."""
+        """Request one offline shadow, trained on the adversary's own rows."""
         return Shadows(1)
 
     @abstractmethod
@@ -108,7 +110,7 @@ class _Posterior(_Metric):
         """
 
     def _scores(self, oracle: Oracle, rows: Examples) -> tuple[Tensor, Tensor]:
-        """Scores and true classes; those unknown are -1."""
+        """Return scores and true classes; unknown classes are -1."""
         log_posteriors = oracle.log_posteriors(rows)
         y = rows.y.to(log_posteriors.device)
         read = torch.where(y < 0, log_posteriors.argmax(1), y)
@@ -117,11 +119,11 @@ class _Posterior(_Metric):
 
 @dataclass(frozen=True)
 class _Thresholded(_Posterior):
-    """The threshold of highest balanced accuracy on the shadow, for each true class or for all.
+    """Base of metrics with the threshold of highest balanced accuracy on the shadow.
 
     Attributes:
-        per_class: a threshold for each true class, as in the paper; else one for all rows. A
-            class of which the shadow has members only or nonmembers only takes that one too.
+        per_class: use one threshold per true class, as in the paper; else one for all rows. A
+            class with only members or only nonmembers in the shadow uses the one for all rows.
     """
 
     per_class: bool = True
@@ -129,7 +131,7 @@ class _Thresholded(_Posterior):
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score (n,) by the number itself; the shadow's thresholds decide."""
+        """Score (n,) by the metric itself; the shadow's thresholds decide."""
         (shadow,) = ctx.shadows
         inside, y_in = self._scores(shadow.oracle, shadow.world.members)
         outside, y_out = self._scores(shadow.oracle, shadow.nonmembers)
@@ -148,32 +150,32 @@ class _Thresholded(_Posterior):
 
 @dataclass(frozen=True)
 class MetricConfidence(_Thresholded):
-    """How sure the victim is of the true class: log(p_y / (1 - p_y)).
+    """Scores the victim's confidence in the true class: log(p_y / (1 - p_y)).
 
-    Access: posteriors and true labels, one shadow. One query per row. The log-odds have the order
-    of p_y, so that thresholds decide alike, but do not tie where p_y rounds to 1.
+    Access: posteriors and true labels, one shadow. One query per row. The log-odds have the same
+    order as p_y, so thresholds decide alike, but they do not tie where p_y rounds to 1.
     """
 
     name: ClassVar[str] = "metric-confidence"
     deviations: ClassVar[str] = "Scores are log-odds of p_y instead of p_y: the same order."
 
     def measure(self, log_posteriors: Tensor, y: Tensor) -> Tensor:
-        """log(p_y / (1 - p_y))."""
+        """Return log(p_y / (1 - p_y))."""
         log_p, log_rest = logs(log_posteriors)
         return _of(log_p - log_rest, y)
 
 
 @dataclass(frozen=True)
 class MetricEntropy(_Thresholded):
-    """How sure the victim is of whatever it answers: minus the entropy of the posteriors, in nats.
+    """Scores the victim's confidence in any class: minus the posteriors' entropy, in nats.
 
-    Access: posteriors, one shadow; true labels only choose the threshold. One query per row.
+    Access: posteriors, one shadow; true labels only select the threshold. One query per row.
     """
 
     name: ClassVar[str] = "metric-entropy"
 
     def measure(self, log_posteriors: Tensor, y: Tensor) -> Tensor:
-        """Sum of p_i log p_i."""
+        """Return the sum of p_i log p_i."""
         del y
         log_p, _ = logs(log_posteriors)
         return (log_p.exp() * log_p).sum(1)
@@ -181,17 +183,17 @@ class MetricEntropy(_Thresholded):
 
 @dataclass(frozen=True)
 class MetricModifiedEntropy(_Thresholded):
-    """How sure and how right at once: minus the paper's modified entropy, in nats.
+    """Scores confidence and correctness at once: minus the paper's modified entropy, in nats.
 
-    -(1 - p_y) log p_y - sum of p_i log(1 - p_i) over i other than y: 0 for a sure right answer,
-    unbounded for a sure wrong one. Access: posteriors and true labels, one shadow. One query per
-    row.
+    The modified entropy is -(1 - p_y) log p_y - sum of p_i log(1 - p_i) over i other than y: 0 for
+    a confident correct prediction, unbounded for a confident wrong one. Access: posteriors and true
+    labels, one shadow. One query per row.
     """
 
     name: ClassVar[str] = "metric-modified-entropy"
 
     def measure(self, log_posteriors: Tensor, y: Tensor) -> Tensor:
-        """(1 - p_y) log p_y + sum of p_i log(1 - p_i) over the other classes."""
+        """Return (1 - p_y) log p_y + sum of p_i log(1 - p_i) over the other classes."""
         log_p, log_rest = logs(log_posteriors)
         others = (log_p.exp() * log_rest).scatter(1, y[:, None], 0).sum(1)
         return others + _of(log_rest.exp() * log_p, y)
@@ -199,11 +201,11 @@ class MetricModifiedEntropy(_Thresholded):
 
 @dataclass(frozen=True)
 class MetricLoss(_Posterior):
-    """Member iff the loss is at most the mean training loss: log p_y against one threshold.
+    """Calls a member if the loss is at most the mean training loss: one threshold on log p_y.
 
-    The mean is over the shadow's members as they are: eval mode, no augmentation, no penalty
-    terms; of its labelled members only. Access: posteriors and true labels, one shadow. One query
-    per row. The same rule as p_y >= exp(-mean loss).
+    The mean is over the shadow's labelled members only, unchanged: eval mode, no augmentation, no
+    penalty terms. Access: posteriors and true labels, one shadow. One query per row. The rule is
+    the same as p_y >= exp(-mean loss).
     """
 
     name: ClassVar[str] = "metric-loss"
@@ -212,11 +214,11 @@ class MetricLoss(_Posterior):
         "Yeom, Giacomelli, Fredrikson, Jha", "CSF 2018", "section 3, adversary 2",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "The mean training loss is the shadow's; the paper's adversary is told the victim's own."
+        "The mean training loss is the shadow's; the paper's adversary knows the victim's own."
     )
 
     def measure(self, log_posteriors: Tensor, y: Tensor) -> Tensor:
-        """Minus the cross-entropy, in nats."""
+        """Return minus the cross-entropy, in nats."""
         log_p, _ = logs(log_posteriors)
         return _of(log_p, y)
 
@@ -233,14 +235,14 @@ class MetricLoss(_Posterior):
 
 
 def logs(log_posteriors: Tensor) -> tuple[Tensor, Tensor]:
-    """Log p and log(1 - p) of each class, exact next to p = 0 and next to p = 1.
+    """Return log p and log(1 - p) of each class, exact near p = 0 and near p = 1.
 
     Args:
-        log_posteriors: (n, k) float64, k at least 2; -inf, a posterior rounded to 0, becomes
+        log_posteriors: (n, k) float64, k at least 2; -inf (a posterior rounded to 0) becomes
             ``NOTHING``.
 
     Returns:
-        Both (n, k) float64, finite. What is next to 1 comes from the sum of the other classes.
+        Both (n, k) float64, finite. Values for a p near 1 come from the sum of the other classes.
 
     >>> p, rest = logs(torch.tensor([[0.0, -50.0, -60.0]], dtype=torch.float64))
     >>> [round(float(v), 3) for v in rest[0]], float(p[0, 0]) < 0
@@ -255,13 +257,13 @@ def logs(log_posteriors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _of(values: Tensor, y: Tensor) -> Tensor:
-    """The entry of each row (n, k) at its class: (n,)."""
+    """Return the entry of each row (n, k) at its class: (n,)."""
     return values.gather(1, y[:, None]).squeeze(1)
 
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the five metrics."""
+    """Register the five metrics."""
     return [
         MetricCorrectness(), MetricConfidence(), MetricEntropy(), MetricModifiedEntropy(),
         MetricLoss(),

@@ -3,16 +3,16 @@
 He, Zhang: Quantifying and Mitigating Privacy Risks of Contrastive Learning. CCS 2021, section 3
 (the network-based attack), after Salem and others: ML-Leaks. NDSS 2019, adversary 1.
 
-The adversary sees the posteriors of the rows asked about, knows their true labels, and owns one
-shadow model: the victim's target trained on rows of its own. Steps:
+The adversary sees the posteriors of the candidate rows, knows their true labels, and owns one
+shadow model, trained as the target is on the adversary's own rows. Steps:
 
-1. Ask the shadow about its members and about as many nonmembers.
-2. Three numbers per row: the two largest posteriors, descending, and whether the most likely
-   class is the true one. They do not depend on which class it is.
-3. Train one network for all classes on these; put it to the same numbers of the victim.
+1. Query the shadow on its members and on as many nonmembers.
+2. Compute three numbers per row: the two largest posteriors, descending, and whether the most
+   likely class is the true one. They do not depend on which class it is.
+3. Train one network for all classes on these; apply it to the same numbers from the victim.
 
-Deviations: see the class. What to expect: like ``shokri``, from one training instead of k; well
-above 0.6 on a ``supervised`` victim with few members, near 0.5 on a contrastive one (Talos:
+Deviations: see the class. What to expect: like ``shokri``, with one shadow training instead of k;
+well above 0.6 on a ``supervised`` victim with few members, near 0.5 on a contrastive one (Talos:
 CIFAR-100, ResNet-18: .941 supervised against .640 contrastive).
 """
 
@@ -36,14 +36,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NNMIA(MembershipAttack):
-    """A network on the two largest posteriors and a correctness bit.
+    """Trains a network on the two largest posteriors and a correctness bit.
 
     Attributes:
         hidden: neurons of each of the two hidden layers.
         epochs: passes over the shadow's rows.
         batch: rows per update.
-        lr: Adam's.
-        steps: updates at least, so that a small shadow set does not leave the network untrained.
+        lr: learning rate of Adam.
+        steps: minimum number of updates, so that a small shadow set does not leave the network
+            undertrained.
     """
 
     name: ClassVar[str] = "nn-mia"
@@ -67,11 +68,11 @@ class NNMIA(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """One, in a world of the adversary's own."""
+        """Request one offline shadow, trained on the adversary's own rows."""
         return Shadows(1)
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes to have posteriors of."""
+        """Require a dataset with classes."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
         return None
@@ -93,7 +94,7 @@ class NNMIA(MembershipAttack):
         return Membership(scores, scores >= 0)
 
     def _network(self) -> nn.Module:
-        """3 -> hidden -> hidden -> 2, weights from N(0, 1 / fan-in), zero biases."""
+        """Build 3 -> hidden -> hidden -> 2, weights from N(0, 1 / fan-in), zero biases."""
         network = mlp([3, self.hidden, self.hidden, 2])
         for layer in network:
             if isinstance(layer, nn.Linear):
@@ -108,7 +109,7 @@ def _features(oracle: Oracle, rows: Examples) -> Tensor:
 
 
 def talos_features(posteriors: Tensor, y: Tensor) -> Tensor:
-    """Two largest posteriors, descending, and whether the most likely class is y.
+    """Return the two largest posteriors, descending, and whether the most likely class is y.
 
     Args:
         posteriors: (n, k), k at least 2.
@@ -128,5 +129,5 @@ def talos_features(posteriors: Tensor, y: Tensor) -> Tensor:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [NNMIA()]

@@ -1,20 +1,20 @@
-"""Posterior-label MIA: a deep network on the posteriors and the true label, from one shadow.
+"""Posterior-label MIA: a deep network on the posteriors and the true label, trained on one shadow.
 
 Yang, Gohari, Topcu: Additive Logistic Mechanism for Privacy-Preserving Self-Supervised Learning.
-arXiv 2022, appendices A.1 and B: the attack that its noise was measured with.
+arXiv 2022, appendices A.1 and B: the attack with which the paper measures its noise.
 
-The adversary sees the posteriors of the rows asked about, knows their true labels, and owns one
-shadow model: the victim's target trained on rows of its own. Steps:
+The adversary sees the posteriors of the candidate rows, knows their true labels, and owns one
+shadow model, trained as the target is on the adversary's own rows. Steps:
 
-1. Ask the shadow about members and as many nonmembers of it, 2,000 rows together at most.
+1. Query the shadow on its members and on as many nonmembers, at most 2,000 rows together.
 2. A record is the posterior vector followed by the true label, one-hot.
-3. One network with five hidden ReLU layers, for all classes, learns "in" and "out" from the
-   records; put it to the records of the victim.
+3. Train one network with five hidden ReLU layers, for all classes, to separate "in" from "out"
+   records; apply it to the records of the victim.
 
-Deviations: see the class. What to expect: like ``nn-mia``, but what belongs together in a record
-(the posterior of the true class) the network must find out by itself, for each class anew: read it
-beside ``metric-modified-entropy``, which is told. The paper has accuracies of .62 (CIFAR10), .61
-(STL10) and .71 (CIFAR100) on fine-tuned SimCLR models without noise.
+Deviations: see the class. What to expect: like ``nn-mia``, but the network must learn by itself,
+separately for each class, which posterior of a record is that of the true class. Compare it with
+``metric-modified-entropy``, which has this built in. The paper reports accuracies of .62 (CIFAR10),
+.61 (STL10) and .71 (CIFAR100) on fine-tuned SimCLR models without noise.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PosteriorLabelMIA(MembershipAttack):
-    """A network with five hidden layers on posteriors and one-hot label.
+    """Trains a network with five hidden layers on posteriors and one-hot label.
 
     Access: posteriors and true labels, one shadow. One query per row.
 
     Attributes:
-        pairs: records at most, half of them of members.
-        depth: hidden ReLU layers.
+        pairs: maximum number of records, half of them of members.
+        depth: number of hidden ReLU layers.
         hidden: neurons of each; the paper does not say.
         epochs: passes over the records; the paper does not say.
         batch: records per update; Keras' default.
-        lr: Adam's.
-        steps: updates at least, so that a small shadow set does not leave the network untrained.
+        lr: learning rate of Adam.
+        steps: minimum number of updates, so that a small shadow set does not leave the network
+            undertrained.
     """
 
     name: ClassVar[str] = "posterior-label-mia"
@@ -75,11 +76,11 @@ class PosteriorLabelMIA(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """One, in a world of the adversary's own."""
+        """Request one offline shadow, trained on the adversary's own rows."""
         return Shadows(1)
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes to have posteriors of."""
+        """Require a dataset with classes."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
         return None
@@ -103,7 +104,7 @@ class PosteriorLabelMIA(MembershipAttack):
 
 
 def _some(rows: Examples, n: int, ctx: AttackContext) -> Examples:
-    """n of the rows, whatever order they are in."""
+    """Select n of the rows, independently of their order."""
     return rows.select(ctx.uniform(rows, 1, "pairs").squeeze(1).argsort(stable=True)[:n])
 
 
@@ -113,7 +114,7 @@ def _records(oracle: Oracle, rows: Examples) -> Tensor:
 
 
 def paired(posteriors: Tensor, y: Tensor) -> Tensor:
-    """Posteriors followed by the one-hot label; y = -1 (unknown) is all zeros.
+    """Append the one-hot label to the posteriors; y = -1 (unknown) is all zeros.
 
     Args:
         posteriors: (n, k).
@@ -130,7 +131,7 @@ def paired(posteriors: Tensor, y: Tensor) -> Tensor:
 
 
 def _network(widths: list[int]) -> nn.Module:
-    """ReLU network with Keras' initial weights: Glorot's, zero biases."""
+    """Build a ReLU network with Keras' initial weights: Glorot's, zero biases."""
     network = mlp(widths)
     for layer in network:
         if isinstance(layer, nn.Linear):
@@ -141,5 +142,5 @@ def _network(widths: list[int]) -> nn.Module:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [PosteriorLabelMIA()]

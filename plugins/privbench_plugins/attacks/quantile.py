@@ -1,20 +1,20 @@
-"""Quantile regression: a member is a row of which the victim is surer than such a row warrants.
+"""Quantile regression: a member's score is higher than predicted for a nonmember like it.
 
 Bertran, Tang, Kearns, Morgenstern, Roth, Wu: Scalable Membership Inference Attacks via Quantile
 Regression. NeurIPS 2023, sections 2 and 3.
 
 The adversary sees posteriors, knows true labels, and has rows that the victim did not train on. It
-trains no shadow and need not know how the victim was made. Steps:
+trains no shadow and does not need to know how the victim was trained. Steps:
 
-1. Hinge score ``z_y - max z_j`` of the victim on those rows.
-2. A network learns the distribution of the score given x and y: the mean and deviation of a
-   Gaussian (head ``gaussian``), or 41 quantiles by pinball loss (head ``pinball``).
-3. A row is called a member where its score is at least the quantile 1 - alpha predicted for it.
-   The score of the attack is the level that the row's own score reaches.
+1. Compute the victim's hinge score ``z_y - max z_j`` on those rows.
+2. Train a network to predict the distribution of the score given x and y: the mean and standard
+   deviation of a Gaussian (head ``gaussian``), or 41 quantiles by pinball loss (head ``pinball``).
+3. Call a row a member if its score is at least the quantile 1 - alpha predicted for it. The score
+   of the attack is the level that the row's own score reaches.
 
-Deviations: see the class. What to expect: on hundreds of rows little more than one threshold for
-all rows, at the price of one small network (the authors, with tens of thousands, come near to
-``lira``); 0.5 on a victim that answers members and strangers alike.
+Deviations: see the class. What to expect: with hundreds of rows, little better than one threshold
+for all rows, at the price of one small network (the authors, with tens of thousands, come close to
+``lira``); 0.5 on a victim that answers members and nonmembers alike.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ from privbench_plugins._shared.likelihood import hinge
 if TYPE_CHECKING:
     from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
-#: Highest place of the pinball head's levels ``1 - 10 ** (-i / 10)``: 0, 0.206, ... 0.9999.
+#: Highest i of the pinball head's levels ``1 - 10 ** (-i / 10)``: 0, 0.206, ... 0.9999.
 TOP = 40
-#: Range of the Gaussian head's log deviation, in deviations of all scores.
+#: Range of the Gaussian head's log standard deviation, in standard deviations of all scores.
 LOG_SPREAD = (-7.0, 7.0)
 CLIP = 1.0
 
 
 @dataclass(frozen=True)
 class Quantile(MembershipAttack):
-    """Scores above the quantile that a regression predicts for a nonmember like this row.
+    """Calls a member if the score reaches the quantile predicted for a nonmember like this row.
 
     The adversary has posteriors, labels and public nonmembers; no shadows. Cost: one query per
-    row, and one for each of the adversary's own rows, once.
+    row, plus one for each of the adversary's own rows, once.
 
     Attributes:
         head: what is predicted: a ``gaussian`` or ``pinball`` quantiles.
-        alpha: false positive rate that decisions aim at.
-        network: backbone under the head; ``mlp`` takes any data, the others pictures.
+        alpha: target false positive rate of the decisions.
+        network: backbone below the head; ``mlp`` takes any data, the others only images.
         hidden: neurons of each of the head's two hidden layers.
-        epochs: passes over the training rows at most; the state that is best on the held-out rows
-            counts.
+        epochs: maximum number of passes over the training rows; the state that is best on the
+            held-out rows is kept.
         patience: epochs without a better state before training stops.
         batch: rows per update.
-        lr: AdamW's.
-        weight_decay: AdamW's.
-        held_out: share of the adversary's rows that choose the state, and of which the realised
-            rate is noted.
+        lr: learning rate of AdamW.
+        weight_decay: weight decay of AdamW.
+        held_out: share of the adversary's rows held out to select the state and to measure the
+            realised false positive rate, which is noted.
     """
 
     name: ClassVar[str] = "quantile"
@@ -76,8 +76,8 @@ class Quantile(MembershipAttack):
         "A small network from scratch, in batches of 64 at 1e-3, instead of a pre-trained ConvNeXt "
         "in batches of 16 at 1e-4, since the adversary has hundreds of rows; it reads the label "
         "too. Decisions are at 1 % FPR (the paper sweeps it). Between "
-        "and beyond the 41 quantiles the score goes on in straight lines, so that it does not end "
-        "at the highest level. A row without a label scores 0."
+        "and beyond the 41 quantiles the score is continued linearly, so that it is not capped at "
+        "the highest level. A row without a label scores 0."
     )
 
     head: Literal["gaussian", "pinball"] = "gaussian"
@@ -92,7 +92,7 @@ class Quantile(MembershipAttack):
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.2
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes, and pictures for a network that wants them."""
+        """Require classes, and images for a network that needs them."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
         if self.network != "mlp" and cell.card.kind != "image":
@@ -102,7 +102,7 @@ class Quantile(MembershipAttack):
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score (n,) by the place of each row's hinge score in what is predicted for it."""
+        """Score (n,) by the position of each row's hinge score in its predicted distribution."""
         rows = ctx.auxiliary.select(ctx.auxiliary.y >= 0)
         rows = rows.select(ctx.uniform(rows, 1, "held out").squeeze(1).argsort(stable=True))
         held = max(1, round(self.held_out * len(rows)))
@@ -119,7 +119,7 @@ class Quantile(MembershipAttack):
         return Membership(scores.nan_to_num(0.0), scores >= limit, notes)
 
     def _records(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> tuple[Tensor, Tensor]:
-        """What the network reads, (n, features + classes), and hinge scores (n,) float64."""
+        """Return network inputs (n, features + classes) and hinge scores (n,) float64."""
         log_p = oracle.log_posteriors(rows)
         y = rows.y.to(log_p.device)
         classes = torch.arange(ctx.card.classes or 0, device=log_p.device)
@@ -136,7 +136,7 @@ class Quantile(MembershipAttack):
         self, network: nn.Module, train: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor],
         generator: torch.Generator,
     ) -> None:  # fmt: skip
-        """Train in place; the state of least loss on the held-out rows counts."""
+        """Train in place, keeping the state with the lowest loss on the held-out rows."""
         loss = HEADS[self.head].loss
         parameters = list(network.parameters())
         descent = torch.optim.AdamW(
@@ -163,15 +163,15 @@ class Quantile(MembershipAttack):
 
 
 class Regressor(nn.Module):
-    """Predictions (n, outputs) from features and one-hot class side by side."""
+    """Makes predictions (n, outputs) from concatenated features and one-hot class."""
 
     def __init__(self, shape: tuple[int, ...], body: nn.Module, head: nn.Module) -> None:
-        """``body`` reads x (n, *shape); ``head`` reads what it makes of it, and the class."""
+        """``body`` reads x (n, *shape); ``head`` reads the output of ``body`` and the class."""
         super().__init__()
         self.shape, self.body, self.head = shape, body, head
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Inputs (n, features + classes)."""
+        """Map inputs (n, features + classes) to predictions (n, outputs)."""
         x, y = inputs.tensor_split([math.prod(self.shape)], dim=1)
         made: Tensor = self.head(torch.cat([self.body(x.view(-1, *self.shape)), y], dim=1))
         return made
@@ -181,18 +181,18 @@ class Regressor(nn.Module):
 
 
 def gaussian_loss(made: Tensor, s: Tensor) -> Tensor:
-    """Negative log-likelihood (n,), up to a constant, of s (n,) under (mean, log deviation)."""
+    """Return minus log-likelihood (n,), up to a constant, of s (n,) under (mean, log deviation)."""
     mean, log_spread = made[:, 0], made[:, 1].clamp(*LOG_SPREAD)
     return log_spread + 0.5 * ((s - mean) * (-log_spread).exp()).square()
 
 
 def gaussian_place(made: Tensor, s: Tensor) -> Tensor:
-    """Deviations above the mean, (n,)."""
+    """Return standard deviations above the mean, (n,)."""
     return (s - made[:, 0]) * (-made[:, 1].clamp(*LOG_SPREAD)).exp()
 
 
 def gaussian_limit(alpha: float) -> float:
-    """Place of the quantile 1 - alpha.
+    """Return the position of the quantile 1 - alpha.
 
     >>> round(gaussian_limit(0.05), 9)
     1.644853627
@@ -201,20 +201,20 @@ def gaussian_limit(alpha: float) -> float:
 
 
 def pinball_loss(made: Tensor, s: Tensor) -> Tensor:
-    """Mean pinball loss (n,) of s (n,) over the quantiles (n, 41), whatever their order."""
+    """Return the mean pinball loss (n,) of s (n,) over the quantiles (n, 41), in any order."""
     levels = 1 - 10 ** (-torch.arange(TOP + 1, device=made.device) / 10)
     return pinball(made, s[:, None], levels).mean(1)
 
 
 def pinball(quantile: Tensor, s: Tensor, level: Tensor) -> Tensor:
-    """``level * (s - q)`` above the quantile q, ``(1 - level) * (q - s)`` below."""
+    """Return ``level * (s - q)`` above the quantile q, ``(1 - level) * (q - s)`` below."""
     return torch.maximum(level * (s - quantile), (level - 1) * (s - quantile))
 
 
 def pinball_place(made: Tensor, s: Tensor) -> Tensor:
-    """Place of s (n,) among its sorted quantiles (n, 41): i at quantile i, linear between two.
+    """Return the position of s (n,) in its sorted quantiles (n, 41): i at quantile i, else linear.
 
-    Beyond the first and the last it goes on with slope 1, so that no two scores tie.
+    Beyond the first and the last quantile the slope is 1, so that no two scores tie.
     """
     q = made.sort(1).values
     below = torch.searchsorted(q, s[:, None].contiguous(), right=True)
@@ -225,7 +225,7 @@ def pinball_place(made: Tensor, s: Tensor) -> Tensor:
 
 
 def pinball_limit(alpha: float) -> float:
-    """Place of the quantile 1 - alpha.
+    """Return the position of the quantile 1 - alpha.
 
     >>> round(pinball_limit(0.01), 9)
     20.0
@@ -234,7 +234,7 @@ def pinball_limit(alpha: float) -> float:
 
 
 class Head(NamedTuple):
-    """What a network predicts: how many numbers, their loss, where a score stands in them."""
+    """Number of outputs of a network, their loss, position of a score, position of a quantile."""
 
     outputs: int
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -250,5 +250,5 @@ HEADS = {
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [Quantile()]

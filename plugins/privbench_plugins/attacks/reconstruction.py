@@ -1,24 +1,24 @@
-"""Reconstruction: the input behind a released embedding.
+"""Reconstruction: recover the input behind a released embedding.
 
 He, Zhang, Lee: Model Inversion Attacks Against Collaborative Inference. ACSAC 2019, sections 4
-and 5; the decoder as in ARS, where a participant inverts what the others share.
+and 5; the decoder is as in ARS, where a participant inverts what the others share.
 
-The adversary sees the released embeddings of the victims' rows, not the rows. Two attacks:
+The adversary sees the released embeddings of the target rows, not the rows themselves. There are
+two attacks. ``reconstruction`` (black-box) has rows of its own:
 
-``reconstruction`` (black-box) has rows of its own:
-
-1. Ask for the embeddings of the adversary's own rows.
-2. Learn a decoder from embedding to input, by mean squared error.
-3. Decode the embeddings asked about.
+1. Query the embeddings of the adversary's own rows.
+2. Train a decoder from embedding to input, by mean squared error.
+3. Decode the released embeddings.
 
 ``reconstruction-rmle`` (white-box) has gradients of the encoder instead:
 
 1. Start from a grey input.
-2. Move it so that its embedding comes close to the one asked about and the picture stays smooth.
+2. Optimise it so that its embedding approaches the released one and the image stays smooth.
 
-Deviations: see each class. What to expect: read the error against the mean image, which takes no
-embedding at all, and against raw pixels and an untrained encoder under the same attack. An
-embedding after global pooling keeps far less than the early layers that the paper splits at.
+Deviations: see each class. What to expect: compare the error with that of the mean image, which
+uses no embedding at all, and with the errors on raw pixels and on an untrained encoder under the
+same attack. An embedding after global pooling keeps far less than the early layers at which the
+paper splits.
 """
 
 from __future__ import annotations
@@ -52,29 +52,30 @@ ROWS = 1024
 
 @dataclass(frozen=True)
 class Decoder(ReconstructionAttack):
-    """A decoder learned from the adversary's own rows and their embeddings.
+    """Trains a decoder on the adversary's own rows and their embeddings.
 
-    Access: embeddings, and rows of the same kind; one query for each of them, none more for each
-    row asked about. Under a defense that releases something, the adversary's rows are released as
-    ``rows`` says; a naive adversary has its own rows unreleased.
+    Access: embeddings, and rows of the same kind. Cost: one query for each of these rows, none for
+    each target row. If a defense acts at release, ``rows`` says how the adversary's rows are
+    released; a naive adversary has its own rows without the release.
 
-    Several decoders compete on a tenth of the rows, held out: ridge regression at several
-    penalties (exact for a linear encoder, where a network needs long) and the paper's network.
+    The best of several decoders on a held-out tenth of the rows is used: ridge regression at
+    several penalties (exact for a linear encoder, where a network trains slowly) and the paper's
+    network.
 
     Attributes:
         rows: ``own`` sends the adversary's rows through its own copy of the release (own mask, own
-            key: ARS as published); ``served`` through the victim's, as anyone can where the
-            release stands behind an interface.
-        coordinates: ``quiet`` leaves out coordinates of which the released embeddings vary more
-            than the adversary's own (a one-sided F-test at 1e-3): it estimates a mask. For that
-            the own ones must be clean, as a ``naive`` adversary has them; an adaptive one's are
-            noisy on a mask of their own, and what both masks hide passes for quiet.
+            key: ARS as published); ``served`` sends them through the victim's, as anyone can if
+            the release is served behind an interface.
+        coordinates: ``quiet`` drops coordinates in which the released embeddings vary more than
+            the adversary's own (a one-sided F-test at 1e-3): this estimates a mask. It needs clean
+            own embeddings, which a ``naive`` adversary has; those of an adaptive adversary are
+            noisy on a mask of their own, and coordinates hidden by both masks pass as quiet.
         penalties: of ridge regression, relative to the number of rows.
         epochs: passes over the rows.
-        steps: updates at least.
+        steps: minimum number of updates.
         batch: rows per update.
-        lr: Adam's (with amsgrad and epsilon 1e-3, as in the authors' code).
-        halve: epochs after which the learning rate is halved, again and again.
+        lr: learning rate of Adam (with amsgrad and epsilon 1e-3, as in the authors' code).
+        halve: number of epochs after which the learning rate is halved, repeatedly.
         hidden: neurons of the network's hidden layers.
     """
 
@@ -100,7 +101,7 @@ class Decoder(ReconstructionAttack):
     def answer(
         self, oracle: Oracle, question: ReconstructionQuestion, ctx: AttackContext
     ) -> Reconstruction:
-        """Decode each embedding by the decoder that is best on held-out rows."""
+        """Decode each embedding with the decoder that is best on held-out rows."""
         asked = question.embeddings.float()
         h = (
             (oracle if self.rows == "served" else ctx.auxiliary_oracle)
@@ -113,7 +114,7 @@ class Decoder(ReconstructionAttack):
         if self.coordinates == "quiet":
             kept = quiet(h, asked)
         centre, spread = h.mean(0), h.std(0)
-        # A coordinate that never moves here may move there: it is shifted, not blown up.
+        # A coordinate that is constant in h may vary in asked: shift it, but do not scale it up.
         spread = torch.where(spread > 1e-6 * h.abs().amax(0), spread, 1)
         h, asked = (((part - centre) / spread)[:, kept] for part in (h, asked))
         held = (ctx.uniform(ctx.auxiliary, 1, "held out").squeeze(1) < 0.1).to(h.device)  # noqa: PLR2004
@@ -132,7 +133,7 @@ class Decoder(ReconstructionAttack):
     def _decoders(
         self, h: Tensor, x: Tensor, held: Tensor, asked: Tensor, ctx: AttackContext
     ) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Label, decoded held-out rows and decoded answers of each decoder."""
+        """Yield label, decoded held-out rows and decoded released embeddings of each decoder."""
         for penalty in self.penalties:
             decode = ridge(h, x.flatten(1), penalty)
             judged, guess = decode(held), decode(asked)
@@ -166,17 +167,17 @@ class Decoder(ReconstructionAttack):
 
 @dataclass(frozen=True)
 class RMLE(ReconstructionAttack):
-    """Regularised maximum likelihood: an input whose embedding is the one that was released.
+    """Regularised maximum likelihood: finds an input whose embedding matches the released one.
 
-    Access: embeddings and gradients of the encoder, so a white-box adversary and no release in
-    between; no rows. ``iterations`` gradient queries for each row asked about.
+    Access: embeddings and gradients of the encoder, so a white-box adversary and no defense at
+    release; no rows. Cost: ``iterations`` gradient queries per target row.
 
     Attributes:
-        iterations: steps of Adam; the paper takes 500 for shallow splits, 5,000 for deep ones.
-        lr: Adam's; 1e-2 shallow, 1e-3 deep.
-        smoothness: weight of the total variation; the paper takes 10 for CIFAR-10's later layers,
+        iterations: steps of Adam; the paper uses 500 for shallow splits, 5,000 for deep ones.
+        lr: learning rate of Adam; 1e-2 for shallow splits, 1e-3 for deep ones.
+        smoothness: weight of the total variation; the paper uses 10 for CIFAR-10's later layers,
             whose features are far larger than an embedding's.
-        limit: rows asked about at most.
+        limit: maximum number of target rows.
     """
 
     name: ClassVar[str] = "reconstruction-rmle"
@@ -196,13 +197,13 @@ class RMLE(ReconstructionAttack):
 
     @property
     def max_rows(self) -> int | None:
-        """So many rows: each costs hundreds of gradients."""
+        """Limit the question to ``limit`` rows: each costs hundreds of gradients."""
         return self.limit
 
     def answer(
         self, oracle: Oracle, question: ReconstructionQuestion, ctx: AttackContext
     ) -> Reconstruction:
-        """Invert all embeddings together; rows share only the unit of distance."""
+        """Invert all embeddings together; rows share only the scale of the distance."""
         asked = question.embeddings
         made = [self._invert(oracle, part, asked, ctx.card) for part in torch.split(asked, ROWS)]
         return Reconstruction(torch.cat(made))
@@ -225,12 +226,12 @@ class RMLE(ReconstructionAttack):
 
 
 def ridge(h: Tensor, x: Tensor, penalty: float) -> Any:
-    """Best linear map with intercept from h (n, d) to x (n, p), in float64.
+    """Fit the best linear map with intercept from h (n, d) to x (n, p), in float64.
 
     Args:
         h: inputs.
         x: outputs.
-        penalty: of the squared weights, relative to n.
+        penalty: on the squared weights, relative to n.
 
     Returns:
         A function from (m, d) to (m, p) float32.
@@ -253,9 +254,9 @@ def unit(x: Tensor) -> Tensor:
 
 
 def quiet(own: Tensor, asked: Tensor) -> Tensor:
-    """Coordinates (d,) of which ``asked`` (m, d) does not vary more than ``own`` (n, d).
+    """Mark coordinates (d,) in which ``asked`` (m, d) does not vary more than ``own`` (n, d).
 
-    A one-sided F-test at 1e-3 per coordinate; all of them where none passes.
+    A one-sided F-test at 1e-3 per coordinate; all coordinates are marked if none passes.
     """
     from scipy.stats import f
 
@@ -265,7 +266,7 @@ def quiet(own: Tensor, asked: Tensor) -> Tensor:
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Sum (n,) of absolute differences of neighbours in x (n, c, h, w); anisotropic.
+    """Sum (n,) the absolute differences of neighbouring pixels in x (n, c, h, w); anisotropic.
 
     >>> total_variation(torch.eye(2)[None, None]).tolist()
     [4.0]
@@ -276,7 +277,7 @@ def total_variation(x: Tensor) -> Tensor:
 
 
 def decoder(width: int, card: Card, hidden: int) -> nn.Module:
-    """Untrained: embeddings (n, width) to inputs (n, *shape) in (0, 1)."""
+    """Build untrained: embeddings (n, width) to inputs (n, *shape) in (0, 1)."""
     shape = card.shape
     if card.kind != "image" or max(shape[1:]) <= 8:  # noqa: PLR2004 - as backbones choose
         return nn.Sequential(
@@ -294,5 +295,5 @@ def decoder(width: int, card: Card, hidden: int) -> nn.Module:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer both."""
+    """Register both attacks."""
     return [Decoder(), RMLE()]

@@ -1,22 +1,22 @@
-"""RMIA: does the victim favour the row over random rows of the population more than others do?
+"""RMIA: does the victim favour the row over random population rows more than shadows do?
 
 Zarifzadeh, Liu, Shokri: Low-Cost High-Power Membership Inference Attacks. ICML 2024, section 3.
 
-The adversary sees posteriors, knows true labels, owns k shadow ("reference") models of the
-victim's recipe, and rows z of the population that the victim did not train on. Steps:
+The adversary sees posteriors, knows true labels, owns k shadow ("reference") models trained as the
+target is, and has rows z of the population that the victim did not train on. Steps:
 
-1. p(x | victim): the posterior of the true class, by a softmax with a margin and Taylor powers
-   for exponentials; p(x): its mean over shadows with and without x.
-   Without shadows that hold x: ``p(x) = ((1 + a) mean_out + 1 - a) / 2``. The same for every z,
-   with only the shadows that did not train on z.
+1. p(x | victim): the posterior of the true class, from a softmax with a margin and with Taylor
+   polynomials instead of exponentials. p(x): its mean over shadows with and without x.
+   Without shadows that hold x: ``p(x) = ((1 + a) mean_out + 1 - a) / 2``. Compute the same for
+   every z, using only the shadows that did not train on z.
 2. LR(x, z) = (p(x | victim) / p(x)) / (p(z | victim) / p(z)).
 3. Score: the share of z with LR(x, z) >= gamma.
 
 The pairs are never formed: with the ratios of all z sorted, the share is a binary search.
 
-Deviations: see each class. What to expect: made for few shadows, of which ``lira`` cannot tell a
-variance; 0.5 on a victim that answers members and strangers alike. Scores have steps of 1/|Z|: TPR
-at 0.1 % FPR wants a thousand z.
+Deviations: see each class. What to expect: designed for few shadows, from which ``lira`` cannot
+estimate a variance; 0.5 on a victim that answers members and nonmembers alike. Scores have steps of
+1/|Z|: TPR at 0.1 % FPR needs a thousand z.
 """
 
 from __future__ import annotations
@@ -46,30 +46,31 @@ if TYPE_CHECKING:
     from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
 DEVIATIONS = (
-    "Logits are known up to a constant only, which puts the smallest at 0: there the Taylor "
-    "polynomial rises, while far below 0 it would fall and take a surely wrong row for a member. "
+    "Logits are known only up to a constant, which is chosen to put the smallest at 0: there the "
+    "Taylor polynomial rises, while far below 0 it would fall and score a confidently wrong row as "
+    "a member. "
     "Order 4 of it has four powers, where the authors' code stops at the third. "
     "16 shadows, shared with `lira` (theirs: 1 to 254). No augmented queries, and plain means over "
-    "shadows instead of trimmed ones. z is of the adversary's pool, not of the nonmembers asked "
-    "about. The threshold is the best on a shadow that the others judge. A row without a label "
-    "scores one half. "
+    "shadows instead of trimmed ones. z comes from the adversary's pool, not from the candidates' "
+    "nonmembers. The threshold is the best on a shadow that the others score. A row without a "
+    "label scores one half. "
 )
 
 
 @dataclass(frozen=True)
 class _RMIA(MembershipAttack):
-    """What both forms share.
+    """Base of both forms.
 
     Attributes:
-        k: shadow models, each a full training.
-        gamma: by which factor the victim must favour x over z; the authors' newer toolbox, with
-            the plain softmax, has 1.
-        a: how p(x) with x in training follows from p(x) without: ``a mean_out + 1 - a``. 0.3 was
+        k: number of shadow models, each a full training.
+        gamma: factor by which the victim must favour x over z; the authors' newer toolbox, with
+            the plain softmax, uses 1.
+        a: estimates p(x) with training on x from p(x) without: ``a mean_out + 1 - a``. 0.3 was
             best on CIFAR-10, 0.6 on CIFAR-100, 0.2 on Purchase.
-        population: rows z at most; 0 for all labelled rows of the adversary.
+        population: maximum number of rows z; 0 for all labelled rows of the adversary.
         signal: ``taylor``, the soft-margin Taylor softmax, or ``softmax``.
         temperature: divides the logits; 2 for CIFAR-10, 1 for CIFAR-100.
-        margin: of the Taylor softmax: taken off the true class's logit.
+        margin: of the Taylor softmax: subtracted from the true class's logit.
         order: of the Taylor softmax: its highest power, even so that it is positive.
     """
 
@@ -90,15 +91,15 @@ class _RMIA(MembershipAttack):
     @property
     @abstractmethod
     def online(self) -> bool:
-        """Whether shadows are drawn over the rows asked about."""
+        """Whether shadows are trained on subsets of the candidate rows."""
 
     @property
     def shadows(self) -> Shadows:
-        """As many as ``k`` says."""
+        """Request ``k`` online or offline shadows."""
         return Shadows(self.k, "online" if self.online else "offline")
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes to have posteriors of."""
+        """Require a dataset with classes."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
         return None
@@ -118,7 +119,7 @@ class _RMIA(MembershipAttack):
         return Membership(scores.nan_to_num(0.5), decisions, notes)
 
     def _threshold(self, asked: Examples, z: Examples, ctx: AttackContext) -> float | None:
-        """The best for a shadow that takes the victim's place, on z that it did not train on."""
+        """Return the best threshold for a stand-in shadow, on z that it did not train on."""
         known = stand_in(ctx.shadows, asked if self.online else None)
         if known is None:
             return None
@@ -133,20 +134,20 @@ class _RMIA(MembershipAttack):
         return threshold(scores, known.member)
 
     def _population(self, ctx: AttackContext) -> Examples:
-        """The adversary's labelled rows, or so many of them by an order of their own."""
+        """Select up to ``population`` labelled rows of the adversary, in an order of their own."""
         rows = ctx.auxiliary.select(ctx.auxiliary.y >= 0)
         order = ctx.uniform(rows, 1, "population").squeeze(1).argsort(stable=True)
         return rows.select(order[: self.population or len(rows)])
 
     def _ask(self, oracle: Oracle, rows: Examples) -> Tensor:
-        """Log p(x | model), (n,)."""
+        """Return log p(x | model), (n,)."""
         log_p = oracle.log_posteriors(rows)
         if self.signal == "taylor":
             return log_taylor(log_p, rows.y, self.temperature, self.margin, self.order)
         return log_confidence((log_p / self.temperature).log_softmax(1), rows.y)
 
     def _scores(self, x: Evidence, z: Evidence) -> Tensor:
-        """Share of z that each x dominates; NaN where x cannot be judged."""
+        """Return the share of z that each x dominates; NaN where x cannot be scored."""
         return dominated(
             x.asked - log_prior(x.known, x.inside, self.a),
             z.asked - log_prior(z.known, z.inside, self.a, outside_only=True),
@@ -156,10 +157,10 @@ class _RMIA(MembershipAttack):
 
 @dataclass(frozen=True)
 class RMIA(_RMIA):
-    """Online: p(x) is the mean over shadows with the row and shadows without it.
+    """Online RMIA: p(x) is the mean over shadows with the row and shadows without it.
 
-    The adversary has posteriors and labels, and can train shadows on the very rows asked about.
-    Cost: one query per row, and one for each row of the population, once.
+    The adversary has posteriors and labels, and can train shadows on the candidate rows.
+    Cost: one query per row, plus one for each row of the population, once.
     """
 
     name: ClassVar[str] = "rmia"
@@ -169,16 +170,16 @@ class RMIA(_RMIA):
 
     @property
     def online(self) -> bool:
-        """Shadows are drawn over the rows asked about."""
+        """Train shadows on subsets of the candidate rows."""
         return True
 
 
 @dataclass(frozen=True)
 class RMIAOffline(_RMIA):
-    """Offline: p(x) is guessed from shadows without the row.
+    """Offline RMIA: p(x) is estimated from shadows without the row.
 
-    The adversary has posteriors and labels, and shadows on rows of its own only.
-    Cost: one query per row, and one for each row of the population, once.
+    The adversary has posteriors and labels, and trains shadows on its own rows only.
+    Cost: one query per row, plus one for each row of the population, once.
     """
 
     name: ClassVar[str] = "rmia-offline"
@@ -186,15 +187,15 @@ class RMIAOffline(_RMIA):
 
     @property
     def online(self) -> bool:
-        """Shadows are of the adversary's own rows."""
+        """Train shadows on the adversary's own rows."""
         return False
 
 
 def log_prior(log_p: Tensor, inside: Tensor, a: float, *, outside_only: bool = False) -> Tensor:
-    """Log p(x): of a row with and without training on it, half each.
+    """Return log p(x): the average of p(x) with and without training on x.
 
-    What p(x) is with training is the mean over shadows that hold x; where there are none, or with
-    ``outside_only``, ``a mean_out + 1 - a``.
+    With training, p(x) is the mean over shadows that hold x; if there are none, or with
+    ``outside_only``, it is ``a mean_out + 1 - a``.
 
     Args:
         log_p: (k, n) log p(x | shadow).
@@ -221,19 +222,19 @@ def log_prior(log_p: Tensor, inside: Tensor, a: float, *, outside_only: bool = F
 
 
 def _log_mean(log_p: Tensor, held: Tensor) -> Tensor:
-    """Log of the mean of p over (k, n) where held; NaN where nothing is."""
+    """Return the log of the mean of p over the shadows where held (k, n); NaN where none is."""
     total = log_p.masked_fill(~held, -math.inf).logsumexp(0)
     count = held.sum(0)
     return (total - count.log()).masked_fill(count == 0, math.nan)
 
 
 def dominated(x: Tensor, z: Tensor, gamma: float) -> Tensor:
-    """Share of z with ``exp(x - z) >= gamma``.
+    """Return the share of z with ``exp(x - z) >= gamma``.
 
     Args:
         x: (n,) log ratios.
         z: (m,) log ratios; NaN ones are left out.
-        gamma: at least this factor.
+        gamma: minimum factor.
 
     Returns:
         (n,) float64; NaN where x is, or where no z is left.
@@ -247,10 +248,11 @@ def dominated(x: Tensor, z: Tensor, gamma: float) -> Tensor:
 
 
 def log_taylor(log_p: Tensor, y: Tensor, temperature: float, margin: float, order: int) -> Tensor:
-    """Log of the soft-margin Taylor softmax of the class y.
+    """Return the log of the soft-margin Taylor softmax of the class y.
 
-    ``T(z_y - m) / (T(z_y - m) + sum of T(z_j), j != y)``, T the Taylor polynomial of exp, z the
-    logits over the temperature, the smallest 0. It rises with z_y.
+    ``T(z_y - m) / (T(z_y - m) + sum of T(z_j), j != y)``, where T is the Taylor polynomial of exp
+    and z are the logits divided by the temperature, shifted so that the smallest is 0. It rises
+    with z_y.
 
     Args:
         log_p: (n, k).
@@ -271,7 +273,7 @@ def log_taylor(log_p: Tensor, y: Tensor, temperature: float, margin: float, orde
 
 
 def _exponential(x: Tensor, order: int) -> Tensor:
-    """Taylor polynomial of exp about 0."""
+    """Return the Taylor polynomial of exp about 0."""
     total = term = torch.ones_like(x)
     for power in range(1, order + 1):
         term = term * x / power
@@ -281,5 +283,5 @@ def _exponential(x: Tensor, order: int) -> Tensor:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer both forms."""
+    """Register both forms."""
     return [RMIA(), RMIAOffline()]

@@ -1,22 +1,23 @@
-"""Shokri: a classifier per class tells a model's answers to members from those to strangers.
+"""Shokri: a classifier per class separates a model's answers on members and on nonmembers.
 
 Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against Machine Learning Models.
 IEEE S&P 2017, section V.
 
-The adversary sees the posteriors of the rows asked about, knows their true labels, and owns k
-shadow models: the victim's target trained on rows of its own. Steps:
+The adversary sees the posteriors of the candidate rows, knows their true labels, and owns k shadow
+models, trained as the target is on the adversary's own rows. Steps:
 
-1. Ask every shadow for the posteriors of its members ("in") and of as many nonmembers ("out").
+1. Query every shadow for the posteriors of its members ("in") and of as many nonmembers ("out").
 2. Partition these records by the *true* class of the row (not the predicted one).
 3. Train one binary classifier per class on the posterior vector.
-4. Ask the victim once per row; the classifier of the row's true class says how likely it is "in".
+4. Query the victim once per row; the classifier of the row's true class estimates how likely it is
+   "in".
 
-Classes of which the shadows hold no member or no nonmember, and rows without a label, go to one
-more classifier, trained on the records of all classes.
+One more classifier, trained on the records of all classes, scores rows without a label and rows of
+classes for which the shadows have no members or no nonmembers.
 
-Deviations: see the class. What to expect: the more the victim overfits, the better, far better on
-a ``supervised`` victim with few members than on a contrastive one; 0.5 on a victim that answers
-members and strangers alike. Each shadow costs a full training.
+Deviations: see the class. What to expect: stronger the more the victim overfits, and far stronger
+on a ``supervised`` victim with few members than on a contrastive one; 0.5 on a victim that answers
+members and nonmembers alike. Each shadow costs a full training.
 """
 
 from __future__ import annotations
@@ -49,17 +50,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shokri(MembershipAttack):
-    """One attack model per true class, trained on the answers of k shadow models.
+    """Trains one attack model per true class on the answers of k shadow models.
 
     Attributes:
-        k: shadow models, each a full training; the paper has 10 to 100.
+        k: number of shadow models, each a full training; the paper uses 10 to 100.
         hidden: tanh neurons of an attack model's hidden layer; 0 makes it a softmax regression,
             the authors' default (50 is their other choice).
         epochs: passes over the records.
         batch: records per update of each attack model.
-        lr: Adam's.
+        lr: learning rate of Adam.
         weight_decay: L2 penalty.
-        steps: updates at least, so that a small shadow set does not leave attack models untrained.
+        steps: minimum number of updates, so that a small shadow set does not leave attack models
+            undertrained.
     """
 
     name: ClassVar[str] = "shokri"
@@ -86,11 +88,11 @@ class Shokri(MembershipAttack):
 
     @property
     def shadows(self) -> Shadows:
-        """As many as ``k`` says, in worlds of the adversary's own."""
+        """Request ``k`` offline shadows, trained on the adversary's own rows."""
         return Shadows(self.k)
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes to have posteriors of."""
+        """Require a dataset with classes."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
         return None
@@ -116,7 +118,7 @@ class Shokri(MembershipAttack):
     def _odds(
         self, known: Records, groups: Tensor, asked: Tensor, ctx: AttackContext, purpose: str
     ) -> Tensor:
-        """Log-odds (g, n) of "in" for all rows asked about, by one classifier per group."""
+        """Return log-odds (g, n) of "in" for all candidate rows, by one classifier per group."""
         rows = rows_by(groups)
         widths = [asked.shape[1], *([self.hidden] if self.hidden else []), 2]
         network = ctx.init(partial(stacked_mlp, len(rows), widths, nn.Tanh), purpose)
@@ -130,7 +132,7 @@ class Shokri(MembershipAttack):
 
 @dataclass(frozen=True)
 class Records:
-    """What shadows answer about rows whose membership is known.
+    """Answers of shadows on rows whose membership is known.
 
     Attributes:
         x: (n, k) float32 posteriors.
@@ -143,12 +145,12 @@ class Records:
     inside: Tensor
 
     def select(self, rows: Tensor) -> Records:
-        """Records by mask."""
+        """Select records by mask."""
         return Records(self.x[rows], self.y[rows], self.inside[rows])
 
 
 def records(shadows: Sequence[Shadow]) -> Records:
-    """Ask every shadow about its members and its nonmembers."""
+    """Query every shadow on its members and its nonmembers."""
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for shadow in shadows:
         for rows, inside in ((shadow.world.members, 1), (shadow.nonmembers, 0)):
@@ -160,5 +162,5 @@ def records(shadows: Sequence[Shadow]) -> Records:
 
 @hookimpl
 def privbench_attacks() -> list[Attack]:
-    """Offer the attack."""
+    """Register the attack."""
     return [Shokri()]

@@ -1,1 +1,1 @@
-"""Sources of examples."""
+"""This package contains the datasets."""

@@ -1,28 +1,28 @@
-"""Adult: 48,842 people of the US census of 1994, and who of them earned over $50,000.
+"""Adult holds 48,842 people of the US census of 1994, and who of them earned over $50,000.
 
 Kohavi: Scaling Up the Accuracy of Naive-Bayes Classifiers. KDD 1996. UCI Machine Learning
 Repository, https://archive.ics.uci.edu/dataset/2/adult.
 
-Files, under the data root (downloaded where one is missing): ``adult/adult.data`` and
-``adult/adult.test``, as published; the first line of the latter is a comment, and its labels end in
-a dot. Sources ``train`` (32,561 rows) and ``test`` (16,281) are these two files, in their order.
+Files, under the data root (downloaded if missing): ``adult/adult.data`` and ``adult/adult.test``,
+as published; the first line of the latter is a comment, and its labels end in a dot. Sources
+``train`` (32,561 rows) and ``test`` (16,281) are these two files, in their order.
 
 ARS (Chen, Qiang, Ruan, 2022) maps 13 attributes to 133 columns and does not say how. Here:
 
-- ``fnlwgt``, a weight of the survey and nothing about the person, is the one that is left out.
+- ``fnlwgt`` is left out: it is a weight of the survey and says nothing about the person.
 - Eight categorical attributes are one-hot, 99 columns; a missing value ("?") is a category of its
   own, in ``workclass``, ``occupation`` and ``native-country``: 102.
 - Five numbers are one-hot in bins: age 10, years of education 5, capital gain 5, capital loss 4,
   hours per week 7: 31.
 
-Every column is 0 or 1, and ``Card.groups`` says which belong together. The class is 1 above
+Every column is 0 or 1, and ``Card.groups`` says which columns belong together. The class is 1 above
 $50,000 (24 % of the rows). Sensitive attributes are ``sex`` (0 female, 1 male; the default) and
 ``race`` (0 to 4: white, Asian or Pacific islander, American Indian or Eskimo, other, black); they
-stand in the columns too.
+are also among the columns.
 
-What to expect: bins make people equal. Of 48,842 rows 17,786 have the columns of an earlier one; a
-member whose twin is a nonmember cannot be told from it, so membership attacks have a ceiling. Read
-their numbers beside the blind baseline.
+What to expect: binning makes different people identical. Of 48,842 rows, 17,786 have the same
+columns as an earlier row. A member that equals a nonmember cannot be distinguished from it, so
+membership attacks have an upper limit. Compare their numbers with the blind baseline.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ VALUES = {
         "Trinadad&Tobago", "Peru", "Hong", "Holand-Netherlands", "?",
     ),
 }  # fmt: skip
-#: Field -> numbers at which its second and later bins begin.
+#: Field -> numbers at which its second and later bins start.
 BINS = {
     "age": (20, 25, 30, 35, 40, 45, 50, 55, 65),
     "education-num": (9, 10, 13, 14),
@@ -98,7 +98,7 @@ BINS = {
     "capital-loss": (1, 1_600, 1_900),
     "hours-per-week": (20, 35, 40, 41, 50, 60),
 }
-#: Fields that become columns -> how many.
+#: Fields that become columns -> how many columns.
 COLUMNS = {
     field: len(VALUES[field]) if field in VALUES else len(BINS[field]) + 1
     for field in FIELDS
@@ -108,7 +108,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Adult(Dataset):
-    """UCI Adult as 133 columns of zeros and ones."""
+    """Loads UCI Adult as 133 columns of zeros and ones."""
 
     name: ClassVar[str] = "adult"
     paper: ClassVar[Paper] = Paper(
@@ -123,7 +123,7 @@ class Adult(Dataset):
         "default": Protocol(
             name="default", members=2_000, nonmembers=2_000, reference=500, pool=5_000, test=2_000
         ),
-        # ARS, section 5.1: 10,000 rows of each participant; the adversary has as many and twice.
+        # ARS, section 5.1: 10,000 rows of each participant; the adversary has 10,000 and 20,000.
         "ars": Protocol(
             name="ars", members=Part(10_000, "train"), nonmembers=Part(10_000, "test"),
             pool=Part(20_000, "train"),
@@ -131,7 +131,7 @@ class Adult(Dataset):
     }  # fmt: skip
 
     def card(self, root: Path | None) -> Card:
-        """Describe it."""
+        """Describe the dataset."""
         del root
         return Card(
             name=self.name, kind="binary", shape=(sum(COLUMNS.values()),), classes=2, scale=1,
@@ -141,7 +141,7 @@ class Adult(Dataset):
         )  # fmt: skip
 
     def load(self, root: Path | None) -> Examples:
-        """Read (or download) it: x (48842, 133) uint8 of zeros and ones."""
+        """Read (or download) the data: x (48842, 133) uint8 of zeros and ones."""
         card, folder = self.card(root), home(root) / FOLDER
         parts = []
         for source, (name, md5, _) in FILES.items():
@@ -166,7 +166,7 @@ class Adult(Dataset):
 
 
 def groups() -> dict[str, tuple[int, int]]:
-    """Field -> its columns, from start to before stop.
+    """Return field -> its columns, as (start, stop) with stop excluded.
 
     >>> groups()["age"], groups()["native-country"]
     ((0, 10), (91, 133))
@@ -177,10 +177,10 @@ def groups() -> dict[str, tuple[int, int]]:
 
 
 def codes_of(fields: Sequence[str]) -> list[int]:
-    """Value or bin of each field that becomes columns, from the 14 fields of a line.
+    """Return the value or bin of each field that becomes columns, from the 14 fields of a line.
 
     Raises:
-        ValueError: if a field holds no value that it may.
+        ValueError: if a field holds a value that is not allowed.
     """
     if len(fields) != len(FIELDS):
         raise ValueError(f"{len(fields)} fields before the label, not {len(FIELDS)}")
@@ -199,7 +199,7 @@ def codes_of(fields: Sequence[str]) -> list[int]:
 
 
 def one_hot(codes: np.ndarray) -> np.ndarray:
-    """Columns (n, 133) uint8 of codes (n, 13)."""
+    """Return columns (n, 133) uint8 of codes (n, 13)."""
     x = np.zeros((len(codes), sum(COLUMNS.values())), dtype=np.uint8)
     starts = np.array([start for start, _ in groups().values()])
     np.put_along_axis(x, codes + starts, 1, axis=1)
@@ -207,7 +207,7 @@ def one_hot(codes: np.ndarray) -> np.ndarray:
 
 
 def _read(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (n, 13) and classes (n,), both int64."""
+    """Return codes (n, 13) and classes (n,), both int64."""
     codes, y = [], []
     try:
         lines = file.read_text(encoding="ascii").splitlines()
@@ -226,7 +226,7 @@ def _read(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _found(folder: Path, name: str, md5: str) -> Path:
-    """The file to read, downloaded if need be."""
+    """Return the file to read; download it if necessary."""
     file = folder / name
     if file.is_file():
         return file
@@ -234,7 +234,7 @@ def _found(folder: Path, name: str, md5: str) -> Path:
 
     try:
         download_url(URL + name, folder, name, md5)
-    except Exception as error:  # whatever the network may raise
+    except Exception as error:  # any error of the network
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise BadInputError(
             f"adult: {name} is not in {folder}, and downloading {URL}{name} failed ({why}); set "

@@ -1,14 +1,14 @@
-"""CIFAR-10: 60,000 colour photographs of ten kinds of things, 32x32.
+"""CIFAR-10 holds 60,000 colour photographs of ten kinds of objects, 32x32.
 
 Krizhevsky: Learning Multiple Layers of Features from Tiny Images. Technical report, University of
-Toronto, 2009. Read and, where missing, downloaded (170 MB) by torchvision, which checks the
+Toronto, 2009. It is read and, if missing, downloaded (170 MB) by torchvision, which checks the
 published md5 of every batch; the folder is ``cifar-10-batches-py``.
 
-Source ``train`` holds 50,000 rows, ``test`` 10,000. It has no sensitive attribute.
+Source ``train`` holds 50,000 rows, ``test`` 10,000. There is no sensitive attribute.
 
-The default protocol is sized for a quick run on a CPU: 1,000 members, all parts but the test rows
-from ``train``, so that nothing but training tells members from nonmembers. For the published
-sizes take ``encodermi`` (nonmembers from ``test``, as in that paper), ``encodermi-matched`` or
+The default protocol is sized for a short run on a CPU: 1,000 members, and all parts except the test
+rows come from ``train``, so that members and nonmembers differ only by training. For the published
+sizes use ``encodermi`` (nonmembers from ``test``, as in that paper), ``encodermi-matched`` or
 ``quarters``.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CIFAR10(Dataset):
-    """CIFAR-10, train rows first, as 8-bit images."""
+    """Loads CIFAR-10, train rows first, as 8-bit images."""
 
     name: ClassVar[str] = "cifar10"
     paper: ClassVar[Paper] = Paper(
@@ -48,7 +48,7 @@ class CIFAR10(Dataset):
     }
 
     def card(self, root: Path | None) -> Card:
-        """Describe it; channel means and deviations are those of EncoderMI's code."""
+        """Describe the dataset; channel means and deviations are those of EncoderMI's code."""
         del root
         return Card(
             name=self.name,
@@ -67,7 +67,7 @@ class CIFAR10(Dataset):
         )  # fmt: skip
 
     def load(self, root: Path | None) -> Examples:
-        """Read (or download) it: x (60000, 3, 32, 32) uint8."""
+        """Read (or download) the data: x (60000, 3, 32, 32) uint8."""
         from torchvision import datasets
 
         return train_then_test(

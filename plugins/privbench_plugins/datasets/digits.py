@@ -1,23 +1,24 @@
-"""Digits: 1,797 real handwritten digits, 8x8, that ship inside scikit-learn.
+"""Digits holds 1,797 real handwritten digits, 8x8, that are part of scikit-learn.
 
-The test part of Alpaydin and Kaynak: Optical Recognition of Handwritten Digits. UCI Machine
-Learning Repository, 1998. Each pixel counts the ink of a 4x4 block of the scan, 0 to 16.
+They are the test part of Alpaydin and Kaynak: Optical Recognition of Handwritten Digits. UCI
+Machine Learning Repository, 1998. Each pixel counts the ink of a 4x4 block of the scan, 0 to 16.
 
-Two attributes are measured from the image, as whole numbers and so exactly:
-- ``slant``: the shear of the ink, from its second moments (what deslanting takes out);
+Two attributes are measured from the image, exactly, because it consists of integers:
+- ``slant``: the shear of the ink, from its second moments (what deslanting removes);
 - ``weight``: the amount of ink.
 
-Each is 1 for the upper half of its class and 0 for the lower, ties broken by position: balanced
-within each class (counts differ by at most one), so that the class tells nothing about them.
+Each is 1 for the upper half of its class and 0 for the lower half, with ties broken by position.
+They are balanced within each class (counts differ by at most one), so the class says nothing about
+them.
 
-Views are crop, small shift and blur. A flip is out, since digits are chiral and a flip mirrors the
-slant, and so are hue and greyscale, which grey images do not have, and brightness and contrast,
-which change the ink. These views keep the class; an attribute they keep mostly: after one view at
-the limits, slant (weight) is on its side of the class median in 73 % (72 %) of rows, after the crop
-alone in 81 % (75 %), the shift 88 % (83 %), the blur 96 % (96 %); slant after a flip in 31 %. (The
-median is that of the plain rows for slant, that of the views for weight.)
+Views are crop, small shift and blur. Excluded are flips, because digits are chiral and a flip
+mirrors the slant; hue and greyscale, which grey images do not have; and brightness and contrast,
+which change the ink. Views keep the class, and mostly keep an attribute: after one view at the
+limits, slant (weight) is on its side of the class median in 73 % (72 %) of rows, after only the
+crop in 81 % (75 %), the shift 88 % (83 %), the blur 96 % (96 %); slant after a flip in 31 %. (The
+median is that of the plain rows for slant, and that of the views for weight.)
 
-What to expect: on pixels, logistic regression (threefold cross-validation over all rows) reads
+What to expect: on pixels, logistic regression (threefold cross-validation over all rows) predicts
 ``slant`` in 79 % and ``weight`` in 94 % of rows.
 """
 
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Digits(Dataset):
-    """Small real handwritten digits: the embedded default, no download."""
+    """Loads small real handwritten digits: the built-in default, without download."""
 
     name: ClassVar[str] = "digits"
     paper: ClassVar[Paper] = Paper(
         "Optical Recognition of Handwritten Digits", "Alpaydin, Kaynak", "UCI 1998"
     )
-    # Few members and many nonmembers: an encoder memorises the former, the latter narrow intervals.
+    # An encoder memorises few members; many nonmembers make confidence intervals narrow.
     protocols: ClassVar[Mapping[str, Protocol]] = {
         "default": Protocol(
             name="default", members=100, nonmembers=400, reference=100, pool=897, test=300
@@ -53,7 +54,7 @@ class Digits(Dataset):
     }
 
     def card(self, root: Path | None) -> Card:
-        """Describe it."""
+        """Describe the dataset."""
         del root
         return Card(
             name=self.name,
@@ -70,7 +71,7 @@ class Digits(Dataset):
         )  # fmt: skip
 
     def load(self, root: Path | None) -> Examples:
-        """Read it: x (1797, 1, 8, 8) uint8 in 0..16."""
+        """Read the data: x (1797, 1, 8, 8) uint8 in 0..16."""
         from sklearn.datasets import load_digits
 
         del root
@@ -81,15 +82,15 @@ class Digits(Dataset):
 
 
 def ink(x: Tensor) -> Tensor:
-    """Sum of each image: (n, h, w) integers -> (n,) int64."""
+    """Return the sum of each image: (n, h, w) integers -> (n,) int64."""
     return x.long().sum((1, 2))
 
 
 def skew(x: Tensor) -> Tensor:
-    """Columns that the ink moves right per row upwards: (n, h, w) integers -> (n,) float64.
+    """Return the columns that ink moves right per row upwards: (n, h, w) integers -> (n,) float64.
 
-    The covariance of column and height over the variance of height, mu11 / mu02: positive where
-    the image leans right, negative of itself under a horizontal flip, 0 for ink in one row only.
+    This is the covariance of column and height divided by the variance of height, mu11 / mu02:
+    positive if the image leans right, negated by a horizontal flip, 0 if only one row has ink.
 
     >>> slash = torch.eye(4, dtype=torch.uint8).flip(1)
     >>> skew(torch.stack([slash, slash.flip(1)])).tolist()
@@ -101,16 +102,16 @@ def skew(x: Tensor) -> Tensor:
     total = ink(x)
     by_row, by_column = x.sum(2), x.sum(1)
     right, up = (by_column * columns).sum(1), (by_row * heights).sum(1)
-    # Both moments times the squared ink, which keeps them whole and cancels in the ratio.
+    # Both moments times the squared ink: they stay integers, and the factor cancels in the ratio.
     mu11 = total * ((x * columns).sum(2) * heights).sum(1) - right * up
     mu02 = total * (by_row * heights**2).sum(1) - up**2
     return mu11.double() / mu02.clamp(min=1)
 
 
 def upper_half(value: Tensor, y: Tensor) -> Tensor:
-    """Whether each value is in the upper half of its class: (n,), (n,) -> (n,) int64, 0 or 1.
+    """Return 1 for values in the upper half of their class, otherwise 0: (n,), (n,) -> (n,) int64.
 
-    Equal values rank by position; of an odd class the middle one is 0.
+    Equal values rank by position; in a class of odd size the middle value is 0.
 
     >>> upper_half(torch.tensor([5, 1, 7, 30, 20, 1]), torch.tensor([0, 0, 0, 1, 1, 0])).tolist()
     [1, 0, 1, 1, 0, 0]

@@ -1,22 +1,21 @@
-"""Location-30: where 5,010 people went in Bangkok, as 446 yes-or-no columns.
+"""Location-30 records where 5,010 people went in Bangkok, as 446 yes-or-no columns.
 
 Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against Machine Learning Models.
 IEEE S&P 2017, section VI.A; from the Foursquare check-ins of Yang, Zhang, Qu, 2016. A column says
 whether a person visited one region or one type of place; the 30 classes are clusters of persons.
 
-Files, under the data root (the first that is there is read; both hold the same rows in the same
-order):
+Files, under the data root (the first one found is read; both hold the same rows in the same order):
 - ``location/location.npz``: x (5010, 446) and y (5010,) from 0 to 29;
-- ``location/dataset_location.tgz``: as the authors publish it (287 kB; downloaded where neither is
-  there), one text file in which a line is the class in quotes, 1 to 30, and the columns.
+- ``location/dataset_location.tgz``: as the authors publish it (287 kB; downloaded if both files are
+  missing), one text file in which a line is the class in quotes, 1 to 30, and the columns.
 
-Source ``all`` holds all rows; no two are equal. It has no sensitive attribute, and no view of a row
-would be the same person: nothing may be augmented.
+Source ``all`` holds all rows; no two are equal. There is no sensitive attribute. No rows can be
+augmented, because a changed row would be another person.
 
-The default protocol uses every row: 1,000 members, 1,000 nonmembers (which also measure utility),
-a reference of 500, and a pool that gives a shadow as much of each.
+The default protocol uses every row: 1,000 members, 1,000 nonmembers (which also measure utility), a
+reference part of 500, and a pool that gives a shadow model the same sizes.
 
-What to expect: ``supervised`` is right about all members and 59 % of the nonmembers, and AUC is
+What to expect: ``supervised`` is correct for all members and 59 % of the nonmembers, and AUC is
 .92 for ``nn-mia`` and ``metric-modified-entropy``, .87 for ``shokri`` (one seed).
 """
 
@@ -47,7 +46,7 @@ URL = (
 
 @dataclass(frozen=True)
 class Location30(Dataset):
-    """Location-30 as 8-bit columns of zeros and ones."""
+    """Loads Location-30 as 8-bit columns of zeros and ones."""
 
     name: ClassVar[str] = "location-30"
     paper: ClassVar[Paper] = Paper(
@@ -58,8 +57,9 @@ class Location30(Dataset):
         "default": Protocol(
             name="default", members=1_000, nonmembers=1_000, reference=500, pool=2_510
         ),
-        # MemGuard's own sizes: 1,000 members, 1,000 nonmembers to be asked about, 1,000 of the
-        # defender's, a shadow of 500 in and 500 out. Rows are drawn; the authors' are in order.
+        # MemGuard's own sizes: 1,000 members, 1,000 nonmembers to attack, 1,000 rows of the
+        # defender, a shadow model with 500 members and 500 nonmembers. Here rows are drawn at
+        # random; the authors take them in order.
         "memguard": Protocol(
             name="memguard", members=1_000, nonmembers=1_000, reference=1_000, pool=2_010,
             shadow=500,
@@ -67,7 +67,7 @@ class Location30(Dataset):
     }  # fmt: skip
 
     def card(self, root: Path | None) -> Card:
-        """Describe it."""
+        """Describe the dataset."""
         del root
         return Card(
             name=self.name, kind="binary", shape=(446,), classes=30, scale=1,
@@ -75,12 +75,12 @@ class Location30(Dataset):
         )  # fmt: skip
 
     def load(self, root: Path | None) -> Examples:
-        """Read (or download) it: x (5010, 446) uint8 of zeros and ones."""
+        """Read (or download) the data: x (5010, 446) uint8 of zeros and ones."""
         card, folder = self.card(root), home(root) / FOLDER
         file = _found(folder)
         try:
             x, y = _arrays(file) if file.suffix == ".npz" else _archive(file)
-        except Exception as error:  # whatever numpy, gzip and tar raise on bytes of any kind
+        except Exception as error:  # numpy, gzip and tar raise many types on bad bytes
             raise _damaged(file, f"{type(error).__name__}: {error}") from error
         expected = (card.rows, *card.shape)
         if x.shape != expected or y.shape != expected[:1]:
@@ -91,7 +91,7 @@ class Location30(Dataset):
 
 
 def _found(folder: Path) -> Path:
-    """The file to read, downloaded if need be."""
+    """Return the file to read; download it if necessary."""
     choices = [folder / ARRAYS, folder / ARCHIVE]
     if there := [file for file in choices if file.is_file()]:
         return there[0]
@@ -99,7 +99,7 @@ def _found(folder: Path) -> Path:
 
     try:
         download_url(URL, folder, ARCHIVE)
-    except Exception as error:  # whatever the network may raise
+    except Exception as error:  # any error of the network
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise BadInputError(
             f"location-30: neither {ARRAYS} nor {ARCHIVE} is in {folder}, and downloading {URL} "
@@ -109,13 +109,13 @@ def _found(folder: Path) -> Path:
 
 
 def _arrays(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """x (n, 446) and y (n,), both uint8."""
-    with file.open("rb") as raw, np.load(raw) as held:  # numpy does not close what it cannot read
+    """Return x (n, 446) and y (n,), both uint8."""
+    with file.open("rb") as raw, np.load(raw) as held:  # numpy leaves unreadable files open
         return held["x"].astype(np.uint8), held["y"].astype(np.uint8)
 
 
 def _archive(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The same from the text: a class from 1 and in quotes, then the columns."""
+    """Return x and y from the text: a quoted class starting at 1, then the columns."""
     with tarfile.open(file) as packed:
         text = packed.extractfile(TEXT)
         if text is None:

@@ -1,13 +1,14 @@
-"""MNIST: 70,000 handwritten digits, grey, 28x28.
+"""MNIST holds 70,000 handwritten digits, grey, 28x28.
 
 LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition.
-Proceedings of the IEEE, 1998. Read and, where missing, downloaded (12 MB, md5 of every archive
+Proceedings of the IEEE, 1998. It is read and, if missing, downloaded (12 MB, md5 of every archive
 checked) by torchvision; the folder is ``MNIST/raw``.
 
-Source ``train`` holds 60,000 rows, ``test`` 10,000: other writers. It has no sensitive attribute.
+Source ``train`` holds 60,000 rows, ``test`` 10,000 by other writers. There is no sensitive
+attribute.
 
-The default protocol is sized for a quick run on a CPU: 1,000 members, all parts but the test rows
-from ``train``, so that nothing but training tells members from nonmembers.
+The default protocol is sized for a short run on a CPU: 1,000 members, and all parts except the test
+rows come from ``train``, so that members and nonmembers differ only by training.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MNIST(Dataset):
-    """MNIST, train rows first, as 8-bit images."""
+    """Loads MNIST, train rows first, as 8-bit images."""
 
     name: ClassVar[str] = "mnist"
     paper: ClassVar[Paper] = Paper(
@@ -44,7 +45,7 @@ class MNIST(Dataset):
     }
 
     def card(self, root: Path | None) -> Card:
-        """Describe it."""
+        """Describe the dataset."""
         del root
         return Card(
             name=self.name,
@@ -55,14 +56,14 @@ class MNIST(Dataset):
             sources={"train": 60_000, "test": 10_000},
             mean=(0.1307,),
             std=(0.3081,),
-            # No flip: digits are chiral.
+            # No flip: digits are chiral, so a mirrored digit looks wrong.
             limits=Augmentation(
                 crop=(0.5, 1.0), shift=3, blur=1.0, blur_sigma=(0.1, 1.0), blur_kernel=5
             ),
         )  # fmt: skip
 
     def load(self, root: Path | None) -> Examples:
-        """Read (or download) it: x (70000, 1, 28, 28) uint8."""
+        """Read (or download) the data: x (70000, 1, 28, 28) uint8."""
         from torchvision import datasets
 
         return train_then_test(

@@ -1,30 +1,32 @@
-"""UTKFace: some 23,000 faces with gender, race and age.
+"""UTKFace holds some 23,000 faces with gender, race and age.
 
-Zhang, Song, Qi: Age Progression/Regression by Conditional Adversarial Autoencoder. CVPR 2017. The
-"aligned and cropped" part. For non-commercial research only, says its licence: it is not
-downloaded here; ask for it at https://susanqq.github.io/UTKFace/.
+Zhang, Song, Qi: Age Progression/Regression by Conditional Adversarial Autoencoder. CVPR 2017. This
+is the "aligned and cropped" part. The licence allows non-commercial research only, so the data are
+not downloaded here; ask for them at https://susanqq.github.io/UTKFace/.
 
 Files, under the data root: ``UTKFace/*.jpg``, named ``age_gender_race_date.jpg.chip.jpg``, of any
-size; and, if it is there, ``UTKFace_labels.csv``, of which the columns ``file`` and
-``exact_duplicate_of`` are read. Without it, files of equal bytes count as exact duplicates: equal
-for the published files, and two seconds slower.
+size; and, optionally, ``UTKFace_labels.csv``, of which the columns ``file`` and
+``exact_duplicate_of`` are read. Without it, files with equal bytes count as exact duplicates: for
+the published files the result is the same, and two seconds slower.
 
 - The class is gender, 0 (male) or 1 (female).
-- Attribute ``race``: 0 to 4 (white, black, Asian, Indian, others). Three names lack it: missing.
+- Attribute ``race``: 0 to 4 (white, black, Asian, Indian, others). Three file names lack it; there
+  it is missing.
 - Attribute ``age``: under 20, under 30, under 40, under 60, 60 and more.
 
-A face that is there twice could be a member and a nonmember at once, so one copy is kept, the
-first by name. Of the 375 faces with copies many carry different labels, and nothing says which are
-true. An attribute that they disagree on is missing there; where they disagree on gender, no copy is
-kept. Rows are sorted by name. The 23,707 files give 23,277 rows.
+A face with several copies could be a member and a nonmember at once, so one copy is kept, the first
+by name. Of the 375 faces with copies many carry different labels, and nothing says which are
+correct. If copies disagree on an attribute, it counts as missing; if they disagree on gender, no
+copy is kept. Rows are sorted by name. The 23,707 files give 23,277 rows.
 
 Views are crops of at least half the area, flips, and mild brightness and contrast. A small
-convolutional network, trained on such views, reads gender, race and age in 85, 70 and 57 % of other
-faces as they are; after one view at the limits in 83, 68 and 53 %. Out are saturation, crops to
-a fifth (78, 63, 48 %), brightness and contrast of 0.8 (77, 62, 47 %), hue of 0.2 (83, 61, 49 %) and
-greyscale (73, 55, 46 %), which change what skin looks like, and blur to 2 pixels (84, 65, 49 %).
+convolutional network, trained on such views, predicts gender, race and age in 85, 70 and 57 % of
+other faces without augmentation; after one view at the limits in 83, 68 and 53 %. Excluded are
+saturation, crops to a fifth (78, 63, 48 %), brightness and contrast of 0.8 (77, 62, 47 %), hue of
+0.2 (83, 61, 49 %) and greyscale (73, 55, 46 %), which change how skin looks, and blur to 2 pixels
+(84, 65, 49 %).
 
-The faces are decoded anew in every process, in some ten seconds: no copy is left lying about.
+Every process decodes the faces again, in some ten seconds; no decoded copy is stored.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ if TYPE_CHECKING:
 FOLDER, TABLE = "UTKFace", "UTKFace_labels.csv"
 #: Rows that the published files give.
 ROWS = 23_277
-#: Ages at which the second and later values of ``age`` begin.
+#: Ages at which the second and later values of ``age`` start.
 AGES = (20, 30, 40, 60)
 
 _NAME = re.compile(r"(?P<age>\d{1,3})_(?P<gender>[01])_(?:(?P<race>[0-4])_)?\d{8,}.*\.jpg")
@@ -68,7 +70,7 @@ _NAME = re.compile(r"(?P<age>\d{1,3})_(?P<gender>[01])_(?:(?P<race>[0-4])_)?\d{8
 
 @dataclass(frozen=True)
 class UTKFace(Dataset):
-    """UTKFace, sorted by name, as 8-bit images.
+    """Loads UTKFace, sorted by name, as 8-bit images.
 
     Attributes:
         size: pixels per side; larger files are resized, bilinear and antialiased.
@@ -91,7 +93,7 @@ class UTKFace(Dataset):
     size: Literal[32, 64] = 32
 
     def card(self, root: Path | None) -> Card:
-        """Describe it; rows are counted where the files are there, without decoding one."""
+        """Describe the dataset; rows are counted if the files exist, without decoding any."""
         folder = home(root)
         rows = len(faces(folder)) if (folder / FOLDER).is_dir() else ROWS
         return Card(
@@ -107,7 +109,7 @@ class UTKFace(Dataset):
         )
 
     def load(self, root: Path | None) -> Examples:
-        """Read it: x (n, 3, size, size) uint8, sorted by name."""
+        """Read the data: x (n, 3, size, size) uint8, sorted by name."""
         folder = home(root)
         if not (folder / FOLDER).is_dir():
             raise BadInputError(
@@ -124,7 +126,7 @@ class UTKFace(Dataset):
 
 
 class Labels(NamedTuple):
-    """What a name says, or several copies agree on; -1 where they do not."""
+    """Labels from a file name, or those that all copies agree on; -1 where they do not agree."""
 
     gender: int
     race: int
@@ -132,7 +134,7 @@ class Labels(NamedTuple):
 
 
 def faces(folder: Path) -> dict[str, Labels]:
-    """Name of each face that is kept -> its labels, sorted by name.
+    """Return the name of each face that is kept -> its labels, sorted by name.
 
     Raises:
         BadInputError: if a name holds no labels, or folder and table hold different files.
@@ -147,7 +149,7 @@ def faces(folder: Path) -> dict[str, Labels]:
 
 
 def labels(name: str) -> Labels:
-    """Read the labels off a name.
+    """Read the labels from a file name.
 
     >>> labels("61_1_20170109142408075.jpg.chip.jpg")
     Labels(gender=1, race=-1, age=4)
@@ -162,7 +164,7 @@ def labels(name: str) -> Labels:
 
 
 def agreement(copies: Sequence[Labels]) -> Labels:
-    """What all copies say, or -1.
+    """Return the labels that all copies agree on, or -1.
 
     >>> agreement([Labels(1, 0, 2), Labels(1, 3, 2)])
     Labels(gender=1, race=-1, age=2)
@@ -172,7 +174,7 @@ def agreement(copies: Sequence[Labels]) -> Labels:
 
 
 def pictures(files: Sequence[Path], size: int) -> Tensor:
-    """Decode and resize: (n, 3, size, size) uint8."""
+    """Decode and resize images: (n, 3, size, size) uint8."""
     from PIL import Image
 
     made = np.empty((len(files), size, size, 3), dtype=np.uint8)
@@ -187,7 +189,7 @@ def pictures(files: Sequence[Path], size: int) -> Tensor:
 
 
 def _listed(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """Name -> name of the face that it is a copy of (itself where it is none), by the table."""
+    """Return name -> name of the face that it copies (itself if no copy), from the table."""
     with (folder / TABLE).open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     first = {row["file"]: row["exact_duplicate_of"] or row["file"] for row in rows}
@@ -200,7 +202,7 @@ def _listed(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def _compared(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """The same, by the bytes of the files."""
+    """Return the same mapping, by comparing the bytes of the files."""
     seen: dict[bytes, str] = {}
 
     def first(name: str) -> str:

@@ -1,1 +1,1 @@
-"""Defenses."""
+"""This package contains the defenses."""

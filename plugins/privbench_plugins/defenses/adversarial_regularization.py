@@ -1,22 +1,22 @@
-"""Adversarial regularization: a classifier that trains against a membership attack on itself.
+"""Adversarial regularization trains a classifier against a membership attack on itself.
 
 Nasr, Shokri, Houmansadr: Machine Learning with Membership Privacy using Adversarial Regularization.
 CCS 2018, section 3, algorithm 1. A membership classifier h reads an answer and its label and learns
-to tell members (1) from reference rows (0); the model descends
+to separate members (1) from reference rows (0). The model minimises
 
     cross-entropy + alpha (mean of h over the batch - 1/2),
 
-so that its members look to h like nonmembers. ``attack`` updates of h alternate with ``train``
-updates of the model (52 to 2 in the authors' code and preset ``paper``; fewer by default, for small
-sets on a CPU). The count runs on over epochs, since a small set has only a few updates in each.
-While one learns the other stands still, in eval mode.
+so that its members look like nonmembers to h. ``attack`` updates of h alternate with ``train``
+updates of the model (52 to 2 in the authors' code and in preset ``paper``; fewer by default, for
+small sets on a CPU). The count continues across epochs, since a small set has only a few updates
+in each epoch. While one of the two is trained, the other is frozen, in eval mode.
 
-Equal budget: the phase gets as many epochs as it takes for the model to be updated exactly as
-often as without the defense. With alpha 0 and no attack updates that is plain training.
+Equal budget: the phase runs as many epochs as are needed to update the model exactly as often as
+without the defense. With alpha 0 and no attack updates, this is plain training.
 
-What to expect: fewer leaks at a clear cost in accuracy; adaptive thresholds regain most of what is
-lost (Song and Mittal, USENIX Security 2021). On a contrastive target only the classifier is
-trained so.
+What to expect: less leakage at a clear cost in accuracy; attacks with adaptive thresholds regain
+most of what they lose (Song and Mittal, USENIX Security 2021). On a contrastive target, only the
+classifier is trained this way.
 """
 
 from __future__ import annotations
@@ -43,24 +43,25 @@ if TYPE_CHECKING:
     from privbench import Batch, Cell, Clock, DefenseContext, Model, Outputs, Phase, World
 
 Gain = Literal["linear", "log"]
-#: Name of h among the model's parts.
+#: Name of h among the parts of the model.
 PART = "membership"
 
 
 @dataclass(frozen=True)
 class AdversarialRegularization(Defense):
-    """Cross-entropy plus what a membership classifier gains.
+    """Minimises cross-entropy plus the gain of a membership classifier.
 
     Attributes:
-        alpha: weight of the gain (λ in the paper; 3 Purchase, 6 CIFAR, 10 Texas).
-        gain: ``linear``, the mean of h less 1/2, h trained by squared error (the authors' code);
-            or ``log``, the mean of log h, h trained by cross-entropy (the paper).
-        attack: updates of h in a row.
-        train: updates of the model in a row after them.
-        reads: what h reads beside the label: posteriors, as in the paper, or the raw logits of the
-            authors' code, which the model can shift without changing an answer.
-        width: of h's layers: features 2w, w, 64; labels 128, 64; both together w, 256, 128, 64.
-        lr: of h, with Adam.
+        alpha: weight of the gain (λ in the paper; 3 for Purchase, 6 for CIFAR, 10 for Texas).
+        gain: ``linear`` is the mean of h minus 1/2, with h trained by squared error (the authors'
+            code); ``log`` is the mean of log h, with h trained by cross-entropy (the paper).
+        attack: number of consecutive updates of h.
+        train: number of consecutive updates of the model after them.
+        reads: what h reads in addition to the label: ``posteriors``, as in the paper, or the raw
+            ``logits`` of the authors' code, which the model can shift without changing an answer.
+        width: size w of h's layers: features 2w, w, 64; labels 128, 64; both together
+            w, 256, 128, 64.
+        lr: learning rate of h, with Adam.
     """
 
     name: ClassVar[str] = "adversarial-regularization"
@@ -71,10 +72,11 @@ class AdversarialRegularization(Defense):
     )  # fmt: skip
     deviations: ClassVar[str] = (
         "As many updates of the model as without the defense, so more epochs; no first epoch "
-        "without the adversary; batches are the target's, the last one of an epoch included; h "
-        "starts from torch's own initial weights, not from N(0, 0.01), and reads posteriors; it is "
-        "narrower and learns less often by default (`paper` has the authors' values): 8 times for "
-        "2, the fewest of 2, 8 and 20 that tell on reference rows of digits."
+        "without the adversary; batches are the target's, including the last one of an epoch; h "
+        "starts from torch's own initial weights, not from N(0, 0.01), and reads posteriors; by "
+        "default it is narrower and is updated less often (`paper` has the authors' values): 8 "
+        "updates per 2 of the model, the fewest of 2, 8 and 20 that have an effect on reference "
+        "rows of digits."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"attack": 52, "width": 512}}
 
@@ -87,7 +89,7 @@ class AdversarialRegularization(Defense):
     lr: Annotated[float, Gt(0)] = 1e-4
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes, reference rows, and a phase that reads members' labels."""
+        """Require classes, reference rows, and a phase that reads members' labels."""
         if cell.card.classes is None:
             return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
         if not cell.protocol.parts()["reference"].count(cell.card):
@@ -100,7 +102,7 @@ class AdversarialRegularization(Defense):
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
-        """Let h learn beside every phase whose loss reads labels of members."""
+        """Train h alongside the model in every phase whose loss reads labels of members."""
         note_reach(self.name, phases, ctx)
         ctx.module(model, PART, lambda: Inference(ctx.card.classes or 0, self.width))
         return [self._regularized(p, model, world, ctx) if reads_members(p) else p for p in phases]
@@ -127,7 +129,7 @@ class AdversarialRegularization(Defense):
         epochs = math.ceil(self.position(updates) / per_epoch)
         ctx.note(**{f"{self.name}: epochs of {phase.name}": epochs})
         monitor = phase.monitor
-        if monitor:  # h's updates between two measurements do not move what is measured
+        if monitor:  # updates of h between two measurements do not change what is measured
             longer = max(1, round(epochs / max(1, phase.epochs)))
             monitor = replace(monitor, every=monitor.every * longer)
         return replace(
@@ -137,7 +139,7 @@ class AdversarialRegularization(Defense):
         )  # fmt: skip
 
     def position(self, updates: int) -> int:
-        """How many steps of both kinds it takes until the model has had so many updates.
+        """Return how many steps of both kinds are needed to update the model ``updates`` times.
 
         >>> AdversarialRegularization(attack=52, train=2).position(3)
         107
@@ -146,13 +148,13 @@ class AdversarialRegularization(Defense):
         return whole * (self.attack + self.train) + self.attack + rest + 1 if updates else 0
 
     def kind(self, at: int, updates: int) -> str:
-        """Which step runs at that position, where the model is to have so many updates in all."""
+        """Return which step runs at a position, if the model gets ``updates`` updates in total."""
         whole, rest = divmod(at, self.attack + self.train)
         done = whole * self.train + rest - self.attack
         return "train" if rest >= self.attack and done < updates else "attack"
 
     def _attack(self, h: _Guess, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
-        """What h loses on members (1) and reference rows (0)."""
+        """Return the loss of h on members (1) and reference rows (0)."""
         del clock
         inside = h(out.logits.detach(), batch.y)
         outside = h(out.streams["reference"].logits.detach(), batch.streams["reference"].y)
@@ -163,30 +165,30 @@ class AdversarialRegularization(Defense):
         return F.mse_loss(odds.sigmoid(), truth)
 
     def _loss(self, base: _Loss, h: _Guess, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
-        """The phase's own loss plus what h gains on the batch."""
+        """Return the phase's own loss plus the weighted gain of h on the batch."""
         gained = gain(h(out.logits, batch.y), self.gain)
         return base(out, batch, clock) + self.alpha * gained
 
 
 class Inference(nn.Module):
-    """h: answers (n, k) and one-hot labels (n, k) to log-odds (n,) of "member"."""
+    """Maps answers (n, k) and one-hot labels (n, k) to log-odds (n,) of "member"; called h."""
 
     def __init__(self, classes: int, width: int) -> None:
-        """Two branches that meet in a third, all of ReLU layers."""
+        """Build two branches and a third that joins them, all with ReLU layers."""
         super().__init__()
         self.features = nn.Sequential(mlp([classes, 2 * width, width, 64]), nn.ReLU())
         self.labels = nn.Sequential(mlp([classes, 128, 64]), nn.ReLU())
         self.both = mlp([128, width, 256, 128, 64, 1])
 
     def forward(self, answers: Tensor, y: Tensor) -> Tensor:
-        """No sigmoid: the losses take it in."""
+        """Return log-odds without a sigmoid; the losses apply it."""
         joined = torch.cat([self.features(answers), self.labels(y)], dim=1)
         odds: Tensor = self.both(joined)
         return odds.squeeze(1)
 
 
 def gain(log_odds: Tensor, kind: Gain) -> Tensor:
-    """What h gains on members whose log-odds (n,) are these: the model minimises it.
+    """Return what h gains on members with these log-odds (n,); the model minimises it.
 
     >>> float(gain(torch.zeros(4), "linear"))  # h undecided
     0.0
@@ -199,7 +201,7 @@ def gain(log_odds: Tensor, kind: Gain) -> Tensor:
 
 
 def _log_odds(inference: nn.Module, reads: str, logits: Tensor, y: Tensor) -> Tensor:
-    """Log-odds of h, for labels (n,) or (n, k)."""
+    """Return the log-odds of h, for labels (n,) or (n, k)."""
     hard = y if y.ndim > 1 else F.one_hot(y, logits.shape[1])
     answers = logits.float().softmax(1) if reads == "posteriors" else logits.float()
     odds: Tensor = inference(answers, hard.float())

@@ -1,34 +1,35 @@
-"""ARS: embeddings are shared with noise that misleads decoders, on coordinates that a mask hides.
+"""ARS shares embeddings with noise that misleads decoders; a secret mask selects the coordinates.
 
 Chen, Qiang, Ruan: Adversarial Representation Sharing: A Quantitative and Secure Collaborative
-Learning Framework. arXiv:2203.14299, sections 4 and 6.1, algorithm 1. The text that we have lost
-its formulas; what stands here is what its sentences imply.
+Learning Framework. arXiv:2203.14299, sections 4 and 6.1, algorithm 1. The formulas are missing in
+our copy of the text; this module implements what its sentences imply.
 
-Rows belong to ``parties``, by a hash of their content. Each party trains a decoder D of its own on
-the embeddings of its members, and draws a mask m of zeros and ones that it keeps to itself. Then it
-shares z + d instead of z:
+Rows belong to ``parties``, by a hash of their content. Each party trains its own decoder D on the
+embeddings of its members, and draws a mask m of zeros and ones that it keeps secret. It then shares
+z + d instead of z:
 
 1. Ten times, z' moves by bound / 10 along m times the sign of the gradient of |x - D(z')|² (masked
-   I-FGSM; the error is of x, not of D(z), at which the gradient would be 0). d0 = z' - z.
-2. ``ars-attributes`` also takes, for each sensitive attribute, one step of length bound along m
-   times the sign that brings a classifier of its own closer to a fixed value, whatever the row's
-   is: d1, d2, ... Then d is the mean of d0, d1, d2, ... by weights that add up to 1.
+   I-FGSM; the error is measured from x, not from D(z), where the gradient would be 0). d0 = z' - z.
+2. ``ars-attributes`` also takes one step of length bound for each sensitive attribute. The step
+   goes along m times the sign that moves the party's attribute classifier towards a fixed value,
+   whatever the row's true value is: d1, d2, ... Then d is the mean of d0, d1, d2, ... with weights
+   that sum to 1.
 
 No coordinate moves by more than the bound, in units of the embeddings' standard deviation over the
-members; the record notes the absolute bound and the length of the noise relative to the embedding.
-Where the encoder has an owner for every block of columns (``autoencoder`` with ``owners``), every
-owner's noise comes from its own block, decoder and unit only.
+members. The record notes the absolute bound and the length of the noise relative to the embedding.
+Where the encoder has an owner for every block of columns (``autoencoder`` with ``owners``), each
+owner's noise depends only on its own block, decoder and unit.
 
-An adversary that releases its own rows uses a mask of its own (``overlap`` says how much alike) and
-the decoders of the parties, which is more than it has in the paper. The classifier is trained on
-released embeddings where the target trains it on embeddings.
+An adversary that releases its own rows uses a mask of its own (``overlap`` sets how similar it is)
+and the decoders of the parties, which is more than the adversary of the paper has. The classifier
+is trained on released embeddings where the target trains it on embeddings.
 
 What to expect (mean squared error of ``reconstruction`` on MNIST, leaderboards/ars-mnist.md and
 ars-attackers.md; .019 without noise): at bound 1, an adversary that learns from its own rows under
 its own mask is at .099, but without masks at .041; ``uniform-noise`` is at .030. A mask does not
-stay secret: coordinates without noise vary less, and at bound 2 a naive adversary with
-``coordinates=quiet`` is at .022, like one that asks for its own rows behind the victim's mask
-(``rows=served``), where its own mask left it at .140. Membership leaks *more* than without the
+stay secret, because coordinates without noise vary less. At bound 2, an adversary with its own mask
+is at .140. A naive adversary with ``coordinates=quiet`` is at .022, and so is one that queries its
+own rows behind the target model's mask (``rows=served``). Membership leaks *more* than without the
 defense: decoders and classifier learn from members (leaderboards/digits-defenses.md).
 """
 
@@ -60,21 +61,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ars(Defense):
-    """Masked adversarial noise on embeddings, against decoders.
+    """Adds masked adversarial noise to embeddings, against decoders.
 
     Attributes:
         bound: largest shift of a coordinate, in standard deviations of the embeddings. It is a
-            budget of utility, not an epsilon of differential privacy.
+            utility budget, not an epsilon of differential privacy.
         iterations: steps of I-FGSM.
-        parties: who share the rows among them, each with its own decoder and mask.
-        masked: whether there are masks; without, every coordinate moves.
+        parties: number of parties that the rows are divided among, each with its own decoder and
+            mask.
+        masked: whether there are masks; without masks, every coordinate moves.
         overlap: share of coordinates in which an adversary's mask agrees with the owner's; None
-            draws it at random.
+            draws the mask at random.
         hidden: neurons of each of the two hidden layers of a decoder.
-        epochs: of the decoders.
-        updates: of them at least.
+        epochs: training epochs of the decoders.
+        updates: minimum number of updates of the decoders.
         batch: rows per update, of each party.
-        lr: Adam's.
+        lr: learning rate of the decoders, with Adam.
     """
 
     name: ClassVar[str] = "ars"
@@ -85,10 +87,10 @@ class Ars(Defense):
         "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "sections 4 and 6.1, algorithm 1",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "The bound is of the largest coordinate and in standard deviations: the paper's norm and "
-        "scale are lost. Which row is whose follows from its content. Decoders are fully connected "
-        "for all data, read standardised embeddings and end in a sigmoid. An adversary that "
-        "releases rows itself has the parties' decoders, and only its mask is its own."
+        "The bound limits the largest coordinate, in standard deviations: the paper's norm and "
+        "scale are lost. The content of a row decides which party owns it. Decoders are fully "
+        "connected for all data, read standardised embeddings and end in a sigmoid. An adversary "
+        "that releases rows itself has the parties' decoders, and only its mask is its own."
     )
 
     bound: Annotated[float, Ge(0)] = 1.0
@@ -103,18 +105,18 @@ class Ars(Defense):
     lr: Annotated[float, Gt(0)] = 1e-3
 
     def incompatible(self, cell: Cell) -> str | None:
-        """An overlap is one of masks."""
+        """Refuse an overlap of masks without masks."""
         del cell
         if self.overlap is not None and not self.masked:
             return f"{self.name} with an overlap of masks needs masked=True"
         return None
 
     def share(self) -> float:
-        """Weight of all attributes together."""
+        """Return the weight of all attributes together."""
         return 0.0
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
-        """Architecture of the release."""
+        """Return the architecture of the release."""
         encoder = model["encoder"]
         width, columns = int(encoder.width), math.prod(card.shape)  # type: ignore[arg-type]
         blocks: Any = getattr(encoder, "blocks", None)
@@ -126,11 +128,11 @@ class Ars(Defense):
 
 @dataclass(frozen=True)
 class ArsAttributes(Ars):
-    """Masked adversarial noise on embeddings, against decoders and classifiers of attributes.
+    """Adds masked adversarial noise to embeddings, against decoders and attribute classifiers.
 
     Attributes:
-        attribute_weight: of the noise against classifiers, in even parts for all sensitive
-            attributes; the rest is the weight of the noise against decoders.
+        attribute_weight: weight of the noise against classifiers, divided equally among all
+            sensitive attributes; the rest is the weight of the noise against decoders.
     """
 
     name: ClassVar[str] = "ars-attributes"
@@ -138,25 +140,25 @@ class ArsAttributes(Ars):
     uses_attributes: ClassVar[bool] = True
     deviations: ClassVar[str] = (
         Ars.deviations + " The fixed vector of an attribute is one of its values, drawn at random; "
-        "the noise descends towards it, as the paper's sentences want and its loss does not."
+        "the noise descends towards it, as the paper's text says, but not as its loss is written."
     )
 
     attribute_weight: Annotated[float, Gt(0), Le(1)] = 0.5
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be attributes to hide."""
+        """Require attributes to hide."""
         missing = [name for name in cell.sensitive if name not in cell.card.attributes]
         if not cell.sensitive or missing:
             return f"{self.name} hides a sensitive attribute, and {cell.card.name} has none to hide"
         return super().incompatible(cell)
 
     def share(self) -> float:
-        """Weight of all attributes together."""
+        """Return the weight of all attributes together."""
         return self.attribute_weight
 
 
 class Shared(Release):
-    """Masks, decoders and classifiers of all parties, side by side.
+    """Holds the masks, decoders and classifiers of all parties.
 
     Attributes:
         masks: (parties, d) bool.
@@ -180,11 +182,11 @@ class Shared(Release):
         """Draw masks; networks are untrained.
 
         Args:
-            settings: of the defense.
-            blocks: of each owner of columns, the span of its columns and of its coordinates.
-            scale: of the card.
-            values: attribute -> number of values, of those to hide.
-            seed: of who owns which row, of masks, and of the fixed values.
+            settings: the settings of the defense.
+            blocks: for each owner of columns, the span of its columns and of its coordinates.
+            scale: the scale of the dataset card.
+            values: attribute -> number of values, for the attributes to hide.
+            seed: determines which party owns which row, the masks, and the fixed values.
         """
         super().__init__()
         self.settings, self.blocks, self.scale, self.seed = settings, tuple(blocks), scale, seed
@@ -197,7 +199,7 @@ class Shared(Release):
         self.register_buffer("masks", drawn)
         self.register_buffer("centre", torch.zeros(width, dtype=torch.float64))
         self.register_buffer("unit", torch.ones(width, dtype=torch.float64))
-        # In float64: ten signs of gradients would blow a last bit up to a different answer.
+        # In float64: ten gradient signs would amplify a rounding error into a different answer.
         self.decoders = torch.nn.ModuleList(
             stacked_mlp(parties, [last - first, *inner, stop - start]).double()
             for (start, stop), (first, last) in self.blocks
@@ -210,7 +212,7 @@ class Shared(Release):
         })  # fmt: skip
 
     def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
-        """Let every party train on its members."""
+        """Train the networks of every party on its members."""
         chosen, rows = self.settings, world.members
         z = embeddings(model, rows)
         x = as_float(rows.x.to(z.device), rows.scale).flatten(1)
@@ -245,17 +247,17 @@ class Shared(Release):
         self._note(ctx, x, z)
 
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
-        """Add each row's noise by the decoder and the mask of the party it belongs to."""
+        """Add the noise of each row, from the decoder and the mask of its party."""
         del u
         return (value.double() + self.noise(x, value.double())).to(value.dtype)
 
     def noise(self, x: Tensor, z: Tensor) -> Tensor:
-        """The noise (n, d) float64 on embeddings z (n, d) float64 of x (n, *shape) in [0, 1]."""
+        """Return noise (n, d) for embeddings z (n, d), both float64, of x (n, *shape) in [0, 1]."""
         owner = self.owner(x)
         slot, slots = places(owner, self.settings.parties)
 
         def packed(rows: Tensor) -> Tensor:
-            """(n, k) to (parties, slots, k), zero where a party has no more rows."""
+            """Turn (n, k) into (parties, slots, k), with zeros where a party has no more rows."""
             room = rows.new_zeros(self.settings.parties, slots, rows.shape[1])
             room[owner, slot] = rows
             return room
@@ -279,12 +281,12 @@ class Shared(Release):
         return made[owner, slot]
 
     def owner(self, x: Tensor) -> Tensor:
-        """Which party (n,) each row of x (n, *shape) in [0, 1] belongs to."""
+        """Return the party (n,) that each row of x (n, *shape) in [0, 1] belongs to."""
         keys = fold(row_keys(x, self.scale), self.seed)
         return (uniform(keys, 1).squeeze(1) * self.settings.parties).long()
 
     def sibling(self, seed: int) -> Release:
-        """The same decoders behind the masks of another party."""
+        """Return the same decoders with the masks of another party."""
         other = copy.deepcopy(self)
         if self.settings.overlap is not None:
             other.masks.copy_(alike(self.masks, self.settings.overlap, seed))
@@ -300,7 +302,7 @@ class Shared(Release):
         return lambda z: networks[i](self._read(z, i))
 
     def _read(self, z: Tensor, i: int) -> Tensor:
-        """Coordinates of a block as networks read them."""
+        """Return the coordinates of a block, standardised as networks read them."""
         first, last = self.blocks[i][1]
         return (z - self.centre[first:last]) / self.unit[first:last]
 
@@ -340,9 +342,9 @@ def against_decoder(
     *,
     iterations: int,
 ) -> Tensor:
-    """Masked I-FGSM: noise that takes decoded embeddings away from x.
+    """Masked I-FGSM: return noise that moves decoded embeddings away from x.
 
-    Signs are counted rather than steps added, so that rounding cannot exceed the bound.
+    Signs are counted instead of adding up steps, so that rounding cannot exceed the bound.
 
     Args:
         z: (..., d) embeddings.
@@ -369,14 +371,14 @@ def against_decoder(
 def against_classifier(
     z: Tensor, fixed: int, classify: Callable[[Tensor], Tensor], mask: Tensor, bound: float
 ) -> Tensor:
-    """One masked step of FGSM: noise that takes predictions to a fixed value.
+    """One masked step of FGSM: return noise that moves predictions towards a fixed value.
 
     Args:
         z: (..., d) embeddings.
-        fixed: that value.
+        fixed: the fixed value.
         classify: (..., d) to logits (..., v), row by row.
         mask: (..., d) of zeros and ones.
-        bound: how far each coordinate goes.
+        bound: how far each coordinate moves.
     """
     moved = z.detach().clone().requires_grad_()
     with torch.enable_grad():
@@ -386,7 +388,7 @@ def against_classifier(
 
 
 def combined(noises: Sequence[Tensor], weight: float) -> Tensor:
-    """Mean of the first noise and, by that weight in even parts, of the others.
+    """Return the mean of all noises; the others share that weight equally, the first has the rest.
 
     >>> combined([torch.tensor([1.0]), torch.tensor([-1.0]), torch.tensor([0.0])], 0.5).tolist()
     [0.25]
@@ -398,7 +400,7 @@ def combined(noises: Sequence[Tensor], weight: float) -> Tensor:
 
 
 def random_masks(seed: int, parties: int, spans: Sequence[Span]) -> Tensor:
-    """Masks (parties, d) bool of fair bits; one that hides nothing of a span is drawn again."""
+    """Return fair random masks (parties, d) bool; masks with an empty span are drawn again."""
     width, attempt = spans[-1][1], 0
     parties_keys = torch.arange(parties)
     masks = torch.zeros(parties, width, dtype=torch.bool)
@@ -412,7 +414,7 @@ def random_masks(seed: int, parties: int, spans: Sequence[Span]) -> Tensor:
 
 
 def alike(masks: Tensor, overlap: float, seed: int) -> Tensor:
-    """Masks (parties, d) that agree with the given ones in exactly that share of coordinates.
+    """Return masks (parties, d) that agree with given ones in exactly that share of coordinates.
 
     >>> given = torch.zeros(2, 8, dtype=torch.bool)
     >>> (alike(given, 0.75, 1) == given).sum(1).tolist()
@@ -425,7 +427,7 @@ def alike(masks: Tensor, overlap: float, seed: int) -> Tensor:
 
 
 def chance_of_overlap(width: int, overlap: float) -> float:
-    """How likely two random masks agree in more than that share of coordinates.
+    """Return the probability that two random masks agree in more than that share of coordinates.
 
     >>> f"{chance_of_overlap(64, 0.75):.4e}"
     '1.2182e-05'
@@ -436,7 +438,7 @@ def chance_of_overlap(width: int, overlap: float) -> float:
 
 
 def places(owner: Tensor, parties: int) -> tuple[Tensor, int]:
-    """Place (n,) of each row among its party's, and how many places the largest party needs.
+    """Return the place (n,) of each row within its party, and the size of the largest party.
 
     >>> places(torch.tensor([1, 0, 1]), 3)
     (tensor([0, 0, 1]), 2)
@@ -450,7 +452,9 @@ def places(owner: Tensor, parties: int) -> tuple[Tensor, int]:
 
 
 def shares(owner: Tensor, parties: int) -> Tensor:
-    """Positions (parties, w) of a party's rows, repeated up to the most; any where it has none.
+    """Return positions (parties, w) of the rows of each party, where w is the largest party's size.
+
+    Rows of smaller parties are repeated; a party without rows gets any rows.
 
     >>> shares(torch.tensor([1, 0, 1]), 3).tolist()
     [[1, 1], [0, 2], [1, 0]]
@@ -472,7 +476,7 @@ def learn_to_decode(
     *,
     generator: torch.Generator,
 ) -> None:
-    """Train decoders side by side by mean squared error, each on its own rows as if alone.
+    """Train all decoders at once by mean squared error, each on its own rows as if trained alone.
 
     Args:
         network: (g, b, d) to (g, b, p), before a sigmoid.
@@ -480,7 +484,7 @@ def learn_to_decode(
         x: (n, p) inputs in [0, 1].
         rows: (g, w) positions that each of g decoders trains on.
         settings: epochs, updates, batch and learning rate.
-        generator: of batches.
+        generator: random generator for batches.
     """
     parties, held = rows.shape
     steps = max(settings.updates, settings.epochs * -(-held // settings.batch))
@@ -499,5 +503,5 @@ def learn_to_decode(
 
 @hookimpl
 def privbench_defenses() -> list[Defense]:
-    """Offer both."""
+    """Offer both defenses."""
     return [Ars(), ArsAttributes()]

@@ -1,34 +1,35 @@
-"""AttriGuard: noise on embeddings that turns an attribute classifier's guess, within a budget.
+"""AttriGuard adds noise to embeddings, within a budget, to mislead an attribute classifier.
 
 Jia, Gong: AttriGuard: A Practical Defense Against Attribute Inference Attacks via Adversarial
-Machine Learning. USENIX Security 2018, section 4; as He, Zhang (Talos, CCS 2021, section 5.2) put
-it to embeddings.
+Machine Learning. USENIX Security 2018, section 4; applied to embeddings as in He, Zhang (Talos, CCS
+2021, section 5.2).
 
 The defender trains a classifier C of the attribute on the embeddings of its members. For every
 query:
 
-1. Phase I: for each value v of the attribute, the smallest noise r_v under which C guesses v; none
-   for the value that C guesses anyway. Noise that does not get there is used all the same.
+1. Phase I: for each value v of the attribute, find the smallest noise r_v under which C predicts v;
+   the value that C predicts anyway needs no noise. Noise that does not reach v is used all the
+   same.
 2. Phase II: of all mechanisms M that pick v with probability M_v and whose expected distortion is
-   within the budget, sum of M_v d_v <= ``distortion``, the one closest to the aim p: least KL(p|M).
-   One v is picked, and embedding + r_v released.
+   within the budget, sum of M_v d_v <= ``distortion``, take the one closest to the aim p: smallest
+   KL(p|M). One v is picked, and embedding + r_v is released.
 
-The pick is a function of the row, so that asking twice gives the same answer twice.
+The pick is a function of the row, so the same row always gets the same answer.
 
-Searches of phase I, and d_v:
+Search methods of phase I, and d_v:
 - ``cw``: Carlini and Wagner's attack in the L-infinity norm; d_v is that norm. An embedding has no
   natural unit, so the budget counts standard deviations of the members' embeddings (one number:
   the root of the mean variance of the coordinates); the record has the absolute value.
 - ``modify-exist``, ``add-new``, ``modify-add``: the paper's greedy policies for vectors in [0, 1],
-  that set one coordinate after another to 1 or 0; d_v is the number of coordinates changed.
+  which set one coordinate after another to 1 or 0; d_v is the number of coordinates changed.
 
-The classifier of the task is trained on embeddings without noise.
+The task classifier is trained on embeddings without noise.
 
-What to expect: C itself is brought down to chance, yet an attacker trained on released embeddings
-loses next to nothing (digits, leaderboards/digits-defenses.md: .88 before, .87 after; so also in
-the Talos paper, by a few points), and a naive one falls to .77. Utility hardly moves. Costs a
-search per query: about 0.3 ms with two values and 512 dimensions on one core, and as many times
-that as there are other values.
+What to expect: C itself falls to chance, but an attacker trained on released embeddings loses
+almost nothing (digits, leaderboards/digits-defenses.md: .88 before, .87 after; in the Talos paper
+too, only a few points), and a naive attacker falls to .77. Utility hardly changes. Each query costs
+a search: about 0.3 ms with two values and 512 dimensions on one core, multiplied by the number of
+other values.
 """
 
 from __future__ import annotations
@@ -53,33 +54,33 @@ if TYPE_CHECKING:
     Guess = Callable[[Tensor], Tensor]
 
 Search = Literal["cw", "modify-exist", "add-new", "modify-add"]
-#: Where `cw` starts, and the length of its steps, in the noise that turns a linear classifier.
+#: Start of `cw` and its step length, in units of the noise that flips a linear classifier.
 START = 1.001
 LENGTH = 0.05
-#: What the bound on the noise shrinks to after each success.
+#: After each success, the bound on the noise becomes this share of the noise's norm.
 SHRINK = 0.95
-#: Steps without a success after which a row leaves, or, if it never had one, its loss counts twice.
+#: Steps without a success after which a row's search ends or, if it never had one, c doubles.
 PATIENCE = 5
 
 
 @dataclass(frozen=True)
 class AttriGuard(Defense):
-    """Noise on the embedding of each query, within an expected budget.
+    """Adds noise to the embedding of each query, within a budget on the expected distortion.
 
     Attributes:
         distortion: largest expected distortion of an embedding: for ``cw`` in the L-infinity norm
-            and in standard deviations of the members' embeddings, else in coordinates changed. It
-            is a budget of utility, not an epsilon of differential privacy.
-        aim: p, what the guesses should look like: ``uniform``, or ``prior`` for the members'
-            shares of the values (each counted once more than it occurs).
-        search: of phase I.
-        iterations: steps of phase I at most, for each value.
+            and in standard deviations of the members' embeddings, otherwise in coordinates changed.
+            It is a utility budget, not an epsilon of differential privacy.
+        aim: p, the target distribution of the predictions: ``uniform``, or ``prior`` for the
+            members' shares of the values (each counted once more than it occurs).
+        search: search method of phase I.
+        iterations: maximum number of steps of phase I, for each value.
         hidden: neurons of each of the two hidden layers of the defender's classifier.
-        epochs: of it.
-        updates: of it at least.
-        batch: rows per update of it.
-        lr: of it, with Adam.
-        weight_decay: of it.
+        epochs: training epochs of that classifier.
+        updates: minimum number of its updates.
+        batch: rows per update.
+        lr: its learning rate, with Adam.
+        weight_decay: its weight decay.
     """
 
     name: ClassVar[str] = "attriguard"
@@ -91,12 +92,11 @@ class AttriGuard(Defense):
     )  # fmt: skip
     deviations: ClassVar[str] = (
         "Embeddings instead of public data, and the classifier of the Talos paper (two hidden "
-        "layers of 64). `cw` starts from the noise that would do for a linear classifier and "
-        "descends by signs of the gradient, so that tens of steps do. The budget of `cw` counts "
+        "layers of 64). `cw` starts from the noise that would suffice for a linear classifier and "
+        "descends by signs of the gradient, so tens of steps suffice. The budget of `cw` counts "
         "standard deviations; neither paper gives one. The greedy policies stop where no "
         "coordinate raises the value's logit, and after 60 coordinates (`iterations`; the authors' "
-        "code after 100). The authors solve phase II by CVXOPT; here in closed "
-        "form."
+        "code after 100). The authors solve phase II by CVXOPT; here it has a closed form."
     )
 
     distortion: Annotated[float, Ge(0)] = 0.2
@@ -111,21 +111,21 @@ class AttriGuard(Defense):
     weight_decay: Annotated[float, Ge(0)] = 1e-4
 
     def incompatible(self, cell: Cell) -> str | None:
-        """One attribute to guard."""
+        """Require exactly one sensitive attribute."""
         named = [name for name in cell.sensitive if name in cell.card.attributes]
         if len(cell.sensitive) != 1 or not named:
             return f"attriguard guards one sensitive attribute, and the cell has {len(named)}"
         return None
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
-        """Architecture of the release."""
+        """Return the architecture of the release."""
         (attribute,) = ctx.sensitive
         width = int(model["encoder"].width)  # type: ignore[arg-type]
         return Mechanism(self, attribute, width, card.attributes[attribute])
 
 
 class Mechanism(Release):
-    """The defender's classifier, and the two phases."""
+    """Holds the defender's classifier and runs both phases."""
 
     of = "embedding"
     uniforms = 1
@@ -134,11 +134,11 @@ class Mechanism(Release):
     unit: Tensor
 
     def __init__(self, settings: AttriGuard, attribute: str, width: int, values: int) -> None:
-        """For embeddings of that width and an attribute of so many values."""
+        """Set up for embeddings of that width and an attribute with that many values."""
         super().__init__()
         self.settings = settings
         self.attribute = attribute
-        # In float64: tens of steps would blow a last bit up to a different answer.
+        # In float64: tens of steps would amplify a rounding error into a different answer.
         self.classifier = mlp([width, settings.hidden, settings.hidden, values]).double()
         self.register_buffer("aim", torch.full((values,), 1 / values).double())
         self.register_buffer("centre", torch.zeros(width).double())
@@ -171,7 +171,7 @@ class Mechanism(Release):
             ctx.note(**{"attriguard: classifier's accuracy": right.double().mean().item()})
 
     def _known(self, model: Model, world: World, part: str) -> tuple[Tensor, Tensor]:
-        """Embeddings (n, d) float64 and values (n,) of the rows of a part whose value is known."""
+        """Return embeddings (n, d) float64 and values (n,), for rows of a part with known value."""
         rows = world.parts[part].to(self.centre.device)
         s = rows.attributes[self.attribute]
         with torch.no_grad():
@@ -182,7 +182,7 @@ class Mechanism(Release):
         return torch.cat(h) if h else self.centre[:0, None], s[s >= 0]
 
     def standard(self, h: Tensor) -> Tensor:
-        """What C reads: embeddings (n, d), centred, in standard deviations."""
+        """Return what C reads: embeddings (n, d), centred, in standard deviations."""
         return (h - self.centre) / self.unit
 
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
@@ -190,8 +190,8 @@ class Mechanism(Release):
         del x
         h, u = value.double(), u[:, 0].double()
         now = self.classifier(self.standard(h)).argmax(1)
-        # The value that C guesses costs nothing, so M picks it as often as p at least: it comes
-        # first, and where u is within its share of p there is nothing to look for.
+        # The value that C predicts costs nothing, so M picks it at least as often as p does. It
+        # comes first, and where u is within its share of p, no search is needed.
         asked = (u >= self.aim[now]).nonzero().squeeze(1)
         if not len(asked):
             return value
@@ -201,20 +201,20 @@ class Mechanism(Release):
         chosen = noise[torch.arange(len(asked), device=h.device), picked]
         moved = torch.zeros_like(h)
         moved[asked] = chosen
-        # Rows without noise keep their last bit.
+        # Rows without noise stay exactly the same.
         return torch.where(moved.any(1, keepdim=True), (h + moved).to(value.dtype), value)
 
     def noises(self, h: Tensor, now: Tensor) -> tuple[Tensor, Tensor]:
-        """Phase I: noise (n, V, d) and what it costs (n, V).
+        """Phase I: return the noise (n, V, d) and its distortion (n, V).
 
         Args:
             h: (n, d) float64 embeddings.
-            now: (n,) values that C guesses.
+            now: (n,) values that C predicts.
         """
         (n, width), values = h.shape, len(self.aim)
         everyone = torch.arange(n, device=h.device)
         targets = torch.arange(values, device=h.device).expand(n, -1)
-        others = targets != now[:, None]  # every pair of a row and a value to turn it to
+        others = targets != now[:, None]  # all pairs of a row and another value
         rows, target = everyone[:, None].expand(-1, values)[others], targets[others]
         noise, d = h.new_zeros(n, values, width), h.new_zeros(n, values)
         limit = self.settings.iterations
@@ -233,18 +233,19 @@ class Mechanism(Release):
 
 
 def carlini_wagner(x: Tensor, target: Tensor, guess: Guess, iterations: int) -> Tensor:
-    """Noise (n, d) of small L-infinity norm under which ``guess`` says ``target``.
+    """Return noise (n, d) of small L-infinity norm under which ``guess`` predicts ``target``.
 
-    Carlini and Wagner's: c max(0, largest other logit - target's) + sum of max(0, |noise| - tau),
-    descended in units of the noise that would do if logits were linear. With every success tau
-    shrinks to 0.95 of the noise's norm; a row leaves when it succeeds no more. Rows without any
-    success keep their last noise; for these c doubles every few steps.
+    The loss is Carlini and Wagner's: c max(0, largest other logit - target's) + sum of
+    max(0, |noise| - tau). It is minimised in units of the noise that would be enough if logits were
+    linear. After every success, tau shrinks to 0.95 of the noise's norm. The search for a row ends
+    when it no longer succeeds. Rows without any success keep their last noise; for these, c doubles
+    every few steps.
 
     Args:
         x: (n, d) float64.
         target: (n,) classes.
         guess: logits (n, V).
-        iterations: steps at most.
+        iterations: maximum number of steps.
     """
     first, gradient = _margin(x, target, guess)
     scale = first.clamp_min(0) / gradient.abs().sum(1).clamp_min(1e-300)
@@ -269,7 +270,7 @@ def carlini_wagner(x: Tensor, target: Tensor, guess: Guess, iterations: int) -> 
             break
         c = torch.where((stuck & ~leaves)[:, None], 2 * c, c)
         idle = torch.where(stuck, 0, idle)
-        # Mean instead of sum over coordinates, as the gradient's lengths sum to one: c has no unit.
+        # Mean instead of sum over coordinates, as absolute gradients sum to one: c has no unit.
         share = gradient / gradient.abs().sum(1, keepdim=True).clamp_min(1e-300)
         descent = torch.where((margin >= 0)[:, None], c * share, 0.0)
         descent += (noise.abs() > tau) * noise.sign() / noise.shape[1]
@@ -284,7 +285,7 @@ def carlini_wagner(x: Tensor, target: Tensor, guess: Guess, iterations: int) -> 
 
 
 def _margin(x: Tensor, target: Tensor, guess: Guess) -> tuple[Tensor, Tensor]:
-    """Largest other logit less the target's (n,), and its gradient (n, d)."""
+    """Return the largest other logit minus the target's (n,), and its gradient (n, d)."""
     x = x.detach().requires_grad_()
     z = guess(x)
     own = target[:, None]
@@ -294,16 +295,16 @@ def _margin(x: Tensor, target: Tensor, guess: Guess) -> tuple[Tensor, Tensor]:
 
 
 def greedy(x: Tensor, target: Tensor, guess: Guess, iterations: int, policy: Search) -> Tensor:
-    """Noise (n, d) that sets few coordinates to 1 or 0, until ``guess`` says ``target``.
+    """Return noise (n, d) that sets few coordinates to 1 or 0, until ``guess`` predicts ``target``.
 
-    Every step sets the coordinate for which the gradient of the target's logit promises most.
+    Every step sets the coordinate with the largest gain, by the gradient of the target's logit.
 
     Args:
         x: (n, d) float64.
         target: (n,) classes.
         guess: logits (n, V).
-        iterations: steps at most.
-        policy: ``modify-exist`` changes coordinates that are not 0, ``add-new`` those that are,
+        iterations: maximum number of steps.
+        policy: ``modify-exist`` changes coordinates that are not 0, ``add-new`` those that are 0,
             ``modify-add`` both.
     """
     moved, rows = x.clone(), torch.arange(len(x), device=x.device)
@@ -326,15 +327,15 @@ def greedy(x: Tensor, target: Tensor, guess: Guess, iterations: int, policy: Sea
 
 
 def mechanism(p: Tensor, d: Tensor, budget: float) -> Tensor:
-    """Phase II: M (n, V), the closest to p (V,) with expected distortion within the budget.
+    """Phase II: return M (n, V), the closest to p (V,) with expected distortion within the budget.
 
-    M_v = p_v / (1 + mu (d_v - budget)), with mu >= 0 the root at which the expected distortion is
-    the budget, or p itself where that is within it. With a budget of the least distortion, the
-    limit: p over the values that cost least.
+    M_v = p_v / (1 + mu (d_v - budget)), with mu >= 0 the root at which the expected distortion
+    equals the budget, or p itself if its expected distortion is within the budget. If the budget
+    equals the smallest distortion, M is the limit: p over the values with the smallest distortion.
 
     Args:
-        p: positive, of sum 1.
-        d: (n, V) float64 distortions of each value, of which the least is within the budget.
+        p: positive, with sum 1.
+        d: (n, V) float64 distortions of each value; the smallest is within the budget.
         budget: largest expected distortion.
 
     >>> p, d = torch.tensor([0.3, 0.7]).double(), torch.tensor([[0.0, 4.0]]).double()
@@ -344,7 +345,7 @@ def mechanism(p: Tensor, d: Tensor, budget: float) -> Tensor:
     p = p.expand_as(d)
     least = d.amin(1, keepdim=True)
     room = budget - least
-    # mu = t / room; of t in (0, 1) the sum of p (d - budget) / (1 + mu (d - budget)) falls.
+    # mu = t / room; for t in (0, 1), the sum of p (d - budget) / (1 + mu (d - budget)) falls.
     over = (d - budget) / room.clamp_min(1e-300)
     low, high = torch.zeros_like(least), torch.ones_like(least)
     for _ in range(60):
@@ -359,7 +360,7 @@ def mechanism(p: Tensor, d: Tensor, budget: float) -> Tensor:
 
 
 def pick(chances: Tensor, now: Tensor, u: Tensor) -> Tensor:
-    """Values (n,) drawn by u (n,): the present value first, the others in their order.
+    """Return values (n,) drawn by u (n,): the present value comes first, the others in order.
 
     >>> chances = torch.tensor([[0.25, 0.75]] * 3)
     >>> pick(chances, torch.tensor([1, 1, 0]), torch.tensor([0.7, 0.8, 0.2])).tolist()

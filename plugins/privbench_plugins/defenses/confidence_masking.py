@@ -1,17 +1,18 @@
-"""Confidence masking: say less about how sure the model is, never anything else than its label.
+"""Confidence masking hides how confident the model is, but never changes its label.
 
 Four masks that papers compare against or call by other names:
 
-- ``top``: only the k largest posteriors are told, the rest of the mass is spread evenly (Shokri and
-  others, IEEE S&P 2017, section VIII; k = 1 tells the label and its confidence);
-- ``rounding``: posteriors to so many decimals (the same section);
-- ``label``: the label alone;
-- ``fixed``: 1/k + 0.001 on the label and the same for all others, whatever the model says. Several
-  codes of label-only attacks (Choquette-Choo and others, ICML 2021; Li and Zhang, CCS 2021) call
-  this MemGuard; it is not: it spends no budget and knows no membership classifier.
+- ``top``: only the k largest posteriors are released, the remaining mass is spread evenly (Shokri
+  and others, IEEE S&P 2017, section VIII; k = 1 releases the label and its confidence);
+- ``rounding``: posteriors rounded to a number of decimals (the same section);
+- ``label``: the label only;
+- ``fixed``: 1/k + 0.001 on the label and the rest spread evenly over the other classes, whatever
+  the model predicts (k classes). Several implementations of label-only attacks (Choquette-Choo and
+  others, ICML 2021; Li and Zhang, CCS 2021) call this MemGuard. It is not MemGuard: it has no
+  budget and no membership classifier.
 
 What to expect: attacks that read confidence fall back to the correctness of the label
-(``metric-correctness``), and label-only attacks do as well as ever.
+(``metric-correctness``), and label-only attacks work as well as without the defense.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ if TYPE_CHECKING:
     from privbench import Card, Cell, DefenseContext, Model
 
 Mask = Literal["top", "rounding", "label", "fixed"]
-#: What the fixed mask puts on the label beyond an even share, as in those codes.
+#: What the fixed mask adds to an even share for the label, as in those implementations.
 MARGIN = 1e-3
 
 
 @dataclass(frozen=True)
 class ConfidenceMasking(Defense):
-    """Posteriors that tell the label and little more; labels and embeddings stay as they are.
+    """Releases posteriors with the label and little more; labels and embeddings do not change.
 
     Attributes:
-        mask: which of the four; ``label`` withdraws posteriors altogether.
-        k: posteriors told by ``top``.
-        decimals: kept by ``rounding``.
+        mask: which of the four masks; ``label`` withdraws posteriors altogether.
+        k: number of posteriors that ``top`` releases.
+        decimals: number of decimals that ``rounding`` keeps.
     """
 
     name: ClassVar[str] = "confidence-masking"
@@ -63,31 +64,31 @@ class ConfidenceMasking(Defense):
     decimals: Annotated[int, Ge(0)] = 1
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be posteriors to mask."""
+        """Require posteriors to mask."""
         if cell.card.classes is None:
             return f"{self.name} masks class posteriors, and {cell.card.name} has no classes"
         return None
 
     def access(self, granted: Access) -> Access:
-        """No gradients or weights; under ``label`` no posteriors either."""
+        """Grant no gradients or weights; with ``label``, no posteriors either."""
         hidden = Access.POSTERIORS if self.mask == "label" else Access.NONE
         return super().access(granted) & ~hidden
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
-        """Architecture of the release: it learns nothing."""
+        """Return the architecture of the release, which needs no training."""
         del card, model
         ctx.note(**{self.name: "touches the classifier's posteriors only, not embeddings"})
         return Masked(self.mask, self.k, self.decimals)
 
 
 class Masked(Release):
-    """Posteriors behind a mask."""
+    """Masks posteriors."""
 
     of = "posterior"
     keeps_labels = True
 
     def __init__(self, mask: Mask, k: int, decimals: int) -> None:
-        """See ``ConfidenceMasking``."""
+        """Keep the settings; see ``ConfidenceMasking``."""
         super().__init__()
         self.mask, self.k, self.decimals = mask, k, decimals
 
@@ -107,21 +108,21 @@ class Masked(Release):
 
 
 def top(p: Tensor, k: int) -> Tensor:
-    """The k largest posteriors of each row; what is left is spread evenly over the others.
+    """Keep the k largest posteriors of each row and spread the rest evenly over the others.
 
     >>> top(torch.tensor([[0.5, 0.25, 0.125, 0.125]]), 1).tolist()
     [[0.5, 0.1666666716337204, 0.1666666716337204, 0.1666666716337204]]
     """
     classes = p.shape[1]
-    told, at = p.sort(dim=1, descending=True, stable=True)  # of equals the first, as arg-max does
+    told, at = p.sort(dim=1, descending=True, stable=True)  # ties: the first, as in arg-max
     rest = told[:, k:].sum(1, keepdim=True) / max(1, classes - k)
-    # Of near ties, rounding may bring the mean up to the label.
+    # For near ties, a rounding error could raise the mean up to the label.
     rest = torch.minimum(rest, told[:, :k].amin(1, keepdim=True) * (1 - torch.finfo(p.dtype).eps))
     return rest.expand_as(p).scatter(1, at[:, :k], told[:, :k])
 
 
 def rounded(p: Tensor, decimals: int) -> Tensor:
-    """Posteriors to so many decimals, over their sum; the label stays the only largest.
+    """Round posteriors to that many decimals and normalise; the label stays the only maximum.
 
     >>> rounded(torch.tensor([[0.46, 0.54], [0.19, 0.81]]).double(), 1)
     tensor([[0.4545, 0.5455],

@@ -1,21 +1,25 @@
-"""DP-SGD: clipped gradients of single examples plus noise, in every phase that sees members.
+"""DP-SGD clips the gradient of each example and adds noise, in every phase that sees members.
 
 Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy.
-CCS 2016, algorithm 1; by Opacus (``pip install 'privbench[dp]'``), which keeps the books too.
+CCS 2016, algorithm 1; implemented with Opacus (``pip install 'privbench[dp]'``), which also does
+the privacy accounting.
 
-Each step takes every row with probability batch / n, clips each row's gradient over all parameters
-to L2 norm ``clip``, adds N(0, (noise_multiplier clip)²) to the sum and divides by the expected size
-of the batch. The claim is (epsilon, delta) for adding or removing one member, of all phases that
-see members together; phases on public rows stay as they are. Sample rate and number of steps
-follow from the true number of members, as in every accountant of this kind: it counts as public.
+Each step samples every row with probability batch / n, clips each row's gradient over all
+parameters to L2 norm ``clip``, adds N(0, (noise_multiplier clip)²) to the sum and divides by the
+expected batch size. The claim is (epsilon, delta) for adding or removing one member, for all phases
+that see members together; phases on public rows do not change. Sample rate and number of steps
+follow from the true number of members, as in every accountant of this kind: this number counts as
+public.
 
-A contrastive loss is no sum over examples (every row is every other's negative; MoCo's queue and
-moving average carry rows on), so clipping bounds nobody's influence there: refused. With an encoder
-from public rows (protocol ``alm``) the classifier alone is private, and that works. Batch norm
-mixes rows of a batch and is replaced by group norm.
+A contrastive loss is not a sum over examples (every row is a negative of every other row; MoCo's
+queue and moving average carry rows on to later steps). Clipping does not bound the influence of
+any row there, so these phases are refused. With an encoder from public rows (protocol ``alm``),
+only the classifier is private, and that works. Batch norm mixes the rows of a batch and is replaced
+by group norm.
 
-What to expect: ``lira`` falls to chance long before its bound does, at a price in accuracy that is
-steep for few rows. Choosing hyperparameters on private results costs privacy that nobody counts.
+What to expect: ``lira`` falls to chance long before its bound does, and accuracy falls steeply when
+there are few rows. Choosing hyperparameters by private results costs privacy that is not counted
+here.
 """
 
 from __future__ import annotations
@@ -40,23 +44,24 @@ if TYPE_CHECKING:
 
     from privbench import Cell, DefenseContext, Model, Phase, Training, World
 
-#: How far below the target epsilon the noise may end up.
+#: Relative precision of the search for the noise multiplier.
 _TOLERANCE = 0.01
-#: Noise below which the search ends: no epsilon is that large.
+#: Noise multiplier at which the search ends: no target epsilon is that large.
 _LEAST = 0.01
 
 
 @dataclass(frozen=True)
 class DPSGD(Defense):
-    """Differentially private training of everything that members train.
+    """Trains everything that sees members with differential privacy.
 
     Attributes:
-        epsilon: target; the noise follows from it. Not read where ``noise_multiplier`` is given.
-        noise_multiplier: noise in units of ``clip``; None for what ``epsilon`` needs.
-        delta: of the claim; should be well below one over the members.
+        epsilon: target privacy budget, which determines the noise. Ignored if ``noise_multiplier``
+            is given.
+        noise_multiplier: noise in units of ``clip``; None derives it from ``epsilon``.
+        delta: delta of the claim; should be well below one over the number of members.
         clip: largest L2 norm of one example's gradient.
         batch: expected rows per step; None for the target's own.
-        accountant: Opacus's: ``prv``, ``rdp`` or ``gdp``.
+        accountant: accountant of Opacus: ``prv``, ``rdp`` or ``gdp``.
     """
 
     name: ClassVar[str] = "dp-sgd"
@@ -79,7 +84,7 @@ class DPSGD(Defense):
     accountant: Literal["prv", "rdp", "gdp"] = "prv"
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Losses must be sums over examples."""
+        """Require Opacus, and losses that are sums over examples."""
         if importlib.util.find_spec("opacus") is None:
             return "dp-sgd needs Opacus, which is not installed: pip install 'privbench[dp]'"
         if cell.target.contrastive and "members" in cell.protocol.encoder:
@@ -153,7 +158,7 @@ class DPSGD(Defense):
     def _privately(
         self, training: Training, *, sigma: float, size: int, seed: int
     ) -> Iterator[None]:
-        """Exchange the optimizer for Opacus's, with hooks that give gradients of single rows."""
+        """Use the optimizer of Opacus instead, with hooks that compute per-example gradients."""
         from opacus.grad_sample import GradSampleHooks
 
         ((parts, plain),) = training.optimizers.items()
@@ -167,7 +172,7 @@ class DPSGD(Defense):
         )  # fmt: skip
         try:
             with warnings.catch_warnings():
-                # The first layer's input, data, needs no gradient; its weights get theirs.
+                # The first layer's input is data and needs no gradient; its weights get theirs.
                 warnings.filterwarnings("ignore", "Full backward hook is firing")
                 yield
         finally:
@@ -176,10 +181,10 @@ class DPSGD(Defense):
 
 
 def _check(phase: Phase) -> None:
-    """Refuse phases whose clipping would bound nobody's influence.
+    """Refuse phases in which clipping would not bound the influence of a row.
 
     Raises:
-        BadInputError: saying why.
+        BadInputError: with the reason.
     """
     what = f"dp-sgd cannot make phase '{phase.name}' private: "
     if not phase.per_example:
@@ -194,7 +199,7 @@ def _check(phase: Phase) -> None:
 
 @cache
 def _optimizer() -> Any:
-    """Opacus's optimizer, which also steps on an empty batch: its noise is part of the claim."""
+    """Return Opacus's optimizer, which also steps on an empty batch: that noise is in the claim."""
     from opacus.optimizers import DPOptimizer
 
     class _Optimizer(DPOptimizer):  # type: ignore[misc, unused-ignore]
@@ -211,20 +216,20 @@ def _optimizer() -> Any:
 def spent_epsilon(
     sigma: float, delta: float, runs: tuple[tuple[float, int], ...], accountant: str
 ) -> float:
-    """Epsilon of these runs together.
+    """Return the epsilon of all these runs together.
 
     Args:
-        sigma: noise multiplier of all of them.
-        delta: of the claim.
-        runs: (sample rate, steps) each.
-        accountant: Opacus's name for it.
+        sigma: noise multiplier of all runs.
+        delta: delta of the claim.
+        runs: (sample rate, steps) of each run.
+        accountant: Opacus's name of the accountant.
     """
     from opacus.accountants import create_accountant
 
     books = create_accountant(accountant)
     books.history = [(sigma, q, count) for q, count in runs if count]
     with warnings.catch_warnings(), np.errstate(divide="ignore"):  # of log(1 - q) at q = 1
-        # A bound at the edge of the accountant's orders is loose, and still a bound.
+        # A bound at the edge of the accountant's orders is loose, but still a bound.
         warnings.filterwarnings("ignore", "Optimal order is")
         return float(books.get_epsilon(delta)) if books.history else 0.0
 
@@ -233,8 +238,8 @@ def spent_epsilon(
 def noise_multiplier(
     epsilon: float, delta: float, runs: tuple[tuple[float, int], ...], accountant: str
 ) -> float:
-    """Smallest noise (to 1 %) under which the runs together stay within epsilon."""
-    # RDP's books are fast, and close: slower ones search around what it finds.
+    """Return the smallest noise (to 1 %) with which all runs together stay within epsilon."""
+    # The RDP accountant is fast and close: slower accountants search around its result.
     high = 0.5 if accountant == "rdp" else noise_multiplier(epsilon, delta, runs, "rdp")
     while spent_epsilon(high, delta, runs, accountant) > epsilon:
         high *= 2

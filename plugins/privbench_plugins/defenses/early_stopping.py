@@ -1,15 +1,16 @@
-"""Early stopping: fewer passes over the members.
+"""Early stopping reduces the number of passes over the members.
 
-Two meanings:
+There are two modes:
 
-- ``epochs``: the phase that trains the encoder ends after so many passes (EncoderMI, CCS 2021,
+- ``epochs``: the phase that trains the encoder ends after this many passes (EncoderMI, CCS 2021,
   section 6: a countermeasure for contrastive encoders, shown as a curve over epochs; Song and
   Mittal, USENIX Security 2021, do the same for classifiers). No operating point is recommended.
-- ``patience``, where ``epochs`` is None: phases that read labels stop once the cross-entropy on
-  reference rows has not improved for so many passes, and the best state comes back.
+- ``patience``, if ``epochs`` is None: phases that read labels stop when the cross-entropy on
+  reference rows has not improved for this many passes, and the best state is restored.
 
-What to expect: fewer passes leave less to remember and less learned; the gap closes only about as
-far as accuracy falls. Patience does nothing for a contrastive encoder, which reads no labels.
+What to expect: with fewer passes the model memorises less and learns less; the gap between members
+and nonmembers closes only about as far as accuracy falls. Patience does nothing for a contrastive
+encoder, which reads no labels.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EarlyStopping(Defense):
-    """Stop after so many epochs, or when reference rows say so.
+    """Stops after a number of epochs, or when the loss on reference rows no longer improves.
 
     Attributes:
-        epochs: passes of the phase that trains the encoder on members; None to go by patience.
+        epochs: passes of the phase that trains the encoder on members; None to use ``patience``.
         patience: passes without a lower loss on reference rows before a phase stops.
     """
 
@@ -53,7 +54,7 @@ class EarlyStopping(Defense):
     patience: Annotated[int, Ge(1)] = 5
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be a phase to stop, and reference rows to go by."""
+        """Require a phase to stop and, for patience, classes and reference rows."""
         card, protocol = cell.card, cell.protocol
         if self.epochs is not None:
             if "members" in protocol.encoder:
@@ -79,7 +80,7 @@ class EarlyStopping(Defense):
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
-        """Shorten phases, or watch them."""
+        """Shorten phases, or monitor them."""
         del model
         if self.epochs is not None:
             return [self._shortened(phase, self.epochs) for phase in phases]

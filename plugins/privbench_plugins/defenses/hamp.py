@@ -1,20 +1,20 @@
-"""HAMP: train on high-entropy soft labels, and answer with confidences that say nothing.
+"""HAMP trains on high-entropy soft labels and answers with uninformative confidences.
 
 Chen, Pattabiraman: Overconfidence is a Dangerous Thing: Mitigating Membership Inference Attacks by
 Enforcing Less Confident Prediction. NDSS 2024, section IV.
 
-- ``training``: the label becomes p on its class and the rest spread evenly, p such that the entropy
-  is ``entropy`` times log k; the loss is the Kullback-Leibler divergence to it, minus
-  ``regularization`` times the entropy of the model's posteriors.
-- ``testing``: posteriors keep their order and nothing else. Their values are the sorted posteriors
-  that the model gives to a picture of pure noise, dealt out by rank.
+- ``training``: the soft label has p on its class and the rest spread evenly, with p chosen so that
+  its entropy is ``entropy`` times log k; the loss is the Kullback-Leibler divergence to the soft
+  label, minus ``regularization`` times the entropy of the model's posteriors.
+- ``testing``: posteriors keep their order and nothing else. Their values are replaced by rank with
+  the sorted posteriors that the model gives to an image of pure noise.
 
-The noise outputs are drawn once, when the release is made; which one a row gets is a function of
-the row, so asking twice gives the same answer twice.
+The noise outputs are computed once, when the release is built; which one a row gets is a function
+of the row, so the same row always gets the same answer.
 
-What to expect: attacks that read confidences fall back to what rank and label tell
+What to expect: attacks that read confidences fall back to what rank and label reveal
 (``metric-correctness``, ``label-only-*``), which only the training part reduces. On a contrastive
-target the training part touches the classifier only.
+target, the training part changes only the classifier.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ ROWS = 256
 
 @dataclass(frozen=True)
 class HAMP(Defense):
-    """Less confident training, and answers whose confidences are those of noise.
+    """Trains for less confidence, and answers with the confidences of random inputs.
 
     Attributes:
         part: ``training``, ``testing`` or both.
-        entropy: gamma, of the soft labels as a share of log k, in [0, 1].
+        entropy: gamma, entropy of the soft labels as a share of log k, in [0, 1].
         regularization: alpha, weight of the model's entropy in the authors' units (deviations).
-        noises: random inputs whose outputs are dealt out.
+        noises: number of random inputs whose outputs replace the posteriors.
     """
 
     name: ClassVar[str] = "hamp"
@@ -78,16 +78,16 @@ class HAMP(Defense):
 
     @property
     def masks_posteriors(self) -> bool:
-        """When testing."""
+        """True unless only the training part is used."""
         return self.part != "training"
 
     def stages(self) -> frozenset[str]:
-        """Those of its part."""
+        """Return the stages of the selected part."""
         parts = {"both": {"phases", "release"}, "training": {"phases"}, "testing": {"release"}}
         return frozenset(parts[self.part])
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes; and for training alone, a phase that reads members' labels."""
+        """Require classes and, for training alone, a phase that reads members' labels."""
         if cell.card.classes is None or cell.card.classes < 2:  # noqa: PLR2004
             return f"{self.name} changes class posteriors, and {cell.card.name} has no classes"
         return none_reads_members(self.name, cell) if self.part == "training" else None
@@ -104,7 +104,7 @@ class HAMP(Defense):
         return [self._humble(p, classes) if reads_members(p) else p for p in phases]
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release | None:
-        """Architecture of the release."""
+        """Return the architecture of the release."""
         del model, ctx
         return None if self.part == "training" else Ranked(self.noises, card.classes or 0)
 
@@ -119,14 +119,17 @@ class HAMP(Defense):
     def _loss(  # noqa: PLR0917 - the last three are a loss's own
         self, base: _Loss, classes: int, p: float, out: Outputs, batch: Batch, clock: Clock
     ) -> Tensor:
-        """Cross-entropy with the soft labels: the divergence plus a constant, their entropy."""
+        """Return the cross-entropy with the soft labels minus the posteriors' weighted entropy.
+
+        The cross-entropy is the divergence plus a constant, the entropy of the soft labels.
+        """
         humble = replace(batch, y=soft_labels(batch.y, classes, p))
         weight = self.regularization * classes
         return base(out, humble, clock) - weight * mean_entropy(out.logits.float())
 
 
 class Ranked(Release):
-    """Posteriors that keep their ranks and take the values of noise's."""
+    """Keeps the ranks of posteriors, but takes their values from the outputs for noise."""
 
     of = "posterior"
     keeps_labels = True
@@ -135,12 +138,12 @@ class Ranked(Release):
     values: Tensor
 
     def __init__(self, noises: int, classes: int) -> None:
-        """So many vectors of values for so many classes."""
+        """Allocate ``noises`` vectors of values for ``classes`` classes."""
         super().__init__()
         self.register_buffer("values", torch.zeros(noises, classes, dtype=torch.float64))
 
     def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
-        """Ask the model about noise, and keep each answer's values from the largest down."""
+        """Query the model on noise, and keep the values of each answer in descending order."""
         del world
         generator = ctx.generator("noise")
         shape = (len(self.values), *ctx.card.shape)
@@ -152,24 +155,24 @@ class Ranked(Release):
         self.values = strict(torch.cat(logits).softmax(1).sort(1, descending=True).values)
 
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
-        """Deal the values of the u-th noise out by rank of the posteriors (n, classes)."""
+        """Replace posteriors (n, classes) by rank with the values of the u-th noise output."""
         del x
         drawn = (u[:, 0] * len(self.values)).long().clamp(max=len(self.values) - 1)
         return ranked(value, self.values[drawn].to(value.dtype))
 
 
 def ranked(p: Tensor, values: Tensor) -> Tensor:
-    """Rows of ``values``, each from the largest down, in the order of p; both (n, k).
+    """Put each row of ``values``, sorted in descending order, into the order of p; both (n, k).
 
     >>> ranked(torch.tensor([[0.1, 0.7, 0.2]]), torch.tensor([[0.5, 0.3, 0.2]])).tolist()
     [[0.20000000298023224, 0.5, 0.30000001192092896]]
     """
-    order = p.argsort(dim=1, descending=True, stable=True)  # of equals the first, as arg-max does
+    order = p.argsort(dim=1, descending=True, stable=True)  # ties: the first, as in arg-max
     return torch.zeros_like(values).scatter(1, order, values)
 
 
 def strict(values: Tensor) -> Tensor:
-    """Sorted distributions (n, k) whose first value is the only largest: the label must show.
+    """Make the first value of sorted distributions (n, k) the only maximum, so the label is unique.
 
     >>> strict(torch.tensor([[0.5, 0.5]]).double()).diff().item() < 0
     True
@@ -181,7 +184,7 @@ def strict(values: Tensor) -> Tensor:
 
 
 def confidence(classes: int, share: float) -> float:
-    """p of (p, rest spread evenly) whose entropy is ``share`` of log k; by bisection to 1e-15.
+    """Return p so that (p, rest spread evenly) has entropy ``share`` log k; by bisection to 1e-15.
 
     >>> round(confidence(10, 0.95), 8)
     0.26981445
@@ -201,7 +204,7 @@ def confidence(classes: int, share: float) -> float:
 
 
 def soft_labels(y: Tensor, classes: int, p: float) -> Tensor:
-    """Labels (n,) or (n, classes) with p on the class and the rest spread evenly.
+    """Turn labels (n,) or (n, classes) into labels with p on the class and the rest spread evenly.
 
     >>> soft_labels(torch.tensor([2]), 3, 0.5).tolist()
     [[0.25, 0.25, 0.5]]
@@ -212,7 +215,7 @@ def soft_labels(y: Tensor, classes: int, p: float) -> Tensor:
 
 
 def mean_entropy(logits: Tensor) -> Tensor:
-    """Entropy of the posteriors behind logits (n, k), mean over rows, in nats.
+    """Return the entropy of the posteriors of logits (n, k), mean over rows, in nats.
 
     >>> round(float(mean_entropy(torch.zeros(3, 2))), 4)
     0.6931

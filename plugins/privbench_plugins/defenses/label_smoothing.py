@@ -1,15 +1,16 @@
-"""Label smoothing: train towards labels that leave every class some probability.
+"""Label smoothing trains towards labels that give every class some probability.
 
 Szegedy, Vanhoucke, Ioffe, Shlens, Wojna: Rethinking the Inception Architecture for Computer
 Vision. CVPR 2016, section 7; a baseline of RelaxLoss (ICLR 2022), whose smoothing is the default.
 
 The label becomes (1 - smoothing) on its class plus smoothing / k on each of all k classes (so the
-class itself keeps a little more than 1 - smoothing). Only the loss of training sees it: attacks
-and utility count the plain label.
+class itself keeps a little more than 1 - smoothing). Only the training loss uses the smoothed
+label: attacks and utility use the plain label.
 
-What to expect: a smaller gap between confidences of members and nonmembers, hence a little less
-from thresholds on confidence; classes whose rows lie closer together can make attacks calibrated
-by shadows (``lira``, ``rmia``) stronger. On a contrastive target only the classifier reads labels.
+What to expect: a smaller gap between confidences of members and nonmembers, so attacks with
+thresholds on confidence gain a little less. Rows of a class lie closer together, which can make
+attacks calibrated with shadow models (``lira``, ``rmia``) stronger. On a contrastive target only
+the classifier reads labels.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelSmoothing(Defense):
-    """Soft labels in the loss of every phase that reads labels of members.
+    """Uses soft labels in the loss of every phase that reads labels of members.
 
     Attributes:
         smoothing: probability that is spread evenly over all classes, in [0, 1].
@@ -51,7 +52,7 @@ class LabelSmoothing(Defense):
     smoothing: Annotated[float, Ge(0), Le(1)] = 0.1
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes, and a phase that reads the members' labels."""
+        """Require classes, and a phase that reads the members' labels."""
         if cell.card.classes is None:
             return f"{self.name} smooths class labels, and {cell.card.name} has no classes"
         return none_reads_members(self.name, cell)
@@ -73,12 +74,12 @@ class LabelSmoothing(Defense):
         return replace(phase, steps=steps)
 
     def _loss(self, base: _Loss, classes: int, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
-        """The phase's own loss, with smooth labels."""
+        """Return the phase's own loss, with smooth labels."""
         return base(out, replace(batch, y=smooth(batch.y, classes, self.smoothing)), clock)
 
 
 def smooth(y: Tensor, classes: int, smoothing: float) -> Tensor:
-    """Labels (n,) or (n, classes) as smooth labels (n, classes).
+    """Turn labels (n,) or (n, classes) into smooth labels (n, classes).
 
     >>> import torch
     >>> smooth(torch.tensor([1]), 2, 0.5).tolist()

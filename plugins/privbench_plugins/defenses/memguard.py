@@ -1,23 +1,24 @@
-"""MemGuard: noise on posteriors that turns a membership classifier's guess, and never the label.
+"""MemGuard adds noise to posteriors to mislead a membership classifier; labels never change.
 
 Jia, Salem, Backes, Zhang, Gong: MemGuard: Defending against Black-Box Membership Inference Attacks
 via Adversarial Examples. CCS 2019, sections 4 and 5, algorithm 1.
 
-The defender trains a membership classifier g of its own, on its members' posteriors against those
+The defender trains its own membership classifier g, on the posteriors of its members against those
 of its reference rows; h is its log-odds. For every query with posteriors s and logits z:
 
-1. Phase I looks for the smallest noise e on the logits under which g guesses the other way and the
-   label stays: it descends |h| + 10 max(0, largest other logit - label's) + c3 |softmax(z + e) - s|
-   in steps of length 0.1 until it is there. c3 starts at 0.1 and grows tenfold as long as that
-   succeeds; the last success counts. r = softmax(z + e) - s.
-2. Phase II adds r with probability min(distortion / |r|, 1), and never where it would leave g surer
-   than before: the *expected* L1 distortion of an answer is within the budget.
+1. Phase I searches for the smallest noise e on the logits that reverses the guess of g and keeps
+   the label. It minimises |h| + 10 max(0, largest other logit - label's) + c3 |softmax(z + e) - s|
+   in steps of length 0.1 until it succeeds. c3 starts at 0.1 and grows tenfold as long as the
+   search succeeds; the last success counts. r = softmax(z + e) - s.
+2. Phase II adds r with probability min(distortion / |r|, 1), and never where g would be more
+   confident than before: the *expected* L1 distortion of an answer is within the budget.
 
-The coin is a function of the row, so that asking twice gives the same answer twice.
+The random choice is a function of the row, so the same row always gets the same answer.
 
-What to expect: attacks that read confidences without the label lose most; those that read the
+What to expect: attacks that read confidences without the label lose most. Attacks that read the
 label or its correctness lose nothing, since labels never change (``metric-correctness``,
-``label-only-*``). Put adaptive attacks to it: published ones trained on undefended shadows.
+``label-only-*``). Test it with adaptive attacks: published attacks trained on undefended shadow
+models.
 """
 
 from __future__ import annotations
@@ -41,28 +42,28 @@ if TYPE_CHECKING:
 
     from privbench import Card, Cell, DefenseContext, Model, World
 
-#: Weight of the loss of the label, and what c3 runs through: 0.1, 1, ... 100,000.
+#: Weight of the label loss, and the range of c3: 0.1, 1, ... 100,000.
 LABEL = 10.0
 FIRST, LAST = 0.1, 1e5
-#: Of each step of phase I, in logits.
+#: Length of each step of phase I, in logits.
 LENGTH = 0.1
-#: Queries about which g is undecided to this much get no noise.
+#: Queries get no noise if g's probability of membership is this close to 1/2.
 UNDECIDED = 1e-5
 
 
 @dataclass(frozen=True)
 class MemGuard(Defense):
-    """Noise on the posteriors of each query, within an expected L1 budget.
+    """Adds noise to the posteriors of each query, within an expected L1 budget.
 
     Attributes:
-        distortion: largest expected L1 distance of released from true posteriors, in [0, 2]. It is
-            a budget of utility, not an epsilon of differential privacy.
-        iterations: steps of phase I at most, for each c3.
-        epochs: of the defender's classifier.
-        batch: rows per update of it.
-        lr: of its optimizer.
-        optimizer: of it: ``adam``, or the paper's plain ``sgd``.
-        updates: of it at least.
+        distortion: largest expected L1 distance between released and true posteriors, in [0, 2].
+            It is a utility budget, not an epsilon of differential privacy.
+        iterations: maximum number of steps of phase I, for each c3.
+        epochs: training epochs of the defender's classifier.
+        batch: rows per update of that classifier.
+        lr: learning rate of its optimizer.
+        optimizer: its optimizer: ``adam``, or the paper's plain ``sgd``.
+        updates: minimum number of its updates.
     """
 
     name: ClassVar[str] = "memguard"
@@ -90,7 +91,7 @@ class MemGuard(Defense):
     optimizer: Literal["adam", "sgd"] = "adam"
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be posteriors, and reference rows to tell members from."""
+        """Require posteriors, and reference rows to compare members with."""
         if cell.card.classes is None:
             return f"{self.name} guards class posteriors, and {cell.card.name} has no classes"
         if not cell.protocol.parts()["reference"].count(cell.card):
@@ -101,21 +102,21 @@ class MemGuard(Defense):
         return None
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
-        """Architecture of the release."""
+        """Return the architecture of the release."""
         del model
         ctx.note(**{self.name: "touches the classifier's posteriors only, not embeddings"})
         return Guard(self, card.classes or 0)
 
 
 class Guard(Release):
-    """The defender's classifier, and the two phases."""
+    """Holds the defender's classifier and runs both phases."""
 
     of = "posterior"
     keeps_labels = True
     uniforms = 1
 
     def __init__(self, settings: MemGuard, classes: int) -> None:
-        """For posteriors of so many classes."""
+        """Set up for posteriors with that many classes."""
         super().__init__()
         self.settings = settings
         self.classifier = MembershipClassifier(classes)
@@ -136,7 +137,7 @@ class Guard(Release):
         )  # fmt: skip
 
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
-        """Add the noise of phase I to the rows that the coin u (n, 1) of phase II picks."""
+        """Add the noise of phase I to the rows that phase II selects with u (n, 1)."""
         del x
         if not self.settings.distortion:
             return value
@@ -147,31 +148,31 @@ class Guard(Release):
         return torch.where(u.to(value.dtype) < kept[:, None], value + noise, value)
 
     def log_odds(self, p: Tensor) -> Tensor:
-        """h: log-odds (n,) float64 of "member" by g, of posteriors (n, classes) in any order."""
+        """Return h, g's log-odds (n,) float64 of "member"; posteriors may be in any order."""
         sorted_p = p.sort(1, descending=True).values
         layers: Tensor = self.classifier(sorted_p)
         return layers[:, 1]
 
 
 class MembershipClassifier(nn.Module):
-    """g: sorted posteriors (n, classes) to logits (n, 2) of nonmember (0) and member (h)."""
+    """Maps sorted posteriors (n, classes) to logits (n, 2) of nonmember (0) and member (h)."""
 
     def __init__(self, classes: int) -> None:
-        """Three hidden ReLU layers, of 256, 128 and 64."""
+        """Build three hidden ReLU layers, with 256, 128 and 64 neurons."""
         super().__init__()
-        # In float64: hundreds of steps would blow a last bit up to a different answer.
+        # In float64: hundreds of steps would amplify a rounding error into a different answer.
         self.layers = mlp([classes, 256, 128, 64, 1]).double()
 
     def forward(self, p: Tensor) -> Tensor:
-        """Cross-entropy of these two is that of a sigmoid of h."""
+        """Return logits whose cross-entropy is that of a sigmoid of h."""
         h: Tensor = self.layers(p)
         return torch.cat([torch.zeros_like(h), h], dim=1)
 
 
 def phase_one(p: Tensor, log_odds: Callable[[Tensor], Tensor], iterations: int) -> Tensor:
-    """Noise r (n, classes) under which g guesses the other way; 0 for rows where none was found.
+    """Return noise r (n, classes) that reverses the guess of g; 0 for rows where none was found.
 
-    All rows descend together; those that are there, and those that a larger c3 fails, leave.
+    All rows are optimised together. Rows leave when they succeed, and when a larger c3 fails.
 
     Args:
         p: (n, classes) float64 posteriors.
@@ -190,13 +191,13 @@ def phase_one(p: Tensor, log_odds: Callable[[Tensor], Tensor], iterations: int) 
         active = active[turned]
         best[active] = (z[active] + e[turned]).softmax(1) - p[active]
         c3 *= 10
-    return torch.zeros_like(best).scatter(1, order, best)  # back from sorted to the classes' order
+    return torch.zeros_like(best).scatter(1, order, best)  # back to the order of classes
 
 
 def _descend(
     starts: tuple[Tensor, ...], log_odds: Callable[[Tensor], Tensor], c3: float, iterations: int
 ) -> tuple[Tensor, Tensor]:
-    """Which rows got there (n,), and their noise on the logits (n, classes)."""
+    """Return which rows succeeded (n,), and their noise on the logits (n, classes)."""
     z, p, label, h = starts
     found, made = torch.zeros(len(z), dtype=torch.bool, device=z.device), torch.zeros_like(z)
     rows = torch.arange(len(z), device=z.device)
@@ -206,7 +207,7 @@ def _descend(
         own, moved = label[rows, None], z[rows] + e
         noisy = moved.softmax(1)
         now = log_odds(noisy)
-        # One pass tells where the step before has led, and where the next one goes.
+        # One pass shows the result of the last step and the direction of the next one.
         there = (noisy.argmax(1) == label[rows]) & (now.sign() != h[rows].sign())
         there = there & (done > 0)
         found[rows[there]], made[rows[there]] = True, e.detach()[there]
@@ -226,12 +227,12 @@ def _descend(
 
 
 def probability(d: Tensor, before: Tensor, after: Tensor, distortion: float) -> Tensor:
-    """Chance (n,) of adding noise of L1 length d (n,).
+    """Return the probability (n,) of adding noise of L1 length d (n,).
 
     Args:
-        d: lengths.
+        d: L1 lengths.
         before: h without the noise.
-        after: h with it.
+        after: h with the noise.
         distortion: the budget.
 
     >>> one = torch.ones(1).double()

@@ -1,20 +1,20 @@
-"""Mixup and MMD: mixed training rows, and members' posteriors drawn to those of reference rows.
+"""Mixup + MMD mixes training rows and pulls members' posteriors towards those of reference rows.
 
 Li, Li, Ribeiro: Membership Inference Attacks and Defenses in Classification Models. CODASPY 2021,
-section 4. Each update descends
+section 4. Each update minimises the sum of
 
 - the phase's own loss on rows mixed in pairs, λ of one and 1 - λ of the other, labels likewise; λ
   is one draw of Beta(1, 1), the uniform distribution, for the batch;
-- plus ``weight`` times the squared maximum mean discrepancy (biased, Gaussian kernel, width 1)
-  between the posteriors of the batch's rows *unmixed* and those of reference rows of the same
-  classes. Gradients flow through the members' side only.
+- ``weight`` times the squared maximum mean discrepancy (biased, Gaussian kernel, width 1) between
+  the posteriors of the batch's *unmixed* rows and those of reference rows of the same classes.
+  Gradients flow only through the members' side.
 
 The discrepancy counts only while the accuracies on members and reference, measured after each
 epoch, are at least ``gap`` apart, and never in the last epoch.
 
-What to expect: the gap narrows, by mixup most, and confidences with it; attacks calibrated by
-adaptive shadows keep more. On a contrastive target only the classifier reads labels, and what is
-mixed there are embeddings.
+What to expect: the gap narrows, mostly through mixup, and confidences fall with it; attacks
+calibrated with adaptive shadow models lose less. On a contrastive target only the classifier reads
+labels, and embeddings are mixed there.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ PLAIN = "mixup-mmd: plain"
 
 @dataclass(frozen=True)
 class MixupMMD(Defense):
-    """Mixup, and a penalty on posteriors that differ between members and reference.
+    """Trains with mixup and penalises posteriors that differ between members and reference.
 
     Attributes:
-        weight: of the discrepancy; 0 leaves mixup alone.
-        gap: of accuracies from which on it counts, in [0, 1].
+        weight: weight of the discrepancy; 0 means mixup only.
+        gap: smallest gap between the accuracies at which the discrepancy counts, in [0, 1].
     """
 
     name: ClassVar[str] = "mixup-mmd"
@@ -67,7 +67,7 @@ class MixupMMD(Defense):
     gap: Annotated[float, Ge(0)] = 0.03
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes, reference rows, and a phase that reads members' labels."""
+        """Require classes, reference rows, and a phase that reads members' labels."""
         if cell.card.classes is None:
             return f"{self.name} compares class posteriors, and {cell.card.name} has no classes"
         if not cell.protocol.parts()["reference"].count(cell.card):
@@ -80,7 +80,7 @@ class MixupMMD(Defense):
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
-        """Mix rows, stream reference rows beside them, and measure both."""
+        """Mix rows, add a stream of reference rows, and measure accuracy on both sides."""
         del model
         note_reach(self.name, phases, ctx)
         return [self._mixed(p, world, ctx) if reads_members(p) else p for p in phases]
@@ -106,11 +106,11 @@ class MixupMMD(Defense):
         loss = base(out, batch, clock)
         if not self.weight or not self.matches(clock):
             return loss
-        theirs = out.streams["reference"].plain.softmax(1)  # made without gradients
+        theirs = out.streams["reference"].plain.softmax(1)  # computed without gradients
         return loss + self.weight * mmd(out.plain.softmax(1), theirs)
 
     def matches(self, clock: Clock) -> bool:
-        """Whether the discrepancy counts at that time."""
+        """Return whether the discrepancy counts at that time."""
         seen: Mapping[str, float] = clock.metrics
         if clock.epoch == clock.epochs or "members.accuracy" not in seen:
             return False
@@ -131,7 +131,7 @@ def mmd(p: Tensor, q: Tensor) -> Tensor:
 
 
 def mix(x: Tensor, partner: Tensor, share: Tensor) -> Tensor:
-    """``share`` of each row of x (n, ...) and the rest of its partner (n,) int64.
+    """Mix ``share`` of each row of x (n, ...) with the rest from its partner (n,) int64.
 
     >>> mix(torch.tensor([0.0, 4.0]), torch.tensor([1, 0]), torch.tensor(0.75)).tolist()
     [1.0, 3.0]
@@ -146,7 +146,7 @@ def _prepare(
     batch: Batch,
     uniforms: Callable[[int], Tensor],
 ) -> Batch:
-    """Mixed rows, then the same rows unmixed (2 views n, ...); mixed labels (n, classes)."""
+    """Return mixed rows, then the same rows unmixed (2 views n, ...); mixed labels (n, classes)."""
     batch = base(batch, uniforms) if base else batch
     if PLAIN in batch.attributes:
         return batch
@@ -159,7 +159,7 @@ def _prepare(
 
 
 def _forward(base: _Forward, model: Model, batch: Batch) -> Outputs:
-    """The phase's h and logits on mixed rows; ``plain`` logits of unmixed ones, where read."""
+    """Return h and logits of mixed rows, and the ``plain`` logits of unmixed ones if read."""
     if PLAIN in batch.attributes:
         with_reference = batch
 
@@ -176,7 +176,7 @@ def _forward(base: _Forward, model: Model, batch: Batch) -> Outputs:
 
 
 def _marked(rows: Examples) -> Examples:
-    """The same rows, marked as not to be mixed."""
+    """Return the same rows, marked as rows not to mix."""
     return replace(rows, attributes={**rows.attributes, PLAIN: torch.ones_like(rows.index)})
 
 

@@ -1,4 +1,4 @@
-"""No defense: the baseline that every table has."""
+"""This plugin is the baseline of every table: no defense."""
 
 from __future__ import annotations
 

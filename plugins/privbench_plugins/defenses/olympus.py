@@ -1,28 +1,30 @@
-"""Olympus: an autoencoder behind the encoder that leaves the task and takes out an attribute.
+"""Olympus puts an autoencoder behind the encoder that keeps the task and removes an attribute.
 
 Raval, Machanavajjhala, Pan: Olympus: Sensor Privacy through Utility Aware Obfuscation. PoPETs 2019;
-as He, Zhang (Talos, CCS 2021, section 5.2) put it to embeddings.
+applied to embeddings as in He, Zhang (Talos, CCS 2021, section 5.2).
 
-An autoencoder O (d -> 256 -> 128 -> 256 -> d) stands between encoder and classifier: what is served
-as the embedding is O(h), and posteriors are those of O(h). The target is trained as it would be
-without the defense (those phases are shared with ``none``; O is passed by); then one more phase
-tunes encoder, O and classifier C together on the rows and labels of the classifier, against an
-adversary A that reads the attribute s. In turn:
+An autoencoder O (d -> 256 -> 128 -> 256 -> d) is placed between encoder and classifier: the
+released embedding is O(h), and posteriors are those of O(h). First the target is trained as without
+the defense (those phases are shared with ``none``; O is bypassed). Then one more phase tunes
+encoder, O and classifier C together on the rows and labels of the classifier, against an adversary
+A that reads the attribute s. The updates alternate:
 
 - ``adversary_steps`` updates of A: CE(A(O(h)), s);
 - one update of encoder, O and C: CE(C(O(h)), y) + weight * U(A(O(h))) + rho * mean |O(h) - h|^2,
   where U is the cross-entropy of A's guess with the uniform distribution. Unlike the negated loss
-  of A it is bounded, and an attribute guessed wrongly each time would be as bad as one guessed.
+  of A, U is bounded below, and it does not favour an A that is always wrong, which would reveal the
+  attribute as much as an A that is right.
 
-The losses are ours: the Talos paper names the structure only.
+The losses are ours: the Talos paper gives only the structure.
 
-What to expect: attributes fall far, also for a contrastive encoder; part of that is the tuning and
-the narrow autoencoder alone (``weight=0`` shows how much). The whole network now learns labels of
-its members, so that utility and membership rise, as in the Talos paper: on UTKFace, nn-mia from .52
-to .61 after 20 epochs, and to .53 only with ``freeze_encoder``, which spares the encoder
-(leaderboards/utkface-defenses.md). On digits, where the classifier knows its members already,
-membership falls (digits-defenses.md). An adversary with weights could cut O off. Judge it by
-attackers trained anew, as the boards do, never by A.
+What to expect: attribute inference falls far, also for a contrastive encoder; part of that comes
+from the tuning and the narrow autoencoder alone (``weight=0`` shows how much). The whole network
+now learns labels of its members, so utility and membership leakage rise, as in the Talos paper: on
+UTKFace, nn-mia rises from .52 to .61 after 20 epochs, but only to .53 with ``freeze_encoder``,
+which does not tune the encoder (leaderboards/utkface-defenses.md). On digits, where the classifier
+has already learnt its members, membership leakage falls (digits-defenses.md). An adversary with
+access to the weights could remove O. Judge the defense by newly trained attackers, as the boards
+do, never by A.
 """
 
 from __future__ import annotations
@@ -46,26 +48,27 @@ if TYPE_CHECKING:
 
     from privbench import Batch, Cell, Clock, DefenseContext, Model, Training, World
 
-#: Parts that the defense adds.
+#: Names of the parts that the defense adds.
 OBFUSCATOR, ADVERSARY = "obfuscator", "olympus-adversary"
-#: Neurons of the hidden layers of the autoencoder.
+#: Neurons of the autoencoder's hidden layers.
 WIDTHS = (256, 128, 256)
 
 
 @dataclass(frozen=True)
 class Olympus(Defense):
-    """An autoencoder that obfuscates embeddings, trained against an adversary.
+    """Obfuscates embeddings with an autoencoder that is trained against an adversary.
 
     Attributes:
-        weight: of the adversary's distance from guessing uniformly, in the loss of the rest.
-        rho: weight of the mean squared distance of obfuscated from original embeddings.
-        freeze_encoder: whether the encoder stays as it was, and only autoencoder and classifier
+        weight: weight of the adversary's distance from guessing uniformly, in the loss of the
+            encoder, autoencoder and classifier.
+        rho: weight of the mean squared distance between obfuscated and original embeddings.
+        freeze_encoder: whether the encoder does not change, and only autoencoder and classifier
             are tuned.
         epochs: passes over the rows by encoder, autoencoder and classifier.
-        adversary_steps: updates of the adversary before each update of the rest.
+        adversary_steps: updates of the adversary before each update of the other parts.
         batch: rows per update.
-        lr: of encoder, autoencoder and classifier, with Adam.
-        adversary_lr: of the adversary, with Adam.
+        lr: learning rate of encoder, autoencoder and classifier, with Adam.
+        adversary_lr: learning rate of the adversary, with Adam.
         hidden: neurons of each of the adversary's two hidden layers.
     """
 
@@ -94,7 +97,7 @@ class Olympus(Defense):
     hidden: Annotated[int, Ge(1)] = 64
 
     def incompatible(self, cell: Cell) -> str | None:
-        """One attribute to take out, and a task to leave."""
+        """Require one attribute to remove, and a task to keep."""
         named = [name for name in cell.sensitive if name in cell.card.attributes]
         if len(cell.sensitive) != 1 or not named:
             return f"olympus takes out one sensitive attribute, and the cell has {len(named)}"
@@ -108,7 +111,7 @@ class Olympus(Defense):
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
-        """Put the autoencoder behind the encoder, and the tuning behind all phases."""
+        """Put the autoencoder behind the encoder, and the tuning after all phases."""
         width = int(model["encoder"].width)  # type: ignore[arg-type]
         (attribute,) = ctx.sensitive
         values = ctx.card.attributes[attribute]
@@ -124,12 +127,12 @@ class Olympus(Defense):
         return [*phases, self._tuning(rows, count, attribute)]
 
     def _tuning(self, rows: str | Tensor, count: int, attribute: str) -> Phase:
-        """The phase of Olympus.
+        """Return the tuning phase of Olympus.
 
         Args:
-            rows: that it sees.
-            count: how many these are.
-            attribute: that the adversary learns.
+            rows: the rows that the phase sees.
+            count: the number of these rows.
+            attribute: the attribute that the adversary learns.
         """
         kept = [OBFUSCATOR, "classifier", *([] if self.freeze_encoder else ["encoder"])]
         batch, turn = BatchSpec(self.batch), self.adversary_steps + 1
@@ -160,7 +163,7 @@ class Olympus(Defense):
         )
 
     def _loss(self, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
-        """What encoder, autoencoder and classifier descend."""
+        """Return the loss that encoder, autoencoder and classifier minimise."""
         del clock
         loss = F.cross_entropy(out.logits.float(), batch.y)
         if self.weight:
@@ -171,31 +174,31 @@ class Olympus(Defense):
 
 
 class Obfuscator(nn.Module):
-    """O: embeddings (n, d) to embeddings (n, d); ``inserted`` once its tuning has begun."""
+    """Maps embeddings (n, d) to embeddings (n, d); ``inserted`` is set when tuning begins."""
 
     inserted: Tensor
 
     def __init__(self, width: int) -> None:
-        """For embeddings of that width; ReLU between layers, none on the output."""
+        """Build layers for embeddings of that width; ReLU between layers, none on the output."""
         super().__init__()
         self.layers = mlp([width, *WIDTHS, width])
         self.register_buffer("inserted", torch.tensor(False))
 
     def forward(self, h: Tensor) -> Tensor:
-        """O(h)."""
+        """Return O(h)."""
         made: Tensor = self.layers(h)
         return made
 
 
 class Behind:
-    """Forward hook of the encoder: its output passes through O, if O is inserted."""
+    """Passes the output of the encoder through O, if O is inserted; a forward hook."""
 
     def __init__(self, obfuscator: nn.Module) -> None:
-        """Hold O, which is a part of the model itself."""
+        """Keep a reference to O, which is itself a part of the model."""
         self.obfuscator = obfuscator
 
     def __call__(self, encoder: nn.Module, given: Any, h: Tensor) -> Tensor:
-        """O(h), or h as it is."""
+        """Return O(h) if O is inserted, otherwise h."""
         del encoder, given
         served: Tensor = self.obfuscator(h) if self.obfuscator.inserted else h
         return served
@@ -203,13 +206,13 @@ class Behind:
 
 @contextmanager
 def _inserted(run: Training) -> Iterator[None]:
-    """From here on the model serves O(h): that is a part of its state."""
+    """Make the model serve O(h) from now on; this setting is part of its state."""
     run.model[OBFUSCATOR].inserted.fill_(True)  # type: ignore[operator]
     yield
 
 
 def _forward(model: Model, batch: Batch) -> Outputs:
-    """Original and obfuscated embedding (n, d), logits (n, k), the adversary's guess (n, V)."""
+    """Return original and obfuscated embedding (n, d), logits (n, k) and A's guess (n, V)."""
     original = model["encoder"].forward(model.inputs(batch.x))  # without the hook
     h = model[OBFUSCATOR](original)
     return Outputs(
@@ -220,7 +223,7 @@ def _forward(model: Model, batch: Batch) -> Outputs:
 def uniform_cross_entropy(logits: Tensor) -> Tensor:
     """Cross-entropy of softmax(logits) with the uniform distribution, mean over rows, in nats.
 
-    At least log V; equal to it at uniform logits alone.
+    It is at least log V, with equality only for uniform logits.
 
     >>> import torch
     >>> round(float(uniform_cross_entropy(torch.zeros(3, 2))), 4)

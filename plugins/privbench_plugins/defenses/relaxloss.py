@@ -1,18 +1,21 @@
-"""RelaxLoss: hold the training loss at a level instead of driving it to zero.
+"""RelaxLoss holds the training loss at a level instead of minimising it to zero.
 
 Chen, Yu, Fritz: RelaxLoss: Defending Membership Inference Attacks without Losing Utility.
 ICLR 2022, section 4, algorithm 1. With c the mean cross-entropy of a batch:
 
-- even epochs, counted from 0: minimise abs(c - target_loss), so climb where the batch is below it;
-- odd epochs: minimise c while it is above ``target_loss``; else flatten posteriors towards a soft
-  label of min(p, upper) on the class, p what the model says of it, and the rest spread evenly.
+- even epochs, counted from 0: minimise abs(c - target_loss), so increase c where it is below the
+  level;
+- odd epochs: minimise c while it is above ``target_loss``; otherwise flatten posteriors towards a
+  soft label with min(p, upper) on the class, where p is the model's posterior of that class, and
+  the rest spread evenly.
 
 The authors' two scripts flatten differently, and so do the two variants here: ``tabular`` minimises
 the mean cross-entropy with the soft labels of all rows; ``image`` that of wrongly classified rows
 only, minus the plain cross-entropy of every row. As in both, gradients flow through the soft label.
 
-What to expect: members' losses spread around the level as nonmembers' do, at little cost in
-accuracy; the level is what to tune. On a contrastive target only the classifier reads labels.
+What to expect: members' losses spread around the level as nonmembers' losses do, at little cost in
+accuracy; the level is the parameter to tune. On a contrastive target only the classifier reads
+labels.
 """
 
 from __future__ import annotations
@@ -39,19 +42,19 @@ if TYPE_CHECKING:
     from privbench import Batch, Cell, Clock, DefenseContext, Model, Outputs, Phase, World
 
 Variant = Literal["image", "tabular"]
-#: Largest confidence of a soft label, by variant: those of CIFAR-10 and Purchase.
+#: Largest confidence of a soft label, by variant: the values of CIFAR-10 and Purchase.
 UPPER: Mapping[Variant, float] = {"image": 1.0, "tabular": 0.3}
 
 
 @dataclass(frozen=True)
 class RelaxLoss(Defense):
-    """Cross-entropy around a level, and posteriors flattened below it.
+    """Keeps cross-entropy around a level, and flattens posteriors below it.
 
     Attributes:
         target_loss: the level, alpha of the paper, in nats (CIFAR-10 1 or .4, CIFAR-100 3 or .5,
             Purchase .8, Texas 2.5). It must be below log k, the loss of guessing.
         upper: largest confidence of a soft label; None for 1 (``image``) or .3 (``tabular``).
-        variant: whose flattening; ``auto`` by the kind of data.
+        variant: which script's flattening is used; ``auto`` follows the kind of data.
     """
 
     name: ClassVar[str] = "relaxloss"
@@ -75,7 +78,7 @@ class RelaxLoss(Defense):
     variant: Literal["auto", "image", "tabular"] = "auto"
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes, a level below guessing, and a phase that reads members' labels."""
+        """Require classes, a level below guessing, and a phase that reads members' labels."""
         classes = cell.card.classes
         if classes is None or classes < 2:  # noqa: PLR2004
             return f"{self.name} relaxes a class loss, and {cell.card.name} has no classes"
@@ -89,7 +92,7 @@ class RelaxLoss(Defense):
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
-        """Put the relaxed loss in the place of cross-entropy."""
+        """Replace cross-entropy by the relaxed loss."""
         del model, world
         note_reach(self.name, phases, ctx)
         by_kind: Variant = "image" if ctx.card.kind == "image" else "tabular"
@@ -112,13 +115,13 @@ class RelaxLoss(Defense):
 def relaxed(
     logits: Tensor, y: Tensor, *, epoch: int, level: float, upper: float, variant: Variant
 ) -> Tensor:
-    """The relaxed loss of a batch, in nats.
+    """Return the relaxed loss of a batch, in nats.
 
     Args:
         logits: (n, k).
         y: (n,) classes, or (n, k) soft labels.
-        epoch: from 0.
-        level: that the mean cross-entropy is held at.
+        epoch: counted from 0.
+        level: the value that the mean cross-entropy is held at.
         upper: largest confidence of a soft label.
         variant: how posteriors are flattened.
 
@@ -139,7 +142,7 @@ def relaxed(
 
 
 def flattened(logits: Tensor, label: Tensor, upper: float) -> Tensor:
-    """Soft labels (n, k): min(p, upper) on the label, the rest spread evenly over the others.
+    """Return soft labels (n, k): min(p, upper) on the label, the rest spread evenly over others.
 
     >>> flattened(torch.tensor([[9.0, 0.0, 0.0]]), torch.tensor([0]), 0.5).tolist()
     [[0.5, 0.25, 0.25]]

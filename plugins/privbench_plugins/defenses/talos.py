@@ -1,23 +1,23 @@
-"""Talos: an encoder trained against an adversary that reads sensitive attributes from it.
+"""Talos trains the encoder against an adversary that reads sensitive attributes from it.
 
 He, Zhang: Quantifying and Mitigating Privacy Risks of Contrastive Learning. CCS 2021, section 5.1,
 equations 7 and 8, algorithm 1; and its first version, arXiv:2102.04140v1.
 
 The adversarial classifier C reads the encoder's output h of every augmented view (not the
-projection) and learns the attribute; the encoder learns its own loss minus ``adversarial_factor``
-times C's, through gradient reversal. The projection head gets no adversarial gradient, since C
-branches off before it. The classification stage is unchanged.
+projection) and learns the attribute. The encoder minimises its own loss minus
+``adversarial_factor`` times the loss of C, through gradient reversal. The projection head gets no
+adversarial gradient, because C branches off before it. The classification stage does not change.
 
 Schedules:
 - ``alternating`` (CCS, algorithm 1): odd epochs, counted from 1, update only C; even epochs update
-  encoder and head. An odd epoch leaves encoder, head and batch-norm statistics untouched.
-- ``simultaneous`` (arXiv v1): C, head and encoder in every batch.
+  encoder and head. An odd epoch does not change encoder, head or batch-norm statistics.
+- ``simultaneous`` (arXiv v1): every batch updates C, head and encoder.
 
 Equal budget: alternating by epoch would halve the encoder's updates, so the phase runs twice as
 many epochs, and ``none`` and ``talos`` are compared at equal encoder updates.
 
-Deviations: see the class. What to expect: an under-trained attacker is fooled more than a well
-trained one; that is why the board shows both.
+Deviations: see the class. What to expect: an under-trained attacker is fooled more than a
+well-trained one; that is why the board shows both.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Talos(Defense):
-    """Adversarial training of the encoder against attribute inference.
+    """Trains the encoder adversarially against attribute inference.
 
     Attributes:
         adversarial_factor: λ of equation 8; documented sweep 0..10 (CCS: 2 or 3 nearly best).
         schedule: ``alternating`` by epoch (CCS) or ``simultaneous`` (arXiv v1).
         hidden: neurons of each of C's two hidden layers.
-        lr: of C, with Adam.
-        weight_decay: of C.
+        lr: learning rate of C, with Adam.
+        weight_decay: weight decay of C.
     """
 
     name: ClassVar[str] = "talos"
@@ -81,7 +81,7 @@ class Talos(Defense):
     weight_decay: Annotated[float, Ge(0)] = 1e-4
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be something to censor."""
+        """Require a sensitive attribute to censor."""
         missing = [name for name in cell.sensitive if name not in cell.card.attributes]
         if not cell.sensitive or missing:
             return f"talos censors a sensitive attribute, and {cell.card.name} has none to censor"
@@ -105,7 +105,7 @@ class Talos(Defense):
             ctx.module(model, part, lambda v=values: mlp([width, self.hidden, self.hidden, v]))  # type: ignore[misc]
 
         def guess(h: Tensor, batch: Batch) -> Tensor:
-            """Equation 7: cross-entropy of C on all views, summed over attributes."""
+            """Equation 7: return the cross-entropy of C on all views, summed over attributes."""
             views = len(h) // len(batch.y)
             losses = [
                 known_cross_entropy(model[part](h), batch.attributes[name].repeat(views))
@@ -141,7 +141,7 @@ class Talos(Defense):
         )
 
     def _against(self, base: Step, guess: _Guess) -> _Loss:
-        """Equation 8: the phase's own loss minus λ times what C loses."""
+        """Equation 8: return a loss, the phase's own loss minus λ times the loss of C."""
 
         def loss(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
             return base.loss(out, batch, clock) - self.adversarial_factor * guess(out.h, batch)

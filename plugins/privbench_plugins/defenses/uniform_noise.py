@@ -1,17 +1,18 @@
-"""Uniform noise on embeddings: what ARS measures its adversarial noise against.
+"""Uniform noise on embeddings is the baseline that ARS compares its adversarial noise with.
 
 Chen, Qiang, Ruan: Adversarial Representation Sharing: A Quantitative and Secure Collaborative
 Learning Framework. arXiv:2203.14299, section 5.2.1. Every coordinate of a released embedding moves
 by a number drawn uniformly from [-bound, bound], in units of the embeddings' standard deviation
 over the members (one unit for all coordinates: the root of their mean variance).
 
-By default a row gets the same noise whenever it is asked about, as a party shares it once. With
-``fresh`` every query draws anew, and whoever asks often averages the noise away.
+By default a row gets the same noise in every query, because a party shares it once. With ``fresh``
+every query draws new noise, and an adversary that repeats a query can average the noise away.
 
-What to expect (digits, bound 1, leaderboards/digits-defenses.md): less loss of accuracy than by
-ARS's noise (.889 against .850, undefended .904). An adversary that learns from its own noisy rows
-is at a mean squared error of .016, where ARS's masks hold it at .139. Membership leaks *more*: the
-classifier learns each member by its one fixed noise (LiRA at .97 instead of .81).
+What to expect (digits, bound 1, leaderboards/digits-defenses.md): less loss of accuracy than with
+the noise of ARS (.889 against .850, undefended .904). An adversary that learns from its own noisy
+rows reaches a mean squared error of .016, compared with .139 under the masks of ARS. Membership
+leaks *more*: the classifier learns each member with its one fixed noise (LiRA at .97 instead of
+.81).
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UniformNoise(Defense):
-    """Uniform noise on every coordinate of the embedding.
+    """Adds uniform noise to every coordinate of the embedding.
 
     Attributes:
         bound: largest shift of a coordinate, in standard deviations of the embeddings. It is a
-            budget of utility, not an epsilon of differential privacy.
-        fresh: whether every query draws anew.
+            utility budget, not an epsilon of differential privacy.
+        fresh: whether every query draws new noise.
     """
 
     name: ClassVar[str] = "uniform-noise"
@@ -57,19 +58,19 @@ class UniformNoise(Defense):
     fresh: bool = False
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
-        """Architecture of the release: it learns the unit."""
+        """Return the architecture of the release, which learns the unit."""
         del card, ctx
         return Noisy(self.bound, int(model["encoder"].width), fresh=self.fresh)  # type: ignore[arg-type]
 
 
 class Noisy(Release):
-    """Embeddings plus uniform noise."""
+    """Adds uniform noise to embeddings."""
 
     of = "embedding"
     unit: Tensor
 
     def __init__(self, bound: float, width: int, *, fresh: bool) -> None:
-        """For embeddings of that width."""
+        """Set up for embeddings of that width."""
         super().__init__()
         self.bound, self.uniforms, self.fresh = bound, width, fresh
         self.register_buffer("unit", torch.ones((), dtype=torch.float64))

@@ -1,27 +1,29 @@
-"""Noise on the classifier's weights, once after training: logistic (ALM), Laplace, Gaussian.
+"""Weight noise is added to the classifier once after training: logistic (ALM), Laplace or Gaussian.
 
 Additive Logistic Mechanism for privacy-preserving self-supervised learning (2022), sections 4 and
-5, algorithms 1 and 2. The encoder comes from public rows; the classifier is trained on private
-ones and released with noise on every weight and bias, so that any number of queries costs the same.
+5, algorithms 1 and 2. The encoder comes from public rows. The classifier is trained on private rows
+and released with noise on every weight and bias, so any number of queries has the same privacy
+cost.
 
 - ``alm``: Logistic(0, s), s = L1 sensitivity / epsilon. |d log density| < 1 / s, so delta is 0.
 - ``laplace``: Laplace(0, b), b = L1 sensitivity / epsilon.
 - ``gaussian``: N(0, sigma²), sigma from the L2 sensitivity by Balle & Wang's exact calibration; the
-  classical formula is offered within its range, epsilon up to 1.
+  classical formula is available within its range, epsilon up to 1.
 
 The sensitivity is *sampled*: the largest distance between classifiers trained without one row and
-without another, over ``pairs`` random pairs of the one private set (``_shared/sensitivity``). That
-is a local sensitivity, seen in part: the epsilon of the record is nominal and guarantees nothing.
-It covers the classifier alone; where members trained the encoder too, ``encodermi-*`` and others
-see them there.
+without another, over ``pairs`` random pairs of the same private set (``_shared/sensitivity``). This
+only samples a local sensitivity, so the epsilon in the record is nominal and guarantees nothing. It
+covers the classifier only; if members trained the encoder too, ``encodermi-*`` and other attacks
+detect them there.
 
-``variant="as-published"`` takes the norms that the paper's table suggests (largest column sum and
+``variant="as-published"`` uses the norms that the paper's table suggests (largest column sum and
 spectral norm of the weight matrix, instead of norms of all weights as one vector) and the classical
-Gaussian beyond its range: for its curves, not for use. At equal epsilon the logistic has 1.645
-times the Laplace's variance: compare mechanisms at equal utility.
+Gaussian beyond its range: use it only to reproduce the paper's curves. At equal epsilon the
+logistic noise has 1.645 times the variance of the Laplace noise: compare mechanisms at equal
+utility.
 
-What to expect: a classifier that leaks little to begin with leaks no less; noise that stops
-``posterior-label-mia`` costs accuracy.
+What to expect: a classifier that leaks little without noise does not leak less with it; noise that
+stops ``posterior-label-mia`` costs accuracy.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from privbench import Cell, DefenseContext, Model, Phase, World
 
 Variant = Literal["flattened", "as-published"]
-#: Up to which epsilon the classical Gaussian mechanism has a proof.
+#: Largest epsilon for which the classical Gaussian mechanism has a proof.
 CLASSICAL = 1.0
 NO_GUARANTEE = (
     "sampled local sensitivity of one private set: no guarantee, and no gamma of random privacy"
@@ -55,25 +57,25 @@ NO_GUARANTEE = (
 
 @dataclass(frozen=True)
 class _WeightNoise(Defense):
-    """What the three mechanisms have in common; subclasses say norm, scale and distribution.
+    """Shared base of the three mechanisms; subclasses define norm, scale and distribution.
 
     Attributes:
-        epsilon: nominal; the scale is the L1 sensitivity over it.
-        pairs: of left-out rows that the sensitivity sampler draws.
-        variant: ``flattened`` norms, or the ``as-published`` ones of matrices.
+        epsilon: nominal epsilon; the noise scale is the L1 sensitivity divided by it.
+        pairs: number of pairs of left-out rows that the sensitivity sampler draws.
+        variant: ``flattened`` norms, or the ``as-published`` matrix norms.
     """
 
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     claims_epsilon: ClassVar[bool] = True
     family: ClassVar[str] = "weight-noise"
-    order: ClassVar[int]  #: of the norm that it is calibrated to
+    order: ClassVar[int]  #: order of the norm that the noise is calibrated to
 
     epsilon: Annotated[float, Gt(0)] = 10.0
     pairs: Annotated[int, Ge(1)] = 250
     variant: Variant = "flattened"
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be a classifier that is trained apart."""
+        """Require a classifier that is trained separately."""
         if cell.card.classes is None:
             return f"{self.name} is noise on a classifier, and {cell.card.name} has no classes"
         if not cell.target.classifier_apart(cell.protocol):
@@ -125,16 +127,16 @@ class _WeightNoise(Defense):
 
     @property
     def mechanism(self) -> str:
-        """In words."""
+        """Name of the mechanism in words."""
         return self.name if self.variant == "flattened" else f"{self.name} as published"
 
     def scale(self, sensitivity: float) -> float:
-        """Of the noise."""
+        """Return the scale of the noise."""
         return sensitivity / self.epsilon
 
     @abstractmethod
     def noise(self, u: Tensor, scale: float) -> Tensor:
-        """From uniform numbers u, of the same shape."""
+        """Return noise from uniform numbers u, of the same shape."""
 
 
 _PAPER = Paper(
@@ -150,12 +152,12 @@ _DEVIATIONS = (
 
 @dataclass(frozen=True)
 class AdditiveLogistic(_WeightNoise):
-    """Logistic noise on the classifier's weights.
+    """Adds logistic noise to the classifier's weights.
 
     Attributes:
-        epsilon: nominal; the scale is the L1 sensitivity over it.
-        pairs: of left-out rows that the sensitivity sampler draws.
-        variant: ``flattened`` norms, or the ``as-published`` ones of matrices.
+        epsilon: nominal epsilon; the noise scale is the L1 sensitivity divided by it.
+        pairs: number of pairs of left-out rows that the sensitivity sampler draws.
+        variant: ``flattened`` norms, or the ``as-published`` matrix norms.
     """
 
     name: ClassVar[str] = "alm"
@@ -164,18 +166,18 @@ class AdditiveLogistic(_WeightNoise):
     order: ClassVar[int] = 1
 
     def noise(self, u: Tensor, scale: float) -> Tensor:
-        """Logistic."""
+        """Return logistic noise."""
         return noise.logistic(u, scale)
 
 
 @dataclass(frozen=True)
 class LaplaceNoise(_WeightNoise):
-    """Laplace noise on the classifier's weights.
+    """Adds Laplace noise to the classifier's weights.
 
     Attributes:
-        epsilon: nominal; the scale is the L1 sensitivity over it.
-        pairs: of left-out rows that the sensitivity sampler draws.
-        variant: ``flattened`` norms, or the ``as-published`` ones of matrices.
+        epsilon: nominal epsilon; the noise scale is the L1 sensitivity divided by it.
+        pairs: number of pairs of left-out rows that the sensitivity sampler draws.
+        variant: ``flattened`` norms, or the ``as-published`` matrix norms.
     """
 
     name: ClassVar[str] = "laplace"
@@ -184,21 +186,21 @@ class LaplaceNoise(_WeightNoise):
     order: ClassVar[int] = 1
 
     def noise(self, u: Tensor, scale: float) -> Tensor:
-        """Laplace."""
+        """Return Laplace noise."""
         return noise.laplace(u, scale)
 
 
 @dataclass(frozen=True)
 class GaussianNoise(_WeightNoise):
-    """Normal noise on the classifier's weights.
+    """Adds Gaussian noise to the classifier's weights.
 
     Attributes:
-        epsilon: nominal.
-        delta: nominal.
+        epsilon: nominal epsilon.
+        delta: nominal delta.
         calibration: ``analytic`` (exact, any epsilon) or ``classical`` (epsilon up to 1; beyond
             that only with ``variant="as-published"``, where it proves nothing).
-        pairs: of left-out rows that the sensitivity sampler draws.
-        variant: ``flattened`` norms, or the ``as-published`` ones of matrices with the classical
+        pairs: number of pairs of left-out rows that the sensitivity sampler draws.
+        variant: ``flattened`` norms, or the ``as-published`` matrix norms with the classical
             calibration.
     """
 
@@ -216,7 +218,7 @@ class GaussianNoise(_WeightNoise):
         """Check the range of the classical calibration.
 
         Raises:
-            BadInputError: beyond it.
+            BadInputError: if epsilon is beyond that range.
         """
         super().__post_init__()
         if (self.calibration, self.variant) == ("classical", "flattened") and (
@@ -229,19 +231,19 @@ class GaussianNoise(_WeightNoise):
 
     @property
     def mechanism(self) -> str:
-        """With its calibration."""
+        """Name of the mechanism in words, with its calibration."""
         classical = self.calibration == "classical" or self.variant == "as-published"
         beyond = ", beyond its range" if classical and self.epsilon > CLASSICAL else ""
         return f"{super().mechanism}, {'classical' if classical else 'analytic'}{beyond}"
 
     def scale(self, sensitivity: float) -> float:
-        """Standard deviation."""
+        """Return the standard deviation."""
         classical = self.calibration == "classical" or self.variant == "as-published"
         sigma = noise.classical_sigma if classical else noise.analytic_sigma
         return sigma(sensitivity, self.epsilon, self.delta)
 
     def noise(self, u: Tensor, scale: float) -> Tensor:
-        """Normal."""
+        """Return Gaussian noise."""
         return noise.normal(u, scale)
 
 

@@ -1,1 +1,1 @@
-"""Recipes of victims."""
+"""This package contains the targets: how target models are built and trained."""

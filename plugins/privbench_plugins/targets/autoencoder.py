@@ -1,18 +1,18 @@
-"""Autoencoder: an encoder that learns to be decoded, and a classifier on its embeddings.
+"""The autoencoder trains an encoder with a decoder, then a classifier on the embeddings.
 
 Chen, Qiang, Ruan: Adversarial Representation Sharing: A Quantitative and Secure Collaborative
-Learning Framework. arXiv:2203.14299, sections 3.3 and 5.1. One party, the initiator, trains
-encoder and decoder by mean squared error, without labels, and publishes the encoder; a classifier
-is then trained on embeddings. Both halves are fully connected, with ReLU in between; embeddings are
+Learning Framework. arXiv:2203.14299, sections 3.3 and 5.1. One party, the initiator, trains encoder
+and decoder by mean squared error, without labels, and publishes the encoder; a classifier is then
+trained on embeddings. Both networks are fully connected, with ReLU between layers; embeddings are
 unbounded, decoded inputs pass a sigmoid.
 
-``owners`` cuts the columns into nearly equal runs, never through a one-hot group (section 4.4.2,
-vertical partitioning). Each owner has an encoder and a decoder that no other's columns reach;
-embeddings are put side by side, and so is what they decode to. The encoder says by ``blocks`` which
-columns became which coordinates.
+``owners`` splits the columns into contiguous runs of nearly equal length, never inside a one-hot
+group (section 4.4.2, vertical partitioning). Each owner has its own encoder and decoder, which see
+no other owner's columns; embeddings are concatenated, and so are the decoded inputs. The encoder's
+``blocks`` say which columns became which coordinates.
 
 What to expect: embeddings hold nearly all of the input, so ``reconstruction`` does well; the
-encoder never sees labels, so attacks on posteriors find what the classifier memorised.
+encoder never sees labels, so attacks on posteriors detect what the classifier memorised.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Autoencoder(Target):
-    """Encoder and decoder by mean squared error; then a classifier on the embeddings.
+    """Trains encoder and decoder by mean squared error, then a classifier on the embeddings.
 
     Attributes:
-        width: of the embedding, of each owner.
+        width: width of the embedding of each owner.
         hidden: neurons of each hidden layer.
-        layers: of the encoder, and of the decoder.
-        owners: among whom the columns are divided.
-        epochs: of encoder and decoder.
+        layers: number of layers of the encoder, and of the decoder.
+        owners: number of owners that the columns are divided among.
+        epochs: training epochs of encoder and decoder.
         batch: rows per step.
-        lr: Adam's.
-        classifier: what is trained on embeddings: ``linear``, or ``mlp`` with one hidden layer.
-        classifier_epochs: of it.
-        classifier_lr: Adam's.
+        lr: learning rate of encoder and decoder, with Adam.
+        classifier: model trained on embeddings: ``linear``, or ``mlp`` with one hidden layer.
+        classifier_epochs: training epochs of the classifier.
+        classifier_lr: learning rate of the classifier, with Adam.
     """
 
     name: ClassVar[str] = "autoencoder"
@@ -91,7 +91,7 @@ class Autoencoder(Target):
     classifier_lr: Annotated[float, Gt(0)] = 1e-3
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Every owner needs columns."""
+        """Require columns for every owner."""
         whole = len(starts(cell.card))
         if self.owners > whole:
             return (
@@ -101,12 +101,12 @@ class Autoencoder(Target):
         return None
 
     def classifier_apart(self, protocol: Protocol) -> bool:
-        """Always."""
+        """Always true."""
         del protocol
         return True
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
-        """Encoder, decoder and, where there is a task, classifier."""
+        """Build encoder, decoder and, if there is a task, the classifier."""
         del ctx
         encoder = BlockEncoder(partition(card, self.owners), self.width, self.hidden, self.layers)
         parts: dict[str, nn.Module] = {
@@ -119,12 +119,12 @@ class Autoencoder(Target):
         return Model(card, parts)
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
-        """Encoder and decoder on what the protocol shows the encoder; then the classifier."""
+        """Train encoder and decoder on the encoder's rows in the protocol, then the classifier."""
         del world
         scale, spec = ctx.card.scale, Optimizer("adam", self.lr)
 
         def error(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
-            """Mean squared error of the decoded inputs."""
+            """Return the mean squared error of the decoded inputs."""
             del clock
             return F.mse_loss(out.decoded, as_float(batch.x, scale))
 
@@ -152,17 +152,17 @@ class Autoencoder(Target):
 
 
 class BlockEncoder(nn.Module):
-    """An encoder per owner, side by side.
+    """One encoder per owner; their embeddings are concatenated.
 
     Attributes:
-        blocks: of each owner, (start, stop) of its flat columns and of its coordinates.
-        width: of all coordinates together.
+        blocks: for each owner, (start, stop) of its flat columns and of its coordinates.
+        width: total number of coordinates of all owners.
     """
 
     def __init__(
         self, columns: Sequence[tuple[int, int]], width: int, hidden: int, layers: int
     ) -> None:
-        """``columns`` are the owners'; ``width`` is each owner's."""
+        """Build one network per owner: ``columns`` of each owner, ``width`` of each embedding."""
         super().__init__()
         self.blocks = tuple(
             (owned, (i * width, (i + 1) * width)) for i, owned in enumerate(columns)
@@ -174,7 +174,7 @@ class BlockEncoder(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (n, *shape) to (n, d)."""
+        """Map x (n, *shape) to (n, d)."""
         flat = x.flatten(1)
         return torch.cat(
             [
@@ -186,12 +186,12 @@ class BlockEncoder(nn.Module):
 
 
 class BlockDecoder(nn.Module):
-    """A decoder per owner: each reads its own coordinates only."""
+    """One decoder per owner; each reads only its own coordinates."""
 
     def __init__(
         self, encoder: BlockEncoder, shape: tuple[int, ...], hidden: int, layers: int
     ) -> None:
-        """Mirror that encoder."""
+        """Mirror the structure of that encoder."""
         super().__init__()
         self.blocks, self.shape = encoder.blocks, shape
         inner = [hidden] * (layers - 1)
@@ -201,7 +201,7 @@ class BlockDecoder(nn.Module):
         )
 
     def forward(self, h: Tensor) -> Tensor:
-        """h (n, d) to (n, *shape) in (0, 1)."""
+        """Map h (n, d) to (n, *shape) in (0, 1)."""
         made = [
             network(h[:, first:last])
             for network, (_, (first, last)) in zip(self.networks, self.blocks, strict=True)
@@ -210,16 +210,16 @@ class BlockDecoder(nn.Module):
 
 
 def starts(card: Card) -> list[int]:
-    """Flat columns at which an owner's run may start: not inside a one-hot group."""
+    """Return flat columns at which an owner's run may start: not inside a one-hot group."""
     inside = {column for start, stop in card.groups for column in range(start + 1, stop)}
     return [column for column in range(math.prod(card.shape)) if column not in inside]
 
 
 def partition(card: Card, owners: int) -> tuple[tuple[int, int], ...]:
-    """Columns (start, stop) of each owner: nearly equal runs, none empty, no group cut.
+    """Return columns (start, stop) of each owner: nearly equal runs, none empty, no group split.
 
-    Of the places where a run may start, each cut takes the nearest to where equal runs would be cut
-    that leaves a place for every owner after it.
+    Each cut is placed where a run may start, as near as possible to the cut of equal runs, and so
+    that enough places remain for all later owners.
     """
     places, columns = starts(card), math.prod(card.shape)
     cuts, last = [0], 0
@@ -232,7 +232,7 @@ def partition(card: Card, owners: int) -> tuple[tuple[int, int], ...]:
 
 
 def _forward(model: Model, batch: Batch) -> Outputs:
-    """h (n, d) and what it decodes to (n, *shape)."""
+    """Return h (n, d) and the inputs (n, *shape) decoded from it."""
     h = model.encode(batch.x)
     return Outputs(h=h, decoded=lambda: model.decode(h))
 

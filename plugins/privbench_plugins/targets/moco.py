@@ -1,16 +1,16 @@
-"""MoCo v1: contrast a query against a queue of keys from a slowly moving encoder.
+"""MoCo v1 contrasts a query with a queue of keys from a slowly moving encoder.
 
 He, Fan, Wu, Xie, Girshick: Momentum Contrast for Unsupervised Visual Representation Learning.
 CVPR 2020, section 3, equations 1 and 2, algorithm 1. Values are those of the authors' CIFAR-10
 notebook, which EncoderMI uses (temperature .1, queue 4,096, momentum .99, SGD .06, one linear
-head, eight-way split batch norm), not the ImageNet ones.
+head, eight-way split batch norm), not the ImageNet values.
 
 Steps: move the key encoder towards the query encoder; embed the query view with gradients and the
-key view without; InfoNCE of the positive pair against the queue; push the new keys. Afterwards a
-linear classifier learns on the frozen query encoder.
+key view without; compute InfoNCE of the positive pair against the queue; push the new keys to the
+queue. Afterwards a linear classifier is trained on the frozen query encoder.
 
 Deviations: see the class. What to expect: with 10,000 members and 1,600 epochs EncoderMI reaches
-about 91 % accuracy in its paper; short runs sit near 50 %.
+about 91 % accuracy in its paper; short runs stay near 50 %.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ COLAB_VIEWS = Augmentation(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.
 
 
 class Queue(nn.Module):
-    """The last keys, (size, p), unit length; starts as random directions."""
+    """Holds the last keys (size, p) of unit length; starts with random directions."""
 
     keys: Tensor
     at: Tensor
@@ -71,7 +71,7 @@ class Queue(nn.Module):
         self.register_buffer("at", torch.zeros((), dtype=torch.long))
 
     def push(self, keys: Tensor) -> None:
-        """Overwrite the oldest with ``keys`` (n, p); a batch need not divide the size."""
+        """Overwrite the oldest keys with ``keys`` (n, p); n need not divide the size."""
         size = len(self.keys)
         keys = keys[-size:].to(self.keys.dtype)
         where = (self.at + torch.arange(len(keys), device=keys.device)) % size
@@ -81,23 +81,25 @@ class Queue(nn.Module):
 
 @dataclass(frozen=True)
 class MoCo(Target):
-    """MoCo v1 pre-training, then a linear classifier on the frozen query encoder.
+    """Trains with MoCo v1, then a linear classifier on the frozen query encoder.
 
     Attributes:
-        backbone: of both encoders; ``auto`` follows the data (an MLP up to 8×8, else a convnet).
+        backbone: backbone of both encoders; ``auto`` follows the data (an MLP up to 8×8, otherwise
+            a convnet).
         epochs: passes of the contrastive phase (EncoderMI: 1,600).
-        batch: rows per step; a smaller last batch is left out.
-        temperature: of InfoNCE.
+        batch: rows per step; a smaller last batch is dropped.
+        temperature: temperature of InfoNCE.
         queue: number of negatives.
-        momentum: of the key encoder's moving average.
-        splits: batch norm sees the batch in this many parts, as on so many devices.
-        lr: SGD's, falling to zero along a half cosine, epoch by epoch.
+        momentum: momentum of the key encoder's moving average.
+        splits: number of parts of the batch that batch norm sees separately, as on that many
+            devices.
+        lr: learning rate of SGD, falling to zero along a half cosine, epoch by epoch.
         weight_decay: L2 penalty.
         projection: width of the linear head.
-        augmentation: of both views, narrowed to what the dataset allows.
+        augmentation: augmentation of both views, narrowed to what the dataset allows.
         classifier_epochs: passes of the linear classifier.
-        classifier_lr: Adam's.
-        classifier_weight_decay: likewise.
+        classifier_lr: learning rate of the linear classifier, with Adam.
+        classifier_weight_decay: weight decay of the linear classifier, with Adam.
     """
 
     name: ClassVar[str] = "moco"
@@ -132,13 +134,13 @@ class MoCo(Target):
     classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Views need images."""
+        """Require images, which views need."""
         if cell.card.kind != "image":
             return f"moco needs augmentable images, and {cell.card.name} is {cell.card.kind}"
         return unfit_backbone(self.backbone, cell.card)
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
-        """Query encoder and head, their slow copies, the queue, and a linear classifier."""
+        """Build query encoder and head, their slow copies, the queue, and a linear classifier."""
         del ctx
         encoder = backbone(chosen_backbone(self.backbone, card), card.shape, splits=self.splits)
         head = nn.Linear(encoder.width, self.projection)
@@ -154,7 +156,7 @@ class MoCo(Target):
         return Model(card, parts)
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
-        """Contrastive phases on what the protocol shows the encoder, then the classifier."""
+        """Train contrastively on the encoder's rows in the protocol, then train the classifier."""
         del world
         spec = Optimizer(
             "sgd", self.lr, self.weight_decay, momentum=0.9, schedule="cosine", per="epoch"
@@ -191,7 +193,7 @@ class MoCo(Target):
         return made
 
     def _follow(self, model: Model, clock: Clock) -> None:
-        """Equation 2: key parameters move towards the query's. Batch-norm buffers are their own."""
+        """Equation 2: move key parameters towards the query's. Batch-norm buffers stay separate."""
         del clock
         for fast, slow in (("encoder", "key_encoder"), ("head", "key_head")):
             with torch.no_grad():
@@ -202,7 +204,7 @@ class MoCo(Target):
                 )
 
     def _forward(self, model: Model, batch: Batch) -> Outputs:
-        """h (n, d) of the query views; z, k (n, p) unit projections; negatives (size, p)."""
+        """Return h (n, d) of query views; z, k (n, p) unit projections; negatives (size, p)."""
         n = len(batch.y)
         query, key = batch.x[:n], batch.x[n:]
         h = model.encode(query)
@@ -233,7 +235,7 @@ def _queue(model: Model) -> Queue:
 
 
 def _interleaved(n: int, splits: int, device: torch.device) -> Tensor:
-    """An order in which each part of the key batch meets all parts of the query batch.
+    """Return an order in which each part of the key batch meets all parts of the query batch.
 
     >>> _interleaved(4, 2, torch.device("cpu")).tolist()
     [0, 2, 1, 3]
@@ -243,7 +245,7 @@ def _interleaved(n: int, splits: int, device: torch.device) -> Tensor:
 
 
 def info_nce(z: Tensor, keys: Tensor, negatives: Tensor, temperature: float) -> Tensor:
-    """Equation 1, mean over queries, in nats.
+    """Equation 1: return InfoNCE, mean over queries, in nats.
 
     Args:
         z: (n, p) unit query projections.

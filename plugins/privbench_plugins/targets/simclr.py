@@ -1,20 +1,20 @@
-"""SimCLR: an encoder that tells two views of one image from views of all others.
+"""SimCLR trains an encoder to match two views of one image against views of all other images.
 
 Chen, Kornblith, Norouzi, Hinton: A Simple Framework for Contrastive Learning of Visual
 Representations. ICML 2020, section 2, equation 1 and algorithm 1. The linear classifier on the
 frozen encoder is that of Talos (CCS 2021, section 3.3).
 
-Steps: two augmented views per row; encoder, then a projection head that only training uses;
-NT-Xent over all 2N views; then the encoder is frozen and one linear layer learns the task on
-embeddings of plain rows.
+Steps: make two augmented views per row; apply the encoder, then a projection head that only
+training uses; compute NT-Xent over all 2N views. Then the encoder is frozen and one linear layer
+learns the task on embeddings of plain rows.
 
-Presets: ``cpu`` (the default) is sized for a CPU and for leaking: small sets, many epochs.
-``paper`` are the values of the public CIFAR-10 code that EncoderMI's SimCLR follows (batch 512,
-Adam 1e-3, weight decay 1e-6, temperature .5, ResNet-18 with CIFAR stem). ``talos`` are those of
+Presets: ``cpu`` (the default) is sized for a CPU and for models that leak: small sets, many epochs.
+``paper`` has the values of the public CIFAR-10 code that EncoderMI's SimCLR follows (batch 512,
+Adam 1e-3, weight decay 1e-6, temperature .5, ResNet-18 with CIFAR stem). ``talos`` has those of
 Talos (temperature .07, Adam 3e-4, weight decay 1e-4, stock ResNet-18, blur and vertical flip).
 
 Deviations: see the class. What to expect: on ``digits`` with 100 members the encoder memorises
-its members (``encodermi-t`` well above 0.5) while the linear classifier hardly does.
+its members (``encodermi-t`` well above 0.5), while the linear classifier hardly does.
 """
 
 from __future__ import annotations
@@ -71,23 +71,24 @@ TALOS_VIEWS = Augmentation(
 
 @dataclass(frozen=True)
 class SimCLR(Target):
-    """SimCLR pre-training, then a linear classifier on the frozen encoder.
+    """Trains with SimCLR, then a linear classifier on the frozen encoder.
 
     Attributes:
-        backbone: of the encoder; ``auto`` follows the data (an MLP up to 8×8, else a convnet).
+        backbone: backbone of the encoder; ``auto`` follows the data (an MLP up to 8×8, otherwise a
+            convnet).
         epochs: passes of the contrastive phase over its rows.
-        batch: rows per step (2 views each); all rows where there are fewer.
-        temperature: of NT-Xent.
-        lr: Adam's, constant unless ``cosine``.
-        weight_decay: of the contrastive phase.
+        batch: rows per step (2 views each); all rows if there are fewer.
+        temperature: temperature of NT-Xent.
+        lr: learning rate of Adam, constant unless ``cosine``.
+        weight_decay: weight decay of the contrastive phase.
         cosine: whether the learning rate falls to zero along a half cosine.
         hidden: width of the projection head's hidden layer; 0 for a linear head.
-        projection: width of its output.
-        augmentation: of the two views, narrowed to what the dataset allows.
-        normalise: whether the dataset's channel means and deviations are taken out.
+        projection: width of the projection head's output.
+        augmentation: augmentation of the two views, narrowed to what the dataset allows.
+        normalise: whether inputs are normalised by the dataset's channel means and deviations.
         classifier_epochs: passes of the linear classifier.
-        classifier_lr: Adam's.
-        classifier_weight_decay: likewise.
+        classifier_lr: learning rate of the linear classifier, with Adam.
+        classifier_weight_decay: weight decay of the linear classifier, with Adam.
     """
 
     name: ClassVar[str] = "simclr"
@@ -98,9 +99,9 @@ class SimCLR(Target):
         "Chen, Kornblith, Norouzi, Hinton", "ICML 2020", "section 2, equation 1",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "Adam instead of LARS, as in the public CIFAR-10 codes; the projection head has no batch "
-        "norm and by default no hidden layer (with one, it is the head of a small network that "
-        "memorises and less its backbone); jitter operations come in fixed order; views are "
+        "Adam instead of LARS, as in the public CIFAR-10 code; the projection head has no batch "
+        "norm and by default no hidden layer (with one, in a small network the head memorises more "
+        "and the backbone less); jitter operations come in fixed order; views are "
         "narrowed to what the dataset says keeps its labels and attributes."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -132,13 +133,13 @@ class SimCLR(Target):
     classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Views need images, and a task is needed for the classifier."""
+        """Require images, which views need, and a backbone for them."""
         if cell.card.kind != "image":
             return f"simclr needs augmentable images, and {cell.card.name} is {cell.card.kind}"
         return unfit_backbone(self.backbone, cell.card)
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
-        """Encoder, projection head, and a linear classifier where there is a task."""
+        """Build encoder, projection head and, if there is a task, a linear classifier."""
         del ctx
         encoder = backbone(chosen_backbone(self.backbone, card), card.shape)
         widths = [encoder.width, *([self.hidden] if self.hidden else []), self.projection]
@@ -151,7 +152,7 @@ class SimCLR(Target):
         return Model(card, parts, normalise=self.normalise)
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
-        """Contrastive phases on what the protocol shows the encoder, then the classifier."""
+        """Train contrastively on the encoder's rows in the protocol, then train the classifier."""
         del world
         spec = Optimizer(
             "adam", self.lr, self.weight_decay, schedule="cosine" if self.cosine else "constant"
@@ -186,7 +187,7 @@ class SimCLR(Target):
 
 
 def _forward(model: Model, batch: Batch) -> Outputs:
-    """h (2n, d): both views embedded; z (2n, p): projected, only if a loss reads it."""
+    """Return h (2n, d), both views embedded; z (2n, p), projected only if a loss reads it."""
     h = model.encode(batch.x)
     return Outputs(h=h, z=lambda: model["head"](h))
 

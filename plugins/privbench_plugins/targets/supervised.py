@@ -1,12 +1,13 @@
-"""Supervised training: encoder and classifier together, by cross-entropy.
+"""Supervised training fits encoder and classifier together, by cross-entropy.
 
-The comparison that Talos (CCS 2021, section 3.3) makes for every contrastive model: the same
-backbone from scratch on the same rows, 100 epochs of Adam; its encoder is the network without the
-last layer. Where a protocol shows the classifier other rows than the encoder, a linear classifier
-is trained on the frozen encoder afterwards.
+Talos (CCS 2021, section 3.3) makes this comparison for every contrastive model: the same backbone
+trained from scratch on the same rows, 100 epochs of Adam; its encoder is the network without the
+last layer. If a protocol shows the classifier other rows than the encoder, a linear classifier is
+trained on the frozen encoder afterwards.
 
-Deviations: see the class. What to expect: on a small member set it fits its members perfectly, so
-that posterior attacks (``nn-mia``, ``shokri``) do well, far better than on a contrastive victim.
+Deviations: see the class. What to expect: on a small member set the model fits its members
+perfectly, so posterior attacks (``nn-mia``, ``shokri``) do well, far better than on a contrastive
+target.
 """
 
 from __future__ import annotations
@@ -49,18 +50,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Supervised(Target):
-    """Cross-entropy on encoder and classifier together.
+    """Trains encoder and classifier together by cross-entropy.
 
     Attributes:
-        backbone: of the encoder; ``auto`` follows the data (an MLP up to 8×8, else a convnet).
+        backbone: backbone of the encoder; ``auto`` follows the data (an MLP up to 8×8, otherwise a
+            convnet).
         epochs: passes over the rows.
         batch: rows per step.
-        lr: Adam's.
+        lr: learning rate of Adam.
         weight_decay: L2 penalty.
-        augmentation: of training rows; none by default. Narrowed to what the dataset allows.
+        augmentation: augmentation of training rows, narrowed to what the dataset allows; none by
+            default.
         pretrain: whether to pre-train on public rows that the protocol shows the encoder first;
             the paper trains from scratch.
-        classifier_epochs: of the linear classifier, where the protocol gives it other rows.
+        classifier_epochs: passes of the linear classifier, if the protocol gives it other rows.
     """
 
     name: ClassVar[str] = "supervised"
@@ -87,24 +90,24 @@ class Supervised(Target):
     classifier_epochs: Annotated[int, Ge(1)] = 100
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Without a task there is nothing to supervise."""
+        """Require a task, since training needs labels."""
         if cell.card.classes is None:
             return f"supervised needs a task, and {cell.card.name} has no classes"
         return unfit_backbone(self.backbone, cell.card)
 
     def classifier_apart(self, protocol: Protocol) -> bool:
-        """Where it sees other rows than the encoder saw last."""
+        """Return whether the classifier sees other rows than the encoder saw last."""
         return protocol.classifier != protocol.encoder[-1]
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
-        """Encoder and linear classifier."""
+        """Build encoder and linear classifier."""
         del ctx
         encoder = backbone(chosen_backbone(self.backbone, card), card.shape)
         classifier = nn.Linear(encoder.width, card.classes or 0)
         return Model(card, {"encoder": encoder, "classifier": classifier})
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
-        """Train on what the protocol shows the encoder; then the classifier, if it sees others."""
+        """Train on the encoder's rows in the protocol; then the classifier, if it sees others."""
         del model, world
         spec = Optimizer("adam", self.lr, self.weight_decay)
         seen = list(encoder_phases(ctx.protocol))
@@ -132,7 +135,7 @@ class Supervised(Target):
 
 
 def _forward(model: Model, batch: Batch) -> Outputs:
-    """h (n, d) and logits (n, k)."""
+    """Return h (n, d) and logits (n, k)."""
     h = model.encode(batch.x)
     return Outputs(h=h, logits=lambda: model.logits(h))
 
