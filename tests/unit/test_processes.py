@@ -1,0 +1,201 @@
+"""The grid as a graph, and worker processes that make its nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from privbench.boards.records import read_all
+from privbench.cli.session import _shard
+from privbench.errors import BadInputError
+from privbench.grid.executors import Serial
+from privbench.grid.graph import depths, graph
+from privbench.grid.plan import plan
+from privbench.grid.processes import Processes
+from privbench.grid.run import execute
+from privbench.grid.suite import suite_from
+from privbench.grid.trial import TrialRunner
+from privbench.methods.registry import load
+from privbench.store.store import Store
+from privbench.testing import CPU
+
+if TYPE_CHECKING:
+    from privbench.grid.plan import Planned
+
+SIZES = {"members": 40, "nonmembers": 40, "reference": 20, "pool": 300, "test": 40}
+GRID = {
+    "datasets": ["digits"],
+    "protocols": [{"name": "small", **SIZES}],
+    "targets": [{"supervised": {"epochs": 2}}],
+    "defenses": [{"selena": {"models": 3, "held_out": 1}}, "early-stopping"],
+    "attacks": ["metric-loss", {"lira": {"k": 2}}],
+}
+#: Attacks that misbehave, each in its own way.
+ROGUES = """
+import os, time
+from dataclasses import dataclass
+from typing import ClassVar
+from privbench import Access, Membership, MembershipAttack, hookimpl
+
+class Rogue(MembershipAttack):
+    needs: ClassVar[Access] = Access.POSTERIORS
+
+    def answer(self, oracle, question, ctx):
+        self.misbehave()
+        return Membership(oracle.posteriors(question.examples).amax(1))
+
+@dataclass(frozen=True)
+class Exits(Rogue):
+    '''Ends the process.'''
+    name: ClassVar[str] = "exits"
+    def misbehave(self): os._exit(3)
+
+@dataclass(frozen=True)
+class Hangs(Rogue):
+    '''Never ends.'''
+    name: ClassVar[str] = "hangs"
+    def misbehave(self): time.sleep(600)
+
+@dataclass(frozen=True)
+class Shouts(Rogue):
+    '''Prints megabytes.'''
+    name: ClassVar[str] = "shouts"
+    def misbehave(self): print("x" * 3_000_000)
+
+@dataclass(frozen=True)
+class Hoards(Rogue):
+    '''Is killed for its memory, as the kernel does it.'''
+    name: ClassVar[str] = "hoards"
+    def misbehave(self): os.kill(os.getpid(), 9)
+
+@hookimpl
+def privbench_attacks():
+    return [Exits(), Hangs(), Shouts(), Hoards()]
+"""
+
+
+def _planned(grid: dict[str, Any], registry: Any = None) -> list[Planned]:
+    return plan(suite_from(grid, "test"), registry or load(), root=None, device="cpu")
+
+
+def _runner(folder: Path) -> TrialRunner:
+    return TrialRunner(Store(folder), CPU)
+
+
+def test_the_graph_names_everything_once_and_needs_come_first(tmp_path: Path) -> None:
+    trials = [item.trial for item in _planned(GRID) if not item.skip]
+    runner = _runner(tmp_path)
+    nodes = graph(trials, runner)
+    seen: set[str] = set()
+    for name, node in nodes.items():
+        assert node.name == name
+        assert node.needs <= seen
+        seen.add(name)
+    assert runner.builder.trained_phases == 0
+    assert list(graph(trials, runner)) == list(nodes), "planning twice gives the same keys"
+    stages = [node for node in nodes.values() if node.role]
+    inner = [node for node in stages if node.role and node.role.inner is not None]
+    # selena trains 3 for each of victim, null, an offline shadow and two online ones
+    assert len(inner) == 3 * 5
+    assert len({node.name for node in stages}) == len(stages)
+    depth = depths(nodes)
+    assert {depth[trial.digest] for trial in trials} == {1}
+    assert all(depth[node.name] == 3 for node in inner)
+
+
+def test_what_the_store_holds_is_no_node(tmp_path: Path) -> None:
+    trials = [item.trial for item in _planned(GRID) if not item.skip]
+    runner = _runner(tmp_path)
+    first = next(node for node in graph(trials, runner).values() if node.role)
+    assert first.role is not None
+    runner.make(first.trial, first.role, first.name)
+    assert first.name not in graph(trials, _runner(tmp_path))
+
+
+@pytest.mark.slow
+def test_workers_give_the_results_of_a_serial_run(tmp_path: Path) -> None:
+    planned = _planned(GRID)
+    runners = _runner(tmp_path / "a"), _runner(tmp_path / "b")
+    serial = execute(planned, runners[0], tmp_path / "x", executor=Serial())
+    split = execute(planned, runners[1], tmp_path / "y", executor=Processes(2))
+    assert [record.digest for record in split] == [record.digest for record in serial]
+    assert {record.status for record in split} == {"ok"}
+    assert runners[1].builder.trained_phases == runners[0].builder.trained_phases
+
+
+@pytest.mark.slow
+def test_an_attack_that_ends_hangs_or_shouts_costs_its_own_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rogues.py").write_text(ROGUES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from importlib.metadata import EntryPoint, entry_points
+
+    ours = [*entry_points(group="privbench"), EntryPoint("rogues", "rogues", "privbench")]
+    names = ["exits", "hangs", "shouts", "hoards", "metric-loss"]
+    grid = {**GRID, "defenses": [], "attacks": names}
+    planned = _planned(grid, load(entry_points=ours))
+    records = execute(
+        planned, _runner(tmp_path / "s"), tmp_path / "out", executor=Processes(2, timeout=8.0)
+    )
+    found = {record.cell.attack.name: record for record in records}
+    assert {name: found[name].status for name in names} == {
+        "exits": "failed", "hangs": "failed", "shouts": "ok", "hoards": "failed",
+        "metric-loss": "ok",
+    }  # fmt: skip
+    assert "status 3" in found["exits"].reason
+    assert "8 s" in found["hangs"].reason
+    assert "signal 9" in found["hoards"].reason
+    assert len(read_all([tmp_path / "out"])) == len(names)
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    environment = {**os.environ, "PRIVBENCH_CACHE": str(tmp_path / "store")}
+    script = str(Path(sys.executable).parent / "privbench")
+    long = ["--set", "supervised.epochs=100000", "--target", "supervised", "--attack", "lira"]
+    parent = subprocess.Popen(
+        [script, "run", *long, "--jobs", "2", "--out", str(tmp_path / "out")],
+        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    workers: list[int] = []
+    deadline = time.monotonic() + 60
+    while len(workers) < 2 and time.monotonic() < deadline:
+        time.sleep(0.5)
+        workers = [pid for pid in _children(parent.pid) if "spawn_main" in _command(pid)]
+    time.sleep(8)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while any(_command(pid) for pid in workers) and time.monotonic() < deadline + 30:
+        time.sleep(0.5)
+    assert len(workers) == 2
+    assert not any(_command(pid) for pid in workers)
+
+
+def _children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(word) for word in listed.read_text().split()] if listed.exists() else []
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def test_shards_are_disjoint_and_cover_the_grid() -> None:
+    planned = _planned(GRID)
+    parts = [_shard(planned, f"{i}/4") for i in range(1, 5)]
+    together = [item.trial.digest for part in parts for item in part]
+    assert sorted(together) == sorted(item.trial.digest for item in planned)
+    for wrong in ("0/4", "5/4", "4", "a/b", "1/0"):
+        with pytest.raises(BadInputError, match="write I/N"):
+            _shard(planned, wrong)
