@@ -436,5 +436,5 @@ def test_protocols_that_differ_in_what_a_phase_sees_have_different_victims(
         protocol = replace(base, encoder=encoder)
         there = replace(cell, protocol=protocol)
         parts = lab.split(there, 0)
-        keys.append(lab._victim(there, parts, parts.victim(), there.defenses).key)
+        keys.append(lab.builder.key(lab._spec(there, parts.victim(), there.defenses)))
     assert keys[0] != keys[1]

@@ -109,6 +109,14 @@ class AttributeGame(Game):
         """The adversary's pool, with attributes."""
         return split.pool
 
+    def pack(self, answer: Attributes) -> dict[str, Tensor]:
+        """Probabilities (n, values) float64 by attribute."""
+        return {name: p.double() for name, p in answer.probabilities.items()}
+
+    def unpack(self, tensors: Mapping[str, Tensor]) -> Attributes:
+        """Probabilities by attribute."""
+        return Attributes(dict(tensors))
+
     def score(self, answer: Attributes, truth: AttributeTruth) -> Metrics:
         """Accuracy and balanced accuracy of the most likely value, per attribute."""
         made: Metrics = {}

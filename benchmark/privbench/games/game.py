@@ -10,6 +10,8 @@ from privbench.games.metrics import Estimate, Refused
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch import Tensor
+
     from privbench.data.examples import Examples
     from privbench.data.split import Split
     from privbench.games.oracle import Served
@@ -51,6 +53,14 @@ class Game(ABC):
     @abstractmethod
     def auxiliary(self, split: Split) -> Examples:
         """Rows with labels and attributes that the adversary has."""
+
+    @abstractmethod
+    def pack(self, answer: Any) -> dict[str, Tensor]:
+        """An answer as tensors, for the store."""
+
+    @abstractmethod
+    def unpack(self, tensors: Mapping[str, Tensor]) -> Any:
+        """The answer of tensors from the store, without its notes."""
 
     @abstractmethod
     def score(self, answer: Any, truth: Any) -> Metrics:

@@ -96,6 +96,17 @@ class MembershipGame(Game):
         """The adversary's pool: none of it was trained on."""
         return split.pool
 
+    def pack(self, answer: Membership) -> dict[str, Tensor]:
+        """Scores (n,) float64, and decisions (n,) bool if there are any."""
+        tensors = {"scores": torch.as_tensor(answer.scores).double()}
+        if answer.decisions is not None:
+            tensors["decisions"] = torch.as_tensor(answer.decisions).bool()
+        return tensors
+
+    def unpack(self, tensors: Mapping[str, Tensor]) -> Membership:
+        """Scores and decisions."""
+        return Membership(tensors["scores"], tensors.get("decisions"))
+
     def score(self, answer: Membership, truth: NDArray[np.bool_]) -> Metrics:
         """AUC and TPR at fixed FPR of the scores; rates of the decisions, where there are any."""
         scores = _vector(answer.scores, len(truth), "scores").astype(np.float64)

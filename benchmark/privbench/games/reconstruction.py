@@ -108,6 +108,14 @@ class ReconstructionGame(Game):
         """The adversary's pool."""
         return split.pool
 
+    def pack(self, answer: Reconstruction) -> dict[str, Tensor]:
+        """Inputs (n, *shape)."""
+        return {"x": answer.x}
+
+    def unpack(self, tensors: Mapping[str, Tensor]) -> Reconstruction:
+        """Inputs."""
+        return Reconstruction(tensors["x"])
+
     def score(self, answer: Reconstruction, truth: ReconstructionTruth) -> Metrics:
         """Mean squared error; PSNR and SSIM of images; right bits or columns of tables.
 

@@ -108,7 +108,7 @@ class Trial:
 
 
 #: Whose code decides a result; what they import counts too.
-CODE = ("privbench.games", *VICTIM_CODE)
+CODE = ("privbench.games", "privbench.victims", *VICTIM_CODE)
 
 
 def code_digest() -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
 import resource
 import sys
 import time
@@ -16,27 +14,24 @@ import torch
 
 from privbench.boards.provenance import provenance
 from privbench.boards.records import Cost, Number, Record
-from privbench.data import row_random as keyed
 from privbench.data.examples import Card, Examples, adopted
 from privbench.data.split import Split, World, cut
 from privbench.errors import AccessDeniedError, BadInputError
-from privbench.games.attributes import Attributes
 from privbench.games.audit import audited
 from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
-from privbench.games.membership import Membership
 from privbench.games.oracle import Oracle
-from privbench.games.reconstruction import Reconstruction
 from privbench.grid.cell import Trial, cell_record, code_digest, dataset_of
-from privbench.methods.context import AttackContext, Shadow, seeded
+from privbench.methods.context import Shadow
 from privbench.store.source import digest
 from privbench.store.store import Key
 from privbench.victims.build import Builder
+from privbench.victims.play import Match, as_adversary_sees, utility
 from privbench.victims.served import Victim
 from privbench.victims.spec import VictimSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -115,7 +110,7 @@ class TrialRunner:
         cell = trial.cell
         parts = self.split(cell, trial.seed)
         record.split = parts.hashes()
-        made = self._victim(cell, parts, parts.victim(), cell.defenses)
+        made = self._victim(self._spec(cell, parts.victim(), cell.defenses))
         game = GAMES[cell.attack.game]
         metrics, facts = self._play(cell, parts, game, made)
         record.metrics = _numbers(metrics)
@@ -168,7 +163,7 @@ class TrialRunner:
             self._splits[at] = parts.foreign(rows, card)
         return self._splits[at]
 
-    def _job(
+    def _spec(
         self,
         cell: Cell,
         world: World,
@@ -181,161 +176,111 @@ class TrialRunner:
             cell.sensitive,
         )  # fmt: skip
 
-    def _victim(
-        self,
-        cell: Cell,
-        parts: Split,
-        world: World,
-        defenses: tuple[Defense, ...],
-        target: Target | None = None,
-    ) -> Victim:
-        target = target or cell.target
-        at = digest([
-            parts.card, dataset_of(cell).digest, cell.protocol, parts.digest, world.origin,
-            world.index, target.digest, [d.digest for d in defenses],
-            cell.sensitive if any(d.uses_attributes for d in defenses) else (),
-        ])  # fmt: skip
+    def _victim(self, spec: VictimSpec, room: int = 64) -> Victim:
+        """Make or load a victim; ``room`` of them stay in memory."""
+        at = spec.identity
         if at not in self._victims:
-            if len(self._victims) >= 64:  # noqa: PLR2004 - bounds memory, not numbers
+            while len(self._victims) >= room:
                 self._victims.pop(next(iter(self._victims)))
-            job = self._job(cell, world, defenses, target, parts.card)
             begun = time.perf_counter()
             try:
-                self._victims[at] = self.builder.victim(job)
+                self._victims[at] = self.builder.victim(spec)
             finally:
                 self._making += time.perf_counter() - begun
         return self._victims[at]
 
-    def _shadows(self, cell: Cell, parts: Split) -> list[tuple[Victim, Shadow]]:
-        """Exactly the shadows that the attack declared."""
-        wanted = cell.attack.shadows
+    def _shadows(
+        self, cell: Cell, worlds: Sequence[tuple[VictimSpec, Examples]]
+    ) -> tuple[Shadow, ...]:
+        """Exactly the shadows that the attack declared, made or loaded."""
+        shadows = []
+        for spec, others in worlds:
+            made = self._victim(spec, room=64 + len(worlds))
+            asker = cell.attack.name
+            mine = Oracle(made.session(asker), made.grants, asker=asker, store=self.store)
+            shadows.append(Shadow(spec.world, others, mine, made.model))
+        return tuple(shadows)
+
+    def _shadow_specs(self, cell: Cell, parts: Split) -> list[tuple[VictimSpec, Examples]]:
+        """The spec of each shadow, and its nonmembers."""
+        wanted, adversary = cell.attack.shadows, cell.adversary
         if wanted.origin == "offline":
             parts = self.adversary_split(cell, parts)
         draw = parts.offline if wanted.origin == "offline" else parts.online
-        defenses = cell.defenses if cell.adversary.adaptive else ()
-        shadows = []
-        for index in range(wanted.count):
-            world, others = draw(index)
-            made = self._victim(cell, parts, world, defenses, cell.adversary.target)
-            mine = Oracle(
-                made.session(cell.attack.name),
-                made.grants,
-                asker=cell.attack.name,
-                store=self.store,
-            )
-            shadows.append((made, Shadow(world, others, mine, made.model)))
-        return shadows
+        defenses = cell.defenses if adversary.adaptive else ()
+        drawn = [draw(i) for i in range(wanted.count)]
+        return [
+            (self._spec(cell, world, defenses, adversary.target, parts.card), others)
+            for world, others in drawn
+        ]
 
     def _control(self, name: str, cell: Cell, parts: Split) -> Served:
         if name == "null":
-            return self._victim(cell, parts, parts.null(), cell.defenses)
+            return self._victim(self._spec(cell, parts.null(), cell.defenses))
         if name == "untrained":
-            return self.builder.untrained(self._job(cell, parts.victim(), ()))
+            return self.builder.untrained(self._spec(cell, parts.victim(), ()))
         return Pixels(cell.card)
 
     def specs(self, trial: Trial) -> dict[str, VictimSpec]:
         """Everything that the trial needs trained: the victim, its null and its shadows."""
         cell, parts = trial.cell, self.split(trial.cell, trial.seed)
-        wanted, adversary = cell.attack.shadows, cell.adversary
-        jobs = {"victim": self._job(cell, parts.victim(), cell.defenses)}
+        specs = {"victim": self._spec(cell, parts.victim(), cell.defenses)}
         if "null" in GAMES[cell.attack.game].controls:
-            jobs["null"] = self._job(cell, parts.null(), cell.defenses)
-        if wanted.origin == "offline":
-            parts = self.adversary_split(cell, parts)
-        draw = parts.offline if wanted.origin == "offline" else parts.online
-        defenses = cell.defenses if adversary.adaptive else ()
-        for i in range(wanted.count):
-            jobs[f"shadow {i}"] = self._job(
-                cell, draw(i)[0], defenses, adversary.target, parts.card
-            )
-        return jobs
+            specs["null"] = self._spec(cell, parts.null(), cell.defenses)
+        shadows = self._shadow_specs(cell, parts)
+        return specs | {f"shadow {i}": spec for i, (spec, _) in enumerate(shadows)}
 
     # ---- one game ---------------------------------------------------------------------------
 
     def _play(
         self, cell: Cell, parts: Split, game: Game, served: Served
     ) -> tuple[Metrics, dict[str, Any]]:
-        """Pose, answer (from the store if it was answered before), score."""
+        """Pose, answer (from the store if it was answered before), score.
+
+        The answer's key needs the shadows' keys only: a finished answer loads no shadow.
+        """
         attack = cell.attack
         if isinstance(served, Victim):
             served = served.session(attack.name)
         question, truth = game.pose(
             parts, served, max_rows=attack.max_rows, sensitive=cell.sensitive
         )
-        shadows = self._shadows(cell, parts)
-        spent = {key: s for made, _ in shadows for key, s in made.facts["spent"].items()}
-        made_on = [one for made, _ in shadows for one in made.facts["made_on"]]
-        own = self._own(cell, served, parts.seed)
-        mine = self.adversary_split(cell, parts)
+        shadows = self._shadow_specs(cell, parts)
+        own = as_adversary_sees(served, adaptive=cell.adversary.adaptive, seed=parts.seed)
+        pool = self.adversary_split(cell, parts)
         given = {
-            "victim": served.key, "own": own.key, "shadows": [made.key for made, _ in shadows],
+            "victim": served.key, "own": own.key,
+            "shadows": [self.builder.key(spec) for spec, _ in shadows],
             "sensitive": list(cell.sensitive), "dataset": dataset_of(cell).digest,
             "card": cell.card, "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
-            "pool": mine.digest, "access": str(cell.access),
+            "pool": pool.digest, "access": str(cell.access),
             "target": cell.target.digest, "code": code_digest(), "torch": torch.__version__,
             "device": self.device.type,
         }  # fmt: skip
-        key = Key("answer", {"attack": attack.digest, **given})
-        theirs = tuple(shadow for _, shadow in shadows)
-        answering = partial(
-            self._answer, cell, mine, (served, own), question, theirs, scope=digest(given)
+        match = Match(
+            cell, served, own, question, pool, partial(self._train_for, cell, pool), self.store,
+            self.device, digest(given),
         )  # fmt: skip
-        held = self.store.make(key, answering)
+        held = self.store.make(
+            Key("answer", {"attack": attack.digest, **given}),
+            lambda: match.answer(self._shadows(cell, shadows)),
+        )
+        recorded = [self.builder.recorded(spec) for spec, _ in shadows]
         facts = dict(held.facts)
         facts["sizes"] = game.sizes(truth)
-        facts["spent_shadows"] = spent
-        facts["made_on"] = [facts["made_on"], *made_on]
+        facts["spent_shadows"] = {k: s for one in recorded for k, s in one["spent"].items()}
+        facts["made_on"] = [facts["made_on"], *(m for one in recorded for m in one["made_on"])]
         total = max(sum(facts["sizes"].values()), 1)
         facts["queries_per_sample"] = facts["queries"] / total
-        facts["answer"], facts["truth"] = _unpacked(attack.game, held.tensors), truth
+        facts["answer"], facts["truth"] = game.unpack(held.tensors), truth
         return game.score(facts["answer"], truth), facts
-
-    def _answer(
-        self,
-        cell: Cell,
-        parts: Split,
-        sides: tuple[Served, Served],
-        question: Any,
-        shadows: tuple[Shadow, ...],
-        *,
-        scope: str,
-    ) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
-        attack, (served, mine) = cell.attack, sides
-        access = (attack.needs | attack.wants) & cell.access
-        asked = Oracle(served, access, asker=attack.name, store=self.store)
-        own = Oracle(mine, access, asker=attack.name, store=self.store)
-        ctx = AttackContext(
-            card=cell.card, protocol=cell.protocol, sensitive=cell.sensitive, device=self.device,
-            store=self.store, seed=keyed.salt(parts.seed, "attack", attack.name),
-            scope=scope,
-            # Shadows stay in memory for other attacks; this one may do what it likes with its own.
-            shadows=tuple(replace(s, model=copy.deepcopy(s.model)) for s in shadows),
-            auxiliary=GAMES[attack.game].auxiliary(parts), auxiliary_oracle=own,
-            data_seed=parts.seed, train=partial(self._train_for, cell, parts),
-        )  # fmt: skip
-        answer = seeded(partial(attack.answer, asked, question, ctx), ctx.salt("global"))
-        given = getattr(question, "embeddings", None)
-        queries = asked.queries + (0 if given is None else len(given))
-        return _packed(answer), {
-            "queries": queries,
-            "queries_own": own.queries,
-            "notes": _worded({**ctx.notes, **answer.notes}),
-        }
-
-    def _own(self, cell: Cell, served: Served, seed: int) -> Served:
-        """The victim as it answers rows that the adversary itself releases."""
-        if not isinstance(served, Victim) or not served.releases:
-            return served
-        if not cell.adversary.adaptive:
-            return served.unreleased()
-        return served.sibling(keyed.salt(seed, "adversary"))
 
     def _train_for(
         self, cell: Cell, parts: Split, examples: Examples, target: Target | None
     ) -> Any:
         world = replace(parts.offline(0)[0], branch=1)
-        job = self._job(cell, world, (), target, parts.card)
-        return self.builder.train_on(job, examples)
+        spec = self._spec(cell, world, (), target, parts.card)
+        return self.builder.train_on(spec, examples)
 
     # ---- beside the answer --------------------------------------------------------------------
 
@@ -366,17 +311,7 @@ class TrialRunner:
             return {}
         key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
 
-        def compute() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
-            trained_on = parts.victim().parts[cell.protocol.classifier]
-            right = {}
-            asked = made.session("utility")
-            for name, rows in (("test", parts.test), ("train", trained_on)):
-                labelled = rows.select(rows.y >= 0)
-                guess = asked.labels(labelled.x)
-                right[f"{name}_accuracy"] = float((guess == labelled.y).double().mean())
-            return {}, {**right, "gap": right["train_accuracy"] - right["test_accuracy"]}
-
-        facts = self.store.make(key, compute).facts
+        facts = self.store.make(key, lambda: ({}, utility(made, parts))).facts
         return {name: facts[name] for name in ("test_accuracy", "train_accuracy", "gap")}
 
 
@@ -392,35 +327,6 @@ def failed_record(trial: Trial, reason: str, device: torch.device) -> Record:
     record = _record(trial, device)
     record.status, record.reason = "failed", reason
     return record
-
-
-def _worded(notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Notes with words for numbers that JSON does not have (an infinite threshold)."""
-    return {
-        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in notes.items()
-    }
-
-
-def _packed(answer: Any) -> dict[str, Tensor]:
-    if isinstance(answer, Membership):
-        tensors = {"scores": torch.as_tensor(answer.scores).double()}
-        if answer.decisions is not None:
-            tensors["decisions"] = torch.as_tensor(answer.decisions).bool()
-        return tensors
-    if isinstance(answer, Attributes):
-        return {name: p.double() for name, p in answer.probabilities.items()}
-    return {"x": answer.x}
-
-
-def _unpacked(game: str, tensors: Mapping[str, Tensor]) -> Any:
-    if game == "membership":
-        return Membership(tensors["scores"], tensors.get("decisions"))
-    if game == "attributes":
-        return Attributes(dict(tensors))
-    if game == "reconstruction":
-        return Reconstruction(tensors["x"])
-    raise BadInputError(f"no game is called '{game}': known are {', '.join(GAMES)}")
 
 
 def _numbers(metrics: Metrics) -> dict[str, Number]:

@@ -82,6 +82,14 @@ class Store:
             return manifest is not None and same_key(manifest, key)
         return False
 
+    def facts(self, key: Key) -> Mapping[str, Any] | None:
+        """What was noted when the artifact of this key was made; None if it is not stored."""
+        with contextlib.suppress(DamagedError):
+            manifest = read_manifest(self._folder(key))
+            if manifest is not None and same_key(manifest, key):
+                return manifest.facts
+        return None
+
     def find(self, key: Key) -> Artifact | None:
         """Return the artifact of exactly this key, whole, or None.
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 #: Whose code decides what a victim is; what they import of `games` and `methods` counts too.
-CODE = ("privbench.data", "privbench.training", "privbench.victims", "privbench.methods.target")
+CODE = ("privbench.data", "privbench.training", __name__, "privbench.methods.target")
 
 
 class Builder:
@@ -64,6 +64,7 @@ class Builder:
         self.progress = progress
         self.compiled = compiled
         self.trained_phases = 0
+        self._drafted: dict[str, tuple[str, tuple[tuple[str, Key], ...]]] = {}
 
     # ---- what comes out --------------------------------------------------------------------
 
@@ -102,6 +103,29 @@ class Builder:
             if stage.stored:
                 keys[stage.key] = stage.key in self.store
         return keys
+
+    def key(self, spec: VictimSpec) -> str:
+        """Key of a victim's answers; nothing is trained or loaded."""
+        return self._plan(spec)[0]
+
+    def recorded(self, spec: VictimSpec) -> dict[str, Any]:
+        """Seconds by artifact, and machines, of a victim's stages as far as the store has them."""
+        spent: dict[str, float] = {}
+        made_on: list[Any] = []
+        for _, key in self._plan(spec)[1]:
+            fact = self.store.facts(key)
+            if fact is not None:
+                spent |= {key.digest: fact["seconds"], **fact.get("spent", {})}
+                made_on.append(fact["made_on"])
+        return {"spent": spent, "made_on": made_on}
+
+    def _plan(self, spec: VictimSpec) -> tuple[str, tuple[tuple[str, Key], ...]]:
+        """Key of the victim, and names and keys of its stages; remembered by identity."""
+        if spec.identity not in self._drafted:
+            draft = self.draft(spec)
+            stages = tuple((stage.name, stage.key) for stage in draft.stages if stage.stored)
+            self._drafted[spec.identity] = draft.key, stages
+        return self._drafted[spec.identity]
 
     # ---- planning --------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from privbench.store.source import digest
@@ -44,7 +45,7 @@ class VictimSpec:
             "protocol": self.protocol,
         }
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Equal for specs that make the same victim."""
         world = [self.world.digest(self.sensitive), self.world.salt("init")]
