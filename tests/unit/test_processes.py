@@ -120,6 +120,9 @@ def test_what_the_store_holds_is_no_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    "PRIVBENCH_TEST_ROUNDING" in os.environ, reason="workers do not inject rounding errors"
+)
 def test_workers_give_the_results_of_a_serial_run(tmp_path: Path) -> None:
     planned = _planned(GRID)
     runners = _runner(tmp_path / "a"), _runner(tmp_path / "b")
@@ -143,7 +146,7 @@ def test_an_attack_that_ends_hangs_or_shouts_costs_its_own_cell(
     grid = {**GRID, "defenses": [], "attacks": names}
     planned = _planned(grid, load(entry_points=ours))
     records = execute(
-        planned, _runner(tmp_path / "s"), tmp_path / "out", executor=Processes(2, timeout=8.0)
+        planned, _runner(tmp_path / "s"), tmp_path / "out", executor=Processes(2, timeout=15.0)
     )
     found = {record.cell.attack.name: record for record in records}
     assert {name: found[name].status for name in names} == {
@@ -151,7 +154,7 @@ def test_an_attack_that_ends_hangs_or_shouts_costs_its_own_cell(
         "metric-loss": "ok",
     }  # fmt: skip
     assert "status 3" in found["exits"].reason
-    assert "8 s" in found["hangs"].reason
+    assert "15 s" in found["hangs"].reason
     assert "signal 9" in found["hoards"].reason
     assert len(read_all([tmp_path / "out"])) == len(names)
 

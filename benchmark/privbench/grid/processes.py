@@ -8,6 +8,7 @@ store, so an interrupted run goes on where it was.
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import time
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.boards.records import Record
 from privbench.grid.graph import Node, depths, graph
 from privbench.grid.trial import failed_record
-from privbench.grid.worker import Done, Setup, Step, work
+from privbench.grid.worker import Begun, Done, Setup, Step, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ class _Worker:
     pipe: Connection
     lifeline: Connection
     node: Node | None = None
-    begun: float = 0.0
+    begun: float = math.inf
     made: int = 0
 
 
@@ -67,6 +68,9 @@ class Processes:
             while not schedule.over:
                 self._hand_out(schedule, setup)
                 for worker, message in self._listen():
+                    if isinstance(message, Begun):
+                        worker.begun = time.monotonic()
+                        continue
                     if isinstance(message, Step):
                         if runner.builder.progress:
                             runner.builder.progress.epoch(
@@ -99,7 +103,7 @@ class Processes:
                 schedule.put_back(node)
                 return
             worker = idle or self._start(setup)
-            worker.node, worker.begun = node, time.monotonic()
+            worker.node, worker.begun = node, math.inf
             with contextlib.suppress(OSError):  # it died while idle: _listen hears of it
                 worker.pipe.send(node)
             busy += 1

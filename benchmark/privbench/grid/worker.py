@@ -49,6 +49,11 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """The worker is up and begins with its node."""
+
+
+@dataclass(frozen=True)
 class Step:
     """How far a phase of training is."""
 
@@ -83,6 +88,7 @@ def work(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
             return
         if node is None:
             return
+        pipe.send(Begun())
         before = runner.builder.trained_phases
         done = make(node, runner)
         pipe.send(Done(done.name, runner.builder.trained_phases - before, done.record, done.error))
@@ -121,4 +127,4 @@ class _Reporter:
             self.pipe.send(Step(phase, done, total))
 
 
-__all__: list[Any] = ["Done", "Setup", "Step", "Trial", "make", "work"]
+__all__: list[Any] = ["Begun", "Done", "Setup", "Step", "Trial", "make", "work"]
