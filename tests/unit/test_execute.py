@@ -336,6 +336,24 @@ def test_an_attack_beside_moves_no_numbers(lab: TrialRunner, tmp_path: Path) -> 
     assert again.builder.trained_phases == 0
 
 
+def test_a_finished_answer_loads_no_shadow(
+    lab: TrialRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = _ok(lab.run(_trial(Shadowed())))
+    again, loaded = TrialRunner(lab.store, CPU), list[str]()
+    make = again.builder.victim
+
+    def watched(spec: Any) -> Any:
+        loaded.append(spec.world.origin)
+        return make(spec)
+
+    monkeypatch.setattr(again.builder, "victim", watched)
+    second = _ok(again.run(_trial(Shadowed())))
+    assert sorted(loaded) == ["null", "victim"]
+    assert second.digest == first.digest
+    assert second.cost.seconds_training == first.cost.seconds_training
+
+
 def test_seeds_differ(lab: TrialRunner) -> None:
     one, other = lab.run(_trial(Confident())), lab.run(_trial(Confident(), seed=1))
     assert _ok(one).metrics != _ok(other).metrics

@@ -12,7 +12,7 @@ import pytest
 import privbench
 from privbench.grid.cell import CODE as RESULTS
 from privbench.store import source
-from privbench.victims.build import CODE as VICTIMS
+from privbench.victims.plan import CODE as VICTIMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,7 @@ STALE = {
     "privbench.training": {"victims", "results"},
     "privbench.victims": {"results"},
     "privbench.victims.build": {"victims", "results"},
+    "privbench.victims.plan": {"victims", "results"},
     "privbench.victims.served": {"victims", "results"},
     "privbench.victims.spec": {"victims", "results"},
     "privbench.victims.stages": {"victims", "results"},

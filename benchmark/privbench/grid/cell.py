@@ -10,7 +10,7 @@ import torch
 
 from privbench.boards.records import CellRecord, MethodRecord
 from privbench.store.source import computing_digest, digest
-from privbench.victims.build import CODE as VICTIM_CODE
+from privbench.victims.plan import CODE as VICTIM_CODE
 
 if TYPE_CHECKING:
     from privbench.method import Method

@@ -1,0 +1,185 @@
+"""Planning a victim: the untrained model, its phases and releases, and the keys of its stages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from privbench.data.row_random import salt
+from privbench.methods.context import DefenseContext, TargetContext, seeded
+from privbench.store.source import computing_digest, digest
+from privbench.store.store import Key
+from privbench.victims.stages import Draft, LearnedRelease, Stage, shared_phases, touched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from privbench.data.split import World
+    from privbench.methods.defense import Defense
+    from privbench.store.store import Store
+    from privbench.training.model import Model
+    from privbench.training.phase import Phase
+    from privbench.victims.spec import VictimSpec
+
+#: Whose code decides what a victim is; what they import of `games` and `methods` counts too.
+CODE = (
+    "privbench.data", "privbench.training", "privbench.methods.target", "privbench.victims.build",
+)  # fmt: skip
+
+
+class Planner:
+    """Plans victims; nothing is trained.
+
+    Attributes:
+        store: of artifacts.
+        device: where models are trained and served.
+        compiled: whether encoders go through torch.compile while training.
+    """
+
+    def __init__(self, store: Store, device: torch.device, *, compiled: bool = False) -> None:
+        """See the class."""
+        self.store = store
+        self.device = device
+        self.compiled = compiled
+
+    def draft(self, spec: VictimSpec) -> Draft:
+        """Build the untrained model and plan its stages; nothing is trained.
+
+        Labels that inner models give are there if the store holds them. Keys do not depend on
+        whether it does.
+        """
+        labels: list[Stage] = []
+        begun = []  # contexts of what defenses do to data
+        for defense in spec.defenses:
+            ctx = self._context(spec, defense)
+            begun.append(ctx)
+            on_data = partial(defense.on_data, spec.world, ctx)
+            spec = replace(spec, world=seeded(on_data, ctx.salt("data")))
+            if inner := defense.inner_worlds(spec.world, ctx):
+                labels.append(self._labels_stage(spec, defense, inner))
+                spec = self._relabelled(spec, labels[-1])
+        contexts = [self._context(spec, d, self._base(spec)) for d in spec.defenses]
+        acting = list(zip(spec.defenses, contexts, strict=True))
+        built, target_ctx = self._build(spec, contexts, spec.world.salt("init"))
+        phases = [
+            replace(phase, made_by=(spec.target.digest,))
+            for phase in spec.target.phases(built, spec.world, target_ctx)
+        ]
+        for defense, ctx in acting:
+            before = {id(phase) for phase in phases}
+            on_phases = partial(defense.on_phases, phases, built, spec.world, ctx)
+            phases = [
+                p if id(p) in before else replace(p, made_by=(*p.made_by, defense.digest))
+                for p in seeded(on_phases, ctx.salt("phases"))
+            ]
+        built.to(self.device)
+        seeds, own = self._share(spec, built, phases)
+        releases: list[LearnedRelease] = []
+        for defense, ctx in acting:
+            make = partial(defense.release, spec.card, built, ctx)
+            release = seeded(make, ctx.salt("release", "init"))
+            if release is not None:
+                release.place = len(releases)
+                release.to(self.device).eval().requires_grad_(False)
+                releases.append(LearnedRelease(release, defense))
+        notes = {name: fact for ctx in begun + contexts for name, fact in ctx.notes.items()}
+        claims = [claim for ctx in begun + contexts for claim in ctx.claims]
+        base = self._base(spec)
+        return Draft(
+            spec, built, phases, releases, notes, claims, seeds, own, base, tuple(labels)
+        )  # fmt: skip
+
+    def _base(self, spec: VictimSpec) -> str:
+        """Digest of what every trained number of a spec depends on besides its world."""
+        return digest([spec.base(), {
+            "code": computing_digest(*CODE),
+            "torch": torch.__version__,
+            "device": self.device.type,
+            "compiled": self.compiled,
+        }])  # fmt: skip
+
+    def _labels_stage(self, spec: VictimSpec, defense: Defense, worlds: Sequence[World]) -> Stage:
+        inner = tuple(spec.inner(world, i) for i, world in enumerate(worlds, start=1))
+        fields = {
+            "inner": [self.draft(one).key for one in inner], "by": defense.digest,
+            "seen": spec.seen(defense), "base": self._base(spec),
+        }  # fmt: skip
+        key = Key("labels", fields)
+        return Stage(
+            f"{defense.name}: labels", key, self._base(spec), defense, inner=inner, before=spec
+        )
+
+    def _relabelled(self, spec: VictimSpec, stage: Stage) -> VictimSpec:
+        """The spec under the labels of a stage, as far as the store has them."""
+        members = spec.world.members
+        if stage.key in self.store and (held := self.store.find(stage.key)):
+            members = members.with_y(held.tensors["y"].to(members.device))
+        members = replace(members, labelled_by=stage.key.digest)
+        return replace(spec, world=spec.world.replace(members=members))
+
+    def _share(
+        self, spec: VictimSpec, built: Model, phases: Sequence[Phase]
+    ) -> tuple[dict[str, int], dict[str, Tensor]]:
+        """Start from weights that are equal in all worlds where all worlds share phases.
+
+        Returns:
+            Seeds of the parts; and the world's own weights of parts that only later phases train.
+        """
+        seeds = dict.fromkeys(built.parts, spec.world.salt("init"))
+        shared = shared_phases(phases)
+        if not shared:
+            return seeds, {}
+        later = touched(phases[shared:]) - touched(phases[:shared])
+        own = {
+            f"{part}.{name}": tensor.clone()
+            for part in sorted(later)
+            for name, tensor in built[part].state_dict().items()
+        }
+        common = spec.common()
+        contexts = [self._context(common, defense) for defense in spec.defenses]
+        seed = common.world.salt("init")
+        public, _ = self._build(common, contexts, seed)
+        for name, part in public.parts.items():
+            built[name].load_state_dict(part.state_dict())
+            if name not in later:
+                seeds[name] = seed
+        return seeds, own
+
+    def _build(
+        self, spec: VictimSpec, contexts: Sequence[DefenseContext], seed: int
+    ) -> tuple[Model, TargetContext]:
+        ctx = TargetContext(
+            sensitive=(), scope=digest([self._base(spec), spec.world.digest()]),
+            **self._common(spec, spec.target.name),
+        )  # fmt: skip
+        built: Model = seeded(partial(spec.target.build, spec.card, ctx), seed)
+        for defense, defense_ctx in zip(spec.defenses, contexts, strict=True):
+            built = seeded(partial(defense.on_build, built, defense_ctx), salt(seed, defense.name))
+        if self.device.type == "cuda":
+            built = built.to(memory_format=torch.channels_last)
+        return built.to(self.device), ctx
+
+    def _context(
+        self, spec: VictimSpec, defense: Defense, previous: str | None = None,
+        refit: Callable[[Phase, Tensor, Tensor], dict[str, Tensor]] | None = None,
+    ) -> DefenseContext:  # fmt: skip
+        """A fresh context for one stage of a defense; ``previous`` is what the stage builds on."""
+        previous = self._base(spec) if previous is None else previous
+        return DefenseContext(
+            world=spec.world,
+            # Defenses that do not use attributes do not hear of them: so `none` is shared by all.
+            sensitive=spec.sensitive if defense.uses_attributes else (),
+            scope=digest([previous, spec.seen(defense)]), refit=refit,
+            **self._common(spec, defense.family or defense.name),
+        )  # fmt: skip
+
+    def _common(self, spec: VictimSpec, name: str) -> dict[str, Any]:
+        return {
+            "card": spec.card, "protocol": spec.protocol, "device": self.device,
+            "store": self.store, "seed": spec.world.salt("method", name),
+        }  # fmt: skip
