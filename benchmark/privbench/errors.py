@@ -1,7 +1,7 @@
-"""Errors a user can act on: one sentence, saying what is wrong, where, and what to do.
+"""Errors that a user can act on: one sentence that says what is wrong, where, and what to do.
 
-Everything here ends a command with exit status 2 and no traceback; a failing *cell* is not an
-error but a result (see ``records``).
+These errors end a command with exit status 2 and no traceback. A failing *cell* is not an error
+but a result (see ``records``).
 """
 
 import difflib
@@ -9,23 +9,23 @@ from collections.abc import Iterable
 
 
 class PrivbenchError(Exception):
-    """Base of all errors whose message is meant for the user as it stands."""
+    """Base of all errors whose message is shown to the user unchanged."""
 
 
 class BadInputError(PrivbenchError):
-    """A value, name or file that the user gave does not fit."""
+    """A value, name or file given by the user is invalid."""
 
 
 class PluginError(PrivbenchError):
-    """A plugin is broken and the run names one of its methods."""
+    """A plugin is broken and the run uses one of its methods."""
 
 
 class AccessDeniedError(PrivbenchError):
-    """An attack asked its oracle for more than it declared."""
+    """An attack asked its oracle for something that it did not declare."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant; None if none is near.
+    """The known name that was probably meant; None if none is similar.
 
     >>> nearest("lirra", ["lira", "rmia"])
     'lira'
@@ -35,15 +35,15 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 class UnknownNameError(BadInputError):
-    """A name that nothing goes by; the message suggests the nearest."""
+    """A name that does not exist; the message suggests the nearest."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        """Compose the sentence: ``unknown attack 'lirra': did you mean 'lira'?``."""
+        """Compose the message: ``unknown attack 'lirra': did you mean 'lira'?``."""
         self.name = name
         names = sorted(known)
         near = nearest(name, names)
         if near:
             tail = f"did you mean '{near}'?"
         else:
-            tail = f"known are {', '.join(names)}" if names else "none is known"
+            tail = f"choose from {', '.join(names)}" if names else "there are none"
         super().__init__(f"unknown {what} '{name}': {tail}{hint}")

@@ -1,4 +1,4 @@
-"""What every dataset, target, attack and defense is: a frozen dataclass of hyperparameters."""
+"""Base of datasets, targets, attacks and defenses: frozen dataclasses of hyperparameters."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Paper:
-    """Where a method comes from.
+    """The source of a method.
 
     Attributes:
         title: of the paper.
         authors: family names, "and others" allowed.
         venue: with the year, e.g. "CCS 2021".
-        where: section, algorithm and equations that the code follows.
+        where: section, algorithm and equations that the code implements.
     """
 
     title: str
@@ -39,7 +39,7 @@ class Paper:
     where: str = ""
 
     def __str__(self) -> str:
-        """One line for cards."""
+        """The reference in one line, for cards."""
         where = f" ({self.where})" if self.where else ""
         return f"{self.authors}: {self.title}. {self.venue}{where}"
 
@@ -48,18 +48,18 @@ class Method(ABC):
     """Base of all plugin objects.
 
     A subclass is a frozen dataclass whose fields are hyperparameters with the paper's defaults.
-    Ranges are written once, in the annotation (``epochs: Annotated[int, Ge(1)] = 300``), and hold
-    for construction in Python, for YAML and for ``--set`` alike.
+    Ranges are written once, in the annotation (``epochs: Annotated[int, Ge(1)] = 300``), and are
+    enforced everywhere: in Python, in YAML and for ``--set``.
 
     Attributes:
-        name: what the command line calls it; unique among methods of its kind.
-        version: bumped when numbers change.
-        paper: the source.
-        deviations: where and why it differs from the paper; "" if nowhere.
-        presets: preset name -> hyperparameters that it sets.
+        name: used on the command line; unique among methods of its kind.
+        version: increased when numbers change.
+        paper: the paper that describes the method.
+        deviations: where and why the code differs from the paper; "" if it does not.
+        presets: name of a preset -> hyperparameters that it sets.
     """
 
-    #: Names of 0.1.0 that a subclass may still define -> what they are called now.
+    #: Names from 0.1.0 that a subclass may still define -> their current names.
     _RENAMED: ClassVar[Mapping[str, str]] = {
         "unfit": "incompatible",
         "asks": "max_rows",
@@ -74,7 +74,7 @@ class Method(ABC):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init_subclass__(cls, **named: Any) -> None:
-        """Take what a plugin written for 0.1.0 defines under an old name."""
+        """Accept members that a plugin written for 0.1.0 defines under an old name."""
         super().__init_subclass__(**named)
         for old, new in cls._RENAMED.items():
             if old in vars(cls):
@@ -87,7 +87,7 @@ class Method(ABC):
         """Check every hyperparameter against its annotation.
 
         Raises:
-            BadInputError: naming each field that does not fit, what must hold and what was given.
+            BadInputError: naming each invalid field, its valid range and the value given.
         """
         wrong = []
         for field, adapter in _adapters(type(self)).items():
@@ -101,19 +101,22 @@ class Method(ABC):
             raise BadInputError("; ".join(wrong))
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Why this method cannot take part in that cell, or None. Pure; becomes a skip's reason."""
+        """Why this method cannot run in the cell, or None; a pure function.
+
+        The cell is then skipped with this reason.
+        """
         del cell
         return None
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Fields and values."""
+        """Names and values of the fields."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     def replace(self, **fields: Any) -> Self:
-        """The same method under other hyperparameters.
+        """The same method with other hyperparameters.
 
         Raises:
-            UnknownNameError: for a field it does not have, with the nearest.
+            UnknownNameError: for a field that does not exist, with the nearest name.
             BadInputError: for a value out of range.
         """
         known = self.hyperparameters()
@@ -123,12 +126,12 @@ class Method(ABC):
         return dataclasses.replace(self, **fields)  # type: ignore[type-var]
 
     def preset(self, name: str) -> Self:
-        """The method as that preset sizes it; itself where it knows no such preset."""
+        """The method with the values of that preset; unchanged if it has no such preset."""
         return self.replace(**self.presets.get(name, {}))
 
     @property
     def label(self) -> str:
-        """Name, with the fields that differ from the defaults: ``talos(schedule=simultaneous)``."""
+        """Name with the fields that differ from the defaults: ``talos(schedule=simultaneous)``."""
         plain = type(self)().hyperparameters()
         changed = {k: v for k, v in self.hyperparameters().items() if v != plain[k]}
         inside = ", ".join(f"{k}={v}" for k, v in changed.items())
@@ -136,7 +139,7 @@ class Method(ABC):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """All that its numbers depend on: name, version, source code, hyperparameters."""
+        """All that the method's numbers depend on: name, version, source code, hyperparameters."""
         return {
             "name": self.name,
             "version": self.version,
@@ -150,7 +153,7 @@ class Method(ABC):
         return digest(self.identity)
 
 
-#: pydantic's kind of error -> what it asks for, in our words.
+#: Type of a pydantic error -> what the user should give.
 _DEMANDS = {
     "greater_than_equal": "give {ge} or more",
     "greater_than": "give more than {gt}",
@@ -165,14 +168,14 @@ _DEMANDS = {
     "finite_number": "give a finite number",
     "bool_type": "give true or false",
     "bool_parsing": "give true or false",
-    "string_type": "give a word",
-    "none_required": "give nothing",
+    "string_type": "give text",
+    "none_required": "give null",
     "too_short": "give {min_length} or more of them",
 }
 
 
 def _demand(error: Mapping[str, Any]) -> str:
-    """What to give instead, in one clause."""
+    """What the user should give instead, in one clause."""
     told = _DEMANDS.get(error["type"])
     return told.format(**error.get("ctx", {})) if told else error["msg"].lower()
 
@@ -185,10 +188,10 @@ def _adapters(cls: type) -> dict[str, TypeAdapter[Any]]:
 
 
 def _annotation(cls: type, field: str) -> Any:
-    """The field's annotation, evaluated where it was written.
+    """The field's annotation, evaluated in the module where it was written.
 
-    Not ``typing.get_type_hints``: that evaluates every annotation of every base, so one
-    ``ClassVar`` naming a type-checking import would fail the whole class.
+    ``typing.get_type_hints`` is not used: it evaluates all annotations of all bases, so a single
+    ``ClassVar`` that names a type-checking import would make the whole class fail.
     """
     owner = next(base for base in cls.__mro__ if field in base.__dict__.get("__annotations__", {}))
     annotation = owner.__dict__["__annotations__"][field]

@@ -122,8 +122,8 @@ def test_cells_that_say_nothing_of_the_claim() -> None:
 
     assert "inclusion 'coin'" in reason(CLAIM, fixed)
     assert "inclusion 'pairs'" in reason({**CLAIM, "adjacency": "replace-one"}, coin)
-    assert "also train encoder" in reason({**CLAIM, "phase": "classifier"}, coin)
-    assert "asked about 100 of 160" in reason(CLAIM, coin, 100)
+    assert "used to train encoder" in reason({**CLAIM, "phase": "classifier"}, coin)
+    assert "scored 100 of 160" in reason(CLAIM, coin, 100)
     assert audited([{"distortion": 1.0}], scores, truth, coin) == {}
     two = audited([CLAIM, CLAIM], scores, truth, coin)
     assert all(isinstance(number, Refused) for number in two.values())

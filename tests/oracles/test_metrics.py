@@ -119,7 +119,7 @@ def test_constant_scores_tell_nothing() -> None:
     assert best.overall == INF
     assert balanced_accuracy(best.decide(scores), member).value == 0.5
     assert precision(best.decide(scores), member) == Refused(
-        "Precision needs at least one sample called a member, has none."
+        "Precision needs at least one sample called a member, got none."
     )
 
 
@@ -267,7 +267,7 @@ def test_tpr_interval_ends_are_order_statistics() -> None:
 def test_too_few_nonmembers_are_refused(fpr: float, n: int, needed: int) -> None:
     scores, member = np.arange(n + 5.0), np.arange(n + 5) < 5
     answer = tpr_at_fpr(scores, member, fpr)
-    assert answer == Refused(f"TPR at FPR {fpr} needs at least {needed} nonmembers, has {n}.")
+    assert answer == Refused(f"TPR at FPR {fpr} needs at least {needed} nonmembers, got {n}.")
     enough = np.arange(needed + 5) < 5
     assert isinstance(tpr_at_fpr(np.arange(needed + 5.0), enough, fpr), Estimate)
 
@@ -387,9 +387,9 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("predicted must hold integers, got float64", lambda: accuracy([0.2], [0])),
     (r"truth must have shape \(1,\), got \(2,\)", lambda: accuracy([1], [0, 1])),
     ("at least one sample", lambda: balanced_class_accuracy([], [])),
-    ("fpr must lie strictly between 0 and 1, got 0", lambda: tpr_at_fpr([1, 2], [1, 0], 0)),
-    ("two finite values or more", lambda: mean_over_seeds([0.5])),
-    ("two finite values or more", lambda: mean_over_seeds([0.5, NAN])),
+    ("fpr must be strictly between 0 and 1, got 0", lambda: tpr_at_fpr([1, 2], [1, 0], 0)),
+    ("at least two finite values", lambda: mean_over_seeds([0.5])),
+    ("at least two finite values", lambda: mean_over_seeds([0.5, NAN])),
     ("0 <= successes <= trials", lambda: clopper_pearson(3, 2)),
     ("0 <= successes <= trials", lambda: clopper_pearson(0, 0)),
     ("low <= value <= high", lambda: Estimate(0.5, 0.6, 0.7)),

@@ -160,8 +160,8 @@ def test_a_foreign_pool_has_the_victims_shape_and_no_row_of_it(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("fields", "attack", "why"),
     [
-        ({}, "reader", "reader compares classes, and coloured has 3 where tiny-images has 10"),
-        ({"rows": 200}, "spy", "shadows on coloured need 240 rows, and it has 200"),
+        ({}, "reader", "reader compares classes, but coloured has 3 and tiny-images has 10"),
+        ({"rows": 200}, "spy", "shadows on coloured need 240 rows, but it has 200"),
     ],
 )
 def test_a_foreign_pool_that_does_not_fit_is_skipped(

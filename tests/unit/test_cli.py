@@ -132,14 +132,14 @@ def said(result: Result) -> str:
         (("show", "sure.JSON", "x"), "unexpected extra argument"),
         (("-p", "sure", "list"), "-p sure: write -p no:NAME"),
         (("-p", "no:digits", "list"), "did you mean 'dataset_digits'?"),
-        (("run",), "nothing to run: name an --attack, or a SUITE file"),
-        (("run", "sure"), "no suite at sure: name a YAML file, or methods with --attack"),
+        (("run",), "nothing to run: give --attack NAME or a SUITE file"),
+        (("run", "sure"), "no suite at sure: give a YAML file, or use --attack"),
         (("run", "--atack", "sure"), "'--attack'"),
         ((*GRID, "--attack", "suer"), "unknown attack 'suer': did you mean 'sure'?"),
         ((*SURE, "--defense", "nome"), "unknown defense 'nome': did you mean 'none'?"),
         ((*SURE, "--target", "tiny"), "unknown target 'tiny': did you mean 'tiny-target'?"),
         ((*SURE, "--dataset", "imagenet"), "unknown dataset 'imagenet': did you mean 'tiny-im"),
-        ((*SURE, "--preset", "big"), "unknown preset 'big': known are cpu"),
+        ((*SURE, "--preset", "big"), "unknown preset 'big': choose from cpu"),
         ((*SURE, "--protocol", "quarter"), "unknown protocol 'quarter': did you mean 'quarters'?"),
         ((*SURE, "--sensitive", "brigt"), "'brigt': did you mean 'bright'?"),
         ((*SURE, "--adversary", "naif"), "'naif' is not one of 'adaptive', 'naive'"),
@@ -149,10 +149,10 @@ def said(result: Result) -> str:
         ((*SURE, "--set", "sure.power=x"), "sure.power: give a whole number, not 'x'"),
         ((*SURE, "--set", "sure.power"), "--set sure.power: write METHOD.FIELD=VALUE"),
         ((*SURE, "--set", "suer.power=2"), "unknown method in --set 'suer': did you mean 'sure'?"),
-        ((*SURE, "--set", "sure.power=["), "'[' is no YAML value: quote it"),
-        ((*SURE, "--data-root", "nowhere"), "nowhere is no folder"),
+        ((*SURE, "--set", "sure.power=["), "'[' is not a YAML value: put it in quotes"),
+        ((*SURE, "--data-root", "nowhere"), "nowhere is not a directory: create it"),
         ((*SURE, "--device", "gpu"), "unknown device 'gpu': use cpu, cuda or auto"),
-        ((*SURE, "--device", "meta"), "--device meta: privbench runs on cpu and cuda"),
+        ((*SURE, "--device", "meta"), "--device meta is not supported: use cpu, cuda or auto"),
         (("leaderboard",), "Missing argument 'FOLDERS...'"),
         (("leaderboard", "nowhere"), "no results folder at nowhere: run `privbench run"),
         (("leaderboard", "."), "no results in .: run `privbench run --out FOLDER` first"),
@@ -164,7 +164,7 @@ def test_mistakes_are_one_sentence(run: Run, args: tuple[str, ...], sentence: st
 
 def test_cuda_without_cuda(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "torch sees no CUDA here, use cpu or auto" in said(run(*SURE, "--device", "cuda"))
+    assert "torch finds no CUDA device: use cpu or auto" in said(run(*SURE, "--device", "cuda"))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_files_in_the_way(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("{}", encoding="utf-8")
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "x.json").write_text("{}", encoding="utf-8")
-    assert "--out file is a file: name a folder" in said(run(*SURE, "--out", "file"))
+    assert "--out file is a file: choose a directory" in said(run(*SURE, "--out", "file"))
     assert "--out file/below cannot be written" in said(run(*SURE, "--out", "file/below"))
     assert not (tmp_path / "store").exists(), "it trained before it looked"
     assert "x.json is not a privbench result: trial: field req" in said(run("leaderboard", "r"))
@@ -247,7 +247,7 @@ def test_ctrl_c(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("MOOD", "interrupted")
     stopped = run(*SURE, "--seeds", "2")
     assert stopped.exit_code == 130
-    assert "what is done is kept, run the same command to go on" in stopped.stderr
+    assert "finished work is saved: run the same command to resume" in stopped.stderr
     assert len(read_all([tmp_path / "results"])) == 1
     monkeypatch.delenv("MOOD")
     assert run(*SURE, "--seeds", "2").stdout.count("(kept)") == 1
@@ -267,7 +267,7 @@ def test_dry_run_trains_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
     assert sorted((tmp_path / "results").iterdir()) == before
     assert "sure × none × tiny-target × tiny-images, adaptive, seed 0: kept" in plan.stdout
     assert "white × none × closed × tiny-images, adaptive, seed 1: skipped: white n" in plan.stdout
-    assert "seed 1: runs; 2 phases of training, 0 in the store" in plan.stdout
+    assert "seed 1: would run; 2 training phases, 0 in the store" in plan.stdout
     assert plan.stdout.splitlines()[-1].startswith("8 trials; ")
 
 
@@ -306,7 +306,7 @@ def test_help_and_version(run: Run) -> None:
 
 
 def test_cache(run: Run) -> None:
-    assert "0 bytes in all" in run("cache", "ls").stdout
+    assert "0 bytes in total" in run("cache", "ls").stdout
     assert run(*SURE).exit_code == 0
     rows = run("cache", "ls").stdout.splitlines()
     phase = next(row for row in rows if " phase " in row).split()[0]

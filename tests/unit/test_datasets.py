@@ -74,7 +74,7 @@ def test_digits_fit_a_built_in_protocol_or_name_all_that_does_not(name: str) -> 
     with pytest.raises(BadInputError) as refusal:
         protocol.sizes(card)
     for part in sourced:
-        assert f"{part} wants source" in str(refusal.value)
+        assert f"{part} needs source" in str(refusal.value)
 
 
 @pytest.mark.parametrize("data", DOWNLOADED, ids=lambda data: data.name)

@@ -65,7 +65,7 @@ def test_digest_is_the_same_on_every_machine() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"a": [0, {"b": Path("x")}]}, r"'a\[1\]\.b' is a PosixPath: a path does not say"),
+        ({"a": [0, {"b": Path("x")}]}, r"'a\[1\]\.b' is a PosixPath: a path does not identify"),
         ({"a": {"x.y": object()}}, r"""'a\["x\.y"\]' is a object"""),
         ({"crop": Loose()}, r"'crop' is a Loose: make it a @dataclass\(frozen=True\)"),
         ({"a": {1: 2}}, r"'a' has the key 1, a int: keys must be text"),

@@ -429,7 +429,7 @@ def test_gradients_where_they_are_granted(lab: TrialRunner) -> None:
 
     refused = lab.run(_trial(Gradients(), target=Closed()))
     assert refused.status == "failed"
-    assert "but was given LABELS" in refused.reason
+    assert "but has access to LABELS only" in refused.reason
 
 
 def test_an_attribute_trial_has_its_baselines_and_controls(lab: TrialRunner) -> None:

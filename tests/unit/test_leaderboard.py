@@ -171,7 +171,7 @@ def test_cells_that_read_the_same_are_no_seeds_of_each_other(other: dict[str, An
 
 
 def test_one_seed_of_two_codes_is_no_two_seeds() -> None:
-    with pytest.raises(BadInputError, match=r"twice.*remove new\.json or old\.json"):
+    with pytest.raises(BadInputError, match=r"two results.*remove new\.json or old\.json"):
         render([record(trial="old"), record(trial="new", auc=0.6)])
 
 
@@ -192,7 +192,7 @@ def test_results_are_written_read_and_merged_in_any_order(tmp_path: Path) -> Non
         ("\x00\xff", "it is not JSON"),
         ("[]", "the file: "),
         ("{}", "trial: field required"),
-        ('{"schema_version": 99, "new": 1}', "has schema 99, this privbench reads 1"),
+        ('{"schema_version": 99, "new": 1}', "has schema 99, but this privbench reads 1"),
     ],
 )
 def test_a_file_that_is_no_result(tmp_path: Path, text: str, message: str) -> None:
@@ -249,7 +249,7 @@ def recast(made: Record, **fields: Any) -> Record:
 
 def overviews(text: str) -> dict[str, list[list[str]]]:
     """Heading -> rows of its table, the heading row first and without the ruler."""
-    part = text.split("## Overview\n\n### ")[1].split("\n\nThe overview holds", maxsplit=1)[0]
+    part = text.split("## Overview\n\n### ")[1].split("\n\nThe overview shows", maxsplit=1)[0]
     tables = [one.split("\n\n") for one in part.split("\n\n### ")]
     return {
         name: [[c.strip() for c in line.strip("|").split("|")] for line in body.splitlines()]

@@ -120,10 +120,10 @@ BROKEN = {
         module(privbench_atacks=hookimpl(privbench_atacks)),
         "unknown hook 'privbench_atacks': did you mean 'privbench_attacks'?",
     ),
-    "argument": (attacks(wants_more), "hook does not fit"),
+    "argument": (attacks(wants_more), "invalid hook: "),
     "class": (attacks(lambda: [Loud]), "returned the class Loud: return an instance"),
-    "foreign": (attacks(lambda: [3]), "returned 3, which is no Attack"),
-    "kind": (attacks(lambda: [Loud()], "privbench_defenses"), "which is no Defense"),
+    "foreign": (attacks(lambda: [3]), "returned 3: return instances of Attack"),
+    "kind": (attacks(lambda: [Loud()], "privbench_defenses"), "return instances of Defense"),
     "bare": (attacks(lambda: [Bare()]), "decorate it with @dataclass(frozen=True)"),
     "needless": (attacks(lambda: [Needless()]), "has no needs"),
     "alone": (attacks(one), "privbench_attacks returned a Loud: return a list"),
@@ -151,7 +151,7 @@ def test_a_broken_plugin_is_one_line_and_the_rest_goes_on(
     assert (bad.status, good.status) == ("broken", "ok")
     assert problem in bad.problems[0]
     assert registry.get("attack", "soft") == Soft()
-    with pytest.raises(PluginError, match="plugin 'attack_loud' is broken"):
+    with pytest.raises(PluginError, match="plugin 'attack_loud' failed to load"):
         registry.get("attack", "loud")
     with pytest.raises(UnknownNameError, match=r"broken plugins: attack_loud"):
         registry.get("attack", "quite-other")
@@ -187,7 +187,7 @@ def test_a_broken_plugin_is_fatal_only_to_a_run_that_names_it(
     assert other.exit_code == 0, other.output
     named = CliRunner().invoke(main, [*grid, "--attack", "loud"])
     assert named.exit_code == 2
-    assert "attack 'loud' is not there because plugin 'attack_loud' is broken" in named.stderr
+    assert "attack 'loud' is unavailable: plugin 'attack_loud' failed to load" in named.stderr
     assert len(named.stderr.splitlines()) == 1
 
 
@@ -227,7 +227,7 @@ def test_a_plugin_is_switched_off_by_argument_and_by_environment(
             "attack_loud": "disabled", "good": "ok",
         }  # fmt: skip
         assert [method.name for method in registry.all("attack")] == ["soft"]
-        with pytest.raises(PluginError, match="plugin 'attack_loud' is switched off"):
+        with pytest.raises(PluginError, match="plugin 'attack_loud' is disabled"):
             registry.get("attack", "loud")
 
 
@@ -241,7 +241,7 @@ def test_a_plugin_that_is_switched_off_is_not_imported() -> None:
 
 
 def test_switching_off_what_there_is_not_is_an_error() -> None:
-    with pytest.raises(BadInputError, match=r"unknown plugin to switch off 'god'.* 'good'\?"):
+    with pytest.raises(BadInputError, match=r"unknown plugin to disable 'god'.* 'good'\?"):
         load(GOOD, disable=("god",))
 
 

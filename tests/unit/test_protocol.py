@@ -33,7 +33,7 @@ def test_all_parts_that_do_not_fit_are_listed() -> None:
     with pytest.raises(BadInputError) as error:
         protocol.sizes(_card(train=100, test=20))
     message = str(error.value)
-    assert "public wants source 'web' (has: train, test)" in message
+    assert "public needs source 'web', which is not in train, test" in message
     assert "members 30 + pool 80 exceed the 100 rows of source 'train'" in message
     assert "nonmembers 30 exceed the 20 rows of source 'test'" in message
 
@@ -43,9 +43,9 @@ def test_all_parts_that_do_not_fit_are_listed() -> None:
     [
         (Protocol(members=0, nonmembers=1, pool=2), "members is empty"),
         (Protocol(members=-5, nonmembers=1, pool=2), "members has size -5"),
-        (Protocol(members=10, nonmembers=10, pool=19), "under twice the members"),
+        (Protocol(members=10, nonmembers=10, pool=19), "less than twice the members"),
         (Protocol(members=10, nonmembers=10, pool=24, reference=5), "and a reference of 5"),
-        (Protocol(members=30, nonmembers=30, pool=60), "exceed the 100 rows there are"),
+        (Protocol(members=30, nonmembers=30, pool=60), "exceed the 100 rows of the dataset"),
     ],
 )
 def test_each_misfit_is_refused(protocol: Protocol, says: str) -> None:

@@ -186,7 +186,7 @@ def test_settings_reach_every_entry_and_entries_win(planned: Any) -> None:
         (
             {"protocols": ["default", {"name": "big", "members": 300, "nonmembers": 500,
                                        "pool": 500}]},
-            r"'big' does not fit .*\+ pool 500 exceed the 720 rows.*; pool 500 is under twice",
+            r"'big' does not fit .*\+ pool 500 exceed the 720 rows.*; pool 500 is less than twice",
         ),
     ],
 )  # fmt: skip
@@ -225,7 +225,7 @@ PARTS = {"members": 10, "nonmembers": 10, "pool": 30}
         ({"set": {"guess": {"count": "x"}}}, "guess.count: give a whole number, not 'x'"),
         ({"attacks": [{"guess": {}, "white": {}}]}, "a name, or one name with its"),
         ({"protocols": [{**PARTS, "tests": 4}]}, "part of protocol 'custom' 'tests': .*'test'"),
-        ({"protocols": [{**PARTS, "members": -4}]}, "members -4: no part has less than 0 rows"),
+        ({"protocols": [{**PARTS, "members": -4}]}, "members -4: give 0 rows or more"),
         ({"protocols": [{**PARTS, "pool": "x"}]}, "protocol 'custom': pool: "),
         ({"protocols": [{**PARTS, "encoder": ["test"]}]}, "protocol 'custom': encoder: "),
     ],
@@ -360,4 +360,4 @@ def test_an_attack_of_a_game_that_there_is_not_is_skipped(registry: Any) -> None
     cell = planned[0].trial.cell
     guess = type("Guess", (type(cell.attack),), {"name": "guess", "game": "charades"})()
     reason = why_not(replace(cell, attack=guess))
-    assert reason == "guess plays 'charades'; games are membership, attributes, reconstruction"
+    assert reason == "guess plays 'charades': choose from membership, attributes, reconstruction"

@@ -123,7 +123,7 @@ def test_order_and_stages_stand_in_the_record(tmp_path: Path, registry: Registry
         ("alm+laplace", "each change training"),
         ("confidence-masking+memguard", "each change posteriors"),
         ("hamp+memguard", "each change posteriors"),
-        ("attriguard+uniform-noise", "name them uniform-noise+attriguard"),
+        ("attriguard+uniform-noise", "write them as uniform-noise+attriguard"),
         ("uniform-noise+attriguard", None),
         ("ars+uniform-noise", None),
         ("olympus+ars", "not on those of ars"),

@@ -52,7 +52,7 @@ def test_a_key_is_its_kind_and_fields_and_cannot_change() -> None:
 
 @pytest.mark.parametrize("kind", ["", "../x", "A", "a/b", ".locks"])
 def test_a_kind_is_a_folder_name(kind: str) -> None:
-    with pytest.raises(ValueError, match="names a folder"):
+    with pytest.raises(ValueError, match="not a valid folder name"):
         Key(kind, {})
 
 
@@ -177,11 +177,11 @@ def other_schema(path: Path) -> None:
     ("damage", "reason"),
     [
         (truncate, "tensors.safetensors has 1 bytes, not"),
-        (flip, "tensors.safetensors has other content"),
+        (flip, "tensors.safetensors has changed"),
         (drop, "it has no tensors.safetensors"),
         (half_manifest, "its manifest.json cannot be read"),
         (no_manifest, "it has no manifest.json"),
-        (other_key, "its manifest is about another key"),
+        (other_key, "its manifest belongs to another key"),
         (other_schema, "its schema is 0, not 1"),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_damaged_artifact_is_set_aside_and_made_again(
     assert store.find(KEY) is None  # and now without a warning
     again = store.make(KEY, lambda: ({"a": torch.ones(3)}, {}))
     assert again.tensors["a"].tolist() == [1, 1, 1]
-    assert f"{KEY.digest} was there, but damaged" in str(store.why(KEY.digest))
+    assert f"{KEY.digest} was stored, but damaged" in str(store.why(KEY.digest))
 
     assert store.gc() > 0
     assert [path.name for path in store.root.glob("phase/??/*")] == [KEY.digest]
@@ -332,7 +332,7 @@ def test_nearest_is_what_was_there_before_building(store: Store) -> None:
 
 
 def test_unknown_and_ambiguous_digests(store: Store) -> None:
-    with pytest.raises(BadInputError, match="no artifact begins with 'ab': there are none in"):
+    with pytest.raises(BadInputError, match="no artifact begins with 'ab': the store"):
         store.why("ab")
     digests = [store.keep(key(seed=i), {}, {}).key.digest for i in range(3)]
     typo = digests[0][:10] + "zz"

@@ -86,7 +86,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="cannot read suite"):
         read_suite(tmp_path)
     (tmp_path / "x").write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(BadInputError, match="it is no UTF-8 text"):
+    with pytest.raises(BadInputError, match="it is not UTF-8 text"):
         read_suite(tmp_path / "x")
 
 

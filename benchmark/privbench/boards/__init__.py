@@ -1,1 +1,1 @@
-"""Results and the pages made of them. Nothing here imports torch."""
+"""Results, and the boards rendered from them, without importing torch."""

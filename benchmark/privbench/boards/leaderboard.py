@@ -1,4 +1,4 @@
-"""Leaderboards: markdown, a pure function of results, the same bytes for the same results."""
+"""Leaderboards in markdown: equal results give identical bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 GAMES = ("membership", "attributes", "reconstruction")
 
-#: game -> (heading, what to read: part of the record, name of the number)
+#: Game -> (heading, part of the record, name of the number).
 COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "membership": (
         ("AUC", "metrics", "auc"),
@@ -48,36 +48,37 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }
 
-#: Shown beside them where a defense of the table claims an epsilon.
+#: Additional columns if a defense in the table claims an epsilon.
 CLAIMS = (
     ("claimed ε", "metrics", "claimed_epsilon"),
     ("audited ε", "metrics", "audited_epsilon"),
     ("audit's ceiling", "metrics", "audit_ceiling"),
 )
 
-#: Range of the metrics that are no rates.
+#: Ranges of the metrics that are not rates.
 BOUNDS = {"psnr": (0.0, math.inf), "ssim": (-1.0, 1.0)}
 
 LEGEND = """\
-Numbers are means over seeds; brackets hold 95 % intervals (Student t over seeds, or that of the
-one seed there is). **null AUC** is the same attack on a victim trained in a spare world: it must
-stay around 0.5. **blind AUC** is a classifier on raw inputs that never queries. An attack's failure
-proves nothing. Rows marked ° lie outside what the defense claims to protect. **encoder updates**
-are compared at equal budgets: a schedule that alternates by epoch runs more epochs for that.
+Numbers are means over seeds; brackets hold 95 % intervals (Student t over seeds; for a single seed,
+its own interval). **null AUC** is the same attack on a victim trained on none of these samples: it
+must stay around 0.5. **blind AUC** is a classifier on raw inputs that never queries the victim. A
+failed attack proves nothing. Rows marked ° are outside what the defense claims to protect. Training
+is compared at an equal budget of **encoder updates**: a schedule that alternates by epoch runs more
+epochs to reach it.
 """
 
 CLAIMS_LEGEND = """\
-**claimed ε** is what the defense says; **audited ε** is a lower bound at 97.5 % from one run with
-fair-coin inclusion and guesses fixed beforehand (Steinke, Nasr, Jagielski, NeurIPS 2023), the
-smallest of the seeds' where there are several: it can refute a claim and never prove one.
-**audit's ceiling** is what a perfect attack would reach at this number of coins. Rows whose claim
-this protocol cannot test say "refused".
+**claimed ε** is the epsilon that the defense claims. **audited ε** is a lower bound at 97.5 %
+confidence from one run with fair-coin inclusion and a number of guesses fixed in advance (Steinke,
+Nasr, Jagielski, NeurIPS 2023); with several seeds, the smallest bound is shown. It can refute a
+claim but never prove one. **audit's ceiling** is the bound that a perfect attack would reach with
+this number of coins. "refused" means that this protocol cannot test the claim.
 """
 
 
 @dataclass
 class Row:
-    """One cell over its seeds; ``apart`` tells it from rows that would read the same."""
+    """One cell over its seeds; ``apart`` distinguishes rows that would look the same."""
 
     key: tuple[str, ...]
     apart: str = ""
@@ -88,14 +89,14 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     """Render results as markdown.
 
     Raises:
-        BadInputError: if results of different presets are mixed, or a cell has two results of one
-            seed (made by different code, torch or device), which are no two seeds.
+        BadInputError: if results of different presets are mixed, or if a cell has two results for
+            one seed (from different code, torch versions or devices).
     """
     presets = sorted({record.cell.preset for record in records})
     if len(presets) > 1:
         raise BadInputError(
-            f"these results mix presets {', '.join(presets)}: a board never does; "
-            "give each preset its own results folder"
+            f"these results mix presets {', '.join(presets)}: "
+            "put the results of each preset into a separate folder"
         )
     _refuse_twins(records)
     lines = [f"# {_one_line(title)}", ""]
@@ -114,7 +115,7 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
 
 
 def columns(game: str, records: Iterable[Record] = ()) -> tuple[tuple[str, str, str], ...]:
-    """What a game's table shows of these records, as in ``COLUMNS``."""
+    """Columns of a game's table for these records, as in ``COLUMNS``."""
     claims = any("claimed_epsilon" in record.metrics for record in records)
     return COLUMNS[game] + (CLAIMS if claims and game == "membership" else ())
 
@@ -131,7 +132,7 @@ def headings(game: str, records: Iterable[Record] = ()) -> list[str]:
 
 
 def cells(game: str, records: Iterable[Record]) -> list[list[str]]:
-    """Rows of a game's table, as text, ordered by what the cells are called."""
+    """Rows of a game's table, as text, ordered by the names of the cells."""
     rows: dict[str, Row] = {}
     records = list(records)
     shown = columns(game, records)
@@ -144,7 +145,7 @@ def cells(game: str, records: Iterable[Record]) -> list[list[str]]:
 
 
 def _tell_apart(rows: Sequence[Row]) -> None:
-    """Rows that read the same although their cells differ say in what they differ."""
+    """Label rows that look the same although their cells differ with the differing fields."""
     alike: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         alike.setdefault(row.key, []).append(row)
@@ -157,7 +158,7 @@ def _tell_apart(rows: Sequence[Row]) -> None:
 
 
 def _facts(values: Any, at: str = "") -> dict[str, str]:
-    """Leaves of nested results by dotted name."""
+    """Innermost values of nested results by dotted name."""
     if isinstance(values, list):
         values = dict(enumerate(values))
     if not isinstance(values, dict):
@@ -177,13 +178,13 @@ def _refuse_twins(records: Sequence[Record]) -> None:
         if twin != record.trial:
             first, second = sorted((twin, record.trial))
             raise BadInputError(
-                f"{record.cell.title}, seed {record.seed} is there twice, made by different code, "
-                f"torch or device: remove {first}.json or {second}.json"
+                f"{record.cell.title}, seed {record.seed} has two results, from different code, "
+                f"torch versions or devices: remove {first}.json or {second}.json"
             )
 
 
 def _order(key: tuple[str, ...]) -> tuple[tuple[bool, str], ...]:
-    """By name, with the baseline ``none`` before any defense."""
+    """Sort by name, with the baseline ``none`` before all defenses."""
     return tuple((part != "none", part) for part in key)
 
 
@@ -237,11 +238,11 @@ def _at(record: Record, where: str) -> dict[str, Number]:
 
 
 def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0, 1.0)) -> str:
-    """Mean with its interval; ``–`` where it was not measured, ``refused`` where it cannot be.
+    """Mean with its interval; ``–`` if not measured, ``refused`` if it cannot be measured.
 
     Args:
         numbers: one per seed.
-        bounds: of the metric; an interval over seeds is cut there.
+        bounds: range of the metric; an interval over seeds is clipped to it.
     """
     given = [n for n in numbers if n is not None]
     if not given:
@@ -260,7 +261,7 @@ def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0
 
 
 def _smallest(numbers: Sequence[Number | None]) -> str:
-    """The smallest of bounds that hold one by one: a mean of them is a bound of nothing."""
+    """The smallest of several bounds: each holds on its own, but their mean is not a bound."""
     given = [n for n in numbers if n is not None]
     values = [n.value for n in given if n.value is not None]
     if not given:
@@ -292,7 +293,7 @@ def _one_line(text: str) -> str:
 
 
 def _troubles(records: Sequence[Record]) -> list[str]:
-    """Skipped and failed cells with their reasons, each reason once."""
+    """Skipped and failed cells with their reasons, each reason listed once."""
     lines: list[str] = []
     for status in ("skipped", "failed"):
         grouped: dict[tuple[str, str], list[int]] = {}

@@ -1,4 +1,4 @@
-"""A board's overview: defenses down, attacks across, one number each."""
+"""Overview of a board: one row per defense, one column per attack, one number in each cell."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     from privbench.boards.records import MethodRecord, Record
 
-#: game -> what its headline number is called, its name in the record, and whether attackers want
-#: much of it
+#: Game -> heading of its main number, its name in the record, and whether higher means a stronger
+#: attack.
 HEADLINES = {
     "membership": ("AUC", "auc", True),
     "attributes": ("accuracy", "accuracy", True),
@@ -18,14 +18,15 @@ HEADLINES = {
 }
 
 LEGEND = """\
-The overview holds means over seeds: AUC of membership attacks, accuracy of attribute attacks, mean
-squared error of reconstructions. **Bold** is the strongest attack of a game on that defense, the
-one to judge it by; the best of several is a little flattered. Where nothing is released instead
-and no shadows are needed, a naive attacker is an adaptive one: a dash there is that one's number.
-Intervals, controls and costs stand in the tables below, and so do reasons of what was skipped.
+The overview shows means over seeds: AUC of membership attacks, accuracy of attribute attacks, mean
+squared error of reconstructions. **Bold** marks the strongest attack of a game on a defense: judge
+the defense by it, but note that a maximum over attacks is biased upward. If a defense does not
+change the released outputs and an attack needs no shadows, naive and adaptive adversaries are the
+same: a dash for the naive adversary then means the adaptive number. Intervals, controls, costs and
+the reasons for skipped cells are in the tables and lists below.
 """
 
-#: Cells below which the tables themselves are an overview.
+#: With fewer cells there is no overview: the tables are short enough.
 FEWEST = 4
 
 Column = tuple[str, str, str]  # game, attribute, attack
@@ -34,7 +35,7 @@ Column = tuple[str, str, str]  # game, attribute, attack
 def overview(records: Iterable[Record]) -> list[str]:
     """Markdown lines: one table for each dataset, protocol, target and adversary.
 
-    A group gets one where it has two defenses and four cells at least.
+    A group gets a table if it has at least two defenses and four cells.
 
     Args:
         records: of any status and game.
@@ -48,7 +49,7 @@ def overview(records: Iterable[Record]) -> list[str]:
     lines: list[str] = []
     for names in sorted(groups):
         mine = groups[names]
-        if names[2] == "naive":  # against no defense the two are one, and run once
+        if names[2] == "naive":  # without a defense, naive equals adaptive and runs once
             mine = mine + [r for r in groups.get((*names[:2], "adaptive"), []) if _undefended(r)]
         table = _table(mine)
         if table:
@@ -91,7 +92,7 @@ def _columns(records: Sequence[Record]) -> list[Column]:
 
 
 def _tested(row: dict[Column, list[Record]]) -> str:
-    """Mean test accuracy over seeds, of which each counts once."""
+    """Mean test accuracy over seeds; each seed counts once."""
     by_seed: dict[int, set[float]] = {}
     for record in (record for records in row.values() for record in records):
         if "test_accuracy" in record.utility:
@@ -103,7 +104,7 @@ def _tested(row: dict[Column, list[Record]]) -> str:
 
 
 def _short(methods: Sequence[Sequence[MethodRecord]]) -> list[str]:
-    """Names of methods or stacks; with hyperparameters where a name alone could be two of them."""
+    """Names of methods or stacks, with hyperparameters only if a name alone is ambiguous."""
     full = ["+".join(one.label for one in stack) for stack in methods]
     plain = ["+".join(one.name for one in stack) for stack in methods]
     meant: dict[str, set[str]] = {}
@@ -113,7 +114,7 @@ def _short(methods: Sequence[Sequence[MethodRecord]]) -> list[str]:
 
 
 def _number(records: Sequence[Record], seeds: int) -> str:
-    """Mean over seeds, with their number where it is below that many; else why there is none."""
+    """Mean over seeds, with their number if some are missing; else why there is no number."""
     if not records:
         return "–"
     ok = [record for record in records if record.status == "ok"]
@@ -130,7 +131,7 @@ def _number(records: Sequence[Record], seeds: int) -> str:
 
 
 def _strongest(row: dict[Column, str]) -> set[Column]:
-    """Of the attacks of each game, and on the same attribute, those that did best; not of one."""
+    """The best attacks of each game and attribute; none if there is only one attack."""
     best: set[Column] = set()
     for aim in {column[:2] for column in row}:
         mine = {column: text for column, text in row.items() if column[:2] == aim}

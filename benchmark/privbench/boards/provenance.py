@@ -1,4 +1,4 @@
-"""Where a number came from: versions, machine, code."""
+"""Provenance of a result: versions, machine, code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = ("privbench", "torch", "numpy", "scikit-learn", "scipy")
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
-    """Versions, commit, machine and time; recorded beside a result, never part of its identity."""
+    """Versions, commit, machine and time; recorded with a result but not part of its identity."""
     import torch
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
@@ -43,7 +43,7 @@ def _fixed() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of this checkout, with ``-dirty`` where files differ; None outside of git."""
+    """The commit of this checkout, with ``-dirty`` if files differ; None outside of git."""
     here = Path(__file__).parent
     try:
         made = subprocess.run(

@@ -1,4 +1,4 @@
-"""Results: one JSON file per trial, validated when read, written atomically."""
+"""Results: one JSON file per trial, validated on reading and written atomically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = 1
 
 
 class Number(BaseModel):
-    """A metric with its 95 % interval, or the reason why there is none."""
+    """A metric with its 95 % interval, or the reason why there is no number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,14 +32,14 @@ class Number(BaseModel):
 
     @classmethod
     def of(cls, metric: Estimate | Refused) -> Number:
-        """From a metric."""
+        """Convert a metric."""
         if isinstance(metric, Refused):
             return cls(refused=metric.reason)
         return cls(value=metric.value, low=metric.low, high=metric.high)
 
 
 class MethodRecord(BaseModel):
-    """A method as it took part."""
+    """A method with the hyperparameters that it ran with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,7 +50,7 @@ class MethodRecord(BaseModel):
 
 
 class CellRecord(BaseModel):
-    """The cell, in words; a leaderboard reads nothing else about methods."""
+    """The cell as plain values; a leaderboard reads nothing else about methods."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,7 +68,7 @@ class CellRecord(BaseModel):
 
     @property
     def defense(self) -> str:
-        """Label of the stack."""
+        """Label of the stack of defenses."""
         return "+".join(d.label for d in self.defenses)
 
     @property
@@ -78,11 +78,11 @@ class CellRecord(BaseModel):
 
 
 class Cost(BaseModel):
-    """What the trial took; not part of the result's identity.
+    """Cost of the trial; not part of the result's identity.
 
-    ``seconds_training`` is what the artifacts of victim and shadows took, whenever they were made,
-    each counted once; ``seconds`` is the rest of the trial, with what the attack itself trains
-    unless that was in the store.
+    ``seconds_training`` is the build seconds of the artifacts of victim and shadows, each counted
+    once, even if an earlier run built them. ``seconds`` is the rest of the trial, including what
+    the attack itself trains unless that was in the store.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -95,7 +95,7 @@ class Cost(BaseModel):
 
 
 class Record(BaseModel):
-    """The result of one trial: cell and seed, and how it went."""
+    """The result of one trial: cell, seed, status and numbers."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -121,15 +121,15 @@ class Record(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Digest of everything but cost and provenance: equal runs, equal digests."""
+        """Digest of all but cost, provenance and traceback: equal runs have equal digests."""
         return digest(self.model_dump(mode="json", exclude={"cost", "provenance", "traceback"}))
 
     def path(self, folder: Path) -> Path:
-        """Where it belongs in a results folder."""
+        """Path of this record in a results folder."""
         return folder / f"{self.trial}.json"
 
     def write(self, folder: Path) -> Path:
-        """Write atomically; a reader never meets half a result."""
+        """Write atomically: a reader never sees half a result."""
         folder.mkdir(parents=True, exist_ok=True)
         text = self.model_dump_json(indent=1) + "\n"
         handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
@@ -158,7 +158,7 @@ def read(path: Path) -> Record:
     schema = values.get("schema_version", SCHEMA) if isinstance(values, dict) else SCHEMA
     if schema != SCHEMA:
         raise BadInputError(
-            f"{path} has schema {schema}, this privbench reads {SCHEMA}: run the trial again"
+            f"{path} has schema {schema}, but this privbench reads {SCHEMA}: run the trial again"
         )
     try:
         return Record.model_validate(values)
@@ -174,17 +174,17 @@ def read(path: Path) -> Record:
 def read_all(folders: Iterable[Path]) -> list[Record]:
     """All results under these folders (or files), ordered by trial, each trial once.
 
-    Of a trial met twice the better outcome counts (ok before skipped before failed), whatever the
-    order of the folders.
+    If a trial occurs twice, the better result counts (ok before skipped before failed), in
+    whatever order the folders are given.
 
     Raises:
-        BadInputError: if a folder is missing or holds no result.
+        BadInputError: if a folder is missing, or if there is no result in any of them.
     """
     found: dict[str, Record] = {}
     for folder in folders:
         if not folder.exists():
             raise BadInputError(
-                f"no results folder at {folder}: run `privbench run --out {folder}`"
+                f"no results folder at {folder}: run `privbench run --out {folder}` first"
             )
         for path in _files(folder):
             record = read(path)

@@ -1,1 +1,1 @@
-"""What a person types and sees."""
+"""The command line: commands, progress, tables and cards."""

@@ -1,4 +1,4 @@
-"""What a person sees while a grid runs: bars on a terminal, plain lines elsewhere."""
+"""Output while a grid runs: progress bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _ONLY_ON_BOARD = (
     "balanced accuracy", "TPR at 0.1 % FPR", "queries per sample", "encoder updates", "seconds",
     "peak MiB", "label only",
 )  # fmt: skip
-#: What a narrow terminal does without, the first first.
+#: Columns that a narrow terminal omits, in this order.
 _LUXURY = ("blind AUC", "train/test gap", "audit's ceiling", "TPR at 1 % FPR", "claimed ε")
-_NARROWEST = 7  # characters of a number with its bracket
+_NARROWEST = 7  # characters of a number or its interval
 _EVERY = 10.0  # seconds between plain lines of one phase
 
 
 class Watcher:
-    """Shows trials and phases as they go; also the ``Progress`` that training reports to."""
+    """Shows the progress of trials and phases; training reports to it as its ``Progress``."""
 
     def __init__(self, console: Console, total: int) -> None:
-        """For so many trials."""
+        """Prepare the display for this number of trials."""
         self.console = console
         self.live = console.is_terminal
         self.total = total
@@ -64,7 +64,7 @@ class Watcher:
         self._bars.stop()
 
     def epoch(self, phase: str, done: int, total: int) -> None:
-        """``done`` of ``total`` epochs of that phase are behind us."""
+        """Show that ``done`` of ``total`` epochs of that phase are finished."""
         now = time.monotonic()
         if done == 1 or phase != self._phase:
             self._phase, self._begun, self._said = phase, now, now
@@ -80,7 +80,7 @@ class Watcher:
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def trial(self, record: Record, was_there: bool) -> None:
-        """A trial is done."""
+        """Show that a trial is finished."""
         self.done += 1
         self._bars.update(self._trials, completed=self.done)
         cell = record.cell
@@ -97,7 +97,8 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
 
     Args:
         records: of any games.
-        width: characters there are; numbers are never broken, columns are left out instead.
+        width: of the terminal, in characters; where it is too narrow, columns are left out and
+            numbers are never broken.
     """
     made = []
     for game in leaderboard.GAMES:
@@ -128,7 +129,7 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
 def _fitting(
     shown: list[int], names: list[str], rows: list[list[str]], fixed: int, width: int
 ) -> list[int]:
-    """Columns that fit side by side."""
+    """Columns that fit into the width."""
     needed = {
         i: 3 + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _NARROWEST)
         for i in shown

@@ -1,4 +1,4 @@
-"""The command line. Everything heavy is imported by the command that needs it."""
+"""The command line; each command imports heavy modules only when it needs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = ("attacks", "defenses", "targets", "datasets", "plugins")
 
 
 class _Commands(click.Group):
-    """Errors of ours end with one sentence and status 2, an interruption with status 130."""
+    """Prints errors as one sentence with status 2; an interruption ends with status 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -41,7 +41,7 @@ class _Commands(click.Group):
             message = f"cannot read or write{at}: {error.strerror or error}"
         except KeyboardInterrupt:
             click.echo(
-                "privbench: interrupted; what is done is kept, run the same command to go on",
+                "privbench: interrupted; finished work is saved: run the same command to resume",
                 err=True,
             )
             ctx.exit(130)
@@ -62,7 +62,7 @@ class _Commands(click.Group):
 )
 @click.pass_context
 def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
-    """Which privacy attacks work against which defenses, on which models, at what cost."""
+    """Measure which privacy attacks work against which defenses, on which models, at what cost."""
     for given in plugins_off:
         if not given.startswith("no:"):
             raise BadInputError(f"-p {given}: write -p no:NAME to switch a plugin off")
@@ -73,58 +73,73 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
 @click.argument("suite", required=False, type=click.Path(path_type=Path))
 @click.option("--attack", "attacks", multiple=True, metavar="NAME", help="Attack (repeatable).")
 @click.option(
-    "--defense", "defenses", multiple=True, metavar="NAME", help="Runs beside none; stack: a+b."
+    "--defense",
+    "defenses",
+    multiple=True,
+    metavar="NAME",
+    help="Defense, in addition to none (repeatable); a stack is a+b.",
 )
 @click.option(
-    "--target", "targets", multiple=True, metavar="NAME", help="Victim's recipe [simclr]."
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="NAME",
+    help="How the victim is built and trained [simclr].",
 )
 @click.option("--dataset", "datasets", multiple=True, metavar="NAME", help="Dataset [digits].")
 @click.option(
-    "--protocol", "protocols", multiple=True, metavar="NAME", help="How data are cut [default]."
+    "--protocol", "protocols", multiple=True, metavar="NAME", help="How data are split [default]."
 )
 @click.option(
     "--adversary", "adversaries", multiple=True,
     type=click.Choice(["adaptive", "naive", "white-box"]),
-    help="adaptive defends its shadows as the victim is, naive does not; white-box is an adaptive "
-    "one with gradients and weights [adaptive].",
+    help="adaptive trains its shadows under the victim's defense, naive does not; white-box is "
+    "adaptive and also has gradients and weights [adaptive].",
 )  # fmt: skip
-@click.option("--sensitive", multiple=True, metavar="NAME", help="Attribute [the dataset's own].")
-@click.option("--seeds", type=click.IntRange(min=1), help="How many seeds [1].")
 @click.option(
-    "--preset", metavar="NAME", help="cpu for small sizes, paper for published ones [cpu]."
+    "--sensitive",
+    multiple=True,
+    metavar="NAME",
+    help="Sensitive attribute [the dataset's default].",
+)
+@click.option("--seeds", type=click.IntRange(min=1), help="Number of seeds [1].")
+@click.option(
+    "--preset", metavar="NAME", help="cpu for small sizes, paper for the published sizes [cpu]."
 )
 @click.option(
     "--set", "settings", multiple=True, metavar="METHOD.FIELD=VALUE",
-    help="Hyperparameter, as in talos.adversarial_factor=5 (repeatable).",
+    help="Hyperparameter, for example talos.adversarial_factor=5 (repeatable).",
 )  # fmt: skip
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
-    help="Folder of results; what is there is kept.",
+    help="Directory for results; existing ones are kept.",
 )  # fmt: skip
 @click.option(
     "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
-    help="Folder of data sets; downloaded where there is none.",
+    help="Directory of datasets; without it, they are downloaded.",
 )  # fmt: skip
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, auto.")
-@click.option("--compile", "compiled", is_flag=True, help="torch.compile encoders in training.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
+@click.option("--compile", "compiled", is_flag=True, help="Use torch.compile to train encoders.")
 @click.option(
     "--jobs", default="1", show_default=True, metavar="N",
-    help="Worker processes, each with one thread; auto for one per core.",
+    help="Number of worker processes, each with one thread; auto for one per core.",
 )  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-    help="Longest time that one attack may take; the cell then fails.",
+    help="Time limit for one attack; if exceeded, the cell fails.",
 )  # fmt: skip
 @click.option(
-    "--shard", metavar="I/N", help="Run the I-th of N parts of the grid; join with `merge`."
+    "--shard", metavar="I/N", help="Run part I of N of the grid; join the parts with `merge`."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would run, what is kept, what is skipped.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only print what would run, what is kept, what is skipped."
+)
 @click.pass_obj
 def run(plugins_off: list[str], /, suite: Path | None, **options: Any) -> None:
-    """Run a grid: a SUITE file, or the methods named by options.
+    """Run a grid from a SUITE file or from the methods given by options.
 
-    Methods are listed by `privbench list`. Options beside a SUITE replace its lists.
-    Exit status: 0, 1 if a cell failed, 2 for a mistake in the request, 130 if interrupted.
+    `privbench list` lists the methods. Options given with a SUITE replace its lists.
+    Exit status: 0 if all is ok, 1 if a cell failed, 2 for bad input, 130 if interrupted.
     """
     from privbench.cli.session import Session
 
@@ -148,7 +163,7 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
     settings = parse_settings(list(options["settings"]))
     if path is None:
         if "attacks" not in named:
-            raise BadInputError("nothing to run: name an --attack, or a SUITE file")
+            raise BadInputError("nothing to run: give --attack NAME or a SUITE file")
         return suite_from({**named, "set": settings}, "the command line")
     base = read_suite(path).model_dump(exclude_unset=True)
     merged = {**base.get("set", {})}
@@ -160,10 +175,13 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
 @main.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Folder that takes all results."
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory for the joined results.",
 )
 def merge(folders: tuple[Path, ...], out: Path) -> None:
-    """Join results of several folders, as `run --shard` leaves them, and write their board."""
+    """Join the results of several folders, as written by `run --shard`, and write a board."""
     from privbench.boards.leaderboard import render
     from privbench.boards.records import read_all
 
@@ -177,10 +195,10 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
 
 @main.command("list")
 @click.argument("kind", required=False)
-@click.option("--errors", is_flag=True, help="With tracebacks of broken plugins.")
+@click.option("--errors", is_flag=True, help="Show tracebacks of broken plugins.")
 @click.pass_obj
 def list_(plugins_off: list[str], kind: str | None, errors: bool) -> None:
-    """List attacks, defenses, targets, datasets or plugins; all by default."""
+    """List attacks, defenses, targets, datasets or plugins; by default all of them."""
     if kind is not None and kind not in _KINDS:
         raise UnknownNameError("kind", kind, _KINDS)
     registry = _registry(plugins_off)
@@ -216,14 +234,14 @@ def _registry(plugins_off: Sequence[str]) -> Registry:
 @click.argument("name")
 @click.pass_obj
 def show(plugins_off: list[str], name: str) -> None:
-    """Show a method's card, or a result file."""
+    """Show the card of a method, or a result file."""
     if name.endswith(".json"):
         from privbench.boards.records import read
         from privbench.cli.show import result_card
 
         path = Path(name)
         if not path.exists():
-            raise BadInputError(f"no result at {path}: see the folder that --out named")
+            raise BadInputError(f"no result at {path}: results are in the directory given by --out")
         click.echo(result_card(read(path)))
         return
     from privbench.cli.show import method_card
@@ -237,7 +255,7 @@ def show(plugins_off: list[str], name: str) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File [standard output].")
 @click.option("--title", default="privbench leaderboard", show_default=True)
 def leaderboard(folders: tuple[Path, ...], output: Path | None, title: str) -> None:
-    """Render results as a markdown board, always the same bytes."""
+    """Render results as a markdown board; equal results give identical bytes."""
     from privbench.boards.leaderboard import render
     from privbench.boards.records import read_all
 
@@ -251,13 +269,13 @@ def leaderboard(folders: tuple[Path, ...], output: Path | None, title: str) -> N
 
 @main.group()
 def cache() -> None:
-    """Look into the store of artifacts."""
+    """Inspect and clean the store of artifacts."""
 
 
 @cache.command()
 @click.argument("digest")
 def why(digest: str) -> None:
-    """Explain an artifact: all it depends on, and why it was not taken from the store."""
+    """Explain an artifact: what it depends on, and why it had to be built."""
     click.echo(str(_store().why(digest)))
 
 
@@ -270,15 +288,18 @@ def ls() -> None:
         seconds = "        –" if row.seconds is None else f"{row.seconds:>8.1f} s"
         held = f"{row.kind:<10} {row.bytes:>12,} bytes  {seconds:<10}"
         click.echo(f"{row.digest[:16]}  {held}  {row.created}")
-    click.echo(f"{total:,} bytes in all, under {_store().root}")
+    click.echo(f"{total:,} bytes in total in {_store().root}")
 
 
 @cache.command()
 @click.option(
-    "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Unused for so long."
+    "--older-than",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Also remove artifacts unused for DAYS.",
 )
 def gc(older_than: float | None) -> None:
-    """Remove what killed runs left behind, and artifacts that were not used for DAYS."""
+    """Remove leftovers of killed runs, damaged artifacts and, if asked, unused ones."""
     click.echo(f"{_store().gc(older_than):,} bytes freed")
 
 

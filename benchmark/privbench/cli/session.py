@@ -1,4 +1,4 @@
-"""One run from the command line or from Python: plan, execute, show."""
+"""One run, from the command line or from Python: plan, execute, show."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLAIN: Any = {"highlight": False, "markup": False, "emoji": False, "soft_wrap":
 
 
 class Results(list["Record"]):
-    """Records of a run."""
+    """The records of a run."""
 
     def table(self) -> str:
         """The board, as markdown."""
@@ -58,11 +58,11 @@ def run(
 
     Args:
         suite: a suite, a mapping, or a path of a YAML file.
-        out: folder of results; what is there is kept.
-        data_root: folder of data sets.
+        out: directory for results; existing ones are kept.
+        data_root: directory of datasets.
         device: ``cpu``, ``cuda`` or ``auto``.
-        jobs: worker processes, each with one thread; ``auto`` for one per core.
-        timeout: seconds that one attack may take; the cell then fails.
+        jobs: number of worker processes, each with one thread; ``auto`` for one per core.
+        timeout: time limit for one attack in seconds; if exceeded, the cell fails.
     """
     if isinstance(suite, str | Path):
         suite = read_suite(Path(suite))
@@ -76,7 +76,7 @@ def run(
 
 
 class Session:
-    """A planned grid and what runs it."""
+    """A planned grid and the means to run it."""
 
     def __init__(
         self,
@@ -85,16 +85,16 @@ class Session:
         options: Mapping[str, Any],
         console: Console | None = None,
     ) -> None:
-        """Plan; nothing is loaded or trained yet.
+        """Plan the grid; nothing is loaded or trained yet.
 
         Raises:
-            PrivbenchError: if the suite does not fit.
+            PrivbenchError: if the suite or an option is invalid.
         """
         self.console = console or Console()
         self.suite = suite
         self.out: Path = options["out"]
         if self.out.exists() and not self.out.is_dir():
-            raise BadInputError(f"--out {self.out} is a file: name a folder")
+            raise BadInputError(f"--out {self.out} is a file: choose a directory")
         self.root = _root(options["data_root"])
         self.device = _device(options["device"])
         self.registry = plugins.load(plugins_off)
@@ -105,22 +105,22 @@ class Session:
         self.records: list[Record] = []
 
     def run(self) -> int:
-        """Run what is not there yet; return the exit status: 1 if a cell failed.
+        """Run what is not done yet; return the exit status: 0, or 1 if a cell failed.
 
         Raises:
-            BadInputError: if results cannot be written, before anything is trained.
+            BadInputError: if results cannot be written; this is checked before training.
         """
         _writable(self.out)
         with Watcher(self.console, len(self.planned)) as watcher:
-            laboratory = self._laboratory(watcher)
+            runner = self._runner(watcher)
             self.records = grid.execute(
-                self.planned, laboratory, self.out, executor=self.executor, watch=watcher.trial
+                self.planned, runner, self.out, executor=self.executor, watch=watcher.trial
             )
         board = self.out / "leaderboard.md"
         board.write_text(render(self.records, self.suite.name), encoding="utf-8")
         for table in tables(self.records, self.console.width):
             self.console.print(table)
-        trained = laboratory.builder.trained_phases
+        trained = runner.builder.trained_phases
         failed = sum(record.status == "failed" for record in self.records)
         self.console.print(
             f"{len(self.records)} trials, {failed} failed; {trained} phases trained; "
@@ -130,10 +130,10 @@ class Session:
         return 1 if failed else 0
 
     def explain(self) -> None:
-        """Print the plan: what would run, what is kept, what is skipped and why."""
-        laboratory = self._laboratory(None)
+        """Print the plan: what would run, what is kept, and what is skipped and why."""
+        runner = self._runner(None)
         keys: dict[str, bool] = {}
-        known: dict[str, dict[str, bool]] = {}  # trials share most of their jobs
+        known: dict[str, dict[str, bool]] = {}  # trials share most of their victims
         shown = self.console.print
         for item in self.planned:
             cell = cell_record(item.trial.cell)
@@ -144,22 +144,22 @@ class Session:
                 state = "kept"
             else:
                 try:
-                    mine = _phases(laboratory, item, known)
-                except Exception as error:  # noqa: BLE001 - it would be a failed result
+                    mine = _phases(runner, item, known)
+                except Exception as error:  # noqa: BLE001 - a run would record a failure
                     shown(f"{name}: would fail: {error}", **_PLAIN)
                     continue
                 todo = sum(not held for held in mine.values())
-                state = f"runs; {len(mine)} phases of training, {len(mine) - todo} in the store"
+                state = f"would run; {len(mine)} training phases, {len(mine) - todo} in the store"
                 keys |= mine
             shown(f"{name}: {state}", **_PLAIN)
         missing = sum(not held for held in keys.values())
-        guess = _estimate(laboratory, missing)
+        guess = _estimate(runner, missing)
         shown(
-            f"{len(self.planned)} trials; {missing} distinct phases to train, about {guess}",
+            f"{len(self.planned)} trials; {missing} distinct phases to train; {guess}",
             **_PLAIN,
         )
 
-    def _laboratory(self, watcher: Watcher | None) -> TrialRunner:
+    def _runner(self, watcher: Watcher | None) -> TrialRunner:
         return TrialRunner(
             Store(default_root()), self.device, root=self.root, progress=watcher,
             compiled=self.compiled,
@@ -167,29 +167,29 @@ class Session:
 
 
 def _phases(
-    laboratory: TrialRunner, item: Planned, known: dict[str, dict[str, bool]]
+    runner: TrialRunner, item: Planned, known: dict[str, dict[str, bool]]
 ) -> dict[str, bool]:
     made: dict[str, bool] = {}
-    for job in laboratory.specs(item.trial).values():
-        if job.identity not in known:
-            phases = laboratory.builder.planned(job)
-            known[job.identity] = {key.digest: held for key, held in phases.items()}
-        made |= known[job.identity]
+    for spec in runner.specs(item.trial).values():
+        if spec.identity not in known:
+            phases = runner.builder.planned(spec)
+            known[spec.identity] = {key.digest: held for key, held in phases.items()}
+        made |= known[spec.identity]
     return made
 
 
-def _estimate(laboratory: TrialRunner, missing: int) -> str:
-    """From the phases that this store has seen trained."""
-    seconds = [row.seconds or 0.0 for row in laboratory.store.list() if row.kind == "phase"]
+def _estimate(runner: TrialRunner, missing: int) -> str:
+    """Estimate the training time from the build seconds of the phases in the store."""
+    seconds = [row.seconds or 0.0 for row in runner.store.list() if row.kind == "phase"]
     if not missing:
-        return "0 s"
+        return "about 0 s"
     if not seconds:
-        return "unknown time: this store has trained nothing yet"
-    return f"{missing * sum(seconds) / len(seconds):.0f} s if they are like those in the store"
+        return "time unknown: no timings recorded yet"
+    return f"about {missing * sum(seconds) / len(seconds):.0f} s, if similar to those in the store"
 
 
 def _executor(jobs: int | str, timeout: float | None) -> Executor:
-    """In this process, or in several where that is asked for or a time limit needs it."""
+    """Run in this process, or in workers if several are asked for or there is a time limit."""
     if jobs == "auto":
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     else:
@@ -204,23 +204,24 @@ def _executor(jobs: int | str, timeout: float | None) -> Executor:
 
 
 def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
-    """The part of a grid that ``I/N`` names; parts are disjoint and cover the grid.
+    """Part ``I/N`` of a grid; the parts are disjoint and cover the grid.
 
     Raises:
-        BadInputError: if it is not two numbers with 1 <= I <= N.
+        BadInputError: unless it is two numbers with 1 <= I <= N.
     """
     if shard is None:
         return planned
     i, slash, n = shard.partition("/")
     if not (slash and i.isdigit() and n.isdigit() and 1 <= int(i) <= int(n)):
-        raise BadInputError(f"--shard {shard}: write I/N with I from 1 to N, as in 2/8")
+        raise BadInputError(f"--shard {shard}: write I/N with I from 1 to N, for example 2/8")
     return planned[int(i) - 1 :: int(n)]
 
 
 def _root(given: Path | None) -> Path | None:
     if given is not None and not given.is_dir():
         raise BadInputError(
-            f"--data-root (or PRIVBENCH_DATA) {given} is no folder: make it, or name another"
+            f"--data-root (or PRIVBENCH_DATA) {given} is not a directory: "
+            "create it or choose another"
         )
     return given
 
@@ -232,7 +233,7 @@ def _writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise BadInputError(
-            f"--out {folder} cannot be written ({error.strerror}): name another folder"
+            f"--out {folder} cannot be written ({error.strerror}): choose another directory"
         ) from None
 
 
@@ -244,11 +245,12 @@ def _device(name: str) -> torch.device:
     except RuntimeError:
         raise BadInputError(f"unknown device '{name}': use cpu, cuda or auto") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadInputError(f"--device {name}: torch sees no CUDA here, use cpu or auto")
+        raise BadInputError(f"--device {name}: torch finds no CUDA device: use cpu or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise BadInputError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices")
+        count = torch.cuda.device_count()
+        raise BadInputError(f"--device {name}: CUDA devices found: {count}; use a lower number")
     if device.type not in ("cpu", "cuda"):
-        raise BadInputError(f"--device {name}: privbench runs on cpu and cuda")
+        raise BadInputError(f"--device {name} is not supported: use cpu, cuda or auto")
     return device
 
 

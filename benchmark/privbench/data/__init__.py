@@ -1,1 +1,1 @@
-"""Examples, how they are cut into parts, and random numbers keyed by row."""
+"""The data layer: examples, splits into parts, and random numbers keyed by row."""

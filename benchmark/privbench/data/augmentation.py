@@ -1,10 +1,10 @@
-"""Augmentation of a whole batch in tensor operations, every image with its own parameters.
+"""Augmentation of a whole batch with tensor operations, each image with its own parameters.
 
-torchvision v2 draws one set of parameters per call, so a batch would share one crop. Here crop,
-shift and flips of an image become one interpolation matrix per axis, ``rows @ x @ columns^T``; so
-does blur; colours are elementwise. Each operation agrees with torchvision v2's to float rounding,
-except under ``hue="yiq"``. All randomness comes from the caller's uniforms, and nothing waits for
-the device.
+torchvision v2 draws one set of parameters per call, so a batch would share one crop. Here the crop,
+shift and flips of an image become one interpolation matrix per axis, ``rows @ x @ columns^T``.
+Blur works the same way; colour operations are elementwise. Each operation agrees with torchvision
+v2's to float rounding, except under ``hue="yiq"``. All randomness comes from the caller's uniforms,
+and nothing synchronises with the device.
 
 Order: resized crop, shift, flips, colour jitter, grey, blur.
 """
@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-_ATTEMPTS = 10  # at a box that fits the image, as torchvision's RandomResizedCrop makes
+_ATTEMPTS = 10  # attempts to draw a box that fits the image, as in torchvision's RandomResizedCrop
 _LUMA = (0.2989, 0.587, 0.114)  # torchvision's; they sum to 0.9999
 _CHROMA = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))  # I and Q of YIQ
 _PROBABILITIES = ("flip", "vflip", "jitter_p", "grey", "blur")
@@ -28,13 +28,13 @@ _PROBABILITIES = ("flip", "vflip", "jitter_p", "grey", "blur")
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What views may vary. ``Augmentation()`` varies nothing.
+    """The random changes that create a view of an image; ``Augmentation()`` changes nothing.
 
     Attributes:
         crop: area of the box over area of the image, uniform in this range within (0, 1]; the box
             is resized back to the whole image, bilinear and antialiased. None for no crop.
         ratio: width over height of the box, log-uniform in this range.
-        shift: translation in whole pixels, per axis uniform in -shift..shift; zeros move in.
+        shift: translation in whole pixels, per axis uniform in -shift..shift; filled with zeros.
         flip: probability of a horizontal flip.
         vflip: probability of a vertical flip.
         jitter: strengths of brightness, contrast, saturation (s: a factor uniform in
@@ -43,16 +43,16 @@ class Augmentation:
         jitter_p: probability of the jitter.
         grey: probability of greyscale.
         blur: probability of a Gaussian blur.
-        blur_sigma: its standard deviation in pixels, uniform in this range.
-        blur_kernel: its width in pixels, odd and under twice the image's smaller side.
-        hue: ``hsv``, exact; or ``yiq``, faster: the whole jitter of an RGB image is one 3x3 matrix
-            that scales and turns its chroma, clamped once. Another distribution of colours, in
-            which the order of the operations does not matter.
-        order: of the jitter's operations: ``fixed`` as listed, or ``random``, a permutation per
-            image (torchvision draws one per call).
+        blur_sigma: standard deviation of the blur in pixels, uniform in this range.
+        blur_kernel: width of the blur in pixels, odd and less than twice the image's smaller side.
+        hue: ``hsv`` is exact. ``yiq`` is faster: the whole jitter of an RGB image is one 3x3 matrix
+            that scales and rotates its chroma, clamped once. It gives a different distribution of
+            colours, in which the order of the operations does not matter.
+        order: order of the jitter's operations: ``fixed`` as listed, or ``random``, a permutation
+            per image (torchvision draws one per call).
 
     Raises:
-        ValueError: if a value leaves its range or a range is not increasing.
+        ValueError: if a value is out of range or a range is not increasing.
     """
 
     crop: tuple[float, float] | None = None
@@ -93,18 +93,18 @@ class Augmentation:
 
     @property
     def uniforms(self) -> int:
-        """Numbers that one view of one image needs; an operation that is off needs none."""
+        """Return how many random numbers one view needs; an operation that is off needs none."""
         return sum(_widths(self).values())
 
     def within(self, limits: Augmentation) -> Augmentation:
-        """Return this augmentation, without what ``limits`` forbid and nothing stronger.
+        """Return this augmentation, weakened so that it does not exceed ``limits``.
 
-        crop or jitter is None where either one has none; a probability (flip, vflip, jitter_p,
-        grey, blur) is 0 where the limit is 0. The rest is capped: crop's ends rise to the limit's
-        lower end (a larger box is weaker); jitter component by component, shift, blur_kernel and
-        blur_sigma's ends (by the limit's upper end) are the smaller of both; ratio's ends move into
-        the limit's range. Other probabilities, hue and order stay: how often an allowed operation
-        happens is no question of what it does.
+        crop or jitter is None if either side has none. A probability (flip, vflip, jitter_p, grey,
+        blur) is 0 if its limit is 0. The rest is capped: the ends of crop rise to the limit's lower
+        end (a larger box is weaker); each component of jitter, shift, blur_kernel and the ends of
+        blur_sigma (by the limit's upper end) are the smaller of both; the ends of ratio move into
+        the limit's range. Other probabilities, hue and order do not change: limits restrict how
+        strong an operation is, not how often it happens.
 
         >>> limits = Augmentation(crop=(0.5, 1.0), shift=1)
         >>> Augmentation(crop=(0.2, 1.0), flip=0.5, shift=3).within(limits)
@@ -138,16 +138,17 @@ def augment(x: Tensor, augmentation: Augmentation, u: Tensor) -> Tensor:
     """Return one view of every image; no gradients flow.
 
     Args:
-        x: (n, c, h, w) float in [0, 1], c 1 or 3; not modified. On one channel saturation, hue and
-            grey do nothing.
-        augmentation: what varies.
-        u: (n, augmentation.uniforms) in [0, 1), all the randomness there is: see ``keyed.uniform``.
+        x: (n, c, h, w) float in [0, 1], c 1 or 3; not modified. With one channel, saturation, hue
+            and grey do nothing.
+        augmentation: the random changes to apply.
+        u: (n, augmentation.uniforms) in [0, 1), the only source of randomness: see
+            ``row_random.uniform``.
 
     Returns:
         A new tensor (n, c, h, w) in [0, 1]; image i depends on x[i] and u[i] only.
 
     Raises:
-        ValueError: if a shape does not fit.
+        ValueError: if a shape or dtype is wrong.
 
     >>> x = torch.tensor([[[[0.0, 0.1]]], [[[0.2, 0.3]]]])
     >>> augment(x, Augmentation(flip=0.5), torch.tensor([[0.4], [0.6]])).flatten(1)
@@ -177,7 +178,7 @@ def _check(x: Tensor, augmentation: Augmentation, u: Tensor) -> None:
         raise ValueError(f"u must be {(len(x), augmentation.uniforms)}, not {tuple(u.shape)}")
     if augmentation.blur and augmentation.blur_kernel // 2 >= min(x.shape[2:]):
         raise ValueError(
-            f"blur_kernel must be under twice the smaller side of {tuple(x.shape[2:])} images, "
+            f"blur_kernel must be less than twice the smaller side of {tuple(x.shape[2:])} images, "
             f"not {augmentation.blur_kernel}"
         )
 
@@ -186,7 +187,7 @@ def _check(x: Tensor, augmentation: Augmentation, u: Tensor) -> None:
 
 
 def _widths(augmentation: Augmentation) -> dict[str, int]:
-    """Return how many columns of u each operation reads, in their order."""
+    """Return how many columns of u each operation reads, in order."""
     return {
         "crop": 2 * _ATTEMPTS + 2 if augmentation.crop else 0,
         "shift": 2 if augmentation.shift else 0,
@@ -199,10 +200,11 @@ def _widths(augmentation: Augmentation) -> dict[str, int]:
 
 
 def columns(u: Tensor, augmentation: Augmentation) -> dict[str, Tensor]:
-    """Return the columns of u by the operation that reads them.
+    """Return the columns of u for each operation.
 
     crop: ten areas, ten ratios, top, left; shift: down, right; flip, vflip, grey: whether; jitter:
-    whether, brightness, contrast, saturation, hue, order; blur: whether, sigma. None if it is off.
+    whether, brightness, contrast, saturation, hue, order; blur: whether, sigma. An operation that
+    is off has no columns.
     """
     widths = _widths(augmentation)
     return dict(zip(widths, torch.split(u, list(widths.values()), dim=1), strict=True))
@@ -213,19 +215,19 @@ def boxes(u: Tensor, height: int, width: int, augmentation: Augmentation) -> tup
 
     Args:
         u: (n, augmentation.uniforms).
-        height: of the images, in pixels.
-        width: of the images, in pixels.
-        augmentation: its ``crop`` and ``ratio``; without a crop the box is the image.
+        height: height of the images in pixels.
+        width: width of the images in pixels.
+        augmentation: provides ``crop`` and ``ratio``; without a crop the box is the whole image.
 
     Returns:
-        top, left, height, width: (n,) int64 each. The first of ten draws that fits the image; where
-        none does, the largest centred box of an allowed ratio.
+        top, left, height, width: (n,) int64 each. The first of ten draws that fits the image; if
+        none fits, the largest centred box of an allowed ratio.
     """
     if augmentation.crop is None:
         none = torch.zeros(len(u), dtype=torch.int64, device=u.device)
         return none, none, none + height, none + width
     image = _constant((height, width), torch.int64, u.device)
-    # float64, so that a device's own exp moves no box across a rounding
+    # float64, so that differences between the devices' exp do not change the rounding of a box
     draw = torch.split(columns(u.double(), augmentation)["crop"], [_ATTEMPTS, _ATTEMPTS, 2], dim=1)
     area = height * width * _between(draw[0], augmentation.crop)
     ratio = _between(
@@ -247,7 +249,7 @@ def boxes(u: Tensor, height: int, width: int, augmentation: Augmentation) -> tup
 
 
 def _factors(u: Tensor, augmentation: Augmentation) -> Tensor:
-    """Return factors of brightness, contrast and saturation, and turns of hue: (n, 4)."""
+    """Return the factors of brightness, contrast and saturation, and the hue turns: (n, 4)."""
     *strengths, hue = augmentation.jitter or (0.0, 0.0, 0.0, 0.0)
     ranges = [*((max(0.0, 1 - s), 1 + s) for s in strengths), (-hue, hue)]
     draws = columns(u, augmentation)["jitter"][:, 1:5].unbind(1)
@@ -283,15 +285,15 @@ def _move(
 
 
 def _resize(at: Tensor, start: Tensor, length: Tensor) -> Tensor:
-    """Return the weights of pixels start..start + length resized to the whole axis.
+    """Return the weights that resize pixels start..start + length to the whole axis.
 
-    ATen's triangle filter: a weight falls linearly with the distance from the output pixel's
-    centre, to 0 at one input pixel. Antialiasing would widen it, but a box is never shrunk.
+    This is ATen's triangle filter: a weight decreases linearly with the distance from the output
+    pixel's centre, to 0 at one input pixel. Antialiasing would widen it, but a box is never shrunk.
 
     Args:
         at: (n, size) int64, the pixel of the resized axis that each output pixel shows.
-        start: (n, 1) int64.
-        length: (n, 1) int64.
+        start: (n, 1) int64, first pixel of the box.
+        length: (n, 1) int64, length of the box.
 
     Returns:
         (n, size, size) float32, output pixel by input pixel; rows sum to 1, or 0 where ``at`` is
@@ -311,7 +313,7 @@ def _resize(at: Tensor, start: Tensor, length: Tensor) -> Tensor:
 
 def _sandwich(rows: Tensor, x: Tensor, columns: Tensor) -> Tensor:
     """Return rows (n, h, h) @ x (n, c, h, w) @ columns (n, w, w)^T."""
-    # one product per image here, not per channel, spares copies of the columns
+    # one product per image instead of one per channel, to avoid copies of the columns
     wide = torch.bmm(x.flatten(1, 2), columns.mT).view_as(x)
     return rows[:, None] @ wide
 
@@ -333,7 +335,7 @@ def _luma(x: Tensor) -> Tensor:
 
 
 def _jitter(x: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
-    """Return x after the four operations in the augmentation's order, clamped after every one."""
+    """Return x after the four operations in the augmentation's order, clamped after each one."""
     factors = _factors(u, augmentation).to(x.dtype)
     brightness, contrast, saturation, hue = (s > 0 for s in augmentation.jitter or (0, 0, 0, 0))
     rgb = x.shape[1] > 1
@@ -353,7 +355,8 @@ def _jitter_in_any_order(
 ) -> Tensor:
     """Return x after the operations in each image's own order.
 
-    Hue, the dearest, is turned once: the blends that precede it run before, the others after.
+    Hue is the most expensive operation, so it runs once for the whole batch: for each image, the
+    blends that precede it in the order run before, the others after.
     """
     every = _constant(tuple(itertools.permutations(range(4))), torch.int64, x.device)
     order = every[(columns(u, augmentation)["jitter"][:, 5] * len(every)).long()]
@@ -379,29 +382,29 @@ def _jitter_in_any_order(
 
 
 def _blend(reference: Tensor, x: Tensor, factor: Tensor) -> Tensor:
-    """Return reference + factor * (x - reference), clamped; x itself where (n,) factor is 1."""
+    """Return reference + factor * (x - reference), clamped; equal to x where (n,) factor is 1."""
     return torch.lerp(reference, x, _images(factor)).clamp_(0, 1)
 
 
 def _turn_hue(x: Tensor, turn: Tensor) -> Tensor:
-    """Return RGB x (n, 3, h, w) with the hue of HSV turned by (n,) turns."""
+    """Return RGB x (n, 3, h, w) with its HSV hue rotated by (n,) turns."""
     r, g, b = x.unbind(1)
     value = x.amax(1)
     chroma = value - x.amin(1)
-    some = chroma.clamp(min=torch.finfo(x.dtype).tiny)  # of grey every numerator is 0
+    some = chroma.clamp(min=torch.finfo(x.dtype).tiny)  # for grey pixels every numerator is 0
     sixth = torch.where(value == g, (b - r) / some + 2, (r - g) / some + 4)
     sixth = torch.where(value == r, (g - b) / some, sixth)
     hue = sixth / 6 + (turn + 1)[:, None, None]  # at least 1/3
-    # turns from the channel's opposite: a channel is off within 1/6, full beyond 1/3
+    # turns from the channel's opposite hue: a channel is off within 1/6 and full beyond 1/3
     off = hue[:, None] + _constant((((0.0,),), ((2 / 3,),), ((1 / 3,),)), x.dtype, x.device)
     off.frac_().sub_(0.5).abs_().mul_(-6).add_(2).clamp_(0, 1)
     return torch.addcmul(value[:, None], chroma[:, None], off, value=-1).clamp_(0, 1)
 
 
 def _turn_chroma(x: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
-    """Return RGB x after all of the jitter as one matrix per image, clamped once.
+    """Return RGB x after the whole jitter as one matrix per image, clamped once.
 
-    Saturation scales the chroma of YIQ and hue turns it; both keep the luma, so they commute with
+    Saturation scales the chroma of YIQ and hue rotates it. Both keep the luma, so they commute with
     brightness and contrast.
     """
     brightness, contrast, saturation, turn = _factors(u, augmentation).to(x.dtype).unbind(1)
@@ -417,7 +420,7 @@ def _turn_chroma(x: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
 
 @cache
 def _yiq_basis() -> tuple[Any, ...]:
-    """Return three 3x3 matrices: RGB to its luma, to its chroma, to its chroma turned by 90°."""
+    """Return three 3x3 matrices: RGB to its luma, to its chroma, to its chroma rotated by 90°."""
     to = torch.tensor([_LUMA, *_CHROMA], dtype=torch.float64)
     back = torch.linalg.inv(to)
     turned = torch.stack([-to[2], to[1]])
@@ -427,7 +430,7 @@ def _yiq_basis() -> tuple[Any, ...]:
 
 @cache
 def _constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a tensor that stays on the device: making one there waits for it."""
+    """Return a cached tensor on the device, because creating one synchronises with the device."""
     return torch.tensor(values, dtype=dtype, device=device)
 
 
@@ -435,7 +438,7 @@ def _constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device)
 
 
 def _gaussian(u: Tensor, augmentation: Augmentation) -> Tensor:
-    """Return each image's blur kernel (n, blur_kernel), the identity where it is not blurred."""
+    """Return each image's blur kernel (n, blur_kernel); the identity if it is not blurred."""
     half = augmentation.blur_kernel // 2
     tap = torch.arange(-half, half + 1, device=u.device)
     kernel = (-0.5 * (tap / _between(u[:, 1:], augmentation.blur_sigma)) ** 2).softmax(1)

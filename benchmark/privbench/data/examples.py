@@ -1,6 +1,6 @@
-"""Examples and the card that describes them.
+"""Examples, and the card that describes a dataset.
 
-No torch is imported here, so that records and leaderboards stay light; tensors are only passed on.
+This module does not import torch at the top, so that records and leaderboards load fast.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What is known of a dataset before it is loaded; planning reads nothing else.
+    """What is known about a dataset before it is loaded; planning reads nothing else.
 
     Attributes:
-        name: the dataset's name.
+        name: name of the dataset.
         kind: ``image`` (c, h, w), ``binary`` or ``real`` (features,).
-        shape: of one example, without the batch axis.
-        classes: number of classes of the task; None where there is no task.
+        shape: shape of one example, without the batch axis.
+        classes: number of classes of the task; None if there is no task.
         scale: the stored integer that means 1.0 (255 for 8-bit images, 1 for binary columns).
         attributes: sensitive attribute -> number of values.
-        sensitive: the attributes that Talos censors and attribute inference guesses by default.
+        sensitive: attributes that Talos censors and attribute inference guesses by default.
         sources: named origins of rows ("train", "test", ...) -> number of rows.
-        limits: the strongest augmentations that keep label and attributes; None allows none. Of
-            its probabilities only zero counts (see ``Augmentation.within``).
+        limits: the strongest augmentation that keeps label and attributes; None allows none. Of its
+            probabilities only zeros matter (see ``Augmentation.within``).
         mean: per-channel mean of x in [0, 1], subtracted before the backbone; () for none.
-        std: per-channel standard deviation, likewise.
-        groups: one-hot column groups as (start, stop), () where there are none.
+        std: per-channel standard deviation, by which x is then divided; () for none.
+        groups: one-hot column groups as (start, stop); () if there are none.
     """
 
     name: str
@@ -56,29 +56,29 @@ class Card:
 
     @property
     def rows(self) -> int:
-        """Rows of all sources together."""
+        """Return the number of rows of all sources together."""
         return sum(self.sources.values())
 
     @property
     def range(self) -> tuple[float, float]:
-        """Range of x once it is float: always the unit interval."""
+        """Return the range of x as float: always the unit interval."""
         return (0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows of a dataset, on one device. Integer ``x`` stays integer until a model reads it.
+    """Rows of a dataset on one device; integer ``x`` stays integer until a model reads it.
 
     Attributes:
         x: (n, *shape) uint8, or float in [0, 1].
-        y: (n,) int64 class, -1 where unlabelled; or (n, k) float for soft labels.
-        attributes: name -> (n,) int64, -1 where missing.
-        index: (n,) int64 position in the dataset; in a split a number of the row that tells
-            nothing but which row it is.
+        y: (n,) int64 class, -1 if unlabelled; or (n, k) float for soft labels.
+        attributes: name -> (n,) int64, -1 if missing.
+        index: (n,) int64 position in the dataset; in a split, a number that identifies the row and
+            reveals nothing else.
         source: (n,) int64 position in ``Card.sources``.
-        scale: as in the card.
-        labelled_by: digest of the stage that gives y, where it is known before y is; it then
-            stands for y in ``digest``.
+        scale: scale of the card.
+        labelled_by: digest of the stage that computes y, if it is known before y is; ``digest``
+            then uses it instead of y.
     """
 
     x: Tensor
@@ -99,7 +99,7 @@ class Examples:
         scale: float,
         source: Tensor | None = None,
     ) -> Examples:
-        """Make examples from tensors; keys and positions are filled in.
+        """Create examples from tensors; keys and positions are filled in.
 
         Raises:
             ValueError: if the lengths differ.
@@ -110,29 +110,29 @@ class Examples:
         attributes = dict(attributes or {})
         for name, column in {"y": y, **attributes}.items():
             if len(column) != n:
-                raise ValueError(f"x has {n} rows but {name} has {len(column)}")
+                raise ValueError(f"x has {n} rows but {name} has {len(column)}: pass equal lengths")
         index = torch.arange(n, device=x.device)
         source = torch.zeros_like(index) if source is None else source
         return cls(x, y, attributes, index, source, scale)
 
     def __len__(self) -> int:
-        """Count the rows."""
+        """Return the number of rows."""
         return len(self.x)
 
     @cached_property
     def keys(self) -> Tensor:
-        """(n,) int64 content hash of each row of x: what random streams are keyed by."""
+        """Return the (n,) int64 content hashes of the rows of x, which key all random streams."""
         from privbench.data.row_random import row_keys
 
         return row_keys(self.x, self.scale)
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are."""
+        """Return the device of the rows."""
         return self.x.device
 
     def select(self, rows: Tensor | slice) -> Examples:
-        """Rows by position, mask or slice, in that order."""
+        """Return rows by position, mask or slice, in that order."""
         made = Examples(
             self.x[rows],
             self.y[rows],
@@ -145,7 +145,7 @@ class Examples:
         return _keyed(made, self.keys[rows])
 
     def to(self, device: torch.device | str) -> Examples:
-        """Copy to a device (a no-op where it is there already)."""
+        """Copy to a device (does nothing if the rows are already there)."""
         made = Examples(
             self.x.to(device),
             self.y.to(device),
@@ -158,32 +158,32 @@ class Examples:
         return _keyed(made, self.keys.to(device))
 
     def with_y(self, y: Tensor) -> Examples:
-        """The same rows under other labels, (n,) hard or (n, k) soft."""
+        """Return the same rows with other labels, (n,) hard or (n, k) soft."""
         if len(y) != len(self):
-            raise ValueError(f"{len(self)} rows need as many labels, not {len(y)}")
+            raise ValueError(f"y has {len(y)} labels for {len(self)} rows: pass one label per row")
         return _keyed(replace(self, y=y, labelled_by=""), self.keys)
 
     def renumbered(self, index: Tensor) -> Examples:
-        """The same rows under other positions (n,) int64."""
+        """Return the same rows with other positions (n,) int64."""
         return _keyed(replace(self, index=index), self.keys)
 
     def without_attributes(self) -> Examples:
-        """The same rows with the attributes left out."""
+        """Return the same rows without attributes."""
         return _keyed(replace(self, attributes={}), self.keys)
 
     def without_source(self) -> Examples:
-        """The same rows as if all came from one source: where members do, it tells the truth."""
+        """Return the same rows with one source for all, since the source can reveal membership."""
         return _keyed(replace(self, source=self.source * 0), self.keys)
 
     def digest(self, *, labels: bool = True, attributes: Sequence[str] = ()) -> str:
-        """Content hash of the rows in order; equal rows in equal order hash equal anywhere.
+        """Return a content hash of the rows in order, the same on every machine.
 
         Args:
-            labels: whether y counts.
-            attributes: the attributes that count.
+            labels: whether to include y.
+            attributes: attributes to include.
         """
         parts = {"keys": self.keys}
-        if self.x.is_floating_point():  # keys count in steps of 1 / scale
+        if self.x.is_floating_point():  # keys round x to multiples of 1 / scale
             parts["x"] = self.x
         if labels and not self.labelled_by:
             parts["y"] = self.y
@@ -198,13 +198,13 @@ class Examples:
 
 
 def adopted(rows: Examples, source: Card, card: Card) -> tuple[Examples, Card]:
-    """Rows of one dataset in the shape and scale of another, and their card.
+    """Convert rows of one dataset to the shape and scale of another; return them and their card.
 
-    Pictures are resized (bilinear, antialiased), grey ones get three equal channels and coloured
-    ones become their luma. Attributes and sources are dropped.
+    Images are resized (bilinear, antialiased). If the numbers of channels differ, grey images get
+    three equal channels and colour images become their luma. Attributes and sources are dropped.
 
     Raises:
-        BadInputError: if one is a table and they do not have the same columns.
+        BadInputError: if one dataset is a table and the columns are not the same.
     """
     import torch
     from torch.nn.functional import interpolate
@@ -222,8 +222,9 @@ def adopted(rows: Examples, source: Card, card: Card) -> tuple[Examples, Card]:
         x = (x.clamp(0, 1) * card.scale).round().to(torch.uint8)
     else:
         raise BadInputError(
-            f"rows of '{source.name}' {source.shape} cannot take the shape {card.shape} of "
-            f"'{card.name}': name a dataset of pictures for pictures, or one with the same columns"
+            f"rows of '{source.name}' {source.shape} cannot be converted to the shape {card.shape} "
+            f"of '{card.name}': for images use an image dataset, for tables one with the same "
+            "columns"
         )
     made = Examples.of(x, rows.y, scale=card.scale)
     named = replace(
@@ -252,11 +253,11 @@ def join(parts: Sequence[Examples]) -> Examples:
 
 
 def _keyed(rows: Examples, keys: Tensor) -> Examples:
-    """Keep keys that are known; ``dataclasses.replace(rows, x=...)`` makes new ones."""
+    """Reuse known keys; ``dataclasses.replace(rows, x=...)`` computes new ones."""
     vars(rows)["keys"] = keys
     return rows
 
 
 def as_float(x: Tensor, scale: float) -> Tensor:
-    """x as the float in [0, 1] that models read; float input is returned as it is."""
+    """Return x as the float in [0, 1] that models read; float input is returned unchanged."""
     return x if x.is_floating_point() else x.float().div_(scale)

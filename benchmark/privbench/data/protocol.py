@@ -1,4 +1,4 @@
-"""How a dataset is cut into parts, and which phase of training sees which part."""
+"""The protocol: how a dataset is split into parts, and which training phase sees which part."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Part:
     """One part of a split: how many rows, and from which source.
 
     Attributes:
-        size: a count, or a fraction of the rows of the source (of all rows without one).
-        source: a name in ``Card.sources``; None takes from whatever is left of all of them.
+        size: a count, or a fraction of the rows of the source (of all rows if there is no source).
+        source: a name in ``Card.sources``; None takes from the remaining rows of all sources.
     """
 
     size: Annotated[int, Ge(0)] | Annotated[float, Ge(0.0)] = 0
     source: str | None = None
 
     def count(self, card: Card) -> int:
-        """Rows this part wants of that dataset."""
+        """Return how many rows of that dataset this part needs."""
         if isinstance(self.size, int):
             return self.size
         whole = card.rows if self.source is None else card.sources.get(self.source, 0)
@@ -43,25 +43,25 @@ PartLike = Part | int | float
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """Sizes of the disjoint parts, and the phase of which membership is asked.
+    """The sizes of the disjoint parts, and which parts each training phase sees.
 
     Attributes:
-        name: shown in tables.
-        members: rows the victim trains on and the membership question is about.
-        nonmembers: rows of the question that no phase saw.
-        reference: the defender's held-out rows (the adversary's shadows draw their own of this
-            size from the pool).
-        public: rows anybody has, for pre-training; no membership question is about them.
+        name: name shown in tables.
+        members: rows that the victim trains on and that the membership question is about.
+        nonmembers: rows of the membership question that no phase trains on.
+        reference: the defender's held-out rows (shadows draw a reference of this size from the
+            pool).
+        public: public rows for pre-training; the membership question is not about them.
         downstream: labelled rows that only the classifier phase sees.
         pool: the adversary's rows.
-        test: rows for utility; ``"nonmembers"`` measures utility on the nonmembers.
-        encoder: parts the encoder phases see, in order.
-        classifier: the part that the classifier phase sees.
-        inclusion: how candidates become members: a fixed ``size``; each by a fair ``coin`` of its
-            own, so that members are as many on average only; or one of each of random ``pairs``.
-            The last two are what an audit of an epsilon needs.
-        shadow: members of each world of the adversary's own pool; None for as many as the
-            victim's.
+        test: rows to measure utility; ``"nonmembers"`` measures it on the nonmembers.
+        encoder: parts that the encoder phases see, in order.
+        classifier: part that the classifier phase sees.
+        inclusion: how candidates become members: ``size`` draws a fixed number; ``coin`` flips a
+            fair coin for each, so that the number of members is only right on average; ``pairs``
+            picks one of each random pair. An audit of an epsilon needs one of the last two.
+        shadow: number of members of each world drawn from the adversary's pool; None for as many as
+            the victim's.
     """
 
     name: str = "custom"
@@ -78,22 +78,24 @@ class Protocol:
     shadow: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
-        """Turn bare sizes into parts and check that the phases make sense."""
+        """Convert plain sizes to parts and check the phases."""
         for name, value in self._raw_parts():
             if not isinstance(value, Part):
                 object.__setattr__(self, name, Part(value))
         if not self.encoder:
-            raise BadInputError(f"protocol '{self.name}': encoder must see at least one part")
+            raise BadInputError(
+                f"protocol '{self.name}': encoder is empty; name at least one part in encoder"
+            )
         if "members" not in (*self.encoder, self.classifier):
             raise BadInputError(
-                f"protocol '{self.name}': no phase sees the members, so there is no membership "
-                "to ask about; name 'members' in encoder or classifier"
+                f"protocol '{self.name}': no phase sees the members, so membership inference is "
+                "impossible; name 'members' in encoder or classifier"
             )
         for part in ("public", "downstream"):
             given = self.parts()[part].size > 0
             if part in (*self.encoder, self.classifier) and not given:
                 raise BadInputError(
-                    f"protocol '{self.name}': a phase sees {part}, but {part} has no size"
+                    f"protocol '{self.name}': a phase sees {part}, but {part} has no size; set it"
                 )
 
     def _raw_parts(self) -> Iterator[tuple[str, PartLike]]:
@@ -105,12 +107,12 @@ class Protocol:
                 yield item.name, value
 
     def parts(self) -> Mapping[str, Part]:
-        """Parts by name; ``test`` is absent where it is the nonmembers."""
+        """Return parts by name; ``test`` is absent if it is the nonmembers."""
         return {name: v if isinstance(v, Part) else Part(v) for name, v in self._raw_parts()}
 
     @property
     def phase(self) -> str:
-        """The phase of which membership is asked: those that see the members.
+        """Return the phases that see the members, which the membership question is about.
 
         >>> Protocol(members=1, nonmembers=1, pool=2).phase
         'encoder+classifier'
@@ -119,14 +121,14 @@ class Protocol:
         return "+".join(name for name, sees in seen.items() if sees)
 
     def sizes(self, card: Card) -> dict[str, int]:
-        """Rows of each part on that dataset.
+        """Return the number of rows of each part on that dataset.
 
         Raises:
-            BadInputError: naming *all* parts that do not fit, not only the first.
+            BadInputError: if parts do not fit; names *all* of them, not only the first.
         """
         parts = self.parts()
         wrong = [
-            f"{name} wants source '{part.source}' (has: {', '.join(card.sources)})"
+            f"{name} needs source '{part.source}', which is not in {', '.join(card.sources)}"
             for name, part in parts.items()
             if part.source is not None and part.source not in card.sources
         ]
@@ -138,7 +140,8 @@ class Protocol:
             or parts["members"].source != parts["nonmembers"].source
         ):
             wrong.append(
-                f"inclusion by {self.inclusion} needs as many members as nonmembers, of one source"
+                f"inclusion by {self.inclusion} needs as many members as nonmembers, "
+                "from one source"
             )
         for source, held in card.sources.items():
             drawn = {n: sizes[n] for n, part in parts.items() if part.source == source}
@@ -146,22 +149,22 @@ class Protocol:
                 wrong.append(f"{_listed(drawn)} exceed the {held} rows of source '{source}'")
         wanted = {n: size for n, size in sizes.items() if size}
         if not wrong and sum(sizes.values()) > card.rows:
-            wrong.append(f"{_listed(wanted)} exceed the {card.rows} rows there are")
+            wrong.append(f"{_listed(wanted)} exceed the {card.rows} rows of the dataset")
         mine = sizes["members"] if self.shadow is None else self.shadow
         if sizes["pool"] < 2 * mine:
             wrong.append(
-                f"pool {sizes['pool']} is under twice the members {mine}, "
+                f"pool {sizes['pool']} is less than twice the members {mine}, "
                 "which a shadow and its nonmembers need"
             )
         elif sizes["pool"] < 2 * mine + sizes["reference"]:
             wrong.append(
-                f"pool {sizes['pool']} cannot give a shadow {mine} members, as many "
+                f"pool {sizes['pool']} is too small for a shadow with {mine} members, as many "
                 f"nonmembers and a reference of {sizes['reference']}"
             )
         elif sizes["pool"] < sizes["members"] + sizes["reference"]:
             wrong.append(
-                f"pool {sizes['pool']} cannot give the null victim {sizes['members']} members and "
-                f"a reference of {sizes['reference']}"
+                f"pool {sizes['pool']} is too small for the null victim with {sizes['members']} "
+                f"members and a reference of {sizes['reference']}"
             )
         if wrong:
             raise BadInputError(
@@ -174,11 +177,11 @@ def _listed(sizes: Mapping[str, int]) -> str:
     return " + ".join(f"{name} {size}" for name, size in sizes.items())
 
 
-#: Protocols that fit any dataset, or say why they do not. A dataset may add its own.
+#: Protocols available for every dataset; an error says why one does not fit. Datasets may add more.
 PROTOCOLS: Mapping[str, Protocol] = {
-    # Talos (CCS'21, section 3.1): four equal quarters; no rows are left for a reference or test.
+    # Talos (CCS'21, section 3.1): four equal quarters, with no rows left for a reference or test.
     "quarters": Protocol(name="quarters", members=0.25, nonmembers=0.25, pool=0.5),
-    # Talos with public pre-training, from a fifth of the same dataset (the paper uses STL-10).
+    # Talos with public pre-training on a fifth of the same dataset (the paper uses STL-10).
     "talos": Protocol(
         name="talos",
         members=0.2,
@@ -187,8 +190,8 @@ PROTOCOLS: Mapping[str, Protocol] = {
         public=0.2,
         encoder=("public", "members"),
     ),  # fmt: skip
-    # EncoderMI (CCS'21, section 5.1): members and shadow set from train, nonmembers from test, a
-    # third disjoint set for the downstream classifier; the reference is ours.
+    # EncoderMI (CCS'21, section 5.1): members and shadow set from train, nonmembers from test, and
+    # a third disjoint set for the downstream classifier.
     "encodermi": Protocol(
         name="encodermi",
         members=Part(10_000, "train"),
@@ -197,7 +200,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
         downstream=Part(10_000, "train"),
         classifier="downstream",
     ),  # fmt: skip
-    # The same sizes with both sides drawn from train: no distribution shift between them.
+    # The same sizes, with members and nonmembers both from train: no distribution shift.
     "encodermi-matched": Protocol(
         name="encodermi-matched",
         members=Part(10_000, "train"),
@@ -218,7 +221,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
         encoder=("public",),
         classifier="members",
     ),  # fmt: skip
-    # For audited epsilons: each candidate is a member by a fair coin, or one of a pair is.
+    # For audited epsilons: a fair coin per candidate, or one member per pair.
     "audit": Protocol(
         name="audit", members=0.15, nonmembers=0.15, reference=0.05, pool=0.4, test=0.2,
         inclusion="coin",
@@ -231,10 +234,10 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 
 def protocol_named(name: str, own: Mapping[str, Protocol]) -> Protocol:
-    """The dataset's own protocol of that name, or one that every dataset knows.
+    """Return the dataset's own protocol of that name, or the built-in one.
 
     Raises:
-        UnknownNameError: with the nearest name.
+        UnknownNameError: if there is none; suggests the nearest name.
     """
     known = {**PROTOCOLS, **own}
     if name not in known:

@@ -1,9 +1,10 @@
-"""Random numbers that are functions of a row's content: no state, no order, no device.
+"""Random numbers that depend only on a row's content, not on state, order or device.
 
-A method that adds noise to its answers, or augments its questions, draws from here: a permuted
-question gets a permuted answer, a repeated row the same noise, and CPU and CUDA give the same bits.
+Methods that add noise to their answers, or augment their questions, use this module. A permuted
+question then gets a permuted answer, a repeated row gets the same noise, and CPU and CUDA give the
+same bits.
 The generator is splitmix64 (Steele, Lea and Flood 2014, figure 17), counter-based: column j of the
-row with key k is output j of a splitmix64 started at state k. Not for cryptography.
+row with key k is output j of a splitmix64 started at state k. Do not use it for cryptography.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ if TYPE_CHECKING:
 
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
-# elements at a time: on a CPU as many as torch leaves to one thread, which fit a cache; else 32 MiB
+# elements per chunk: on a CPU as many as torch runs on one thread, which fit a cache; else 32 MiB
 _CPU_CHUNK, _CHUNK = 1 << 15, 1 << 22
-_FAR = 2.0**62  # beyond it a float's int64 value would depend on the device
+_FAR = 2.0**62  # beyond this, converting a float to int64 depends on the device
 
 
 def row_keys(x: Tensor, scale: float) -> Tensor:
     """Return a 64-bit hash of each row's content.
 
     The hash is the first output of splitmix64 from state sum_j w_j x_j, with fixed random odd w_j.
-    Two rows of bytes that differ have the same key with probability of at most 2**-56, and never if
-    they differ in one value only.
+    Two different rows of bytes have the same key with probability at most 2**-56, and never if they
+    differ in one value only.
 
     Args:
-        x: (n, ...), integer or bool: the values themselves count; or float: round(x * scale)
-            counts, so that a uint8 image u and u / 255 have the same key at scale 255.
+        x: (n, ...). Integer or bool values are hashed as they are. Float values are hashed as
+            round(x * scale), so that a uint8 image u and u / 255 have the same key at scale 255.
         scale: units per 1.0 of a float x; ignored for integers. Rows closer than about 1 / scale in
             every value may share a key.
 
     Returns:
-        Keys (n,), int64, any value. The shape of a row does not count, only its flat values.
+        Keys (n,), int64, any value. They depend on a row's flat values, not on its shape.
 
     >>> image = torch.tensor([[0, 51], [255, 51]], dtype=torch.uint8)
     >>> torch.equal(row_keys(image, 255), row_keys(image / 255, 255))
@@ -56,16 +57,16 @@ def row_keys(x: Tensor, scale: float) -> Tensor:
 
 
 def fold(keys: Tensor, *salts: int) -> Tensor:
-    """Return new keys, one independent stream per sequence of salts.
+    """Return new keys: each sequence of salts gives an independent stream.
 
-    `fold(k, a, b)` is `fold(fold(k, a), b)` and not `fold(k, b, a)`.
+    `fold(k, a, b)` equals `fold(fold(k, a), b)` and differs from `fold(k, b, a)`.
 
     Args:
         keys: (n,) int64.
         salts: integers, taken mod 2**64.
 
     Returns:
-        Keys (n,), int64; without salts the same keys.
+        Keys (n,), int64; unchanged if there are no salts.
     """
     for value in salts:
         word = torch.tensor(_signed(value), dtype=torch.int64, device=keys.device)
@@ -76,7 +77,8 @@ def fold(keys: Tensor, *salts: int) -> Tensor:
 def salt(*parts: str | int) -> int:
     """Return an integer in [0, 2**63) that depends on the parts, their types and their order.
 
-    The same on every machine and in every process: for `fold` and for seeds of a torch.Generator.
+    It is the same on every machine and in every process. Use it for `fold` and as the seed of a
+    torch.Generator.
 
     >>> salt("noise", 1) == salt("noise", 1)
     True
@@ -91,9 +93,9 @@ def uniform(keys: Tensor, m: int) -> Tensor:
     """Return m uniform numbers per key: the top 24 bits of m outputs of splitmix64.
 
     Args:
-        keys: (n,) int64. Use each key once: `uniform` and `normal` of the same key are related, so
-            `fold` a salt in for every purpose.
-        m: numbers per key. Fewer columns are a prefix of more.
+        keys: (n,) int64. Use each key once: `uniform` and `normal` of the same key are correlated,
+            so `fold` in a different salt for every purpose.
+        m: numbers per key. A smaller m gives a prefix of a larger one.
 
     Returns:
         (n, m) float32 in [0, 1), multiples of 2**-24.
@@ -107,11 +109,11 @@ def uniform(keys: Tensor, m: int) -> Tensor:
 def normal(keys: Tensor, m: int) -> Tensor:
     """Return m standard normal numbers per key, by inverting the distribution function.
 
-    Inside, float64 by operations that IEEE 754 rounds exactly: a device's own log or ndtri may
-    differ in the last bit.
+    Computed in float64, with operations that IEEE 754 rounds exactly, because the log or ndtri of
+    different devices may differ in the last bit.
 
     Args:
-        keys: (n,) int64, each used once, see `uniform`.
+        keys: (n,) int64; use each key once, see `uniform`.
         m: numbers per key.
 
     Returns:
@@ -124,7 +126,7 @@ def normal(keys: Tensor, m: int) -> Tensor:
 
 
 def _integers(x: Tensor, scale: float) -> Tensor:
-    """Return x as int64, a float x after round(x * scale)."""
+    """Return x as int64; a float x is converted by round(x * scale)."""
     if not x.is_floating_point():
         return x.long()
     scaled = (x.double() * scale).nan_to_num(_FAR, _FAR, -_FAR)
@@ -132,14 +134,14 @@ def _integers(x: Tensor, scale: float) -> Tensor:
 
 
 def _chunks(n: int, width: int, device: torch.device) -> Iterator[slice]:
-    """Yield slices that cover n rows of `width` elements, a chunk of elements each."""
+    """Return slices that cover n rows of `width` elements, one chunk of elements each."""
     size = _CPU_CHUNK if device.type == "cpu" else _CHUNK
     step = max(1, size // max(1, width))
     return (slice(start, start + step) for start in range(0, n, step))
 
 
 def _fill(keys: Tensor, m: int, transform: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return transform of m splitmix64 outputs per key, (n, m) float32, by chunks of rows."""
+    """Transform m splitmix64 outputs per key, in chunks of rows; return (n, m) float32."""
     out = torch.empty(keys.shape[0], m, dtype=torch.float32, device=keys.device)
     for rows in _chunks(keys.shape[0], m, keys.device):
         out[rows] = transform(_outputs(keys[rows], m))
@@ -161,7 +163,7 @@ def _splitmix(state: Tensor) -> Tensor:
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """Return z >> bits with zeros shifted in: int64's own shift would repeat the sign."""
+    """Return z >> bits with zeros shifted in, since int64's own shift would repeat the sign."""
     return (z >> bits) & (_MASK >> bits)
 
 
@@ -221,7 +223,7 @@ _ATANH = tuple(1 / (2 * i + 1) for i in reversed(range(10)))  # in powers of the
 def _ndtri(p: Tensor) -> Tensor:
     """Return the normal quantile of p, float64 in [2**-33, 1 - 2**-33], by AS 241.
 
-    Its third branch, for p below exp(-25), cannot be reached.
+    Its third branch, for p below exp(-25), is never needed.
     """
     q = p - 0.5
     r = 0.180625 - q * q
@@ -232,7 +234,7 @@ def _ndtri(p: Tensor) -> Tensor:
 
 
 def _log(p: Tensor) -> Tensor:
-    """Return log p by arithmetic alone, to about 1e-13: log m = 2 atanh((m - 1) / (m + 1))."""
+    """Return log p to about 1e-13, by arithmetic only: log m = 2 atanh((m - 1) / (m + 1))."""
     mantissa, exponent = torch.frexp(p)
     low = mantissa < math.sqrt(0.5)
     m = torch.where(low, 2 * mantissa, mantissa)
@@ -241,7 +243,7 @@ def _log(p: Tensor) -> Tensor:
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    """Return the polynomial at x by Horner's rule, no multiply-add fused."""
+    """Return the polynomial at x by Horner's rule, without fused multiply-add."""
     value = torch.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         value = value * x + coefficient

@@ -1,4 +1,4 @@
-"""Disjoint parts of a dataset under one seed, and the worlds that trainings happen in."""
+"""Splits: the disjoint parts of a dataset under one seed, and the worlds that models train in."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from privbench.data.protocol import Protocol
 
 Origin = Literal["victim", "offline", "online", "null", "public"]
-#: Seeds keep the words that 0.1.0 had for origins, so that its worlds stay what they were.
+#: Seeds use the origin names of version 0.1.0, so that its worlds do not change.
 _SEED_WORDS = {"offline": "own", "online": "candidates"}
 
 
 @dataclass(frozen=True)
 class World:
-    """All that one training may see. Victim and shadow are the same recipe in different worlds.
+    """All data that one training may see; victim and shadow are one target in different worlds.
 
     Attributes:
         parts: members, reference, public, downstream -> rows (possibly none).
         origin: ``victim``; ``offline`` and ``null`` (drawn from the pool); ``online`` (drawn over
-            the candidates); ``public`` for what is trained once for all worlds.
-        index: which world of that origin.
-        seed: of the split.
-        branch: set where one training makes several (a defense's sub-models).
+            the candidates); ``public`` for training shared by all worlds.
+        index: number of the world within its origin.
+        seed: seed of the split.
+        branch: number of the sub-model, where a defense trains several.
     """
 
     parts: Mapping[str, Examples]
@@ -45,41 +45,44 @@ class World:
 
     @property
     def members(self) -> Examples:
-        """Rows whose membership is at stake."""
+        """Return the rows that are members in this world."""
         return self.parts["members"]
 
     @property
     def reference(self) -> Examples:
-        """Rows a defender may hold out; never members, candidates or pool of the victim."""
+        """Return the defender's held-out rows.
+
+        For the victim they are never members, candidates or pool.
+        """
         return self.parts["reference"]
 
     def replace(self, **parts: Examples) -> World:
-        """The same world with some parts exchanged, as ``Defense.on_data`` returns it."""
+        """Return the same world with some parts replaced, for ``Defense.on_data``."""
         return replace(self, parts={**self.parts, **parts})
 
     def contains(self, rows: Examples) -> Tensor:
-        """Which rows are members here: (n,) bool."""
+        """Return which rows are members in this world: (n,) bool."""
         return torch.isin(rows.index, self.members.index)
 
     def digest(self, attributes: Sequence[str] = ()) -> str:
-        """Content of all parts with labels, and with these attributes."""
+        """Return a digest of the content of all parts, with labels and these attributes."""
         return digest(
             {name: part.digest(attributes=attributes) for name, part in self.parts.items()}
         )
 
     def salt(self, *purpose: str | int) -> int:
-        """A seed for one purpose in this world: never of hyperparameters or of the attack."""
+        """Return a seed for one purpose in this world; hyperparameters and attack do not count."""
         return salt(self.seed, _SEED_WORDS.get(self.origin, self.origin), self.index, self.branch,
                     *purpose)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Split:
-    """The parts of one dataset under one data seed; equal for every cell of that seed.
+    """The parts of one dataset under one data seed; the same for every cell of that seed.
 
     Attributes:
-        card: of the dataset.
-        protocol: that cut it.
+        card: card of the dataset.
+        protocol: how the dataset was split.
         seed: data seed.
         candidates: rows that the membership question is about, in canonical order.
         member: (n,) bool, the truth; only ``games`` reads it.
@@ -98,7 +101,7 @@ class Split:
     test: Examples
 
     def hashes(self) -> dict[str, str]:
-        """Content hash of each part, for the record."""
+        """Return the content hash of each part, for the record."""
         names = ("candidates", "public", "downstream", "reference", "pool", "test")
         return {
             **{name: getattr(self, name).digest() for name in names},
@@ -107,14 +110,15 @@ class Split:
 
     @cached_property
     def digest(self) -> str:
-        """Identity of the split: everything in ``hashes``."""
+        """Return a digest that identifies the split, from everything in ``hashes``."""
         return digest(self.hashes())
 
     @property
     def size(self) -> int:
-        """Members of every world but the victim's, where coins may have drawn a few more or less.
+        """Return the number of members of every world except the victim's.
 
-        Equal to the victim's where its size is fixed: what a coin drew is part of the truth.
+        It equals the victim's number if that is fixed. If coins drew the victim's members, it is
+        half the candidates, because the number that coins drew is part of the truth.
         """
         if self.protocol.inclusion == "coin":
             return len(self.candidates) // 2
@@ -122,21 +126,20 @@ class Split:
 
     @property
     def pairs(self) -> Tensor:
-        """(n / 2, 2) positions of candidates; with inclusion by pairs one of each is a member."""
+        """Return (n / 2, 2) positions of candidates; inclusion by pairs makes one a member."""
         order = _permutation(self.candidates, salt(self.seed, "pairs"))
         return order[: len(order) // 2 * 2].view(-1, 2)
 
     def victim(self) -> World:
-        """The world of the victim."""
+        """Return the world of the victim."""
         return self._world(self.candidates.select(self.member), self.reference, "victim", 0)
 
     def offline(self, index: int) -> tuple[World, Examples]:
-        """A world of the adversary's own pool, and as many nonmembers for it.
+        """Return a world drawn from the adversary's pool, and as many nonmembers for it.
 
-        Worlds 2i and 2i+1 are the two halves of one draw of twice the members (or of what the
-        protocol says of shadows), each the other's
-        nonmembers; so members and nonmembers balance over pairs, and more shadows never change
-        the earlier ones.
+        Worlds 2i and 2i+1 are the two halves of one draw; each half is the other's nonmembers. A
+        half has as many members as the victim, or as many as ``Protocol.shadow`` says. Members and
+        nonmembers therefore balance over pairs, and more shadows never change the earlier ones.
         """
         order = self._draw("own", index // 2)
         n = self.protocol.shadow or self.size
@@ -146,14 +149,16 @@ class Split:
         return self._world(members, self.pool.select(spare), "offline", index), others
 
     def online(self, index: int) -> tuple[World, Examples]:
-        """A world drawn over the candidates, independently of the victim's; and the rest of them.
+        """Return a world drawn over the candidates, and the remaining candidates.
 
-        As many members as the victim has, so that shadow and victim train on equal sizes. The
-        candidates are dealt into as many worlds as they fill, then shuffled and dealt again: two
-        complementary halves each time where members and nonmembers are equally many. So a row is
-        a member of as many worlds as any other (to one), and more worlds never change earlier
-        ones. The victim's own draw is none of these, so the counts say nothing of it; among
-        themselves they do (who is out of all others of a deal must be in the one left out).
+        The draw is independent of the victim's. A world has as many members as the victim, so that
+        shadow and victim train on equal sizes. The candidates are shuffled and divided into as many
+        worlds as they fill, then shuffled and divided again. If there are as many members as
+        nonmembers, each round gives two complementary halves. Every row is therefore a member of
+        the same number of worlds (within one), and more worlds never change earlier ones. The
+        victim's draw is not one of these worlds, so the counts reveal nothing about it. Within one
+        round they do reveal membership: a row outside all other worlds of the round must be in the
+        last one.
         """
         n = self.size
         deal, place = divmod(index, len(self.candidates) // n)
@@ -161,26 +166,26 @@ class Split:
         inside = torch.zeros_like(self.member)
         inside[order[place * n : (place + 1) * n]] = True
         spare = self._draw("candidates-reference", index)[: len(self.reference)]
-        rows = self.candidates.without_source()  # as the question has them
+        rows = self.candidates.without_source()  # as in the question
         world = self._world(rows.select(inside), self.pool.select(spare), "online", index)
         return world, rows.select(~inside)
 
     def null(self) -> World:
-        """A spare world of the pool for the null victim: it holds no candidate."""
+        """Return a spare world from the pool for the null victim; it contains no candidate."""
         order = self._draw("null", 0)
         n = self.size
         spare = self.pool.select(order[n : n + len(self.reference)])
         return self._world(self.pool.select(order[:n]), spare, "null", 0)
 
     def foreign(self, rows: Examples, card: Card) -> Split:
-        """The split as an adversary has it whose pool comes from another dataset.
+        """Return the split of an adversary whose pool comes from another dataset.
 
-        Candidates stay. Public, downstream and reference parts are as large as here, the pool is
-        all the rest.
+        The candidates do not change. The public, downstream and reference parts keep their sizes;
+        the pool is the rest.
 
         Args:
-            rows: of the other dataset, in this one's shape and scale (see ``adopted``).
-            card: of those rows.
+            rows: rows of the other dataset, in this one's shape and scale (see ``adopted``).
+            card: card of those rows.
         """
         rows = rows.renumbered(fold(rows.index, salt(self.seed, "foreign index")))
         order = _permutation(rows, salt(self.seed, "foreign"))
@@ -207,17 +212,17 @@ class Split:
 
 
 def cut(examples: Examples, card: Card, protocol: Protocol, seed: int) -> Split:
-    """Cut a dataset by a protocol; every part is drawn at random and meets no other.
+    """Split a dataset by a protocol into disjoint random parts.
 
     Raises:
-        BadInputError: naming all parts that do not fit.
+        BadInputError: if parts do not fit; names all of them.
     """
     sizes = protocol.sizes(card)
     order = _permutation(examples, salt(seed, "split"))
     source = examples.source[order]
     free = torch.ones(len(examples), dtype=torch.bool, device=examples.device)
     parts: dict[str, Examples] = {}
-    # Parts that name a source draw first, so that those that do not cannot starve them.
+    # Parts that name a source draw first, so that the other parts cannot take their rows.
     for name, part in sorted(protocol.parts().items(), key=lambda item: item[1].source is None):
         usable = free.clone()
         if part.source is not None:
@@ -225,12 +230,12 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int) -> Split:
         taken = usable.nonzero().squeeze(1)[: sizes[name]]
         free[taken] = False
         rows = examples.select(order[taken])
-        # A position tells the source of a row, and where members have one of their own, the truth.
+        # Renumber the rows: a position can reveal a row's source and thereby its membership.
         parts[name] = rows.renumbered(fold(rows.index, salt(seed, "index")))
     members, nonmembers = parts.pop("members"), parts.pop("nonmembers")
     parts.setdefault("test", nonmembers)
     candidates = join([members, nonmembers])
-    # Canonical order: a keyed content hash, so that neither order nor ties carry the truth.
+    # Canonical order: a keyed content hash, so that neither order nor ties reveal the truth.
     canonical = _permutation(candidates, salt(seed, "candidates"))
     member = torch.arange(len(candidates), device=examples.device) < len(members)
     drawn = Split(
@@ -250,7 +255,7 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int) -> Split:
 
 
 def _coins(split: Split) -> Tensor:
-    """Members by a fair coin each, or by one for each pair: (n,) bool."""
+    """Draw members by one fair coin per row, or one per pair: (n,) bool."""
     rows = split.candidates
     heads = uniform(fold(rows.keys ^ fold(rows.index, 1), salt(split.seed, "coin")), 1)[:, 0] < 0.5  # noqa: PLR2004
     if split.protocol.inclusion == "coin":
@@ -261,8 +266,8 @@ def _coins(split: Split) -> Tensor:
 
 
 def _permutation(rows: Examples, seed: int) -> Tensor:
-    """A random order of rows keyed by (content, position in the dataset, seed)."""
+    """Return a random order of rows, keyed by (content, position in the dataset, seed)."""
     keys = fold(rows.keys ^ fold(rows.index, 1), seed)
-    # Canonicalise first, so that the order rows came in cannot show through equal keys.
+    # Sort by position first, so that rows with equal keys do not reveal their original order.
     first = torch.argsort(rows.index, stable=True)
     return first[torch.argsort(keys[first], stable=True)]

@@ -1,1 +1,1 @@
-"""Games: the question asked, the truth kept back, the score of an answer."""
+"""The games: each poses a question, hides the truth and scores the answer."""

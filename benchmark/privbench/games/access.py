@@ -1,13 +1,13 @@
-"""What an attacker may ask of a served victim, as a set."""
+"""Access: the set of outputs that an attacker may read from a served victim."""
 
 from enum import Flag
 
 
 class Access(Flag):
-    """Kinds of answer. A target grants a set, an attack needs one, a defense may only shrink it.
+    """A set of output kinds; a target grants one, a defense may only shrink it.
 
-    The kinds are independent: declaring ``POSTERIORS`` does not grant ``labels()``, since the
-    oracle hands out exactly what was declared.
+    An attack declares the set it needs. The kinds are independent: declaring ``POSTERIORS`` does
+    not grant ``labels()``, because the oracle provides exactly what was declared.
 
     >>> str(Access.EMBEDDINGS | Access.LABELS)
     'LABELS+EMBEDDINGS'
@@ -23,9 +23,9 @@ class Access(Flag):
     WEIGHTS = 16
 
     def __str__(self) -> str:
-        """Names joined by ``+``, in the order above; ``NONE`` for the empty set."""
+        """Return the names joined by ``+``, in the order above; ``NONE`` for the empty set."""
         return "+".join(str(kind.name) for kind in self) or "NONE"
 
 
-#: What a served model answers; gradients and weights take a white-box adversary.
+#: What a black-box adversary may read; gradients and weights require a white-box adversary.
 BLACK_BOX = Access.LABELS | Access.POSTERIORS | Access.EMBEDDINGS

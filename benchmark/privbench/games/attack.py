@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shadows:
-    """What an attack wants trained for it.
+    """The shadows that an attack asks the core to train.
 
     Attributes:
-        count: how many shadows.
-        origin: ``offline`` for worlds of the adversary's own pool, which hold no candidate;
-            ``online`` for worlds drawn over the candidates, independently of the victim's. All
-            attacks of a seed share the worlds of an origin: a short list is the start of a long
-            one.
+        count: number of shadows.
+        origin: ``offline`` for worlds drawn from the adversary's pool, which contain no candidate;
+            ``online`` for worlds drawn over the candidates, independently of the victim's world.
+            All attacks with the same seed share the worlds of an origin: fewer shadows are always
+            the first of more.
     """
 
     count: int = 0
     origin: Literal["offline", "online"] = "offline"
 
     def __post_init__(self) -> None:
-        """Take the names of 0.1.0 for the origins."""
+        """Accept the origin names of version 0.1.0."""
         renamed = {"own": "offline", "candidates": "online"}.get(self.origin)
         if renamed:
             warnings.warn(
@@ -42,25 +42,25 @@ class Shadows:
 
 
 class Attack(Method):
-    """A strategy for one game. It never sees the truth and never scores itself.
+    """A strategy for one game; it never sees the truth and never scores itself.
 
     Subclass ``MembershipAttack``, ``AttributeAttack`` or ``ReconstructionAttack``.
     """
 
     game: ClassVar[str]
-    needs: ClassVar[Access]  #: without these a cell is skipped
-    wants: ClassVar[Access] = Access.NONE  #: used where granted
+    needs: ClassVar[Access]  #: required access; cells that do not grant it are skipped
+    wants: ClassVar[Access] = Access.NONE  #: optional access, used if granted
 
     @property
     def shadows(self) -> Shadows:
-        """Shadows that it wants; may depend on hyperparameters."""
+        """Return the shadows that it needs; may depend on hyperparameters."""
         return Shadows()
 
     @property
     def max_rows(self) -> int | None:
-        """How many rows it can afford to be asked about; None for all."""
+        """Return the maximum number of rows that the question may contain; None for all."""
         return None
 
     @abstractmethod
     def answer(self, oracle: Oracle, question: Any, ctx: AttackContext) -> Any:
-        """Answer the question with what the oracle and the context give."""
+        """Answer the question, using only the oracle and the context."""

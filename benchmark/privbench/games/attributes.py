@@ -1,4 +1,4 @@
-"""Attribute inference: which sensitive value stands behind a released embedding?"""
+"""Attribute inference: which sensitive value does the input of a released embedding have?"""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 class AttributeAttack(Attack):
-    """Guesses sensitive attributes behind released embeddings."""
+    """An attack that infers sensitive attributes from released embeddings."""
 
     game: ClassVar[str] = "attributes"
     needs: ClassVar[Access] = Access.EMBEDDINGS
 
     @abstractmethod
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
-        """Give a distribution over the values of each attribute for each embedding."""
+        """Return, for each embedding, a distribution over the values of each attribute."""
 
 
 @dataclass(frozen=True)
 class AttributeQuestion:
-    """Which value does each sensitive attribute have behind these released embeddings?
+    """The question: which sensitive values do the inputs of these released embeddings have?
 
     Attributes:
         embeddings: (n, d) float32, as released.
@@ -55,11 +55,11 @@ class AttributeQuestion:
 
 @dataclass(frozen=True)
 class Attributes:
-    """A distribution per attribute.
+    """The answer: a distribution per attribute.
 
     Attributes:
         probabilities: attribute -> (n, values).
-        notes: facts worth keeping beside the numbers.
+        notes: facts to record with the metrics.
     """
 
     probabilities: Mapping[str, Tensor]
@@ -68,7 +68,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class AttributeTruth:
-    """What stands behind the question.
+    """The truth of the question.
 
     Attributes:
         values: attribute -> (n,) int.
@@ -80,7 +80,7 @@ class AttributeTruth:
 
 
 class AttributeGame(Game):
-    """Attributes of rows that no phase trained on: the nonmembers and the test part."""
+    """Attribute inference on rows that no phase trained on: the nonmembers and the test part."""
 
     name: ClassVar[str] = "attributes"
     headline: ClassVar[str] = "accuracy"
@@ -89,7 +89,7 @@ class AttributeGame(Game):
     def pose(
         self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[AttributeQuestion, AttributeTruth]:
-        """Ask about released embeddings, without x: there x is the answer."""
+        """Ask about released embeddings, without x, since x would reveal the answer."""
         rows = strangers(split)
         known = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         for name in sensitive:
@@ -106,38 +106,45 @@ class AttributeGame(Game):
         return question, AttributeTruth(truth, rows.y.cpu().numpy())
 
     def auxiliary(self, split: Split) -> Examples:
-        """The adversary's pool, with attributes."""
+        """Return the adversary's pool, with attributes."""
         return split.pool
 
     def pack(self, answer: Attributes) -> dict[str, Tensor]:
-        """Probabilities (n, values) float64 by attribute."""
+        """Return probabilities (n, values) float64 by attribute."""
         return {name: p.double() for name, p in answer.probabilities.items()}
 
     def unpack(self, tensors: Mapping[str, Tensor]) -> Attributes:
-        """Probabilities by attribute."""
+        """Return an answer with these probabilities by attribute."""
         return Attributes(dict(tensors))
 
     def score(self, answer: Attributes, truth: AttributeTruth) -> Metrics:
-        """Accuracy and balanced accuracy of the most likely value, per attribute."""
+        """Return accuracy and balanced accuracy of the most likely value, per attribute."""
         made: Metrics = {}
         for name, values in truth.values.items():
             if name not in answer.probabilities:
-                raise BadAnswerError(f"no probabilities for attribute '{name}'")
+                raise BadAnswerError(
+                    f"no probabilities for attribute '{name}': answer every attribute asked about"
+                )
             given = answer.probabilities[name].detach().cpu().numpy()
             if given.ndim != 2 or len(given) != len(values):  # noqa: PLR2004 - rows by values
                 raise BadAnswerError(
-                    f"probabilities of '{name}' have shape {given.shape}, "
-                    f"not ({len(values)}, values)"
+                    f"probabilities of '{name}' have shape {given.shape}: "
+                    f"return shape ({len(values)}, values)"
                 )
             if not np.isfinite(given).all():
-                raise BadAnswerError(f"probabilities of '{name}' are not finite")
+                raise BadAnswerError(
+                    f"probabilities of '{name}' are not finite: return finite numbers only"
+                )
             made |= _metrics(name, given.argmax(1), values, first=not made)
         return made
 
     def baselines(
         self, split: Split, question: AttributeQuestion, truth: AttributeTruth
     ) -> Mapping[str, Metrics]:
-        """Majority of the auxiliary rows; and the majority among those of the same label."""
+        """Score two guesses: the pool's majority value, and the majority among rows of one label.
+
+        The second guess uses the task label of the row asked about.
+        """
         del question
         pool, majority, by_label = split.pool, Metrics(), Metrics()
         y = pool.y.cpu().numpy()
@@ -153,12 +160,12 @@ class AttributeGame(Game):
         return {"majority": majority, "label_only": by_label}
 
     def sizes(self, truth: AttributeTruth) -> dict[str, int]:
-        """Rows asked about."""
+        """Return the number of rows asked about."""
         return {"rows": len(truth.y)}
 
 
 def strangers(split: Split) -> Examples:
-    """Rows that no phase trained on, in canonical order, each once."""
+    """Return the rows that no phase trained on, in canonical order, each once."""
     outside = split.candidates.select(~split.member)
     new = ~torch.isin(split.test.index, outside.index)
     return join([outside, split.test.select(new)])
@@ -171,7 +178,7 @@ def _mode(values: NDArray[np.int64]) -> int:
 def _metrics(
     name: str, guess: NDArray[np.int64], values: NDArray[np.int64], *, first: bool
 ) -> Metrics:
-    """Metrics of one attribute; the first attribute's also under the plain names."""
+    """Return the metrics of one attribute; the first one's also without the attribute's name."""
     accuracy = metrics.accuracy(guess, values)
     balanced = metrics.balanced_class_accuracy(guess, values)
     made: Metrics = {f"accuracy[{name}]": accuracy, f"balanced_accuracy[{name}]": balanced}

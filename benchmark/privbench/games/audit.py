@@ -1,13 +1,13 @@
-"""Audited epsilon: what one training run proves about a claim of differential privacy.
+"""Audited epsilon: what one training run shows about a claim of differential privacy.
 
 Steinke, Nasr, Jagielski: Privacy Auditing with One (1) Training Run. NeurIPS 2023, theorem 5.2 and
-the procedure of section 4. Every candidate's membership is a coin of its own (``inclusion`` of the
-protocol), and guesses are fixed before any truth is seen: of n coins the quarter about which the
-attack is surest, the highest-scoring eighth as "in", the lowest-scoring eighth as "out".
+the procedure of section 4. Independent coin flips decide membership (``inclusion`` of the
+protocol). The guesses are fixed before the truth is seen: a quarter of the n coins is guessed, the
+highest-scoring eighth as "in" and the lowest-scoring eighth as "out".
 
-Picking the attack, the threshold or the number of guesses on the evaluated scores is wrong: it
+Choosing the attack, the threshold or the number of guesses on the evaluated scores is wrong: it
 reports a positive epsilon for mechanisms that leak nothing. A bound at 97.5 % (one side of a 95 %
-interval) is above the truth once in forty runs, and never proves a claim: it can only refute one.
+interval) exceeds the true value once in forty runs. It can refute a claim but never prove one.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
     from privbench.data.split import Split
 
-#: Chance that a bound is above the truth: the lower side of a two-sided 95 % interval.
+#: Probability that a bound exceeds the true value: the lower side of a two-sided 95 % interval.
 ERROR = 0.025
-#: Of the coins, how many are guessed.
+#: Share of the coins that are guessed.
 SHARE = 0.25
-#: Of the bisection in epsilon.
+#: Precision of the bisection in epsilon.
 _PRECISION = 1e-6
 _LARGEST = 64.0
 
-#: How a protocol's ``inclusion`` changes one member, in the words of a claim.
+#: Protocol ``inclusion`` -> the adjacency of a claim that it can test.
 ADJACENCY = {"coin": "add/remove", "pairs": "replace-one"}
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """What an attack said of the coins it was surest of.
+    """The guesses on the coins about which the attack is most certain.
 
     Attributes:
-        coins: fair ones that decided the members.
-        made: guesses.
-        right: those that were right.
+        coins: number of fair coins that decided membership.
+        made: number of guesses.
+        right: number of correct guesses.
     """
 
     coins: int
@@ -59,8 +59,8 @@ def guesses(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> Guesses:
     """Guess "in" for the highest-scoring eighth and "out" for the lowest-scoring one.
 
     Args:
-        scores: (n,) higher means more likely a member; ties go by position.
-        member: (n,) the truth, each a fair coin of its own.
+        scores: (n,) higher means more likely a member; ties are ordered by position.
+        member: (n,) the truth, each an independent fair coin.
 
     >>> guesses(np.arange(16.0), np.arange(16) >= 15)
     Guesses(coins=16, made=4, right=3)
@@ -73,11 +73,11 @@ def guesses(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> Guesses:
 
 
 def p_value(of: Guesses, epsilon: float, delta: float = 0.0) -> float:
-    """Chance of so many right guesses or more, at most, if (epsilon, delta) held.
+    """Bound the probability of at least this many correct guesses if (epsilon, delta) holds.
 
-    Theorem 5.2: for delta = 0 the tail of a binomial of ``made`` guesses, each right with
-    probability e^epsilon / (1 + e^epsilon); delta adds at most 2 coins delta times the largest
-    mean chance of the i counts just below ``right``.
+    Theorem 5.2: for delta = 0, the tail of a binomial of ``made`` guesses, each correct with
+    probability e^epsilon / (1 + e^epsilon). A positive delta adds at most 2 * coins * delta times
+    the largest mean probability, over i, of the i counts just below ``right``.
     """
     q = 1 / (1 + np.exp(-epsilon))
     tail = float(binom.sf(of.right - 1, of.made, q))
@@ -89,9 +89,9 @@ def p_value(of: Guesses, epsilon: float, delta: float = 0.0) -> float:
 
 
 def bound(of: Guesses, delta: float = 0.0) -> float:
-    """Largest epsilon that the guesses refute at that delta; 0 where they refute none.
+    """Return the largest epsilon that the guesses refute at that delta; 0 if they refute none.
 
-    A perfect attack on 100, 500 and 1,000 coins, guessing all:
+    Example: a perfect attack that guesses all of 100, 500 or 1,000 coins.
 
     >>> [round(bound(Guesses(n, n, n)), 2) for n in (100, 500, 1000)]
     [3.28, 4.91, 5.6]
@@ -114,19 +114,22 @@ def audited(
     truth: NDArray[np.bool_],
     split: Split,
 ) -> dict[str, Estimate | Refused]:
-    """Claimed epsilon, audited epsilon and the ceiling of a perfect attack, where one is claimed.
+    """Return the claimed epsilon, the audited epsilon and the ceiling of a perfect attack.
+
+    Empty if no defense claims an epsilon.
 
     Args:
-        claims: of the defenses; those without ``epsilon`` (distortion budgets) get no audit.
-        scores: (n,) of the attack.
-        truth: (n,) who was a member.
-        split: its protocol says how members were drawn.
+        claims: claims of the defenses. Those without ``epsilon`` are ignored: distortion budgets
+            are not differential privacy and are not audited.
+        scores: (n,) scores of the attack.
+        truth: (n,) true membership.
+        split: the split, whose protocol says how members were drawn.
     """
     claims = [claim for claim in claims if "epsilon" in claim]
     if not claims:
         return {}
     if len(claims) > 1:
-        refused = Refused(f"{len(claims)} claims of an epsilon, which do not add up to one")
+        refused = Refused(f"{len(claims)} claims of an epsilon: only a single one can be audited")
         return {"claimed_epsilon": refused, "audited_epsilon": refused, "audit_ceiling": refused}
     (claim,) = claims
     epsilon, delta = float(claim["epsilon"]), float(claim.get("delta", 0.0))
@@ -136,7 +139,7 @@ def audited(
         return {**made, "audited_epsilon": Refused(reason), "audit_ceiling": Refused(reason)}
     if split.protocol.inclusion == "pairs":
         first, second = split.pairs.T.cpu().numpy()
-        ranks = rankdata(scores)  # finite, where scores may not be
+        ranks = rankdata(scores)  # ranks are finite even where scores are not
         scores, truth = ranks[first] - ranks[second], truth[first]
     of = guesses(scores, truth)
     found, ceiling = bound(of, delta), bound(Guesses(of.coins, of.made, of.made), delta)
@@ -148,21 +151,24 @@ def audited(
 
 
 def _untestable(claim: Mapping[str, Any], asked: int, split: Split) -> str | None:
-    """Why this cell says nothing about the claim, or None."""
+    """Return why this cell cannot test the claim, or None if it can."""
     protocol = split.protocol
     adjacency, covered = claim.get("adjacency", "add/remove"), str(claim.get("phase", ""))
     if ADJACENCY.get(protocol.inclusion) != adjacency:
         wanted = next((p for p, a in ADJACENCY.items() if a == adjacency), None)
         return (
-            f"the claim is about {adjacency}, and members of protocol '{protocol.name}' are drawn "
-            f"by {protocol.inclusion}" + (f": use one with inclusion '{wanted}'" if wanted else "")
+            f"the claim uses {adjacency} adjacency, but protocol '{protocol.name}' draws members "
+            f"by {protocol.inclusion}"
+            + (f": use a protocol with inclusion '{wanted}'" if wanted else "")
         )
     open_phases = set(protocol.phase.split("+")) - set(covered.split("+"))
     if open_phases:
         return (
-            f"the claim covers {covered or 'no phase'}, and members also train "
+            f"the claim covers {covered or 'no phase'}, but members are also used to train "
             f"{'+'.join(sorted(open_phases))}"
         )
     if asked < len(split.candidates):
-        return f"the attack was asked about {asked} of {len(split.candidates)} coins"
+        return (
+            f"the attack scored {asked} of {len(split.candidates)} candidates: an audit needs all"
+        )
     return None

@@ -1,4 +1,4 @@
-"""The games there are: a new one is a module and a line here."""
+"""The list of games; to add one, write a module and add a line here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stand-ins for a victim, which an attack is put to as a control."""
+"""Controls: replacements for the victim, on which the same attack is run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Pixels:
-    """A served victim whose embedding is the raw input: what it shows without any model."""
+    """A victim whose embedding is the raw input: shows what an attack gains without a model."""
 
     def __init__(self, card: Card) -> None:
-        """For data of that card."""
+        """Create the control for data of that card."""
         from privbench.games.access import Access
 
         self.card = card
@@ -29,19 +29,21 @@ class Pixels:
         self.key = "pixels"
 
     def embeddings(self, x: Tensor) -> Tensor:
-        """Flattened x in [0, 1]."""
+        """Return x flattened, in [0, 1]."""
         return as_float(x, self.card.scale).flatten(1)
 
     def log_posteriors(self, x: Tensor) -> Tensor:
-        """There is no classifier."""
-        raise AccessDeniedError(f"raw pixels have no posteriors ({len(x)} rows asked)")
+        """Raise AccessDeniedError: there is no classifier."""
+        raise AccessDeniedError(
+            f"the raw pixels control has no posteriors ({len(x)} rows asked): ask for embeddings"
+        )
 
     def gradients(self, x: Tensor, loss: Callable[[Served, Tensor], Tensor]) -> Tensor:
-        """Gradient of the summed loss with respect to x (n, *shape), as float in [0, 1]."""
+        """Return the gradient of the summed loss with respect to x (n, *shape), float in [0, 1]."""
         x = as_float(x, self.card.scale).clone().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(self, x).sum(), x)
         return gradient
 
     def weights(self) -> Mapping[str, Tensor]:
-        """There is no model."""
-        raise AccessDeniedError("raw pixels have no weights")
+        """Raise AccessDeniedError: there is no model."""
+        raise AccessDeniedError("the raw pixels control has no weights: ask for embeddings")

@@ -1,4 +1,4 @@
-"""What a game is: it poses the question, keeps the truth back, and scores the answer."""
+"""The interface of a game: it poses a question, hides the truth and scores the answer."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ Metrics = dict[str, Estimate | Refused]
 
 
 class BadAnswerError(ValueError):
-    """An attack's answer has the wrong shape, or numbers that are not finite."""
+    """An attack's answer has the wrong shape or contains numbers that are not finite."""
 
 
 class Game(ABC):
     """One kind of question.
 
     Attributes:
-        name: as attacks declare it.
-        headline: the metric that boards rank by.
-        controls: other victims that the same attack is put to, with the same question: ``null``
-            (trained in a spare world), ``pixels`` (the raw input as embedding), ``untrained``.
+        name: name that attacks declare.
+        headline: metric that boards rank by.
+        controls: other victims on which the same attack answers the same question: ``null``
+            (trained on none of these samples), ``pixels`` (the raw input as embedding),
+            ``untrained``.
     """
 
     name: ClassVar[str]
@@ -41,39 +42,39 @@ class Game(ABC):
     def pose(
         self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[Any, Any]:
-        """Make the question and its truth.
+        """Create the question and its truth.
 
         Args:
-            split: of the cell.
-            served: who is asked about; questions about embeddings hold its answers.
-            max_rows: at most so many rows, drawn by their canonical order; None for all.
-            sensitive: attributes of the cell.
+            split: split of the cell.
+            served: the victim; questions about embeddings contain its outputs.
+            max_rows: maximum number of rows, the first in canonical order; None for all.
+            sensitive: sensitive attributes of the cell.
         """
 
     @abstractmethod
     def auxiliary(self, split: Split) -> Examples:
-        """Rows with labels and attributes that the adversary has."""
+        """Return the adversary's rows, with labels and attributes."""
 
     @abstractmethod
     def pack(self, answer: Any) -> dict[str, Tensor]:
-        """An answer as tensors, for the store."""
+        """Convert an answer to tensors for the store."""
 
     @abstractmethod
     def unpack(self, tensors: Mapping[str, Tensor]) -> Any:
-        """The answer of tensors from the store, without its notes."""
+        """Convert tensors from the store back to an answer, without its notes."""
 
     @abstractmethod
     def score(self, answer: Any, truth: Any) -> Metrics:
-        """Metrics of an answer.
+        """Return the metrics of an answer.
 
         Raises:
-            BadAnswerError: if it has the wrong shape or is not finite.
+            BadAnswerError: if the answer has the wrong shape or is not finite.
         """
 
     @abstractmethod
     def baselines(self, split: Split, question: Any, truth: Any) -> Mapping[str, Metrics]:
-        """What guessing without the victim reaches, by name."""
+        """Return the metrics of guesses that do not use the victim, by name."""
 
     @abstractmethod
     def sizes(self, truth: Any) -> dict[str, int]:
-        """How many rows of each kind were asked about."""
+        """Return the number of rows of each kind in the question."""

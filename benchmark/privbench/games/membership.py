@@ -1,4 +1,4 @@
-"""Membership: which rows did the victim train on?"""
+"""Membership inference: which rows did the victim train on?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class MembershipAttack(Attack):
-    """Tells members from nonmembers."""
+    """An attack that distinguishes members from nonmembers."""
 
     game: ClassVar[str] = "membership"
 
@@ -41,10 +41,10 @@ class MembershipAttack(Attack):
 
 @dataclass(frozen=True)
 class MembershipQuestion:
-    """Which of these rows did the victim's phase train on?
+    """The question: which of these rows did a phase of the victim train on?
 
     Attributes:
-        examples: (n) rows with x and y, without attributes, in canonical order.
+        examples: n rows with x and y, without attributes, in canonical order.
         phase: the phase asked about ("encoder", "classifier", "encoder+classifier").
     """
 
@@ -54,13 +54,13 @@ class MembershipQuestion:
 
 @dataclass(frozen=True)
 class Membership:
-    """Scores, and decisions where the attack has a threshold of its own.
+    """The answer: scores, and decisions if the attack has its own threshold.
 
     Attributes:
         scores: (n,) higher means more likely a member; read as float64.
-        decisions: (n,) bool by a threshold chosen on the shadow side; None if there is none, and
-            then only AUC and TPR at fixed FPR are shown.
-        notes: facts worth keeping beside the numbers.
+        decisions: (n,) bool, from a threshold chosen on shadow data; None if there is no threshold.
+            Without decisions, only AUC and TPR at fixed FPR are reported.
+        notes: facts to record with the metrics.
     """
 
     scores: Tensor
@@ -71,12 +71,12 @@ class Membership:
 _FOLDS = 5
 
 
-#: Components whose standard deviation is a smaller share of the largest one's are left out.
+#: Components with a smaller standard deviation, relative to the largest one, are dropped.
 _LEAST_SPREAD = 1e-3
 
 
 class MembershipGame(Game):
-    """Members against nonmembers of one phase."""
+    """Membership inference: members against nonmembers of one phase."""
 
     name: ClassVar[str] = "membership"
     headline: ClassVar[str] = "auc"
@@ -85,7 +85,7 @@ class MembershipGame(Game):
     def pose(
         self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[MembershipQuestion, NDArray[np.bool_]]:
-        """Ask about the candidates, which are in canonical order; the truth is (n,) bool."""
+        """Ask about the candidates in canonical order; the truth is (n,) bool."""
         del served, sensitive
         rows = slice(0, max_rows)
         examples = split.candidates.select(rows).without_attributes().without_source()
@@ -93,25 +93,27 @@ class MembershipGame(Game):
         return question, split.member[rows].cpu().numpy()
 
     def auxiliary(self, split: Split) -> Examples:
-        """The adversary's pool: none of it was trained on."""
+        """Return the adversary's pool; the victim trained on none of it."""
         return split.pool
 
     def pack(self, answer: Membership) -> dict[str, Tensor]:
-        """Scores (n,) float64, and decisions (n,) bool if there are any."""
+        """Return scores (n,) float64, and decisions (n,) bool if there are any."""
         tensors = {"scores": torch.as_tensor(answer.scores).double()}
         if answer.decisions is not None:
             tensors["decisions"] = torch.as_tensor(answer.decisions).bool()
         return tensors
 
     def unpack(self, tensors: Mapping[str, Tensor]) -> Membership:
-        """Scores and decisions."""
+        """Return an answer with these scores and decisions."""
         return Membership(tensors["scores"], tensors.get("decisions"))
 
     def score(self, answer: Membership, truth: NDArray[np.bool_]) -> Metrics:
-        """AUC and TPR at fixed FPR of the scores; rates of the decisions, where there are any."""
+        """Return AUC and TPR at fixed FPR, and the rates of the decisions if there are any."""
         scores = _vector(answer.scores, len(truth), "scores").astype(np.float64)
         if np.isnan(scores).any():
-            raise BadAnswerError(f"{int(np.isnan(scores).sum())} of the scores are NaN")
+            raise BadAnswerError(
+                f"{int(np.isnan(scores).sum())} scores are NaN: give every row a number"
+            )
         made: Metrics = {
             "auc": metrics.auc(scores, truth),
             "tpr_at_fpr_0.01": metrics.tpr_at_fpr(scores, truth, 0.01),
@@ -127,28 +129,29 @@ class MembershipGame(Game):
     def baselines(
         self, split: Split, question: MembershipQuestion, truth: NDArray[np.bool_]
     ) -> Mapping[str, Metrics]:
-        """Blind: a classifier on raw x that is *given* the truth and cross-validated.
+        """Score a blind classifier: trained on raw x and the *true* membership, cross-validated.
 
-        It never queries the victim, so whatever it reaches is a difference in distribution
-        between members and nonmembers, not a leak.
+        It never queries the victim. Any success is therefore a difference in distribution between
+        members and nonmembers, not a leak.
         """
         return {"blind": {"auc": blind_auc(question.examples, truth, split.seed)}}
 
     def sizes(self, truth: NDArray[np.bool_]) -> dict[str, int]:
-        """Members and nonmembers."""
+        """Return the numbers of members and nonmembers."""
         return {"members": int(truth.sum()), "nonmembers": int((~truth).sum())}
 
 
 def blind_auc(
     examples: Examples, truth: NDArray[np.bool_], seed: int
 ) -> metrics.Estimate | metrics.Refused:
-    """Cross-validated AUC of a linear classifier on raw x (at most 64 principal components).
+    """Return the cross-validated AUC of a linear classifier on raw x.
 
-    Computed in float64, from components that hold at least 1e-6 of the largest one's variance:
-    standardising the others would turn rounding errors into features.
+    The features are at most 64 principal components, computed in float64. Components with less
+    than 1e-6 of the largest variance are dropped: standardising them would turn rounding errors
+    into features.
 
-    Scores are ranked within each fold before they are pooled: pooling raw scores of different
-    fits would bias the AUC below 0.5 where there is nothing to learn.
+    Scores are ranked within each fold before they are pooled. Pooling raw scores of different fits
+    would bias the AUC below 0.5 when there is nothing to learn.
     """
     from scipy.stats import rankdata
     from sklearn.decomposition import PCA
@@ -157,10 +160,13 @@ def blind_auc(
 
     few = int(min(truth.sum(), (~truth).sum()))
     if few < 2 * _FOLDS:
-        return metrics.Refused(f"{_FOLDS} folds need {2 * _FOLDS} rows a side, and there are {few}")
+        return metrics.Refused(
+            f"{_FOLDS} folds need at least {2 * _FOLDS} members and {2 * _FOLDS} nonmembers, but "
+            f"the smaller side has {few}"
+        )
     x = as_float(examples.x, examples.scale).flatten(1).double().cpu().numpy()
     if (x == x[0]).all():
-        return metrics.Refused("every row has the same x")
+        return metrics.Refused("all rows have the same x")
     width = min(64, x.shape[1], int(0.8 * len(x)) - 1)
     ranks = np.zeros(len(x))
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
@@ -180,5 +186,5 @@ def _vector(values: object, n: int, what: str) -> NDArray[np.generic]:
         values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     )
     if array.shape != (n,):
-        raise BadAnswerError(f"{what} have shape {array.shape}, not ({n},)")
+        raise BadAnswerError(f"{what} have shape {array.shape}: return shape ({n},)")
     return array

@@ -1,12 +1,12 @@
-"""Numbers read off an attack's answers, each with the uncertainty it carries.
+"""Metrics of an attack's answers, each with a confidence interval.
 
-One contract throughout:
+All functions follow the same rules:
 
 * `scores` is ``(n,)``, **higher means more likely a member**; infinite is allowed, NaN is not;
   the rule is ``score >= threshold``. `member` and `decisions` are ``(n,)`` booleans or 0/1.
 * Unequal lengths, NaN, or a side (member, nonmember) without samples raise `ValueError`.
-* Values lie in [0, 1]. Intervals are two-sided, 95 %, over the points evaluated; they say nothing
-  about another training run, which is what `mean_over_seeds` is for.
+* Values are in [0, 1]. Intervals are two-sided, 95 %, over the evaluated samples. They do not cover
+  the variation between training runs; use `mean_over_seeds` for that.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]
 _T = TypeVar("_T", bound=np.generic)
 
-_ERROR = 0.05  # of every interval, both sides together
+_ERROR = 0.05  # error of every interval, both sides together
 _Z = 1.959963984540054  # standard normal quantile at 1 - _ERROR / 2
-_ROUNDING = 1e-9  # .29 * 100 is 28.999999999999996 in floating point, and 29 on paper
+_ROUNDING = 1e-9  # .29 * 100 is 28.999999999999996 in floating point, but should count as 29
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,25 @@ class Estimate:
     high: float
 
     def __post_init__(self) -> None:
-        """Refuse an interval that does not hold its own estimate."""
+        """Reject an interval that does not contain its own estimate."""
         if not self.low <= self.value <= self.high:
             given = f"{self.low}, {self.value}, {self.high}"
-            raise ValueError(f"low <= value <= high must hold, got {given}; look for NaN upstream.")
+            raise ValueError(f"low <= value <= high must hold, got {given}; check for NaN inputs.")
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A metric that these data cannot carry, and why, in one sentence."""
+    """A metric that cannot be computed from this data, with the reason in one sentence."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Decision thresholds fixed on shadow data, to be carried to a target.
+    """Decision thresholds chosen on shadow data, to be applied to the victim.
 
     Attributes:
-        overall: For samples of no group or of an unknown one; ``inf`` admits no finite score.
+        overall: Threshold for samples without a known group; no finite score reaches ``inf``.
         by_group: One threshold per group that had both members and nonmembers.
     """
 
@@ -67,10 +67,10 @@ class Thresholds:
     by_group: Mapping[int, float] = field(default_factory=dict)
 
     def decide(self, scores: ArrayLike, groups: ArrayLike | None = None) -> Bools:
-        """Call member every sample whose score reaches the threshold of its group.
+        """Predict "member" for every sample whose score reaches the threshold of its group.
 
         Returns:
-            ``(n,)`` booleans, true for "member"; by `overall` alone where `groups` is ``None``.
+            ``(n,)`` booleans, true for "member"; uses `overall` only if `groups` is ``None``.
 
         >>> Thresholds(0.5, {7: 0.9}).decide([0.5, 0.6, 0.6], [1, 1, 7]).tolist()
         [True, True, False]
@@ -84,14 +84,15 @@ class Thresholds:
 
 
 def auc(scores: ArrayLike, member: ArrayLike) -> Estimate:
-    """Probability that a random member outscores a random nonmember, ties counting half.
+    """Return the probability that a random member outscores a random nonmember; ties count half.
 
-    Variance of DeLong, DeLong & Clarke-Pearson (Biometrics 1988), from each score's placement
-    among the other side's, ``O(n log n)``; interval on the logit scale, which stays within (0, 1).
-    In simulations with Gaussian scores it covers 94-97 %, and 92 % at AUC .99 with 100 on a side.
-    Where the variance is 0 or undefined (AUC 0 or 1, constant scores, a side of one sample), it
-    is Clopper-Pearson's on ``m = min(members, nonmembers)`` trials: ``m`` disjoint pairs are
-    independent, all concordant with probability at most ``AUC ** m``.
+    The variance is that of DeLong, DeLong & Clarke-Pearson (Biometrics 1988), from each score's
+    placement among the scores of the other side, ``O(n log n)``. The interval is computed on the
+    logit scale, so it stays within (0, 1). In simulations with Gaussian scores its coverage is
+    94-97 %, and 92 % at AUC .99 with 100 samples per side. If the variance is 0 or undefined (AUC 0
+    or 1, constant scores, a side with one sample), the interval is Clopper-Pearson's on
+    ``m = min(members, nonmembers)`` trials: ``m`` disjoint pairs are independent, all concordant
+    with probability at most ``AUC ** m``.
 
     >>> round(auc([.9, .8, .3, .7, .2, .1, .05], [1, 1, 1, 0, 0, 0, 0]).value * 12, 9)
     11.0
@@ -111,12 +112,12 @@ def auc(scores: ArrayLike, member: ArrayLike) -> Estimate:
 
 
 def roc_points(scores: ArrayLike, member: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Every point that a threshold can reach: nothing interpolated, nothing dropped.
+    """Return every point of the ROC curve, without interpolation and without dropping points.
 
     Returns:
-        ``(fpr, tpr, thresholds)``, each ``(distinct scores + 1,)``, thresholds falling. The first
-        point is "nobody", (0, 0) at ``inf``; the others are ``score >= threshold`` (where a score
-        is ``inf`` itself, that threshold occurs twice).
+        ``(fpr, tpr, thresholds)``, each ``(distinct scores + 1,)``, thresholds decreasing. At the
+        first point, (0, 0) at ``inf``, nobody is called a member. The others use
+        ``score >= threshold`` (if a score is itself ``inf``, that threshold occurs twice).
 
     >>> [column.tolist() for column in roc_points([3, 1, 2, 1], [1, 1, 0, 0])]
     [[0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0], [inf, 3.0, 2.0, 1.0]]
@@ -131,17 +132,18 @@ def roc_points(scores: ArrayLike, member: ArrayLike) -> tuple[Floats, Floats, Fl
 
 
 def tpr_at_fpr(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate | Refused:
-    """Largest TPR of a threshold whose FPR is at most `fpr`, in (0, 1).
+    """Return the largest TPR of a threshold whose FPR is at most `fpr`, in (0, 1).
 
-    The threshold is estimated from the nonmembers evaluated, so Clopper-Pearson on the TPR alone
-    covers 25-60 % of the time. Here the error is split in two: order statistics of the nonmembers
-    enclose the true threshold (the count beyond it is binomial) at 97.5 %, and at the two ends
-    Clopper-Pearson encloses the TPR at 97.5 %. Coverage is at least 95 % for any distribution,
-    ties included; with few nonmembers beyond the threshold the interval is wide, and rightly so.
+    The interval accounts for the estimated threshold. The threshold is estimated from the evaluated
+    nonmembers, so Clopper-Pearson on the TPR alone has a coverage of only 25-60 %. Here the error
+    is split in two: order statistics of the nonmembers enclose the true threshold (the count beyond
+    it is binomial) at 97.5 %, and at both ends Clopper-Pearson encloses the TPR at 97.5 %. Coverage
+    is at least 95 % for any distribution, including ties. With few nonmembers beyond the threshold
+    the interval is wide, as it should be.
 
     Returns:
-        `Refused` where fewer than ``1 / fpr`` nonmembers were evaluated: one false positive would
-        already exceed `fpr`. (What no false positive at all allows stands in `roc_points`.)
+        `Refused` if fewer than ``1 / fpr`` nonmembers were evaluated: one false positive would
+        already exceed `fpr`. (`roc_points` contains the TPR without any false positive.)
 
     >>> tpr_at_fpr([.9, .8, .3, .7, .2, .1, .05], [1, 1, 1, 0, 0, 0, 0], .25).value
     1.0
@@ -150,12 +152,12 @@ def tpr_at_fpr(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate | R
 
     inside, outside = _sides(scores, member)
     if not 0 < fpr < 1:
-        raise ValueError(f"fpr must lie strictly between 0 and 1, got {fpr}; see also roc_points.")
+        raise ValueError(f"fpr must be strictly between 0 and 1, got {fpr}; see also roc_points.")
     n = outside.size
     tolerated = math.floor(fpr * n + _ROUNDING)
     if tolerated < 1:
         needed = math.ceil(1 / fpr - _ROUNDING)
-        return Refused(f"TPR at FPR {fpr:g} needs at least {needed} nonmembers, has {n}.")
+        return Refused(f"TPR at FPR {fpr:g} needs at least {needed} nonmembers, got {n}.")
     falling, tail = np.sort(outside)[::-1], _ERROR / 4
     # P(count < few) <= tail and P(count >= many) <= tail, where count ~ Binomial(n, fpr)
     few = bisect.bisect_right(range(n), tail, key=lambda k: float(bdtr(k, n, fpr)))
@@ -169,9 +171,9 @@ def tpr_at_fpr(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate | R
 
 
 def balanced_accuracy(decisions: ArrayLike, member: ArrayLike) -> Estimate:
-    """Mean of the true positive and the true negative rate; .5 for a constant answer.
+    """Return the mean of the true positive and true negative rates; .5 for constant answers.
 
-    Interval of `balanced_class_accuracy`, of which this is the case of two classes.
+    This is `balanced_class_accuracy` for two classes, with the same interval.
 
     >>> round(balanced_accuracy([1, 1, 0, 0, 0], [1, 1, 1, 0, 0]).value, 6)  # (2/3 + 1) / 2
     0.833333
@@ -181,25 +183,26 @@ def balanced_accuracy(decisions: ArrayLike, member: ArrayLike) -> Estimate:
 
 
 def precision(decisions: ArrayLike, member: ArrayLike) -> Estimate | Refused:
-    """Share of members among those called members, *at equal priors*: TPR / (TPR + FPR).
+    """Return the precision *at equal priors*: TPR / (TPR + FPR).
 
-    The papers evaluate as many members as nonmembers; in rates, the number keeps that meaning
-    where the sides differ in size. The interval takes both rates at the ends of their 97.5 %
-    Clopper-Pearson intervals, so it covers at least 95 %. `Refused` if nothing was called member.
+    The papers evaluate equal numbers of members and nonmembers; written with rates, the metric
+    keeps that meaning for sides of different size. The interval uses both rates at the ends of
+    their 97.5 % Clopper-Pearson intervals, so its coverage is at least 95 %. `Refused` if no sample
+    was called a member.
 
     >>> round(precision([1, 0, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0]).value, 6)  # .5 / (.5 + .25)
     0.666667
     """
     hits, trials = _calls(decisions, member)
     if not hits.any():
-        return Refused("Precision needs at least one sample called a member, has none.")
+        return Refused("Precision needs at least one sample called a member, got none.")
     tpr, fpr = hits / trials
     low, high = _bounds(hits, trials, 1 - _ERROR / 2)
     return _estimate(tpr / (tpr + fpr), low[0] / (low[0] + high[1]), high[0] / (high[0] + low[1]))
 
 
 def recall(decisions: ArrayLike, member: ArrayLike) -> Estimate:
-    """Share of the members that were called members (TPR), with Clopper-Pearson's interval.
+    """Return the share of members that were called members (TPR), with Clopper-Pearson's interval.
 
     >>> recall([1, 0, 1, 0], [1, 1, 0, 0]).value
     0.5
@@ -211,12 +214,12 @@ def recall(decisions: ArrayLike, member: ArrayLike) -> Estimate:
 def clopper_pearson(
     successes: float, trials: int, confidence: float = 1 - _ERROR
 ) -> tuple[float, float]:
-    """Exact two-sided interval of a binomial rate (Clopper & Pearson, Biometrika 1934).
+    """Return the exact two-sided interval of a binomial rate (Clopper & Pearson, Biometrika 1934).
 
     Args:
-        successes: In [0, trials]; a tie may count half.
-        trials: At least 1.
-        confidence: In (0, 1); the error is split evenly between the sides.
+        successes: Number of successes in [0, trials]; a tie may count half.
+        trials: Number of trials, at least 1.
+        confidence: Confidence level in (0, 1); the error is split evenly between the sides.
 
     >>> low, high = clopper_pearson(0, 1000)
     >>> low, round(high, 7)  # 1 - .025 ** (1 / 1000)
@@ -232,7 +235,7 @@ def clopper_pearson(
 
 
 def accuracy(predicted: ArrayLike, truth: ArrayLike) -> Estimate:
-    """Share of the samples whose class (an integer) is right, with Clopper-Pearson's interval.
+    """Return the share of correct classes (integers), with Clopper-Pearson's interval.
 
     >>> accuracy([0, 1, 2, 2], [0, 1, 1, 2]).value
     0.75
@@ -242,11 +245,12 @@ def accuracy(predicted: ArrayLike, truth: ArrayLike) -> Estimate:
 
 
 def balanced_class_accuracy(predicted: ArrayLike, truth: ArrayLike) -> Estimate:
-    """Mean recall over the classes (integers) that occur in `truth`.
+    """Return the mean recall over the classes (integers) that occur in `truth`.
 
-    The interval joins the classes' Clopper-Pearson bounds by variance recovery (MOVER; Zou &
-    Donner, Statistics in Medicine 2008): an end lies as far as the root sum of squares of the
-    classes' distances. Unlike the delta method's it does not vanish where all recalls are 0 or 1.
+    The interval combines the classes' Clopper-Pearson bounds by variance recovery (MOVER; Zou &
+    Donner, Statistics in Medicine 2008): the distance to each end is the root sum of squares of the
+    classes' distances. Unlike the delta method's interval, it does not vanish if all recalls are 0
+    or 1.
 
     >>> balanced_class_accuracy([0, 0, 0, 1], [0, 0, 0, 2]).value
     0.5
@@ -257,7 +261,7 @@ def balanced_class_accuracy(predicted: ArrayLike, truth: ArrayLike) -> Estimate:
 
 
 def mean(values: ArrayLike) -> Estimate:
-    """Mean over rows, with the normal interval; for numbers of any range.
+    """Return the mean over rows, with the normal interval; for numbers of any range.
 
     >>> mean([1.0, 1.0, 1.0])
     Estimate(value=1.0, low=1.0, high=1.0)
@@ -269,7 +273,9 @@ def mean(values: ArrayLike) -> Estimate:
 
 
 def mean_over_seeds(values: Sequence[float]) -> Estimate:
-    """Mean over training runs, Student's t interval; any finite unit, two values at least.
+    """Return the mean over training runs, with Student's t interval.
+
+    Takes at least two finite values of any range.
 
     >>> mean_over_seeds([0.0, 1.0]).value
     0.5
@@ -279,7 +285,7 @@ def mean_over_seeds(values: Sequence[float]) -> Estimate:
     runs = np.asarray(values, np.float64)
     if runs.ndim != 1 or runs.size < 2 or not np.isfinite(runs).all():  # noqa: PLR2004
         raise ValueError(
-            f"an interval over seeds needs two finite values or more, got {runs.tolist()}; "
+            f"an interval over seeds needs at least two finite values, got {runs.tolist()}; "
             "run another seed."
         )
     mean, error = float(runs.mean()), float(runs.std(ddof=1)) / math.sqrt(runs.size)
@@ -290,14 +296,15 @@ def mean_over_seeds(values: Sequence[float]) -> Estimate:
 def best_threshold(
     scores: ArrayLike, member: ArrayLike, groups: ArrayLike | None = None
 ) -> Thresholds:
-    """Threshold of highest balanced accuracy on data whose membership the adversary knows.
+    """Return the thresholds of highest balanced accuracy on data with known membership.
 
     Maximises ``(mean(score >= t | in) + mean(score < t | out)) / 2`` over every observed value
-    and ``inf`` (Song & Mittal, USENIX Security 2021). Among equals the largest wins: it calls the
-    fewest members. For *shadow* scores; on the evaluated ones it is an oracle, and flatters.
+    and ``inf`` (Song & Mittal, USENIX Security 2021). In a tie the largest wins, because it calls
+    the fewest samples members. Use it on *shadow* scores; on the evaluated scores it would use the
+    truth and be biased upward.
 
-    `groups`, ``(n,)`` integers (the true class, for instance), asks for one threshold each; a
-    group without members or without nonmembers gets none: the overall one decides for it.
+    `groups`, ``(n,)`` integers (such as the true class), requests one threshold per group. A group
+    without members or without nonmembers gets none and uses the overall threshold.
 
     >>> best_threshold([.9, .8, .3, .7, .2, .1, .05], [1, 1, 1, 0, 0, 0, 0]).overall
     0.3
@@ -318,16 +325,16 @@ def best_threshold(
 
 
 def _best(inside: Floats, outside: Floats) -> float:
-    """Largest threshold of highest balanced accuracy, compared in integers: ties are exact."""
+    """Return the largest of the best thresholds; integer comparison makes ties exact."""
     thresholds, true_hits, false_hits = _hits(inside, outside)
     gain = true_hits * outside.size - false_hits * inside.size
-    best = int(np.argmax(gain))  # the first of equals, and thresholds fall
+    best = int(np.argmax(gain))  # argmax returns the first of equals, and thresholds decrease
     nobody = gain[best] <= 0 and thresholds[0] < math.inf  # an infinite score reaches even `inf`
     return math.inf if nobody else float(thresholds[best])
 
 
 def _hits(inside: Floats, outside: Floats) -> tuple[Floats, Ints, Ints]:
-    """Distinct scores, falling; how many members and how many nonmembers reach each."""
+    """Return the distinct scores, decreasing, and the members and nonmembers that reach each."""
     thresholds = np.unique(np.concatenate((inside, outside)))[::-1]
     true_hits = inside.size - np.searchsorted(np.sort(inside), thresholds)
     false_hits = outside.size - np.searchsorted(np.sort(outside), thresholds)
@@ -335,7 +342,7 @@ def _hits(inside: Floats, outside: Floats) -> tuple[Floats, Ints, Ints]:
 
 
 def _placements(values: Floats, others: Floats) -> Floats:
-    """Share of `others` below each value, those equal counting half."""
+    """Return the share of `others` below each value; equal ones count half."""
     ranked = np.sort(others)
     doubled = np.searchsorted(ranked, values, "left") + np.searchsorted(ranked, values, "right")
     return doubled / (2 * others.size)
@@ -344,7 +351,7 @@ def _placements(values: Floats, others: Floats) -> Floats:
 def _bounds(
     successes: NDArray[np.number], trials: NDArray[np.number], confidence: float
 ) -> tuple[Floats, Floats]:
-    """Clopper-Pearson for each pair: beta quantiles, exactly 0 and 1 at the edges."""
+    """Return Clopper-Pearson bounds for each pair: beta quantiles, exactly 0 and 1 at the edges."""
     from scipy.special import betaincinv
 
     hits, misses = successes.astype(np.float64), (trials - successes).astype(np.float64)
@@ -355,7 +362,7 @@ def _bounds(
 
 
 def _mean_rate(hits: Ints, trials: Ints) -> Estimate:
-    """Mean of independent binomial rates, interval by variance recovery."""
+    """Return the mean of independent binomial rates, with an interval by variance recovery."""
     rates = hits / trials
     low, high = _bounds(hits, trials, 1 - _ERROR)
     value, count = float(rates.mean()), rates.size
@@ -364,28 +371,28 @@ def _mean_rate(hits: Ints, trials: Ints) -> Estimate:
 
 
 def _estimate(value: float, low: float, high: float) -> Estimate:
-    """Drop numpy's types, and what rounding put out of order or of range."""
+    """Convert numpy types, and correct bounds that rounding put out of order or range."""
     return Estimate(
         float(value), max(float(min(low, value)), 0.0), min(float(max(high, value)), 1.0)
     )
 
 
 def _calls(decisions: ArrayLike, member: ArrayLike) -> tuple[Ints, Ints]:
-    """Called members, and samples asked about, of (members, nonmembers)."""
+    """Return the samples called members and all samples, each as (members, nonmembers)."""
     called = _flags(decisions, "decisions")
     flags = _membership(member, called.size)
     return np.bincount(~flags[called], minlength=2), np.bincount(~flags)
 
 
 def _sides(scores: ArrayLike, member: ArrayLike) -> tuple[Floats, Floats]:
-    """Scores of the members, scores of the nonmembers."""
+    """Return the scores of the members and the scores of the nonmembers."""
     values = _scores(scores)
     flags = _membership(member, values.size)
     return values[flags], values[~flags]
 
 
 def _answers(predicted: ArrayLike, truth: ArrayLike) -> tuple[Bools, Ints]:
-    """Whether each answer is right, and the true classes."""
+    """Return whether each answer is correct, and the true classes."""
     classes = _labels(truth, "truth", np.size(predicted))
     if not classes.size:
         raise ValueError("accuracy needs at least one sample, got none; check the split.")
@@ -395,14 +402,14 @@ def _answers(predicted: ArrayLike, truth: ArrayLike) -> tuple[Bools, Ints]:
 def _scores(scores: ArrayLike) -> Floats:
     values = _flat(np.asarray(scores, np.float64), "scores")
     if np.isnan(values).any():
-        raise ValueError("scores must not be NaN; have the attack give every sample a number.")
+        raise ValueError("scores must not be NaN; give every sample a number.")
     return values
 
 
 def _membership(member: ArrayLike, size: int) -> Bools:
     flags = _flags(member, "member", size)
     if flags.all() or not flags.any():
-        raise ValueError("at least one member and one nonmember are needed; evaluate both sides.")
+        raise ValueError("member needs at least one member and one nonmember; evaluate both sides.")
     return flags
 
 

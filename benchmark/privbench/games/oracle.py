@@ -1,4 +1,4 @@
-"""A served victim narrowed to exactly what an attack declared, counting its queries."""
+"""The oracle: gives an attack exactly the access it declared, and counts its queries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from privbench.data.examples import Card
 
-#: Cached outputs larger than this are computed again instead of stored.
+#: Outputs larger than this are not stored, but computed again.
 STORED_BYTES = 64 * 2**20
 
 
@@ -30,11 +30,11 @@ class Served(Protocol):
     """Anything that answers queries: a trained victim, a scikit-learn model, a remote endpoint.
 
     Attributes:
-        card: of the data it was trained for.
-        grants: what it answers.
-        key: digest of all that its answers depend on; None if that is not known (no caching).
-        fresh: may be left out; whether asking twice draws twice (no caching).
-        labels: may be left out; (n,) int64 classes of x, where they cost less than posteriors.
+        card: card of the data it was trained for.
+        grants: access that it gives.
+        key: digest of everything that its answers depend on; None if unknown (no caching).
+        fresh: optional; whether every query draws new noise (no caching).
+        labels: optional; (n,) int64 classes of x, if they are cheaper than posteriors.
     """
 
     @property
@@ -45,29 +45,29 @@ class Served(Protocol):
     def key(self) -> str | None: ...  # noqa: D102
 
     def embeddings(self, x: Tensor) -> Tensor:
-        """Released embeddings (n, d) float32 of x (n, *shape), integer or float in [0, 1]."""
+        """Return released embeddings (n, d) float32 of x (n, *shape), integer or in [0, 1]."""
 
     def log_posteriors(self, x: Tensor) -> Tensor:
-        """Log of the released posteriors, (n, k) float64, without saturation."""
+        """Return the log of the released posteriors, (n, k) float64, without saturation."""
 
     def gradients(self, x: Tensor, loss: Callable[[Served, Tensor], Tensor]) -> Tensor:
-        """Gradient of a summed loss with respect to x, (n, *shape)."""
+        """Return the gradient of a summed loss with respect to x, (n, *shape)."""
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Copies of the trained tensors by name."""
+        """Return copies of the trained tensors by name."""
 
 
 @dataclass(frozen=True)
 class Views:
-    """n augmented views of every row, made lazily, the same for whoever asks with the same seed.
+    """The n augmented views of every row, created lazily and fully determined by the seed.
 
-    Each row's random parameters come from its content, so a permuted question has permuted views.
+    Each row's random parameters depend on its content, so permuting the rows permutes the views.
 
     Attributes:
-        rows: the originals.
+        rows: original rows.
         augmentation: how views vary.
         n: views per row.
-        seed: of the views; not of the attack, so that attacks share them.
+        seed: seed of the views; independent of the attack, so that attacks share views.
     """
 
     rows: Examples
@@ -76,7 +76,7 @@ class Views:
     seed: int
 
     def make(self, start: int, stop: int) -> Tensor:
-        """Views of rows start..stop: ((stop - start) * n, c, h, w) float, row after row."""
+        """Return the views of rows start..stop: ((stop - start) * n, c, h, w) float, row by row."""
         rows = self.rows.select(slice(start, stop))
         x = as_float(rows.x, rows.scale).repeat_interleave(self.n, 0)
         which = torch.arange(self.n, device=x.device).repeat(len(rows))
@@ -84,23 +84,23 @@ class Views:
         return augment(x, self.augmentation, uniform(keys, self.augmentation.uniforms))
 
     def digest(self) -> str:
-        """Identity of the views."""
+        """Return a digest that identifies the views."""
         return digest([self.rows.digest(labels=False), self.augmentation, self.n, self.seed])
 
 
 def views_seed(seed: int) -> int:
-    """The seed that all attacks of one data seed draw their views with."""
+    """Return the seed of views, shared by all attacks of one data seed."""
     return salt(seed, "views")
 
 
 class Oracle:
-    """What an attack holds. Asking for more than was declared raises, and every row is counted.
+    """An attack's interface to the victim; it enforces the declared access and counts every row.
 
-    The counter sits above the cache: a cached answer costs a query all the same.
+    Asking for more than was declared raises an error. A cached answer also counts as a query.
 
     Attributes:
-        access: what may be asked.
-        queries: rows asked so far (each view is one).
+        access: access that the attack may use.
+        queries: rows queried so far (each view is one).
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Oracle:
         store: Store | None = None,
         rows_per_call: int = 4096,
     ) -> None:
-        """Narrow ``served`` to ``access``, which must be within what it grants."""
+        """Restrict ``served`` to ``access``, as far as ``served`` grants it."""
         self.__served = served
         self.__store = store
         self.__asker = asker
@@ -122,46 +122,46 @@ class Oracle:
 
     @property
     def card(self) -> Card:
-        """Card of the data that the victim was trained for."""
+        """Return the card of the data that the victim was trained for."""
         return self.__served.card
 
     def labels(self, x: Tensor | Examples | Views) -> Tensor:
-        """Predicted classes, (n,) int64; (n, views) for views."""
+        """Return predicted classes, (n,) int64; (n, views) for views."""
         self._allow(Access.LABELS)
         kind = "labels" if hasattr(self.__served, "labels") else "posteriors"
         answer = self._ask(kind, x)
         return answer if kind == "labels" else answer.argmax(-1)
 
     def posteriors(self, x: Tensor | Examples | Views) -> Tensor:
-        """Released posteriors, (n, k) float64, rows summing to 1; (n, views, k) for views."""
+        """Return released posteriors, (n, k) float64, rows sum to 1; (n, views, k) for views."""
         return self.log_posteriors(x).exp()
 
     def log_posteriors(self, x: Tensor | Examples | Views) -> Tensor:
-        """Log of the released posteriors, (n, k) float64; finite where p rounds to 1."""
+        """Return the log of the released posteriors, (n, k) float64; finite where p rounds to 1."""
         self._allow(Access.POSTERIORS)
         return self._ask("posteriors", x)
 
     def embeddings(self, x: Tensor | Examples | Views) -> Tensor:
-        """Released embeddings, (n, d) float32; (n, views, d) for views."""
+        """Return released embeddings, (n, d) float32; (n, views, d) for views."""
         self._allow(Access.EMBEDDINGS)
         return self._ask("embeddings", x)
 
     def gradients(self, x: Tensor, loss: Callable[[Served, Tensor], Tensor]) -> Tensor:
-        """Gradient of ``loss(served, x)`` (summed over rows) with respect to x."""
+        """Return the gradient of ``loss(served, x)`` (summed over rows) with respect to x."""
         self._allow(Access.GRADIENTS)
         self.queries += len(x)
         return self.__served.gradients(x, loss)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Copies of the trained tensors by name."""
+        """Return copies of the trained tensors by name."""
         self._allow(Access.WEIGHTS)
         return self.__served.weights()
 
     def _allow(self, kind: Access) -> None:
         if kind not in self.access:
             raise AccessDeniedError(
-                f"attack '{self.__asker}' asked its oracle for {kind} but was given "
-                f"{self.access}: add Access.{kind.name} to its `needs`"
+                f"attack '{self.__asker}' asked its oracle for {kind} but has access to "
+                f"{self.access} only: add Access.{kind.name} to its `needs`"
             )
 
     def _ask(self, kind: str, x: Tensor | Examples | Views) -> Tensor:

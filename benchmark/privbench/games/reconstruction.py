@@ -1,4 +1,4 @@
-"""Reconstruction: what was the input behind a released embedding?"""
+"""Reconstruction: what was the input of a released embedding?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ReconstructionAttack(Attack):
-    """Rebuilds inputs from released embeddings."""
+    """An attack that reconstructs inputs from released embeddings."""
 
     game: ClassVar[str] = "reconstruction"
     needs: ClassVar[Access] = Access.EMBEDDINGS
@@ -37,12 +37,12 @@ class ReconstructionAttack(Attack):
     def answer(
         self, oracle: Oracle, question: ReconstructionQuestion, ctx: AttackContext
     ) -> Reconstruction:
-        """Give an input in [0, 1] for each embedding."""
+        """Return an input in [0, 1] for each embedding."""
 
 
 @dataclass(frozen=True)
 class ReconstructionQuestion:
-    """What was the input behind these released embeddings?
+    """The question: what were the inputs of these released embeddings?
 
     Attributes:
         embeddings: (n, d) float32, as released.
@@ -53,35 +53,35 @@ class ReconstructionQuestion:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Inputs in the unit interval.
+    """The answer: inputs in the unit interval.
 
     Attributes:
         x: (n, *shape) float in [0, 1].
-        notes: facts worth keeping beside the numbers.
+        notes: facts to record with the metrics.
     """
 
     x: Tensor
     notes: Mapping[str, float | str] = field(default_factory=dict)
 
 
-#: PSNR of an exact copy is infinite; each row counts for at most so many decibels.
+#: Maximum PSNR per row in decibels; the PSNR of an exact copy would be infinite.
 PSNR_CAP = 100.0
 
 
 _ROWS = 512
 
 
-#: torchmetrics reflects the image at its border by half the window of 11.
+#: Smallest image side for SSIM: torchmetrics mirrors the border by half the window of 11.
 _SMALLEST = 6
 
 
 @dataclass(frozen=True)
 class ReconstructionTruth:
-    """What stands behind the question.
+    """The truth of the question.
 
     Attributes:
         x: (n, *shape) float in [0, 1].
-        card: of the dataset.
+        card: card of the dataset.
     """
 
     x: Tensor
@@ -89,7 +89,7 @@ class ReconstructionTruth:
 
 
 class ReconstructionGame(Game):
-    """Inputs of rows that no phase trained on: the nonmembers and the test part."""
+    """Reconstruction of rows that no phase trained on: the nonmembers and the test part."""
 
     name: ClassVar[str] = "reconstruction"
     headline: ClassVar[str] = "mse"
@@ -98,47 +98,50 @@ class ReconstructionGame(Game):
     def pose(
         self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[ReconstructionQuestion, ReconstructionTruth]:
-        """Ask about released embeddings, without x: there x is the answer."""
+        """Ask about released embeddings, without x, since x is the answer."""
         del sensitive
         rows = strangers(split).select(slice(0, max_rows))
         question = ReconstructionQuestion(served.embeddings(rows.x))
         return question, ReconstructionTruth(as_float(rows.x, rows.scale), split.card)
 
     def auxiliary(self, split: Split) -> Examples:
-        """The adversary's pool."""
+        """Return the adversary's pool."""
         return split.pool
 
     def pack(self, answer: Reconstruction) -> dict[str, Tensor]:
-        """Inputs (n, *shape)."""
+        """Return the reconstructed inputs (n, *shape)."""
         return {"x": answer.x}
 
     def unpack(self, tensors: Mapping[str, Tensor]) -> Reconstruction:
-        """Inputs."""
+        """Return an answer with these inputs."""
         return Reconstruction(tensors["x"])
 
     def score(self, answer: Reconstruction, truth: ReconstructionTruth) -> Metrics:
-        """Mean squared error; PSNR and SSIM of images; right bits or columns of tables.
+        """Return the mean squared error, and metrics for the kind of data.
 
-        All on x in [0, 1] before any normalisation, so the data range is 1. Each is the mean over
-        rows: PSNR is that of every row, not of the mean error.
+        Images: PSNR and SSIM. Tables: share of correct bits or columns. All use x in [0, 1] before
+        any normalisation, so the data range is 1. Each metric is a mean over rows; PSNR is computed
+        per row, not from the mean error.
         """
         given = answer.x.detach()
         if given.shape != truth.x.shape:
-            raise BadAnswerError(f"x has shape {tuple(given.shape)}, not {tuple(truth.x.shape)}")
+            raise BadAnswerError(
+                f"x has shape {tuple(given.shape)}: return shape {tuple(truth.x.shape)}"
+            )
         if not bool(given.isfinite().all()):
-            raise BadAnswerError("x is not finite")
+            raise BadAnswerError("x is not finite: return finite numbers only")
         return _metrics(given.float().to(truth.x.device).clamp(0, 1), truth)
 
     def baselines(
         self, split: Split, question: ReconstructionQuestion, truth: ReconstructionTruth
     ) -> Mapping[str, Metrics]:
-        """The mean of the adversary's rows, whatever the embedding says."""
+        """Score the mean of the adversary's rows as the answer to every embedding."""
         del question
         mean = as_float(split.pool.x, split.pool.scale).mean(0, keepdim=True)
         return {"mean_image": _metrics(mean.to(truth.x.device).expand_as(truth.x), truth)}
 
     def sizes(self, truth: ReconstructionTruth) -> dict[str, int]:
-        """Rows asked about."""
+        """Return the number of rows asked about."""
         return {"rows": len(truth.x)}
 
 
@@ -159,14 +162,15 @@ def _metrics(x: Tensor, truth: ReconstructionTruth) -> Metrics:
 
 
 def _ssim(x: Tensor, truth: Tensor) -> metrics.Estimate | metrics.Refused:
-    """SSIM of each row (Gaussian window of 11, sigma 1.5, K1 .01, K2 .03, data range 1).
+    """Return the mean SSIM (Gaussian window of 11, sigma 1.5, K1 .01, K2 .03, data range 1).
 
-    The mean is over the whole image, mirrored at its border; scikit-image leaves the border out.
+    Each row's SSIM is the mean over the whole image, mirrored at its border; scikit-image leaves
+    out the border.
     """
     from torchmetrics.functional.image import structural_similarity_index_measure as ssim
 
     if min(truth.shape[-2:]) < _SMALLEST:
-        return metrics.Refused(f"SSIM's window needs images of {_SMALLEST} pixels a side")
+        return metrics.Refused(f"SSIM needs images of at least {_SMALLEST} pixels per side")
     parts = [
         ssim(a, b, sigma=1.5, data_range=1.0, reduction="none")
         for a, b in zip(torch.split(x, _ROWS), torch.split(truth.float(), _ROWS), strict=True)

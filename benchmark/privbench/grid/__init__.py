@@ -1,1 +1,1 @@
-"""A grid of cells: planned, run, written to disk."""
+"""A grid of cells: planned, run and written to disk."""

@@ -1,4 +1,4 @@
-"""A trial: a cell under one seed; and the cell in words, for records."""
+"""A trial, which is a cell with one seed; and the cell as plain values, for records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def cell_record(cell: Cell) -> CellRecord:
-    """The cell in words."""
+    """The cell as plain values."""
     protects = sorted({game for defense in cell.defenses for game in defense.protects})
     return CellRecord(
         dataset=_method(dataset_of(cell)),
@@ -37,10 +37,10 @@ def cell_record(cell: Cell) -> CellRecord:
 
 
 def dataset_of(cell: Cell) -> Dataset:
-    """Where the rows come from.
+    """The dataset of the cell.
 
     Raises:
-        TypeError: for a cell that is only a card.
+        TypeError: for a cell that has only a card.
     """
     if cell.dataset is None:
         raise TypeError("a cell of a trial needs a dataset")
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Trial:
-    """A cell under one seed; its digest is its identity."""
+    """A cell with one seed; its digest is its identity."""
 
     cell: Cell
     seed: int
@@ -107,10 +107,10 @@ class Trial:
         )
 
 
-#: Whose code decides a result; what they import counts too.
+#: Modules whose code determines a result; the modules that they import count too.
 CODE = ("privbench.games", "privbench.victims", *VICTIM_CODE)
 
 
 def code_digest() -> str:
-    """Digest of the code that decides results."""
+    """Digest of the code that determines results."""
     return computing_digest(*CODE)

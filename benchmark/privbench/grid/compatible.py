@@ -1,4 +1,4 @@
-"""Why a cell is skipped."""
+"""Reasons to skip a cell."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def why_not(cell: Cell) -> str | None:
-    """The reason to skip a cell, or None. Pure: reads card, protocol and hyperparameters."""
+    """The reason to skip a cell, or None; a pure function of card, protocol and hyperparameters."""
     return next(_reasons(cell), None)
 
 
 def _reasons(cell: Cell) -> Iterator[str]:
-    """Reasons to skip, the first that holds first; each may rely on those before."""
+    """All reasons to skip, in order of the checks; a check may rely on those before it."""
     if cell.attack.game not in GAMES:
-        yield f"{cell.attack.name} plays '{cell.attack.game}'; games are {', '.join(GAMES)}"
+        yield f"{cell.attack.name} plays '{cell.attack.game}': choose from {', '.join(GAMES)}"
     try:
         cell.protocol.sizes(cell.card)
     except BadInputError as error:
@@ -38,21 +38,21 @@ def _reasons(cell: Cell) -> Iterator[str]:
     if shadow_target and (
         reason := shadow_target.incompatible(replace(cell, target=shadow_target))
     ):
-        yield f"shadows by {shadow_target.name}: {reason}"
+        yield f"shadows of {shadow_target.name}: {reason}"
     if cell.attack.game == "attributes" and not cell.sensitive:
-        yield f"{cell.attack.name} guesses attributes, and of {cell.card.name} none is named"
+        yield f"{cell.attack.name} infers attributes, but none of {cell.card.name} is selected"
     if reason := _ungranted(cell):
         yield reason
 
 
 def _unstackable(cell: Cell) -> Iterator[str]:
-    """Why these defenses cannot stand in one stack."""
+    """Why these defenses cannot be combined in one stack."""
     training = {"data", "labels", "build", "phases", "weights"}
     trainers = [d.name for d in cell.defenses if d.stages() & training]
     if len(trainers) > 1:
         yield (
-            f"{' and '.join(trainers)} each change training, and one would undo or misread what "
-            "the other does: stack one of them"
+            f"{' and '.join(trainers)} each change training, and one would undo or misread the "
+            "changes of the other: use only one of them"
         )
     claims = [d.name for d in cell.defenses if d.claims_epsilon]
     learn = [
@@ -61,12 +61,15 @@ def _unstackable(cell: Cell) -> Iterator[str]:
         if d.uses_training_data and not d.claims_epsilon and d.stages()
     ]
     if claims and learn:
-        yield f"the epsilon of {claims[0]} would not cover what {learn[0]} learns of members"
+        yield (
+            f"the epsilon of {claims[0]} would not cover what {learn[0]} learns from members: "
+            "with a DP claim, use only defenses that read no training data"
+        )
     masks = [d.name for d in cell.defenses if d.masks_posteriors]
     if len(masks) > 1:
         yield (
-            f"{' and '.join(masks)} each change posteriors, and one learns from them as the model "
-            "gives them: stack one of them"
+            f"{' and '.join(masks)} each change posteriors, and one learns from the posteriors of "
+            "the unprotected model: use only one of them"
         )
     inner = next((d.name for d in reversed(cell.defenses) if d.feeds_classifier), None)
     for defense in cell.defenses:
@@ -75,31 +78,31 @@ def _unstackable(cell: Cell) -> Iterator[str]:
         changes = "release" in defense.stages() and not defense.masks_posteriors
         if inner and changes and not defense.feeds_classifier:
             yield (
-                f"the classifier trains on embeddings as {inner} releases them, before "
-                f"{defense.name} changes them: name them {inner}+{defense.name}"
+                f"the classifier trains on embeddings released by {inner}, before {defense.name} "
+                f"changes them: write them as {inner}+{defense.name}"
             )
 
 
 def _incompatible_pool(cell: Cell) -> Iterator[str]:
-    """Why the pool of another dataset does not serve this cell."""
+    """Why a pool from another dataset cannot be used in this cell."""
     dataset, pool, attack = cell.adversary.dataset, cell.pool, cell.attack
     if dataset is None or pool is None:
         return
     if cell.dataset and dataset.name == cell.dataset.name:
-        yield f"a pool from {dataset.name} itself would hold the victim's members"
+        yield f"a pool from {dataset.name} itself would contain the victim's members"
     alike = [(card.kind, card.shape, card.scale) for card in (pool, cell.card)]
     if alike[0] != alike[1] and not pool.kind == cell.card.kind == "image":
-        yield f"{pool.name} {pool.shape} cannot take the shape of {cell.card.name}"
+        yield f"{pool.name} {pool.shape} cannot be converted to the shape of {cell.card.name}"
     sizes = cell.protocol.sizes(cell.card)
     shadow = cell.protocol.shadow or sizes["members"]
     wanted = 2 * shadow + 2 * sizes["reference"] + sizes["public"] + sizes["downstream"]
     if pool.rows < wanted:
-        yield f"shadows on {pool.name} need {wanted} rows, and it has {pool.rows}"
+        yield f"shadows on {pool.name} need {wanted} rows, but it has {pool.rows}"
     if attack.game != "membership":
         yield f"{attack.name} learns from rows of {cell.card.name}, not of {pool.name}"
     if attack.needs & (Access.LABELS | Access.POSTERIORS) and pool.classes != cell.card.classes:
         yield (
-            f"{attack.name} compares classes, and {pool.name} has {pool.classes} where "
+            f"{attack.name} compares classes, but {pool.name} has {pool.classes} and "
             f"{cell.card.name} has {cell.card.classes}"
         )
     censors = [d.name for d in cell.defenses if d.uses_attributes]
@@ -108,7 +111,7 @@ def _incompatible_pool(cell: Cell) -> Iterator[str]:
 
 
 def _ungranted(cell: Cell) -> str | None:
-    """What the attack needs and does not get, and from whom."""
+    """What the attack needs but is not granted, and who does not grant it."""
     attack, shadow_target = cell.attack, cell.adversary.target
     missing, never = attack.needs & ~cell.access, attack.needs & ~cell.target.grants
     if never:
@@ -120,5 +123,5 @@ def _ungranted(cell: Cell) -> str | None:
         return f"{attack.name} needs {missing}, which {culprit} does not grant"
     if shadow_target and attack.shadows.count and attack.needs & ~shadow_target.grants:
         lacking = attack.needs & ~shadow_target.grants
-        return f"{attack.name} needs {lacking}, which shadows by {shadow_target.name} do not grant"
+        return f"{attack.name} needs {lacking}, which shadows of {shadow_target.name} do not grant"
     return None

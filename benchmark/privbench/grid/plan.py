@@ -1,4 +1,4 @@
-"""From a suite to planned trials."""
+"""Turns a suite into planned trials."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Planned:
-    """A trial, and why it is skipped if it is."""
+    """A trial, and the reason if it is skipped."""
 
     trial: Trial
     skip: str | None = None
 
 
 def plan(suite: Suite, registry: Registry, *, root: Path | None, device: str) -> list[Planned]:
-    """All trials of the grid, each with the reason if it cannot be; nothing is loaded or trained.
+    """All trials of the grid, with a reason if skipped; nothing is loaded or trained.
 
     Raises:
-        UnknownNameError: for a name or hyperparameter that there is not.
+        UnknownNameError: for a name or hyperparameter that does not exist.
         BadInputError: for a value out of range, or if no cell of the grid can run.
     """
     resolve = _Resolver(suite, registry)
@@ -52,7 +52,7 @@ def plan(suite: Suite, registry: Registry, *, root: Path | None, device: str) ->
     for seed in suite.seed_list:
         for cell in cells:
             trial = Trial(cell, seed, device)
-            if trial.digest not in seen:  # naive equals adaptive where nothing is defended
+            if trial.digest not in seen:  # naive equals adaptive without a defense
                 seen.add(trial.digest)
                 planned.append(Planned(trial, _asked(cell_record(cell).title, why_not, cell)))
     if all(p.skip for p in planned):
@@ -62,10 +62,10 @@ def plan(suite: Suite, registry: Registry, *, root: Path | None, device: str) ->
 
 
 def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
-    """Ask a plugin while planning; what it raises ends the plan with a sentence.
+    """Call a plugin during planning; an exception in it ends planning with one sentence.
 
     Raises:
-        PluginError: naming what was asked.
+        PluginError: saying what was called.
     """
     try:
         return call(*given)
@@ -74,12 +74,12 @@ def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
     except Exception as error:
         raise PluginError(
             f"{what}: a plugin raised {type(error).__name__} while the grid was planned "
-            f"({' '.join(str(error).split())}): mend it, or leave its method out"
+            f"({' '.join(str(error).split())}): fix the plugin or leave its method out"
         ) from error
 
 
 class _Resolver:
-    """Turns names into methods, sized by the preset and the settings."""
+    """Turns names into methods and applies the preset and the settings to them."""
 
     def __init__(self, suite: Suite, registry: Registry) -> None:
         self.suite = suite
@@ -112,7 +112,7 @@ class _Resolver:
                                 )  # fmt: skip
 
     def check_settings(self) -> None:
-        """Settings for a method that the grid does not use are a mistake."""
+        """Reject settings for a method that the grid does not use."""
         for name in self.suite.set:
             if name not in self.used:
                 raise UnknownNameError("method in --set", name, self.used)
@@ -139,7 +139,7 @@ class _Resolver:
             if len({d.name for d in stack}) < len(stack):
                 raise BadInputError(f"defense '{ref}' stacks a method on itself: name it once")
             if len(stack) > 1 and "none" in names:
-                raise BadInputError(f"defense '{ref}' stacks 'none', which does nothing: drop it")
+                raise BadInputError(f"defense '{ref}' stacks 'none', which does nothing: remove it")
             if stack not in stacks:
                 stacks.append(stack)
         return stacks
@@ -167,7 +167,7 @@ class _Resolver:
             raise BadInputError(f"{where}: {listed}") from None
         negative = [f"{key} {part.size}" for key, part in made.parts().items() if part.size < 0]
         if negative:
-            raise BadInputError(f"{where}: {', '.join(negative)}: no part has less than 0 rows")
+            raise BadInputError(f"{where}: {', '.join(negative)}: give 0 rows or more")
         return made
 
     def _sensitive(self, card: Card) -> tuple[str, ...]:
@@ -180,7 +180,7 @@ class _Resolver:
 
 
 def _pool(adversary: Adversary, root: Path | None) -> Card | None:
-    """Card of the dataset that the adversary's pool comes from, where it is another."""
+    """Card of the dataset of the adversary's pool, if that is another than the victim's."""
     dataset = adversary.dataset
     return _asked(f"dataset '{dataset.name}'", dataset.card, root) if dataset else None
 
@@ -192,11 +192,11 @@ def _distinct(
     stack: tuple[Defense, ...],
     attack: Attack,
 ) -> Iterator[Adversary]:
-    """Adversaries that differ in this cell: naive equals adaptive where nothing is defended.
+    """Adversaries that differ in this cell: naive equals adaptive without a defense.
 
-    Without shadows their recipe does not matter, and only a release stands between the adversary's
-    own rows and what it sees. Gradients and weights matter to attacks that use them; naming the
-    victim's own recipe and dataset says no more than leaving them out.
+    Without shadows, their target does not matter, and adaptive and naive differ only if a release
+    changes the outputs for the adversary's own rows. Gradients and weights matter only to attacks
+    that use them. Giving the victim's own target or dataset is the same as leaving it out.
     """
     undefended = all(d.stages() == frozenset() for d in stack)
     releases = any("release" in d.stages() for d in stack)

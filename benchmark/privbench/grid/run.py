@@ -1,4 +1,4 @@
-"""From planned trials to results on disk."""
+"""Runs planned trials and writes their results to disk."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def execute(
     executor: Executor | None = None,
     watch: Callable[[Record, bool], None] | None = None,
 ) -> list[Record]:
-    """Run what is not there yet; write each result as it is done.
+    """Run the trials that have no result yet; write each result as soon as it is done.
 
     Args:
-        planned: from ``plan``.
-        laboratory: that runs trials.
-        folder: of results; ok ones found there are kept, and skipped ones while the reason
-            stands; failed ones run again.
-        executor: where trials run; in this process by default.
-        watch: called with each record and whether it was there before.
+        planned: the trials, from ``plan``.
+        laboratory: runs one trial.
+        folder: of results. Results there that are ok are kept, and skipped ones as long as the
+            reason is the same; failed ones run again.
+        executor: where trials run; by default in this process.
+        watch: called with each record and whether it existed before.
 
     Returns:
-        All records, in the order planned.
+        All records, in the order of the plan.
     """
     records: dict[str, Record] = {}
     todo: list[Trial] = []
@@ -62,12 +62,12 @@ def execute(
 
 
 def done(item: Planned, folder: Path) -> bool:
-    """Whether a result that will be kept is there."""
+    """Whether there is a result that will be kept."""
     return _kept(item, folder) is not None
 
 
 def _kept(item: Planned, folder: Path) -> Record | None:
-    """The result on disk, unless it failed or was skipped for what is no reason any more."""
+    """The result on disk, unless it failed or was skipped for a reason that no longer applies."""
     path = folder / f"{item.trial.digest}.json"
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""A suite names a grid: YAML, command line and Python all become this."""
+"""A suite describes a grid; YAML, command line and Python are all converted to it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from privbench.errors import BadInputError, UnknownNameError
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: A method by name, or name -> hyperparameters.
+#: The name of a method, or name -> hyperparameters.
 Ref = str | dict[str, dict[str, Any]]
 
 
 class AdversarySpec(BaseModel):
-    """What the attacker knows, as a suite says it."""
+    """What the attacker knows, as written in a suite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,17 +31,17 @@ class Suite(BaseModel):
     """A grid of trials.
 
     Attributes:
-        name: of the board.
+        name: title of the board.
         datasets, targets, defenses, attacks: names, or name -> hyperparameters; a defense may be a
             stack ("talos+memguard").
-        protocols: names, or protocols written out.
+        protocols: names, or protocols written in full.
         adversaries: "adaptive", "naive", "white-box" (adaptive, with gradients and weights), or
-            written out with the target of the shadows and the dataset of the pool.
-        seeds: how many, or which.
-        preset: that sizes every method.
-        sensitive: attributes; None for the dataset's own.
-        set: method -> hyperparameters, for all its entries.
-        baseline: whether ``none`` runs beside the defenses that are named.
+            written in full, with the target of the shadows and the dataset of the pool.
+        seeds: their number, or a list of seeds.
+        preset: name of the preset that sets the size of every method.
+        sensitive: attributes to infer; None for the dataset's default.
+        set: method -> hyperparameters, applied to all entries of the method.
+        baseline: whether the defense ``none`` runs in addition to the listed ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,11 +68,11 @@ class Suite(BaseModel):
 
 
 def suite_from(values: dict[str, Any], where: str) -> Suite:
-    """Validate.
+    """Validate the values and return a suite.
 
     Raises:
-        UnknownNameError: for a key that suites do not have.
-        BadInputError: for values that do not fit, all of them in one sentence.
+        UnknownNameError: for an unknown key.
+        BadInputError: for invalid values, listing all of them in one sentence.
     """
     if values.get("preset") == "quick":  # its name in 0.1.0
         values = {**values, "preset": "cpu"}
@@ -91,9 +91,9 @@ def suite_from(values: dict[str, Any], where: str) -> Suite:
 
 
 _WANTED = {
-    "name": "a text",
+    "name": "text",
     "datasets": "a list of names, or of {name: {field: value}}",
-    "protocols": "a list of names, or of protocols written out",
+    "protocols": "a list of names, or of protocols written in full",
     "targets": "a list of names, or of {name: {field: value}}",
     "defenses": "a list of names, or of {name: {field: value}}",
     "attacks": "a list of names, or of {name: {field: value}}, at least one",
@@ -101,14 +101,14 @@ _WANTED = {
     "{adaptive: true, white_box: false, target: name, dataset: name}",
     "seeds": "a count above 0 or a list of seeds from 0",
     "preset": "a name",
-    "sensitive": "a list of names of attributes",
+    "sensitive": "a list of attribute names",
     "set": "{method: {field: value}}",
     "baseline": "true or false",
 }
 
 
 def _misfit(key: str, given: Any, error: Any) -> str:
-    """What a key wants and what it got, in the words of suites."""
+    """What a key must be and what was given."""
     if error["type"] == "missing":
         return f"{key} is missing: it must be {_WANTED[key]}"
     place = error["loc"][1] if len(error["loc"]) > 1 else None
@@ -121,27 +121,30 @@ def read_suite(path: Path) -> Suite:
     """Read a suite from YAML.
 
     Raises:
-        BadInputError: if it is missing, no YAML, or does not fit, saying where.
+        BadInputError: if it is missing, not YAML or invalid; the message says where.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise BadInputError(
-            f"no suite at {path}: name a YAML file, or methods with --attack and --defense"
+            f"no suite at {path}: give a YAML file, or use --attack and --defense"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise BadInputError(f"cannot read suite {path}: {why}; name a YAML file") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise BadInputError(f"cannot read suite {path}: {why}; give a YAML file") from None
     try:
         values = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-13-41 is no date
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-13-41 is not a date
         mark = getattr(error, "problem_mark", None)
         at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or f"not YAML ({' '.join(str(error).split())})"
-        raise BadInputError(f"suite {path}{at}: {problem}; mend the YAML there") from None
+        place = "at this line" if mark else "in this file"
+        raise BadInputError(f"suite {path}{at}: {problem}; fix the YAML {place}") from None
     if not isinstance(values, dict):
         given = "empty" if values is None else f"a {type(values).__name__}"
-        raise BadInputError(f"suite {path} is {given}: write keys, as in `attacks: [encodermi-t]`")
+        raise BadInputError(
+            f"suite {path} is {given}: write keys, for example `attacks: [encodermi-t]`"
+        )
     return suite_from({"name": path.stem, **values}, f"suite {path}")
 
 
@@ -149,7 +152,7 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
     """``METHOD.FIELD=VALUE`` -> {method: {field: value}}; values are read as YAML.
 
     Raises:
-        BadInputError: for a setting of another form.
+        BadInputError: for a setting in any other form.
 
     >>> parse_settings(["talos.adversarial_factor=5", "simclr.crop=[0.2, 1]"])
     {'talos': {'adversarial_factor': 5}, 'simclr': {'crop': [0.2, 1]}}
@@ -160,10 +163,12 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
         method, dot, field = left.strip().rpartition(".")
         if not (equals and dot and method and field):
             raise BadInputError(
-                f"--set {setting}: write METHOD.FIELD=VALUE, as in talos.adversarial_factor=3"
+                f"--set {setting}: write METHOD.FIELD=VALUE, for example talos.adversarial_factor=3"
             )
         try:
             made.setdefault(method, {})[field] = yaml.safe_load(value)
         except (yaml.YAMLError, ValueError):
-            raise BadInputError(f"--set {setting}: '{value}' is no YAML value: quote it") from None
+            raise BadInputError(
+                f"--set {setting}: '{value}' is not a YAML value: put it in quotes"
+            ) from None
     return made

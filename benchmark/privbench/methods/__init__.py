@@ -1,1 +1,1 @@
-"""What a plugin is: the contracts of datasets, targets and defenses, and their context."""
+"""The plugin interfaces: datasets, targets, defenses and the context they receive."""

@@ -1,4 +1,4 @@
-"""What the attacker knows."""
+"""The adversary: what the attacker knows about the victim."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adversary:
-    """What the attacker knows of the victim's making.
+    """What the attacker knows about how the victim was built and trained.
 
     Attributes:
-        adaptive: its shadows and its own rows go through the same defense, with its own
-            randomness; otherwise (naive) through none.
-        target: recipe of its shadows; None for the victim's own.
-        dataset: where its pool comes from, brought to the victim's shape; None for the victim's
-            own dataset.
-        white_box: whether it has gradients and weights, where target and defense leave them.
+        adaptive: whether its shadows and its own rows pass through the victim's defense, with the
+            adversary's own randomness. If not (naive), they pass through no defense.
+        target: target of its shadows; None for the victim's target.
+        dataset: source of its pool, converted to the victim's input shape; None for the victim's
+            dataset.
+        white_box: whether it gets gradients and weights, where target and defense grant them.
     """
 
     adaptive: bool = True
@@ -30,7 +30,7 @@ class Adversary:
 
     @property
     def label(self) -> str:
-        """Name in tables."""
+        """Return the name shown in tables."""
         words = ["adaptive" if self.adaptive else "naive"]
         if self.white_box:
             words.append("white-box")

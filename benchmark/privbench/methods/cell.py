@@ -1,4 +1,4 @@
-"""A cell of the grid: who attacks what, under which defense, on which data."""
+"""A cell of the grid: one attack on one target, under given defenses, on given data."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """Everything about a trial but its seed; methods may look at it before anything is loaded.
+    """Everything that defines a trial except its seed; available before any data is loaded.
 
     Attributes:
-        card: of the dataset.
-        protocol: that cuts the dataset.
-        target: of the victim.
-        defenses: in the order in which they act; the defense ``none`` alone for no defense.
+        card: card of the dataset.
+        protocol: how the dataset is split.
+        target: target of the victim.
+        defenses: defenses in the order they are applied; only ``none`` for an undefended victim.
         adversary: what the attacker knows.
-        attack: that is run.
-        sensitive: attributes that the cell is about.
-        dataset: where the rows come from; None where there is a card only, as in tests.
-        preset: name of the preset that sized the methods; boards never mix them.
-        pool: card of the adversary's dataset, where that is another one.
+        attack: attack to run.
+        sensitive: sensitive attributes of this cell.
+        dataset: source of the rows; None where only a card exists, as in tests.
+        preset: preset that set the sizes of the methods; a board never mixes presets.
+        pool: card of the adversary's dataset, if it differs from the victim's.
     """
 
     card: Card
@@ -47,7 +47,7 @@ class Cell:
 
     @property
     def access(self) -> Access:
-        """What the defended victim grants to this adversary."""
+        """Return the access that the defended victim grants to this adversary."""
         granted = self.target.grants
         if not self.adversary.white_box:
             granted &= BLACK_BOX
@@ -57,5 +57,5 @@ class Cell:
 
     @property
     def defense(self) -> str:
-        """Label of the stack."""
+        """Return the label of the combined defenses."""
         return "+".join(defense.label for defense in self.defenses)

@@ -1,4 +1,4 @@
-"""Services that the core hands to targets, defenses and attacks."""
+"""The context: services that the core provides to targets, defenses and attacks."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """What targets, defenses and attacks have in common.
+    """The services that targets, defenses and attacks share.
 
     Attributes:
-        card: of the dataset.
-        protocol: that cut it.
-        sensitive: attributes of the cell.
-        device: where tensors live.
-        notes: facts that go into the record.
-        spent: digest of an artifact that others share -> seconds that making it took, whenever.
-        waited: seconds that making them, or loading them, took just now.
+        card: card of the dataset.
+        protocol: how the dataset was split.
+        sensitive: sensitive attributes of the cell.
+        device: device of the tensors.
+        notes: facts for the record.
+        spent: digest of a shared artifact -> build seconds, even if it was built in another run.
+        waited: seconds spent in this run on building or loading shared artifacts.
     """
 
     def __init__(
@@ -55,7 +55,11 @@ class Context:
         seed: int,
         scope: str,
     ) -> None:
-        """``seed`` is of (seed, world, method name); ``scope`` names all that ``once`` may read."""
+        """Create a context.
+
+        ``seed`` is derived from (seed, world, method name). ``scope`` identifies everything that
+        ``once`` may read.
+        """
         self.card = card
         self.protocol = protocol
         self.sensitive = sensitive
@@ -68,30 +72,30 @@ class Context:
         self._scope = scope
 
     def salt(self, *purpose: str | int) -> int:
-        """A seed for a purpose of this method in this world."""
+        """Return a seed for this purpose, specific to this method and this world."""
         return salt(self._seed, *purpose)
 
     def generator(self, *purpose: str | int) -> torch.Generator:
-        """A fresh generator on the device for that purpose; the same each time it is asked for."""
+        """Return a new generator on the device; the same purpose always gives the same stream."""
         return torch.Generator(device=self.device).manual_seed(self.salt(*purpose))
 
     def uniform(self, rows: Examples, m: int, *purpose: str | int) -> Tensor:
-        """(n, m) numbers in [0, 1) keyed by the rows' content: permuted rows, permuted numbers."""
+        """Return (n, m) numbers in [0, 1), keyed by row content; permuting rows permutes them."""
         return uniform(fold(rows.keys, self.salt(*purpose)), m)
 
     def init(self, build: Callable[[], nn.Module], *purpose: str | int) -> nn.Module:
-        """Build a module whose initial weights are drawn for that purpose only."""
+        """Build a module whose initial weights depend on this purpose only."""
         module: nn.Module = seeded(build, self.salt("init", *purpose))
         return module.to(self.device)
 
     def once(
         self, name: str, build: Callable[[], Mapping[str, Tensor]], **fields: Any
     ) -> Mapping[str, Tensor]:
-        """Compute once and keep: for work that several settings share.
+        """Compute once and store the result, for work that several settings share.
 
         Args:
-            name: of the computation.
-            build: makes named tensors; its source code is part of the key.
+            name: name of the computation.
+            build: returns named tensors; its source code is part of the key.
             fields: all settings that ``build`` depends on besides data, seed and world.
         """
         if self._store is None:
@@ -106,7 +110,7 @@ class Context:
         return {n: tensor.to(self.device) for n, tensor in held.tensors.items()}
 
     def timed(self, build: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-        """What ``build`` makes; its own seconds, and those ``spent`` on artifacts it asked for."""
+        """Return the result of ``build``, its own seconds and the seconds of shared artifacts."""
         before, begun = (self.spent, self.waited), time.perf_counter()
         self.spent, self.waited = {}, 0.0
         try:
@@ -117,20 +121,20 @@ class Context:
             self.spent, self.waited = before
 
     def note(self, **facts: Any) -> None:
-        """Put facts beside the numbers in the record."""
+        """Add facts to the record, next to the metrics."""
         self.notes.update(facts)
 
 
 class TargetContext(Context):
-    """For targets: ``protocol`` says which rows the encoder and the classifier see."""
+    """Context of a target; ``protocol`` says which rows the encoder and the classifier see."""
 
 
 class DefenseContext(Context):
-    """For defenses.
+    """Context of a defense.
 
     Attributes:
-        world: the world being trained in.
-        claims: privacy claims that go into the record.
+        world: the world of the current training.
+        claims: privacy claims for the record.
     """
 
     def __init__(
@@ -140,52 +144,54 @@ class DefenseContext(Context):
         refit: Callable[[Phase, Tensor, Tensor], dict[str, Tensor]] | None = None,
         **common: Any,
     ) -> None:
-        """See ``Context``; ``refit`` is there for ``Defense.on_trained`` only."""
+        """Create a context; see ``Context``. Only ``Defense.on_trained`` gets a ``refit``."""
         super().__init__(**common)
         self.world = world
         self.claims: list[Mapping[str, Any]] = []
         self._refit = refit
 
     def module(self, model: Model, name: str, build: Callable[[], nn.Module]) -> None:
-        """Add a part to the model, with initial weights of its own, unless it is there already."""
+        """Add a part with its own initial weights to the model, unless it already has it."""
         if name not in model:
             model.parts[name] = self.init(build, name)
 
     def refit(self, phase: Phase, dropped: Tensor, exchanged: Tensor) -> dict[str, Tensor]:
-        """Train a phase again without single rows, all trainings at once; in ``on_trained`` only.
+        """Train a phase r more times in parallel, each time without one row.
+
+        Available in ``on_trained`` only.
 
         Args:
-            phase: one that reads embeddings, with one plain step: see ``leave_one_out``.
-            dropped: (r,) int64 positions in the phase's rows, trained without; -1 drops none.
-            exchanged: (r,) int64 positions that are left out instead, the dropped row standing in
-                their slot; -1 for none.
+            phase: a phase that reads embeddings and has one plain step; see ``leave_one_out``.
+            dropped: (r,) int64 positions in the phase's rows to train without; -1 drops none.
+            exchanged: (r,) int64 positions to leave out instead; the dropped row takes their slot.
+                -1 for none.
 
         Returns:
             Name -> (r, ...) tensors of the parts that the phase trains.
         """
         if self._refit is None:
-            raise RuntimeError("refit is there in on_trained only: before, nothing is trained")
+            raise RuntimeError("refit is not available here: call it in Defense.on_trained only")
         return self._refit(phase, dropped, exchanged)
 
     def claim(self, **terms: Any) -> None:
         """State a claim of differential privacy.
 
         Terms: ``epsilon``, ``delta``, ``adjacency`` (``add/remove`` or ``replace-one``), ``phase``
-        (names joined by +, as in a protocol's), and whatever else belongs beside them.
+        (names joined by +, as in ``Protocol.phase``), and any further facts about the claim.
         """
         self.claims.append(terms)
 
 
 @dataclass(frozen=True)
 class Shadow:
-    """A model of the adversary's, served as the victim is.
+    """A model that the adversary trained, served in the same way as the victim.
 
     Attributes:
-        world: what it trained on; ``world.contains(rows)`` says who was a member.
-        nonmembers: as many rows of the pool that it did not train on (the remaining candidates,
-            for worlds drawn over the candidates).
-        oracle: the shadow, released as the adversary can; grants all that the target grants.
-        model: the raw model, for gradients and weights: the adversary owns it.
+        world: what it trained on; ``world.contains(rows)`` says which rows were members.
+        nonmembers: an equal number of pool rows that it did not train on (for worlds drawn over
+            the candidates: the remaining candidates).
+        oracle: the shadow behind the adversary's own release; grants all that the target grants.
+        model: the raw model, for gradients and weights; the adversary owns it.
     """
 
     world: World
@@ -195,12 +201,12 @@ class Shadow:
 
 
 class AttackContext(Context):
-    """For attacks.
+    """Context of an attack.
 
     Attributes:
-        shadows: exactly as many as were declared.
-        auxiliary: rows of the adversary with labels and attributes.
-        auxiliary_oracle: the victim as it answers the adversary's own rows, which the adversary may
+        shadows: the shadows that the attack declared, exactly that many.
+        auxiliary: the adversary's rows, with labels and attributes.
+        auxiliary_oracle: the victim's answers on the adversary's own rows, which the adversary may
             release with its own randomness.
     """
 
@@ -214,7 +220,7 @@ class AttackContext(Context):
         train: Callable[[Examples, Target | None], Model],
         **common: Any,
     ) -> None:
-        """See ``Context``; ``train`` trains a target on rows of the attacker's choice."""
+        """Create a context; see ``Context``. ``train`` trains a target on chosen rows."""
         super().__init__(**common)
         self.shadows = shadows
         self.auxiliary = auxiliary
@@ -224,21 +230,21 @@ class AttackContext(Context):
 
     @property
     def own(self) -> Oracle:
-        """The name of ``auxiliary_oracle`` in 0.1.0."""
+        """Return ``auxiliary_oracle``, which version 0.1.0 called ``own``."""
         warnings.warn("ctx.own is now called ctx.auxiliary_oracle", DeprecationWarning, 2)
         return self.auxiliary_oracle
 
     def views(self, rows: Examples, augmentation: Augmentation, n: int) -> Views:
-        """n views per row under the augmentation, narrowed to what keeps label and attributes."""
+        """Return n augmented views per row, limited to changes that keep label and attributes."""
         allowed = augmentation.within(self.card.limits or type(augmentation)())
         return Views(rows, allowed, n, views_seed(self._data_seed))
 
     def train(self, examples: Examples, target: Target | None = None) -> Model:
-        """Train the victim's target (or another) on these rows as members of a new world."""
+        """Train the victim's target (or another one) with these rows as members of a new world."""
         return self._train(examples, target)
 
 
 def seeded(build: Callable[[], Any], seed: int) -> Any:
-    """Run ``build`` with torch's global generators seeded, and put them back after."""
+    """Run ``build`` with torch's global generators seeded, and restore them afterwards."""
     with seeded_globally(seed):
         return build()

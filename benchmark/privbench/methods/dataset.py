@@ -18,19 +18,22 @@ if TYPE_CHECKING:
 class Dataset(Method):
     """A named, versioned source of examples."""
 
-    protocols: ClassVar[Mapping[str, Protocol]]  #: its own, among them "default"
+    protocols: ClassVar[Mapping[str, Protocol]]  #: its own protocols; must include "default"
 
     @abstractmethod
     def card(self, root: Path | None) -> Card:
-        """Describe it. Cheap: the planner calls it; nothing is downloaded or decoded."""
+        """Describe the dataset.
+
+        Must be cheap, since the planner calls it: download and decode nothing.
+        """
 
     @abstractmethod
     def load(self, root: Path | None) -> Examples:
-        """Load all rows on the CPU, integers as stored, in an order that never changes.
+        """Load all rows on the CPU, with integers as stored, in an order that never changes.
 
         Args:
-            root: folder of ``--data-root`` or PRIVBENCH_DATA; None means: download if it can.
+            root: folder from ``--data-root`` or PRIVBENCH_DATA; None to download if possible.
 
         Raises:
-            BadInputError: if the data are not there, saying which file is expected where.
+            BadInputError: if the data is missing; the message names the expected file and folder.
         """

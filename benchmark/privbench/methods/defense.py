@@ -1,4 +1,4 @@
-"""A defense: what changes a victim, and what stands between it and the outside."""
+"""A defense: changes to a victim's data, training, weights or released outputs."""
 
 from __future__ import annotations
 
@@ -21,75 +21,77 @@ if TYPE_CHECKING:
 
 
 class Release(nn.Module):
-    """What a defense puts between a model and the outside; its state dict is stored.
+    """A change to a model's outputs before anyone outside sees them; its state dict is stored.
 
     Attributes:
-        of: what it changes.
-        keeps_labels: whether the arg-max of posteriors never changes.
-        fresh: whether asking twice draws twice; else the draw is a function of the row.
-        uniforms: random numbers per row that ``forward`` wants.
+        of: which output it changes.
+        keeps_labels: whether the arg-max of the posteriors never changes.
+        fresh: whether every query draws new noise; if not, the noise is a function of the row.
+        uniforms: random numbers per row that ``forward`` needs.
     """
 
     of: Literal["embedding", "posterior"]
     keeps_labels: bool = False
     fresh: bool = False
     uniforms: int = 0
-    place: int = 0  #: among the releases of a victim, kept by the core; its draws are keyed by it
+    place: int = 0  #: position among the victim's releases, set by the core; part of the noise key
 
     def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
         """Learn what the release needs, from the defender's world only.
 
-        ``model`` encodes as it is served behind the releases of embeddings that learned before.
+        The embeddings of ``model`` already pass through the embedding releases fitted before this
+        one.
         """
 
     @abstractmethod
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
-        """Change the released value. Row-wise and pure.
+        """Change the released value, row by row and without side effects.
 
         Args:
             x: (n, *shape) queried inputs in [0, 1].
             value: (n, d) float32 embeddings, or (n, k) float64 posteriors.
-            u: (n, uniforms) in [0, 1), keyed by victim and row (and by query where ``fresh``).
+            u: (n, uniforms) in [0, 1), keyed by victim and row (and by query if ``fresh``).
 
         Returns:
-            The value that is released, of the same shape.
+            The value to release, of the same shape.
         """
 
     def sibling(self, seed: int) -> Release:
-        """The release as another party owns it (own mask, own key); by default the same."""
+        """Return this release with another party's mask and key; by default the same object."""
         del seed
         return self
 
 
 class Defense(Method):
-    """Changes a victim at one or more of four stages: data, training, weights, release.
+    """A change to a victim at one or more of four stages: data, training, weights, release.
 
-    Every stage is the identity by default; override those that the defense acts at. A stage that
-    is not overridden is shared with ``none``, artifacts and all.
+    By default every stage changes nothing; override the stages that the defense uses. A stage that
+    is not overridden shares its artifacts with the defense ``none``.
     """
 
-    protects: ClassVar[tuple[str, ...]]  #: names of games that it claims to protect
+    protects: ClassVar[tuple[str, ...]]  #: names of the games it claims to protect against
     uses_attributes: ClassVar[bool] = False
-    #: Whether it claims an epsilon; beside it only what learns nothing from rows can stand.
+    #: Whether it claims an epsilon; with a DP claim, use only defenses that read no training data.
     claims_epsilon: ClassVar[bool] = False
     uses_training_data: ClassVar[bool] = True
-    #: Defenses of one family share seeds, and so what they compute once; by default each its own.
+    #: Defenses of one family share seeds, and so the results of ``once``; by default no sharing.
     family: ClassVar[str] = ""
 
     @property
     def feeds_classifier(self) -> bool:
-        """Whether it releases embeddings, and phases that read embeddings read those."""
+        """Return whether phases that read embeddings read the ones it releases."""
         return False
 
     @property
     def masks_posteriors(self) -> bool:
-        """Whether it changes released posteriors; a stack has one such."""
+        """Return whether it changes released posteriors; only one defense of a stack may."""
         return False
 
     def stages(self) -> frozenset[str]:
-        """Stages that it acts at: those of data, build, phases, weights, release it overrides.
+        """Return the stages that it changes.
 
-        Where hyperparameters decide, override this.
+        By default these are the stages whose methods it overrides: data, labels, build, phases,
+        weights, release. Override this if the stages depend on hyperparameters.
         """
         hooks = {
             "data": "on_data", "labels": "relabel", "build": "on_build", "phases": "on_phases",
@@ -102,42 +104,42 @@ class Defense(Method):
         )
 
     def access(self, granted: Access) -> Access:
-        """What is still granted under it; never more than ``granted``.
+        """Return the access that remains under this defense, never more than ``granted``.
 
-        A defense that releases something hides gradients and weights, since with them an attack
-        would walk around the release; one that does not need that says so by overriding this.
+        By default, a defense with a release hides gradients and weights, because an attack could
+        use them to bypass the release. Override this if your defense does not need that.
         """
         if "release" in self.stages():
             return granted & ~(Access.GRADIENTS | Access.WEIGHTS)
         return granted
 
     def on_data(self, world: World, ctx: DefenseContext) -> World:
-        """Change the rows that training sees."""
+        """Change the rows that the model trains on."""
         del ctx
         return world
 
     def inner_worlds(self, world: World, ctx: DefenseContext) -> Sequence[World]:
-        """Worlds in which undefended models are trained first, for ``relabel``; () for none."""
+        """Return worlds to train undefended models in, for use by ``relabel``; () for none."""
         del world, ctx
         return ()
 
     def relabel(self, members: Examples, models: Sequence[Model], ctx: DefenseContext) -> Tensor:
-        """New labels of the members, (n,) hard or (n, k) soft, by the models of the inner worlds.
+        """Return new labels of the members, (n,) hard or (n, k) soft, from the inner models.
 
-        Runs once all inner models are trained; its result is stored.
+        Runs after all models of the inner worlds are trained. Its result is stored.
         """
         del models, ctx
         return members.y
 
     def on_build(self, model: Model, ctx: DefenseContext) -> Model:
-        """Change the untrained model; data-free."""
+        """Change the untrained model without reading data."""
         del ctx
         return model
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
-        """Edit, add or drop phases; return unchanged ones as they are (the same object)."""
+        """Edit, add or drop phases; return an unchanged phase as the same object."""
         del model, world, ctx
         return phases
 
@@ -149,6 +151,6 @@ class Defense(Method):
         return model
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release | None:
-        """Architecture of the release, data-free, so that a stored state can be loaded."""
+        """Build the release without reading data, so that a stored state can be loaded into it."""
         del card, model, ctx
         return None

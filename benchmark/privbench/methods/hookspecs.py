@@ -1,8 +1,9 @@
 """The hooks of a privbench plugin.
 
-A plugin is a module named by an entry point of group ``privbench`` that implements any of these
-with ``@privbench.hookimpl``. All four are called once, after every plugin is imported; they
-return instances, never classes, do no work, read no file and draw no random number.
+A plugin is a module that an entry point of group ``privbench`` names and that implements any of
+these hooks with ``@privbench.hookimpl``. Each hook is called once, right after its plugin is
+imported. Hooks return instances, never classes. They must do no work, read no file and draw no
+random number.
 """
 
 from __future__ import annotations
@@ -24,50 +25,51 @@ hookimpl = pluggy.HookimplMarker("privbench")
 
 
 class Hooks:
-    """Specifications; see ``privbench.methods`` for what the instances must be."""
+    """The hook specifications; ``privbench.methods`` defines the classes of the instances."""
 
     @hookspec
     def privbench_datasets(self) -> Sequence[Dataset]:
-        """Offer datasets.
+        """Return the datasets of this plugin.
 
-        Called when names are looked up. ``Dataset.card`` must be cheap: the planner calls it for
-        every cell; ``Dataset.load`` returns all rows on the CPU, in an order that never changes.
+        Called when plugins are loaded. ``Dataset.card`` must be cheap, since the planner calls it
+        for every cell. ``Dataset.load`` returns all rows on the CPU, in an order that never
+        changes.
 
         Returns:
-            Instances with default hyperparameters; [] offers none. A name that another plugin
-            already took is listed as a clash, and the later one is left out.
+            Instances with default hyperparameters, or []. If another plugin already uses a name,
+            the conflict is listed and the later dataset is ignored.
         """
 
     @hookspec
     def privbench_targets(self) -> Sequence[Target]:
-        """Offer targets.
+        """Return the targets of this plugin.
 
-        ``Target.build`` maps a card to a model whose encoder takes (n, *shape) floats in [0, 1]
-        to (n, d); ``Target.phases`` says how it is trained in one world.
+        ``Target.build`` maps a card to a model whose encoder maps (n, *shape) floats in [0, 1]
+        to (n, d). ``Target.phases`` says how the model is trained in one world.
 
         Returns:
-            Instances with default hyperparameters; [] offers none.
+            Instances with default hyperparameters, or [].
         """
 
     @hookspec
     def privbench_defenses(self) -> Sequence[Defense]:
-        """Offer defenses.
+        """Return the defenses of this plugin.
 
-        Stages that a defense does not override are shared with ``none``. A defense may never
+        Stages that a defense does not override are shared with ``none``. A defense must never
         widen access, read candidates, or draw from a global generator.
 
         Returns:
-            Instances with default hyperparameters; [] offers none.
+            Instances with default hyperparameters, or [].
         """
 
     @hookspec
     def privbench_attacks(self) -> Sequence[Attack]:
-        """Offer attacks.
+        """Return the attacks of this plugin.
 
-        ``Attack.answer`` gets an oracle narrowed to ``needs | wants``, a question and a context;
-        it returns scores (higher = more likely a member), attribute distributions or
-        reconstructions, and never a score of its own.
+        ``Attack.answer`` gets an oracle limited to ``needs | wants``, a question and a context.
+        It returns membership scores (higher = more likely a member), attribute distributions or
+        reconstructions. It never computes its own metrics.
 
         Returns:
-            Instances with default hyperparameters; [] offers none.
+            Instances with default hyperparameters, or [].
         """

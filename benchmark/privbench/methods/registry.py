@@ -1,4 +1,4 @@
-"""Finding plugins, and keeping one broken plugin from breaking the rest."""
+"""The plugin registry: finds plugins and isolates broken ones from the rest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS: Mapping[str, type[Method]] = {
     "defense": Defense,
     "attack": Attack,
 }
-#: Class attributes that the planner reads, beside ``name``.
+#: Class attributes that the planner reads in addition to ``name``.
 _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "dataset": ("protocols",),
     "target": (),
@@ -41,16 +41,16 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class Plugin:
-    """One entry point and how it fared.
+    """One entry point and the result of loading it.
 
     Attributes:
-        name: of the entry point.
-        module: that it names.
-        distribution: the package that brought it.
+        name: name of the entry point.
+        module: module that the entry point names.
+        distribution: package that provides it.
         status: ``ok``, ``broken`` or ``disabled``.
-        problems: one sentence each; a plugin may be ok and still have lost a method to a clash.
-        trace: traceback of the import, where that failed.
-        methods: kind and name of what it offers.
+        problems: one sentence per problem; an ``ok`` plugin may list name conflicts here.
+        trace: traceback of the failure, if there is one.
+        methods: kind and name of each method it provides.
     """
 
     name: str
@@ -62,31 +62,32 @@ class Plugin:
     methods: list[str] = field(default_factory=list)
 
     def broke(self, problem: str, trace: str = "") -> None:
-        """Mark as broken."""
+        """Mark the plugin as broken."""
         self.status = "broken"
         self.problems.append(" ".join(problem.split()))  # one line in any listing
         self.trace = trace
 
 
 class Registry:
-    """Methods by kind and name, and the plugins that they came from."""
+    """Methods by kind and name, with the plugins that provide them."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Create an empty registry."""
         self.plugins: list[Plugin] = []
         self._methods: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
         self._owner: dict[tuple[str, str], Plugin] = {}
 
     def all(self, kind: str) -> list[Any]:
-        """Methods of one kind, by name."""
+        """Return all methods of one kind, sorted by name."""
         return [method for _, method in sorted(self._methods[kind].items())]
 
     def get(self, kind: str, name: str) -> Any:
-        """Method by name.
+        """Return a method by kind and name.
 
         Raises:
-            UnknownNameError: suggesting the nearest, and naming broken plugins that might have
-                brought it.
+            PluginError: if a broken or disabled plugin probably provides it.
+            UnknownNameError: if nothing has that name; suggests the nearest name and lists broken
+                plugins.
         """
         if name in self._methods[kind]:
             return self._methods[kind][name]
@@ -94,7 +95,7 @@ class Registry:
         raise UnknownNameError(kind, name, self._methods[kind], self.hint)
 
     def find(self, name: str) -> list[tuple[str, Any]]:
-        """Kind and method of everything that goes by that name.
+        """Return the kind and method of everything with that name.
 
         Raises:
             PrivbenchError: as ``get`` does.
@@ -107,37 +108,37 @@ class Registry:
         return found
 
     def blame(self, kind: str, name: str) -> None:
-        """Look for a plugin that would have brought it.
+        """Raise an error if an unavailable plugin probably provides the method.
 
         Raises:
-            PluginError: if one that is broken or switched off is named alike.
+            PluginError: if a broken or disabled plugin has a similar name.
         """
         for plugin in self.plugins:
             if plugin.status == "ok" or not _alike(name, plugin):
                 continue
             if plugin.status == "disabled":
                 raise PluginError(
-                    f"{kind} '{name}' is not there because plugin '{plugin.name}' is switched "
-                    "off: leave out its -p no:, or take it from PRIVBENCH_DISABLE_PLUGINS"
+                    f"{kind} '{name}' is unavailable: plugin '{plugin.name}' is disabled; remove "
+                    "its `-p no:` option, or remove it from PRIVBENCH_DISABLE_PLUGINS"
                 )
             raise PluginError(
-                f"{kind} '{name}' is not there because plugin '{plugin.name}' is broken "
-                f"({plugin.problems[0]}): mend it, or see `privbench list plugins --errors`"
+                f"{kind} '{name}' is unavailable: plugin '{plugin.name}' failed to load "
+                f"({plugin.problems[0]}); fix it, or see `privbench list plugins --errors`"
             )
 
     @property
     def hint(self) -> str:
-        """Names of broken plugins, which may have brought what is missing."""
+        """Return the names of broken plugins, as a hint for a missing method."""
         broken = [p.name for p in self.plugins if p.status == "broken"]
         return f" (broken plugins: {', '.join(broken)})" if broken else ""
 
     def add(self, kind: str, method: Method, plugin: Plugin) -> None:
-        """Take a method in; a clash of names leaves the first and notes the second."""
+        """Add a method; in a name conflict keep the first and report the second."""
         taken = self._owner.get((kind, method.name))
         if taken is not None:
             plugin.problems.append(
                 f"{kind} '{method.name}' is already offered by plugin '{taken.name}'; "
-                "this one is left out"
+                "this one is ignored: rename it"
             )
             return
         self._methods[kind][method.name] = method
@@ -146,7 +147,7 @@ class Registry:
 
 
 def _alike(name: str, plugin: Plugin) -> bool:
-    """Whether it sounds as if that plugin brought that method: ``foo-v`` and ``attack_foo``."""
+    """Return whether the names are similar, such as ``foo-v`` and ``attack_foo``."""
 
     def plain(text: str) -> str:
         return "".join(c for c in text.lower() if c.isalnum())
@@ -163,14 +164,15 @@ def _alike(name: str, plugin: Plugin) -> bool:
 
 
 def load(disable: Iterable[str] = (), entry_points: Iterable[Any] | None = None) -> Registry:
-    """Import every plugin, each in isolation, and collect what they offer.
+    """Import every plugin, each in isolation, and collect their methods.
 
     Args:
-        disable: names of plugins to leave out, beside PRIVBENCH_DISABLE_PLUGINS (commas).
-        entry_points: for tests; by default those of group ``privbench``.
+        disable: names of plugins to disable, in addition to the comma-separated names in
+            PRIVBENCH_DISABLE_PLUGINS.
+        entry_points: for tests; by default the entry points of group ``privbench``.
 
     Raises:
-        UnknownNameError: if a plugin to leave out does not exist.
+        UnknownNameError: if a plugin to disable does not exist.
     """
     points = list(importlib.metadata.entry_points(group=GROUP) if entry_points is None
                   else entry_points)  # fmt: skip
@@ -178,7 +180,7 @@ def load(disable: Iterable[str] = (), entry_points: Iterable[Any] | None = None)
     off = {name.strip() for name in (*disable, *listed) if name.strip()}
     known = {point.name for point in points}
     for name in sorted(off - known):
-        raise UnknownNameError("plugin to switch off", name, known)
+        raise UnknownNameError("plugin to disable", name, known)
     registry = Registry()
     for point in sorted(points, key=_in_tree_first):
         distribution = point.dist.name if point.dist else None
@@ -196,7 +198,7 @@ def load(disable: Iterable[str] = (), entry_points: Iterable[Any] | None = None)
 
 
 def _guarded(plugin: Plugin, what: str, call: Callable[[], Any]) -> Any:
-    """Call what may raise anything, even SystemExit; the plugin is broken if it does."""
+    """Call plugin code; if it raises anything, even SystemExit, mark the plugin as broken."""
     try:
         return call()
     except KeyboardInterrupt:
@@ -207,19 +209,19 @@ def _guarded(plugin: Plugin, what: str, call: Callable[[], Any]) -> Any:
 
 
 def _in_tree_first(point: Any) -> tuple[bool, str]:
-    """Our own first, so that a stranger who takes one of our names is the one left out."""
+    """Sort in-tree plugins first, so that they win name conflicts with third-party plugins."""
     return (not point.value.startswith("privbench_plugins."), point.name)
 
 
 def _collect(module: Any, plugin: Plugin) -> list[tuple[str, Any]]:
-    """Call one plugin's hooks on a manager of its own, so that nothing spills over."""
+    """Call one plugin's hooks with a separate plugin manager, isolated from other plugins."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Hooks)
     try:
         manager.register(module, plugin.name)
         manager.check_pending()
     except pluggy.PluginValidationError as error:
-        plugin.broke(f"hook does not fit: {_shortened(error)}", traceback.format_exc())
+        plugin.broke(f"invalid hook: {_shortened(error)}", traceback.format_exc())
         return []
     callers = [caller.name for caller in manager.get_hookcallers(module) or ()]
     if not callers:
@@ -246,7 +248,7 @@ def _collect(module: Any, plugin: Plugin) -> list[tuple[str, Any]]:
 
 
 def _shortened(error: pluggy.PluginValidationError) -> str:
-    """Pluggy's message without the plugin's repr, with the hook that was probably meant."""
+    """Shorten pluggy's message and suggest the hook that was probably meant."""
     text = str(error)
     for name in dir(error.plugin):
         near = nearest(name, [f"privbench_{kind}s" for kind in KINDS])
@@ -256,20 +258,20 @@ def _shortened(error: pluggy.PluginValidationError) -> str:
 
 
 def _misfit(kind: str, method: Any) -> str | None:
-    """Why that object cannot take part, in words for its author."""
+    """Explain to the plugin author why this object is not valid; None if it is."""
     wanted, hook = KINDS[kind], f"privbench_{kind}s"
     if isinstance(method, type):
         return f"{hook} returned the class {method.__name__}: return an instance"
     if not isinstance(method, wanted):
-        return f"{hook} returned {method!r}, which is no {wanted.__name__}"
+        return f"{hook} returned {method!r}: return instances of {wanted.__name__}"
     return _incomplete(kind, method)
 
 
 def _incomplete(kind: str, method: Any) -> str | None:
-    """What a method of the right class lacks."""
+    """Explain what a method of the right class is missing; None if nothing."""
     name = type(method).__name__
     if "__dataclass_fields__" not in vars(type(method)):
-        return f"{name} is no dataclass of its own: decorate it with @dataclass(frozen=True)"
+        return f"{name} is not itself a dataclass: decorate it with @dataclass(frozen=True)"
     if not isinstance(getattr(method, "name", None), str):
         return f"{name} has no name: set `name: ClassVar[str]`"
     for wanted in _REQUIRED[kind]:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Target(Method):
-    """The recipe of a victim.
+    """How a victim is built and trained.
 
     Attributes:
-        grants: what its victims can answer at all. What an attack gets of it depends on the
-            adversary, who is a black-box one by default: no gradients, no weights.
+        grants: all access that its victims can give. What an attack gets also depends on the
+            adversary, which is black-box by default: no gradients, no weights.
         contrastive: whether the encoder's loss is not a sum over examples.
         labelled_encoder: whether the encoder's loss reads labels.
     """
@@ -34,17 +34,20 @@ class Target(Method):
     labelled_encoder: ClassVar[bool] = True
 
     def classifier_apart(self, protocol: Protocol) -> bool:
-        """Whether the classifier has a phase of its own, on embeddings of a frozen encoder."""
+        """Return whether the classifier has its own phase, on embeddings of a frozen encoder."""
         del protocol
         return self.contrastive
 
     @abstractmethod
     def build(self, card: Card, ctx: TargetContext) -> Model:
-        """Make the untrained model. Data-free; runs under a seeded generator of its own."""
+        """Build the untrained model without reading data.
+
+        Runs with torch's global generators seeded for this call.
+        """
 
     @abstractmethod
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
-        """Say how it is trained in that world; () if it comes trained.
+        """Return the training phases for that world; () if the model is already trained.
 
         ``ctx.protocol`` says which rows the encoder and the classifier see.
         """

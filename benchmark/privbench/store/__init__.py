@@ -1,1 +1,1 @@
-"""Artifacts on disk, and the keys that name them."""
+"""Artifacts on disk and the keys that identify them."""

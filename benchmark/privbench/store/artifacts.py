@@ -1,4 +1,4 @@
-"""What one artifact is: its key, its two files, and why it had to be made."""
+"""One artifact: its key, its two files, and why it had to be built."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ TENSORS = "tensors.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Key:
-    """All that an artifact depends on. Equal keys have equal digests.
+    """All that an artifact depends on; equal keys have equal digests.
 
     Attributes:
-        kind: what the artifact is: "phase", "outputs", "once", "answer".
-        fields: whatever `canonical` takes; kept as plain JSON values.
+        kind: of artifact: "phase", "outputs", "once" or "answer".
+        fields: any values that `canonical` accepts; stored as plain JSON values.
     """
 
     kind: str
     fields: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        """Copy the fields, so that the key cannot change, and check that both parts have a text."""
+        """Check the kind, and copy the fields so that the key cannot change."""
         if not re.fullmatch(r"[a-z][a-z0-9_-]*", self.kind):
-            raise ValueError(f"kind '{self.kind}' names a folder: use lower-case letters, - and _")
+            raise ValueError(
+                f"kind '{self.kind}' is not a valid folder name: "
+                "use lower-case letters, digits, - and _, with a letter first"
+            )
         object.__setattr__(self, "fields", loads(canonical(self.fields)))
 
     @functools.cached_property
@@ -49,26 +52,26 @@ class Key:
 
     @functools.cached_property
     def digest(self) -> str:
-        """32 hex characters."""
+        """Digest of kind and fields, as 32 hex characters."""
         return digest({"kind": self.kind, "fields": self.fields})
 
     def __eq__(self, other: object) -> bool:
-        """Compare texts, for which 1, 1.0 and True differ."""
+        """Compare the canonical texts, in which 1, 1.0 and True differ."""
         return isinstance(other, Key) and self.text == other.text
 
     def __hash__(self) -> int:
-        """Hash the text."""
+        """Hash the canonical text."""
         return hash(self.text)
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """Something stored.
+    """A stored artifact.
 
     Attributes:
         key: what it depends on.
-        facts: what was noted while it was made, e.g. seconds; no part of its identity.
-        path: its folder.
+        facts: notes from building it, for example seconds; not part of its identity.
+        path: the folder of the artifact.
     """
 
     key: Key
@@ -77,7 +80,7 @@ class Artifact:
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The tensors by name, on the CPU; read from the file on first use."""
+        """The tensors by name, on the CPU; read from the file at the first access."""
         if not (self.path / TENSORS).exists() and self.path.exists():
             return {}
         from safetensors.torch import load_file
@@ -89,9 +92,9 @@ class Difference(NamedTuple):
     """A field in which two keys differ; None where a key lacks the field.
 
     Attributes:
-        path: of the field, e.g. `defense.fields.epochs`.
-        old: JSON text of its value in the key that was there.
-        new: JSON text of its value in the key that was asked for.
+        path: of the field, for example `defense.fields.epochs`.
+        old: JSON text of its value in the stored key.
+        new: JSON text of its value in the requested key.
     """
 
     path: str
@@ -99,20 +102,20 @@ class Difference(NamedTuple):
     new: str | None
 
     def __str__(self) -> str:
-        """`path: old -> new`."""
+        """The difference as `path: old -> new`."""
         return f"{self.path}: {self.old or '(absent)'} -> {self.new or '(absent)'}"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why an artifact had to be made, or would have to be.
+    """Why an artifact had to be built, or would have to be.
 
     Attributes:
-        key: the whole of it.
-        created: when it was made, ISO 8601 in UTC; None if it is not stored.
-        seconds: how long that took, if noted.
-        nearest: digest of the nearest artifact of its kind that was there; None if none was.
-        differs: the fields in which that one differs; empty if a damaged one was made again.
+        key: the full key.
+        created: when it was built, ISO 8601 in UTC; None if it is not stored.
+        seconds: build seconds, if recorded.
+        nearest: digest of the most similar stored artifact of its kind; None if there was none.
+        differs: the fields in which that one differs; empty if a damaged artifact was rebuilt.
     """
 
     key: Key
@@ -124,13 +127,13 @@ class Explanation:
     def __str__(self) -> str:
         """Several lines for a terminal."""
         took = "" if self.seconds is None else f" in {self.seconds:.1f} s"
-        made = f"made {self.created}{took}" if self.created else "not in the store"
+        made = f"built {self.created}{took}" if self.created else "not in the store"
         if self.nearest is None:
             reason = f"no other artifact of kind '{self.key.kind}' to compare with"
         elif self.differs:
-            reason = f"nearest is {self.nearest}, which differs in"
+            reason = f"the nearest artifact is {self.nearest}; it differs in:"
         else:
-            reason = f"{self.nearest} was there, but damaged"
+            reason = f"{self.nearest} was stored, but damaged"
         lines = [f"{self.key.kind} {self.key.digest}: {made}", reason]
         lines += [f"  {one}" for one in self.differs]
         lines += ["key", *(f"  {path} = {text}" for path, text in leaves(self.key.fields).items())]
@@ -138,7 +141,7 @@ class Explanation:
 
 
 class Row(NamedTuple):
-    """One stored artifact in a listing."""
+    """One stored artifact, as listed."""
 
     kind: str
     digest: str
@@ -148,12 +151,12 @@ class Row(NamedTuple):
 
 
 class DamagedError(Exception):
-    """A folder in the store that is not the artifact it claims to be; the message says why."""
+    """A folder in the store does not hold a valid artifact; the message says why."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `manifest.json` says."""
+    """The content of `manifest.json`."""
 
     kind: str
     fields: Mapping[str, Any]
@@ -165,26 +168,26 @@ class Manifest:
 
     @property
     def seconds(self) -> float | None:
-        """How long making it took, if noted."""
+        """Build seconds, if recorded."""
         seconds = self.facts.get("seconds")
         return float(seconds) if isinstance(seconds, (int, float)) else None
 
     @property
     def bytes(self) -> int:
-        """Size of the tensors' file."""
+        """Size of the tensor file."""
         return self.tensors["bytes"] if self.tensors else 0
 
     def explain(self) -> Explanation:
-        """Say why it had to be made."""
+        """Explain why the artifact had to be built."""
         key = Key(self.kind, self.fields)
         return Explanation(key, self.created, self.seconds, self.nearest, self.differs)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest in a folder; None if the folder is not there.
+    """Return the manifest in a folder; None if the folder does not exist.
 
     Raises:
-        DamagedError: if what is there is no manifest, or the tensors' file has another size.
+        DamagedError: if there is no valid manifest, or the tensor file has the wrong size.
     """
     if not folder.is_dir():
         return None
@@ -206,18 +209,18 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def same_key(manifest: Manifest, key: Key) -> bool:
-    """Whether the manifest is about this very key, by its whole text and not only the digest."""
+    """Whether the manifest belongs to this key; compares the full text, not only the digest."""
     return (manifest.kind, canonical(manifest.fields)) == (key.kind, canonical(key.fields))
 
 
 def verify(folder: Path, manifest: Manifest, key: Key) -> None:
-    """Check the whole key, and read the tensors' file once.
+    """Check the full key and the checksum of the tensor file.
 
     Raises:
-        DamagedError: if the manifest is about another key, or the file is not what was written.
+        DamagedError: if the manifest belongs to another key, or the file has changed.
     """
     if not same_key(manifest, key):
-        raise DamagedError("its manifest is about another key")
+        raise DamagedError("its manifest belongs to another key")
     if manifest.tensors:
         try:
             with (folder / TENSORS).open("rb") as file:
@@ -225,7 +228,7 @@ def verify(folder: Path, manifest: Manifest, key: Key) -> None:
         except FileNotFoundError as error:
             raise DamagedError(f"it has no {TENSORS}") from error
         if found != manifest.tensors["blake2b"]:
-            raise DamagedError(f"{TENSORS} has other content than was written")
+            raise DamagedError(f"{TENSORS} has changed since it was written")
 
 
 def write_files(
@@ -234,7 +237,7 @@ def write_files(
     nearest: str | None,
     differs: Sequence[Difference],
 ) -> None:
-    """Write both files into an empty folder, the manifest last, and wait for the disk."""
+    """Write both files into an empty folder, the manifest last, and sync them to disk."""
     from importlib.metadata import version
 
     key, tensors, facts = artifact
@@ -264,7 +267,7 @@ def _hash(content: bytes = b"") -> hashlib.blake2b:
 def _serialise(tensors: Mapping[str, Tensor]) -> bytes:
     from safetensors.torch import save
 
-    # Contiguous copies: views of one storage are refused. save_file would make files of mode 600.
+    # Contiguous copies: views of one storage are rejected. save_file would create mode 600 files.
     copies = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     return save(copies)
 

@@ -1,4 +1,4 @@
-"""One text per value, one digest per text: what keys of artifacts and trials are made of."""
+"""Canonical text and digest of values, used for the keys of artifacts and trials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def digest(value: Any) -> str:
-    """Return 32 hex characters that change if and only if `canonical(value)` does.
+    """Return 32 hex characters that change if and only if `canonical(value)` changes.
 
     >>> digest({"lr": 0.1, "epochs": 3}) == digest({"epochs": 3, "lr": 0.1})
     True
@@ -24,11 +24,12 @@ def digest(value: Any) -> str:
 def canonical(value: Any) -> str:
     """Return JSON text that is the same in every process and different for different values.
 
-    Numbers keep their type (`1`, `1.0` and `true` differ), so convert options before. Tuples count
-    as lists, sets as sorted lists, enums by name; frozen dataclasses carry their class's name.
+    Numbers keep their type (`1`, `1.0` and `true` differ), so convert options first. Tuples become
+    lists, sets become sorted lists, enums become their names; frozen dataclasses include the name
+    of their class.
 
     Raises:
-        TypeError: for anything else, with the path to it.
+        TypeError: for any other value, with the path to it.
 
     >>> canonical({"b": (1, 2.0), "a": {"y", "x"}, "c": float("inf")})
     '{"a":["x","y"],"b":[1,2.0],"c":{"$float":"inf"}}'
@@ -44,8 +45,8 @@ def plain(value: Any, at: str = "") -> Any:
     """Return the value as None, bool, int, finite float, str, list and dict only.
 
     Args:
-        value: as for `canonical`. `plain(plain(value)) == plain(value)`.
-        at: path to the value, for errors.
+        value: as for `canonical`; `plain(plain(value)) == plain(value)`.
+        at: path to the value, for error messages.
 
     Raises:
         TypeError: as for `canonical`.
@@ -62,18 +63,18 @@ def plain(value: Any, at: str = "") -> Any:
         return _plain_dataclass(value, at)
     advice = "give numbers, text or a digest"
     if isinstance(value, PurePath):
-        advice = "a path does not say what is in the file, so give a digest of the content"
+        advice = "a path does not identify the content of the file: give a digest of the content"
     raise TypeError(f"{_where(at)} is a {type(value).__name__}: {advice}")
 
 
 def _plain_scalar(value: Any) -> Any:
     if isinstance(value, Enum):  # before str and int: a StrEnum is both
         return value.name or "0"  # an empty Flag has no name
-    if isinstance(value, float) and not math.isfinite(value):  # JSON has no word for it
+    if isinstance(value, float) and not math.isfinite(value):  # not valid in JSON
         return {"$float": float.__repr__(value)}
     if value is None or type(value) in {bool, int, float, str}:
         return value
-    return json.loads(json.dumps(value))  # of numpy.float64 and other subclasses, the number
+    return json.loads(json.dumps(value))  # numpy.float64 and other subclasses become plain numbers
 
 
 def _plain_mapping(value: Mapping[Any, Any], at: str) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def _where(at: str) -> str:
 
 
 def loads(text: str) -> Any:
-    """Return what `canonical` wrote; infinities and NaN are floats again.
+    """Parse what `canonical` wrote; infinities and NaN become floats again.
 
     >>> loads(canonical({"epsilon": float("inf")}))
     {'epsilon': inf}
@@ -111,7 +112,7 @@ def loads(text: str) -> Any:
 
 
 def leaves(value: Any) -> dict[str, str]:
-    """Return the canonical text of every innermost value, by path, of what `loads` returned.
+    """Return the canonical text of every innermost value by path, for a value from `loads`.
 
     >>> leaves({"lr": 0.1, "defense": [{"name": "talos"}]})
     {'lr': '0.1', 'defense[0].name': '"talos"'}
@@ -133,7 +134,7 @@ def leaves(value: Any) -> dict[str, str]:
 
 
 def step(at: str, key: str) -> str:
-    """Return the path of `key` inside `at`: `a.b`, or `a["b.c"]` where a dot would mislead."""
+    """Return the path of `key` inside `at`: `a.b`, or `a["b.c"]` if a dot would be ambiguous."""
     if not key.replace("-", "_").replace("$", "_").isidentifier():
         return f"{at}[{json.dumps(key)}]"
     return f"{at}.{key}" if at else key

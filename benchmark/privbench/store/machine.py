@@ -1,4 +1,4 @@
-"""What computed an artifact: processor, torch's kernels, MKL's mode, threads."""
+"""The machine that computed an artifact: processor, torch's kernels, MKL's mode, threads."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import platform
 import sys
 from pathlib import Path
 
-#: A row's answer must not depend on its place in a batch. MKL promises that in strict mode only.
+#: A row's answer must not depend on its place in a batch; MKL guarantees this in strict mode only.
 STRICT = "AUTO,STRICT"
 
 
 def make_strict() -> None:
-    """Ask MKL for strict mode, unless the user chose one. Has to run before torch computes."""
+    """Set MKL to strict mode unless the user chose a mode; must run before torch computes."""
     os.environ.setdefault("MKL_CBWR", STRICT)
 
 
 def machine() -> dict[str, str | int]:
-    """Facts that decide the last bits of a number; empty as long as nothing imported torch."""
+    """Facts that determine the last bits of a number; empty if torch is not imported."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -33,7 +33,7 @@ def machine() -> dict[str, str | int]:
 
 @functools.cache
 def _cpu() -> str:
-    """Model of the processor, as the system calls it."""
+    """Model name of the processor, as reported by the system."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

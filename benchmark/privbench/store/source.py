@@ -1,7 +1,7 @@
 """Digests of values (re-exported from `canonical`) and of code.
 
-Reads source files instead of comparing versions, since the author of a method forgets to bump one.
-Imports no torch, so that `privbench cache` and `--help` stay fast.
+Source files are read instead of comparing versions, because authors forget to increase a version.
+torch is not imported, so that `privbench cache` and `--help` stay fast.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["canonical", "computing_digest", "digest", "source_digest"]
 
-#: The package whose modules count only where they are named.
+#: The package whose modules count only if they are given explicitly.
 CORE = "privbench"
-#: Its packages that compute. What plans, stores and shows results decides no number.
+#: Its packages that compute. Code that plans, stores or shows results affects no number.
 COMPUTING = frozenset({"data", "training", "games", "methods", "victims"})
-#: The package whose modules count wherever they are imported.
+#: The package whose modules always count if they are imported.
 IN_TREE = "privbench_plugins"
 _STDLIB = sysconfig.get_path("stdlib")
-#: Of a class without source: what may differ between processes that run the same code.
+#: Attributes of a class without source that may differ between processes with the same code.
 _BOOKKEEPING = {"__dict__", "__weakref__", "__doc__", "__module__"}
 _BOOKKEEPING |= {"__firstlineno__", "__static_attributes__"}
 
@@ -43,17 +43,18 @@ _BOOKKEEPING |= {"__firstlineno__", "__static_attributes__"}
 def source_digest(*objects: Any) -> str:
     """Return a digest of the code behind modules, classes, functions or instances.
 
-    Covers the modules that define the objects and, from those, every module they import, anywhere
-    in the file and transitively, that is of the same top-level package, of the in-tree plugins, or
-    next to a script. Of privbench itself only the modules named count. Comments, docstrings and
-    formatting do not count. What has no source (a notebook's class) counts by bytecode, defaults,
-    closure and the globals it names, but of objects among those only the type. A module is read
-    when first asked about: ask before a long run, not after somebody edited the file.
+    Covers the modules that define the objects and all modules that these import, transitively and
+    from anywhere in the file, if they belong to the same top-level package, to the in-tree plugins,
+    or are next to a script. Of privbench itself, only the given modules count. Comments, docstrings
+    and formatting do not count. Code without source (a class in a notebook) counts by its bytecode,
+    defaults, closure and the globals that it uses; of objects among those, only the type counts. A
+    module is read at its first use here: call this before a long run, not after the file was
+    edited.
 
-    The objects' order does not matter; Python's minor version does.
+    The order of the objects does not matter; the minor version of Python does.
 
     Raises:
-        TypeError: for what neither has nor is of a class that has code.
+        TypeError: for an object without code whose class has no code either.
     """
     parts: set[str] = set()
     for thing in objects:
@@ -63,10 +64,10 @@ def source_digest(*objects: Any) -> str:
 
 @functools.cache
 def computing_digest(*modules: str) -> str:
-    """Return a digest of modules of privbench and of all computing ones that they import.
+    """Return a digest of modules of privbench and of all computing modules that they import.
 
-    Found by import: there is no list to keep. A package stands for all its modules. Imports for
-    type checkers do not count.
+    These are found by import, so there is no list to maintain. A package counts with all its
+    modules. Imports for type checkers do not count.
 
     >>> computing_digest("privbench.victims") == computing_digest("privbench.games")
     False
@@ -79,10 +80,10 @@ def computing_digest(*modules: str) -> str:
 
 
 def _package(name: str) -> Iterator[ModuleSpec]:
-    """The module of that name and, if it is a package, all modules in it."""
+    """The module with that name and, if it is a package, all modules in it."""
     spec = _find(name)
     if spec is None:
-        raise TypeError(f"there is no module {name}")
+        raise TypeError(f"module {name} does not exist")
     yield spec
     for inner in pkgutil.iter_modules(spec.submodule_search_locations or ()):
         yield from _package(f"{name}.{inner.name}")
@@ -96,7 +97,7 @@ def _computes(name: str, importer: ModuleSpec) -> bool:
 
 class _Source(NamedTuple):
     digest: str
-    imports: frozenset[str]  # absolute names, of which some are attributes and not modules
+    imports: frozenset[str]  # absolute names; some are attributes, not modules
     defines: frozenset[str]
 
 
@@ -104,7 +105,7 @@ def _add(thing: Any, live: _Live) -> None:
     if isinstance(thing, ModuleType):
         spec = _spec(vars(thing))
         if spec is None or _read(spec) is None:
-            raise TypeError(f"module {thing.__name__} has no source: name its classes instead")
+            raise TypeError(f"module {thing.__name__} has no source: give its classes instead")
         _close(spec, live.parts)
         return
     thing = thing.func if isinstance(thing, functools.partial) else thing
@@ -125,7 +126,7 @@ def _close(
     parts: set[str],
     follows: Callable[[str, ModuleSpec], bool] | None = None,
 ) -> None:
-    """Add the module and all that it imports of its own kind."""
+    """Add the module and, transitively, the imported modules that `follows` accepts."""
     follows = follows or _follows
     todo = [spec]
     while todo:
@@ -173,7 +174,7 @@ def _holds_packages(folder: str) -> bool:
 
 
 def _namespace(code: Any) -> dict[str, Any]:
-    """Return the globals of the module of a class or function, also if it was never registered."""
+    """Return the globals of the module of a class or function, even if it is not in sys.modules."""
     if code.__module__ in sys.modules:
         return vars(sys.modules[code.__module__])
     functions = [code, *vars(code).values()]
@@ -194,7 +195,7 @@ def _script(name: str, file: str) -> ModuleSpec | None:
 
 
 def _find(name: str) -> ModuleSpec | None:
-    """Return the spec of a module, importing nothing; None if the name is none of a module."""
+    """Return the spec of a module without importing it; None if there is no such module."""
     module = sys.modules.get(name)
     if module is not None:
         return _spec(vars(module))
@@ -211,7 +212,7 @@ def _search(name: str, folders: tuple[str, ...] | None) -> ModuleSpec | None:
     return PathFinder.find_spec(name, folders)
 
 
-#: By identity of the spec, which importlib.reload replaces. The spec is kept so that its id lasts.
+#: By id of the spec, which importlib.reload replaces. Keeping the spec keeps its id valid.
 _READ: dict[int, tuple[ModuleSpec, _Source | None]] = {}
 
 
@@ -231,7 +232,7 @@ def _parse(spec: ModuleSpec) -> _Source | None:
             with open(spec.origin, "rb") as file:  # noqa: PTH123
                 content = hashlib.file_digest(file, "blake2b").hexdigest()
             return _Source(content, frozenset(), frozenset())
-    except (ImportError, OSError):  # deleted meanwhile
+    except (ImportError, OSError):  # deleted in the meantime
         return None
     tree = ast.parse(text)
     imports: set[str] = set()
@@ -267,7 +268,7 @@ def _imported(node: ast.Import | ast.ImportFrom, spec: ModuleSpec) -> set[str]:
     if node.level:
         try:
             base = importlib.util.resolve_name("." * node.level + base, spec.parent or "")
-        except ImportError:  # beyond the top: would not run either
+        except ImportError:  # above the top-level package: this import would fail too
             return set()
     return {base} | {f"{base}.{alias.name}" for alias in node.names}
 
@@ -276,14 +277,14 @@ def _imported(node: ast.Import | ast.ImportFrom, spec: ModuleSpec) -> set[str]:
 
 
 class _Live:
-    """Describes code by what the interpreter holds of it."""
+    """Describes code by the objects that the interpreter holds for it."""
 
     def __init__(self, parts: set[str]) -> None:
-        self.parts = parts  # takes the sources that the code refers to
+        self.parts = parts  # collects the sources that the code refers to
         self.seen: dict[int, str] = {}  # digests of classes and functions; "" while in progress
 
     def describe(self, code: type | FunctionType) -> str:
-        """Return the name with a digest; only the name where a class refers to itself."""
+        """Return the name with a digest; for a class that refers to itself only the name."""
         if id(code) not in self.seen:
             self.seen[id(code)] = ""
             held = self._class(code) if isinstance(code, type) else self._function(code)
@@ -298,7 +299,7 @@ class _Live:
         defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
         cells = []
         for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # not yet filled
+            with contextlib.suppress(ValueError):  # an empty cell
                 cells.append(cell.cell_contents)
         used = [function.__globals__.get(name) for name in sorted(_names(function.__code__))]
         return self._value([function.__code__, defaults, cells, used])

@@ -1,10 +1,10 @@
-"""Artifacts on disk, each named by the digest of all it depends on.
+"""Artifacts on disk, each identified by the digest of all that it depends on.
 
 `<root>/<kind>/<2 hex>/<digest>/` holds `manifest.json` and, unless there are no tensors,
-`tensors.safetensors`. A folder is written under another name and renamed when complete, so an
-artifact is there whole or not at all, and it never changes.
+`tensors.safetensors`. A folder is written under a temporary name and renamed when complete, so an
+artifact is complete or absent, and it never changes.
 
-Imports no torch; only reading or writing tensors does.
+torch is imported only to read or write tensors.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Artifact", "Difference", "Explanation", "Key", "Row", "Store", "default_root"]
 
-#: A missing artifact is compared with this many of the newest of its kind.
+#: A missing artifact is compared with at most this many of the newest artifacts of its kind.
 COMPARED = 2000
-#: Starts the name of a folder that is being written or deleted, or was found damaged.
+#: Prefixes for the names of folders that are being written or deleted, and of damaged ones.
 DRAFT, DAMAGED = ".draft-", ".damaged-"
 LOCKS = ".locks"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -54,7 +54,7 @@ _Nearest: TypeAlias = "tuple[str | None, Sequence[Difference]]"
 
 
 def default_root() -> Path:
-    """Return the folder in `PRIVBENCH_CACHE`, else the user's cache folder."""
+    """Return the folder given by `PRIVBENCH_CACHE`, or else the user's cache folder."""
     import platformdirs
 
     given = os.environ.get("PRIVBENCH_CACHE")
@@ -62,28 +62,28 @@ def default_root() -> Path:
 
 
 class Store:
-    """Artifacts below one folder, which many processes may use at once."""
+    """Artifacts in one folder, which many processes may use at the same time."""
 
     def __init__(self, root: Path) -> None:
-        """Use the folder; it is made when something is kept.
+        """Use the folder; it is created when the first artifact is stored.
 
         Args:
-            root: e.g. `default_root()`.
+            root: the folder, for example `default_root()`.
         """
         self.root = root
-        self._leaves: dict[str, dict[str, str]] = {}  # of artifacts seen, for comparisons
+        self._leaves: dict[str, dict[str, str]] = {}  # of artifacts already read, for comparisons
 
     # ---- reading and writing -------------------------------------------------------------------
 
     def __contains__(self, key: Key) -> bool:
-        """Whether `find` would most likely succeed; reads no tensors, for plans of many trials."""
+        """Whether `find` would probably succeed; fast, because it reads no tensors."""
         with contextlib.suppress(DamagedError):
             manifest = read_manifest(self._folder(key))
             return manifest is not None and same_key(manifest, key)
         return False
 
     def facts(self, key: Key) -> Mapping[str, Any] | None:
-        """What was noted when the artifact of this key was made; None if it is not stored."""
+        """The facts recorded when the artifact of this key was built; None if it is not stored."""
         with contextlib.suppress(DamagedError):
             manifest = read_manifest(self._folder(key))
             if manifest is not None and same_key(manifest, key):
@@ -91,9 +91,9 @@ class Store:
         return None
 
     def find(self, key: Key) -> Artifact | None:
-        """Return the artifact of exactly this key, whole, or None.
+        """Return the complete artifact of exactly this key, or None.
 
-        A damaged one is renamed, with a warning, and counts as missing.
+        A damaged artifact is renamed with a warning and treated as missing.
         """
         folder = self._folder(key)
         try:
@@ -104,17 +104,17 @@ class Store:
         except DamagedError as error:
             self._set_aside(folder, str(error))
             return None
-        with contextlib.suppress(OSError):  # a store that others own may be read-only
+        with contextlib.suppress(OSError):  # the store may be read-only for this user
             os.utime(folder / MANIFEST)
         return Artifact(key, manifest.facts, folder)
 
     def keep(self, key: Key, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Artifact:
-        """Store an artifact; one that is already there stays and is returned.
+        """Store an artifact; if it exists already, that one is kept and returned.
 
         Args:
-            key: all it depends on.
-            tensors: by name, any shape, dtype and device; views are copied.
-            facts: JSON-able notes; `seconds` is what listings show.
+            key: all that the artifact depends on.
+            tensors: by name, of any shape, dtype and device; views are copied.
+            facts: notes that JSON can represent; listings show `seconds`.
         """
         with self._lock(key.digest):
             return self.find(key) or self._write(key, tensors, facts, self._nearest(key))
@@ -124,12 +124,12 @@ class Store:
     ) -> Artifact:
         """Return the artifact of this key; if it is missing, build and store it.
 
-        Of several processes that ask at once one builds and the others wait for it. What comes
-        back is read from the store also after building, so a miss equals a hit.
+        If several processes ask at the same time, one builds and the others wait for it. The
+        result is read from the store even after building, so a miss gives the same as a hit.
 
         Args:
             key: all that `build` depends on.
-            build: returns tensors and facts; `seconds` is added unless given.
+            build: returns tensors and facts; `seconds` is added unless it is given.
         """
         found = self.find(key)
         if found is not None:
@@ -138,7 +138,7 @@ class Store:
             found = self.find(key)
             if found is not None:
                 return found
-            nearest = self._nearest(key)  # before building: what could have been a hit
+            nearest = self._nearest(key)  # before building, among what could have been a hit
             start = time.perf_counter()
             tensors, facts = build()
             seconds = time.perf_counter() - start
@@ -159,8 +159,8 @@ class Store:
             write_files(draft, (key, tensors, facts), *nearest)
             try:
                 os.replace(draft, folder)  # noqa: PTH105
-            except OSError:  # locks may not reach other machines, and one of them was first
-                if self.find(key) is None:  # and damaged
+            except OSError:  # another machine was first; locks may not work across machines
+                if self.find(key) is None:  # its artifact is damaged
                     os.replace(draft, folder)  # noqa: PTH105
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -169,39 +169,43 @@ class Store:
     # ---- explaining ----------------------------------------------------------------------------
 
     def why(self, prefix: str) -> Explanation:
-        """Explain why an artifact was not a hit when it was made.
+        """Explain why an artifact had to be built.
 
         Args:
-            prefix: of its digest, as long as it takes to be the only one.
+            prefix: of its digest, long enough to be unique.
 
         Raises:
-            BadInputError: if none or several begin so, or if the one that does is damaged.
+            BadInputError: if no artifact or several match, or if the artifact is damaged.
         """
         folders = {folder.name: folder for folder in self._folders()}
         found = sorted(name for name in folders if name.startswith(prefix))
         if len(found) > 1:
             shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")  # noqa: PLR2004
-            raise BadInputError(f"{len(found)} artifacts begin with '{prefix}': {shown}; give more")
+            raise BadInputError(
+                f"{len(found)} artifacts begin with '{prefix}': {shown}; add digits"
+            )
         if not found:
             near = difflib.get_close_matches(prefix.ljust(32, "."), folders, n=1, cutoff=0)
-            tail = f"nearest is {near[0]}" if near else f"there are none in {self.root}"
+            tail = f"nearest is {near[0]}" if near else f"the store {self.root} is empty"
             raise BadInputError(f"no artifact begins with '{prefix}': {tail}")
         try:
             manifest = read_manifest(folders[found[0]])
         except DamagedError as error:
-            raise BadInputError(f"artifact {found[0]} is damaged: {error}") from error
+            raise BadInputError(
+                f"artifact {found[0]} is damaged ({error}): run `privbench cache gc` to remove it"
+            ) from error
         if manifest is None:
-            raise BadInputError(f"artifact {found[0]} was deleted a moment ago")
+            raise BadInputError(f"artifact {found[0]} was just deleted: choose another")
         return manifest.explain()
 
     def missing(self, key: Key) -> Explanation:
-        """Explain why a key is a miss; of one that is stored, why it was."""
+        """Explain why a key is a miss or, if it is stored now, why it was a miss."""
         if key in self:
             return self.why(key.digest)
         return Explanation(key, None, None, *self._nearest(key))
 
     def _nearest(self, key: Key) -> _Nearest:
-        """Find the artifact of this kind that differs in the fewest fields, the newest of those."""
+        """Find the newest of the artifacts of this kind that differ in the fewest fields."""
         if any(self._folder(key).parent.glob(f"{DAMAGED}{key.digest}-*")):
             return key.digest, ()
         wanted = leaves(key.fields)
@@ -236,7 +240,7 @@ class Store:
     # ---- housekeeping --------------------------------------------------------------------------
 
     def list(self) -> Iterator[Row]:
-        """Yield a row for each artifact, in no particular order."""
+        """Yield one row per artifact, in no particular order."""
         for folder in self._folders():
             with contextlib.suppress(DamagedError):
                 manifest = read_manifest(folder)
@@ -245,13 +249,14 @@ class Store:
                     yield Row(manifest.kind, folder.name, size, seconds, manifest.created)
 
     def gc(self, older_than_days: float | None = None) -> int:
-        """Delete what killed processes left, damaged artifacts, and old ones; return freed bytes.
+        """Delete leftovers of killed processes, damaged and old artifacts; return freed bytes.
 
-        Artifacts and drafts that a process is making are left alone. An artifact that a process
-        has found but not yet read is not: give a day or more while something runs.
+        Artifacts and drafts that a process is writing are not deleted. An artifact that a process
+        has found but not yet read may be deleted: give a day or more while something runs.
 
         Args:
-            older_than_days: since an artifact was last found or made; None keeps all artifacts.
+            older_than_days: since an artifact was last found or built; None keeps all that are
+                not damaged.
         """
         cutoff = None if older_than_days is None else time.time() - older_than_days * 86400
         freed = 0
@@ -263,7 +268,8 @@ class Store:
         for lock in [*self.root.glob(f"{LOCKS}/*")]:
             with self._lock(lock.stem, wait=False) as locked:
                 if locked:
-                    lock.unlink(missing_ok=True)  # who waits for it notices, and makes a new one
+                    # A process that waits for the lock notices this and creates a new one.
+                    lock.unlink(missing_ok=True)
         return freed
 
     # ---- folders and locks ---------------------------------------------------------------------
@@ -280,17 +286,20 @@ class Store:
         aside = _aside(folder, DAMAGED)
         try:
             os.replace(folder, aside)  # noqa: PTH105
-        except FileNotFoundError:  # deleted or set aside by another process meanwhile
+        except FileNotFoundError:  # deleted or moved by another process
             return
         warnings.warn(
-            f"artifact {folder.name} is damaged ({reason}): moved to {aside}, counts as missing",
+            f"artifact {folder.name} is damaged ({reason}): moved to {aside}, treated as missing",
             RuntimeWarning,
             stacklevel=3,
         )
 
     @contextlib.contextmanager
     def _lock(self, digest: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold the lock of a digest; yield whether we do. The kernel frees it with the process."""
+        """Hold the lock of a digest and yield whether it was acquired.
+
+        The kernel releases it if the process dies.
+        """
         from filelock import FileLock, Timeout
 
         path = self.root / LOCKS / f"{digest}.lock"
@@ -323,7 +332,7 @@ def _is_waste(folder: Path, cutoff: float | None) -> bool:
 def _delete(folder: Path) -> int:
     draft = _aside(folder, DRAFT)
     try:
-        os.replace(folder, draft)  # noqa: PTH105 - at once: nobody shall find half of it
+        os.replace(folder, draft)  # noqa: PTH105 - atomic: no reader may see half of it
     except FileNotFoundError:  # another gc was first
         return 0
     size = sum(path.stat().st_size for path in draft.iterdir())

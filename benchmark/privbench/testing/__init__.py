@@ -1,4 +1,4 @@
-"""The conformance kit: the same checks for our plugins and for everybody's.
+"""The conformance kit: checks that every plugin must pass, in-tree or third-party.
 
 In a plugin package's tests::
 
@@ -10,10 +10,10 @@ In a plugin package's tests::
     def test_conformance(check):
         check()
 
-The fixtures are tiny and deterministic: ``TinyImages`` (smooth random pictures), a smooth
-memoriser (confidence and view similarity fall with the distance to the nearest member), and a
-revealer (the sensitive attribute stands in the embedding). An attack must beat chance on a planted
-victim and stay at chance on one that saw neither members nor nonmembers.
+The fixtures are tiny and deterministic: ``TinyImages`` (smooth random images), a smooth memoriser
+(confidence and view similarity decrease with the distance to the nearest member), and a revealer
+(the embedding contains the sensitive attribute). An attack must beat chance on a planted victim and
+stay at chance on a model trained on none of these samples.
 """
 
 from privbench.testing.checks import Check, checks

@@ -1,4 +1,4 @@
-"""The conformance kit: the same checks for our plugins and for everybody's.
+"""The conformance kit: checks that every plugin must pass, in-tree or third-party.
 
 In a plugin package's tests::
 
@@ -10,10 +10,10 @@ In a plugin package's tests::
     def test_conformance(check):
         check()
 
-The fixtures are tiny and deterministic: ``TinyImages`` (smooth random pictures), a smooth
-memoriser (confidence and view similarity fall with the distance to the nearest member), and a
-revealer (the sensitive attribute stands in the embedding). An attack must beat chance on a planted
-victim and stay at chance on one that saw neither members nor nonmembers.
+The fixtures are tiny and deterministic: ``TinyImages`` (smooth random images), a smooth memoriser
+(confidence and view similarity decrease with the distance to the nearest member), and a revealer
+(the embedding contains the sensitive attribute). An attack must beat chance on a planted victim and
+stay at chance on a model trained on none of these samples.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must hold for a method; call it, and it raises AssertionError if not."""
+    """One requirement for a method; calling it raises AssertionError if it does not hold."""
 
     method: Method
     name: str
@@ -83,17 +83,17 @@ class Check:
         self.run()
 
     def __str__(self) -> str:
-        """Method and what is checked."""
+        """Return the method's name and what is checked."""
         return f"{self.method.name}: {self.name}"
 
 
 def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> list[Check]:
-    """All checks for a method, by what it is.
+    """Return all checks for a method, depending on its kind.
 
     Args:
         method: an instance with default hyperparameters.
-        root: of data, for datasets that read files.
-        auc: that a membership attack must exceed on the planted victim.
+        root: data folder, for datasets that read files.
+        auc: AUC that a membership attack must exceed on the planted victim.
     """
     table: list[tuple[str, Callable[..., None]]] = [
         ("is frozen, printable and cloned by its fields", _is_frozen),
@@ -141,14 +141,16 @@ def _is_frozen(method: Method) -> None:
             setattr(method, name, 0)
         except dataclasses.FrozenInstanceError:
             continue
-        raise AssertionError(f"{name} can be set: use @dataclass(frozen=True)")
+        raise AssertionError(f"attribute {name} can be set: use @dataclass(frozen=True)")
 
 
 def _is_described(method: Method) -> None:
     allowed = set("abcdefghijklmnopqrstuvwxyz0123456789-")
-    assert method.name, "it needs a name"
-    assert set(method.name) <= allowed, f"'{method.name}' is no kebab-case name"
-    assert type(method).__dict__.get("__doc__"), "the class needs a docstring"
+    assert method.name, "the method has no name: set `name`"
+    assert set(method.name) <= allowed, (
+        f"'{method.name}' is not kebab-case: use lower-case letters, digits and hyphens"
+    )
+    assert type(method).__dict__.get("__doc__"), "the class has no docstring: write one"
     assert not type(method).__doc__.startswith(f"{type(method).__name__}("), "write a docstring"  # type: ignore[union-attr]
     assert method.version >= 1
     assert method.paper is None or isinstance(method.paper, Paper)
@@ -161,7 +163,7 @@ def _refuses(method: Method) -> None:
         method.replace(no_such_hyperparameter=1)
     except BadInputError:
         return
-    raise AssertionError("an unknown hyperparameter was taken")
+    raise AssertionError("replace() accepted an unknown hyperparameter: raise BadInputError")
 
 
 def _card_agrees(data: Dataset, *, root: Path | None) -> None:
@@ -201,7 +203,7 @@ def _protocol_fits(data: Dataset, *, root: Path | None) -> None:
 
 
 def _small(method: Any) -> Any:
-    """The method with few epochs, where it counts them."""
+    """Return the method with at most three epochs."""
     fields = {n: v for n, v in method.hyperparameters().items() if isinstance(v, int)}
     few = {name: min(value, 3) for name, value in fields.items() if name.endswith("epochs")}
     return method.replace(**few)
@@ -216,7 +218,7 @@ def _made(target: Target, defenses: tuple[Defense, ...] = (), noise: int = 0) ->
 
 
 def _fits(method: Method, target: Target, defenses: tuple[Defense, ...] = ()) -> bool:
-    """Whether the method takes part in the kit's cell."""
+    """Return whether the method is compatible with the kit's cell."""
     split = tiny_split()
     card = Cell(
         split.card, split.protocol, target, defenses, Adversary(), AnyAttack(),
@@ -267,7 +269,9 @@ def _never_widens(defense: Defense) -> None:
             granted = Access.NONE
             for kind in chosen:
                 granted |= kind
-            assert defense.access(granted) & ~granted == Access.NONE, f"it widens {granted}"
+            assert defense.access(granted) & ~granted == Access.NONE, (
+                f"access() grants more than the given {granted}: only remove access"
+            )
 
 
 def _keeps_phases(defense: Defense) -> None:
@@ -295,22 +299,30 @@ def _defends(defense: Defense) -> None:
     small = _small(defense)
     first, second = _made(target, (small,), noise=1), _made(target, (small,), noise=2)
     x = tiny_split().pool.x[:40]
-    assert torch.equal(first.embeddings(x), second.embeddings(x)), "it is not deterministic"
+    assert torch.equal(first.embeddings(x), second.embeddings(x)), (
+        "training is not deterministic: draw from ctx, not from a global generator"
+    )
     order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
     if not any(release.fresh for release in first.releases):
         moved = first.log_posteriors(x[order])
         assert torch.allclose(moved, first.log_posteriors(x)[order], atol=1e-5), (
-            "released values depend on what is asked beside them"
+            "the released value of a row depends on other rows of the query"
         )
     assert first.grants & ~target.grants == Access.NONE
     changed = {release.of for release in first.releases}
-    assert ("posterior" in changed) == small.masks_posteriors, "say masks_posteriors"
-    assert "embedding" in changed or not small.feeds_classifier, "it feeds no classifier"
-    assert bool(changed) <= ("release" in small.stages()), "its stages leave the release out"
+    assert ("posterior" in changed) == small.masks_posteriors, (
+        "masks_posteriors does not match the release: return True if it changes posteriors"
+    )
+    assert "embedding" in changed or not small.feeds_classifier, (
+        "feeds_classifier is True without a release of embeddings: return False"
+    )
+    assert bool(changed) <= ("release" in small.stages()), (
+        "stages() does not include 'release': add it"
+    )
 
 
 def _victims(attack: Attack) -> tuple[Victim, Victim]:
-    """A planted victim, and one on which there is nothing to find."""
+    """Return a planted victim, and one without any signal."""
     split = tiny_split()
     if attack.game == "membership":
         return memoriser(split.victim()), memoriser(split.null())
@@ -320,7 +332,7 @@ def _victims(attack: Attack) -> tuple[Victim, Victim]:
 
 
 def _play(attack: Attack, served: Victim, order: Tensor | None = None) -> tuple[Any, Any]:
-    """Question and answer, with the question's rows in the order given."""
+    """Return question and answer, with the question's rows in the given order."""
     split, game = tiny_split(), GAMES[attack.game]
     question, _ = game.pose(split, served, max_rows=None, sensitive=split.card.sensitive)
     if order is not None and isinstance(question, MembershipQuestion):
@@ -334,7 +346,7 @@ def _play(attack: Attack, served: Victim, order: Tensor | None = None) -> tuple[
 
 
 def _numbers(answer: Any) -> Tensor:
-    """Scores or probabilities of an answer, one row per row asked."""
+    """Return the numbers of an answer, one row per row of the question."""
     if hasattr(answer, "scores"):
         return torch.as_tensor(answer.scores).double()
     if hasattr(answer, "probabilities"):
@@ -347,7 +359,7 @@ def _answers(attack: Attack) -> None:
     numbers = _numbers(answer)
     assert numbers.isfinite().all(), "the answer is not finite"
     n = len(question.examples if isinstance(question, MembershipQuestion) else question.embeddings)
-    assert len(numbers) == n, f"{n} rows were asked about and {len(numbers)} answered"
+    assert len(numbers) == n, f"the question has {n} rows, but the answer has {len(numbers)}"
     split = tiny_split()
     metrics = GAMES[attack.game].score(
         answer, GAMES[attack.game].pose(split, _victims(attack)[0], max_rows=None,
@@ -364,7 +376,7 @@ def _deterministic(attack: Attack) -> None:
             torch.manual_seed(noise)  # noqa: TID251 - to see that nothing depends on it
             np.random.seed(noise)  # noqa: NPY002, TID251
             outcomes.append(_numbers(_play(attack, served)[1]))
-    assert torch.equal(*outcomes), "it draws from a global generator"
+    assert torch.equal(*outcomes), "the attack draws from a global generator: use ctx.generator"
 
 
 def _equivariant(attack: Attack) -> None:
@@ -393,7 +405,7 @@ def _headline(attack: Attack, served: Victim) -> Any:
 
 
 def _mean_image() -> float:
-    """Mean squared error of always answering the mean of the pool."""
+    """Return the mean squared error of always answering the mean of the pool."""
     split, game = tiny_split(), GAMES["reconstruction"]
     question, truth = game.pose(split, _planted(_Copy()), max_rows=None, sensitive=())
     value = game.baselines(split, question, truth)["mean_image"]["mse"]
@@ -405,23 +417,26 @@ def _beats_chance(attack: Attack, *, auc: float) -> None:
     found = _headline(attack, _victims(attack)[0])
     if attack.game == "reconstruction":
         assert found.value < 0.5 * _mean_image(), (
-            f"MSE {found.value:.4f} from a rotated picture, the mean image has {_mean_image():.4f}"
+            f"MSE {found.value:.4f} on a rotated image is not below half of the mean image's "
+            f"{_mean_image():.4f}"
         )
         return
     floor = auc if attack.game == "membership" else 0.75
-    assert found.value > floor, f"only {found.value:.3f} on a planted victim: is the sign right?"
+    assert found.value > floor, (
+        f"only {found.value:.3f} on a planted victim: check the sign of the scores"
+    )
 
 
 def _null_chance(attack: Attack) -> None:
     found = _headline(attack, _victims(attack)[1])
     if attack.game == "reconstruction":
         assert found.value > 0.9 * _mean_image(), (
-            f"MSE {found.value:.4f} where there is nothing to find: x leaks into the attack"
+            f"MSE {found.value:.4f} on a victim without signal: x leaks into the attack"
         )
         return
     n = len(tiny_split().candidates)
     band = auc_band(n // 2, n // 2) if attack.game == "membership" else rate_band(n)
     assert abs(found.value - 0.5) <= band, (
-        f"{found.value:.3f} where there is nothing to find: the truth leaks into the attack "
-        "(by luck, less than once in 10,000 runs)"
+        f"{found.value:.3f} on a victim without signal: the truth leaks into the attack "
+        "(by chance, less than once in 10,000 runs)"
     )

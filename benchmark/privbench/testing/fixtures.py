@@ -1,4 +1,4 @@
-"""Tiny data, planted victims and an arena for attacks: what the conformance kit plays with."""
+"""Fixtures of the conformance kit: tiny data, planted victims and an arena for attacks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ROWS, _SIDE, _CLASSES = 720, 8, 10
 
 @dataclass(frozen=True)
 class TinyImages(Dataset):
-    """Smooth random 8×8 pictures: ten classes, attribute ``bright`` (above the median)."""
+    """Smooth random 8×8 images with ten classes and the attribute ``bright`` (above the median)."""
 
     name: ClassVar[str] = "tiny-images"
     protocols: ClassVar[Mapping[str, Protocol]] = {
@@ -58,7 +58,7 @@ class TinyImages(Dataset):
     }
 
     def card(self, root: Path | None) -> Card:
-        """Describe it."""
+        """Describe the dataset."""
         del root
         return Card(
             name=self.name, kind="image", shape=(1, _SIDE, _SIDE), classes=_CLASSES, scale=255,
@@ -67,7 +67,7 @@ class TinyImages(Dataset):
         )  # fmt: skip
 
     def load(self, root: Path | None) -> Examples:
-        """Draw it, the same each time."""
+        """Generate the dataset, the same each time."""
         del root
         generator = torch.Generator().manual_seed(20211115)
         coarse = torch.rand(_ROWS, 1, 4, 4, generator=generator)
@@ -111,7 +111,7 @@ class _Read(nn.Module):
 
 
 class _Reveal(nn.Module):
-    """Embedding that holds the brightness, among other linear features of x."""
+    """Embedding that contains the brightness, among other linear features of x."""
 
     width: int = 8
     mix: Tensor
@@ -127,7 +127,7 @@ class _Reveal(nn.Module):
 
 
 class _Copy(nn.Module):
-    """Embedding that is the picture itself, turned by a fixed rotation."""
+    """Embedding that is the image itself after a fixed rotation."""
 
     width: int = _SIDE * _SIDE
     turn: Tensor
@@ -142,14 +142,14 @@ class _Copy(nn.Module):
 
 
 class _Scramble(_Reveal):
-    """Embedding that has nothing to do with brightness: signs of high frequencies."""
+    """Embedding that is unrelated to brightness: sines of high frequencies."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (1e4 * (x.flatten(1) - x.mean((1, 2, 3))[:, None]) @ self.mix).sin()
 
 
 def memoriser(world: World) -> Victim:
-    """A victim that smoothly memorises the members of a world."""
+    """Return a victim that smoothly memorises the members of a world."""
     card = TinyImages().card(None)
     trained = Model(card, {"encoder": _Memory(world.members), "classifier": _Read()})
     trained.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
@@ -166,9 +166,9 @@ def _planted(encoder: nn.Module) -> Victim:
 
 
 def auc_band(members: int, nonmembers: int, chance: float = 1e-4) -> float:
-    """How far from 0.5 an AUC falls by luck with probability ``chance`` where there is no signal.
+    """Return the deviation from 0.5 that an AUC without signal exceeds with probability ``chance``.
 
-    Scores that carry no signal make the AUC a Mann-Whitney statistic, whose standard deviation is
+    For scores without signal the AUC is a Mann-Whitney statistic with standard deviation
     ``sqrt((m + n + 1) / (12 m n))``.
 
     >>> round(auc_band(80, 80), 3)
@@ -179,7 +179,7 @@ def auc_band(members: int, nonmembers: int, chance: float = 1e-4) -> float:
 
 
 def rate_band(trials: int, rate: float = 0.5, chance: float = 1e-4) -> float:
-    """How far from its expectation a binomial rate falls by luck with probability ``chance``.
+    """Return the deviation that a binomial rate exceeds by luck with probability ``chance``.
 
     >>> round(rate_band(800), 3)
     0.069
@@ -193,7 +193,7 @@ def _two_sided(chance: float) -> float:
 
 @cache
 def tiny_split(seed: int = 0) -> Split:
-    """The kit's split: 80 members, 80 nonmembers, a pool of 400."""
+    """Return the kit's split: 80 members, 80 nonmembers, a pool of 400."""
     data = TinyImages()
     return cut(data.load(None), data.card(None), data.protocols["default"], seed)
 
@@ -201,7 +201,7 @@ def tiny_split(seed: int = 0) -> Split:
 def arena(
     attack: Attack, served: Victim, *, store: Store | None = None, seed: int = 0
 ) -> tuple[Oracle, AttackContext]:
-    """An oracle of ``served`` and a context with planted shadows, for that attack."""
+    """Return an oracle of ``served`` and a context with planted shadows, for that attack."""
     split, wanted = tiny_split(seed), attack.shadows
     draw = split.offline if wanted.origin == "offline" else split.online
     shadows = []
@@ -219,20 +219,20 @@ def arena(
 
 
 def _train(examples: Examples, target: Target | None) -> Model:
-    """Stands in for training a target: remembers the rows."""
+    """Return a memoriser of the rows instead of training a target."""
     del target
     return memoriser(tiny_split().victim().replace(members=examples)).model
 
 
 def tiny_spec(target: Target, defenses: tuple[Defense, ...] = ()) -> VictimSpec:
-    """The kit's victim of that target and these defenses."""
+    """Return the kit's victim with that target and these defenses."""
     split = tiny_split()
     card, world = split.card, split.victim()
     return VictimSpec(card, split.protocol, world, target, defenses, card.sensitive)
 
 
 def tiny_builder(tmp: str) -> Builder:
-    """A builder with a store in that folder."""
+    """Return a builder with a store in that folder."""
     from pathlib import Path
 
     return Builder(Store(Path(tmp)), CPU)
@@ -240,19 +240,19 @@ def tiny_builder(tmp: str) -> Builder:
 
 @dataclass(frozen=True)
 class AnyAttack(MembershipAttack):
-    """An attack that only fills its place in a cell."""
+    """A placeholder attack for cells that are never run."""
 
     name: ClassVar[str] = "anything"
     needs: ClassVar[Access] = Access.NONE
 
     def answer(self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext) -> Any:
-        """It is never run."""
+        """Raise NotImplementedError: this attack is never run."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class TinyTarget(Target):
-    """A linear encoder and classifier, trained for three epochs: for checks of defenses."""
+    """A linear encoder and classifier, trained for three epochs, to check defenses."""
 
     name: ClassVar[str] = "tiny-target"
     grants: ClassVar[Access] = (
@@ -260,14 +260,14 @@ class TinyTarget(Target):
     )
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
-        """64 -> 8 -> k."""
+        """Build a network of widths 64 -> 8 -> k."""
         del ctx
         encoder = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(card.shape)), 8), nn.Tanh())
         encoder.width = 8  # type: ignore[assignment]
         return Model(card, {"encoder": encoder, "classifier": nn.Linear(8, card.classes or 2)})
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
-        """One supervised phase."""
+        """Return one supervised phase."""
         from privbench.training.phase import BatchSpec, Optimizer, Outputs, Phase, Step
 
         del model, world, ctx

@@ -1,1 +1,1 @@
-"""Phases and the loop that runs them; models and their parts."""
+"""Training: phases, the loop that runs them, and models with named parts."""

@@ -1,11 +1,11 @@
-"""Training one phase many times over, each time without one row: all at once.
+"""Leave-one-out training: trains one phase many times in parallel, each time without one row.
 
-What sensitivity samplers need (``DefenseContext.refit``). All trainings start from the same initial
-weights. A dropped row's slot is taken out of each epoch's order; where the dropped row is exchanged
-for another one, it stands in that one's slot, and the other is left out. So a training without i
-and one without j differ in one slot, if the latter drops i and exchanges j: the difference between
-them comes from these rows and from nothing else. On CUDA training runs in bfloat16 and this in
-float32: what is refitted is the same recipe, not the same bits.
+Sensitivity samplers need this (``DefenseContext.refit``). All trainings start from the same initial
+weights. The slot of a dropped row is removed from each epoch's order. If the dropped row is
+exchanged for another row, it takes that row's slot, and the other row is left out. So a training
+without i and a training without j differ in one slot, if the latter drops i and exchanges j: the
+difference between them comes from these two rows only. On CUDA, normal training uses bfloat16 and
+this uses float32: the training procedure is the same, but not the bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from privbench.training.model import Model
     from privbench.training.phase import Phase
 
-#: Trainings side by side; a constant, so that the sums inside are the same on every day.
+#: Number of parallel trainings; constant, so that results are reproducible to the bit.
 SIDE_BY_SIDE = 32
 
 
@@ -41,29 +41,29 @@ def refit(
     dropped: Tensor,
     exchanged: Tensor,
 ) -> dict[str, Tensor]:
-    """Train a phase once for every row that is dropped.
+    """Train a phase once for every dropped row.
 
     Args:
-        model: whose parts the phase trains; it is left as it is.
-        phase: with one kind of step, and neither views, streams, monitor nor wrap.
-        rows: (n) that the phase sees.
+        model: model whose parts the phase trains; its weights do not change.
+        phase: a phase with one kind of step, and without views, streams, monitor or wrap.
+        rows: the n rows that the phase sees.
         initial: name in the model's state -> its tensor before the phase.
-        seed: of the phase; equal seeds, equal batches.
-        dropped: (r,) int64 positions in rows; -1 drops none, and then in all trainings.
-        exchanged: (r,) int64 positions in whose slot the dropped row stands; -1 for none.
+        seed: seed of the phase; equal seeds give equal batches.
+        dropped: (r,) int64 positions in rows; a -1 means that no training drops a row.
+        exchanged: (r,) int64 positions whose slots the dropped rows take; -1 for none.
 
     Returns:
         Name -> (r, ...) trained tensors of the parts that the phase trains.
 
     Raises:
-        TrainingError: if the phase is more than that.
+        TrainingError: if the phase does not meet these conditions.
     """
     (step, *others) = phase.steps.values()
     extras = (phase.prepare, phase.monitor, phase.wrap, step.streams, step.before, step.after)
     if others or any(extras) or phase.batch.kind != "shuffle":
         raise TrainingError(
-            f"phase '{phase.name}' cannot be refitted: it has more than one plain step on "
-            "shuffled batches"
+            f"phase '{phase.name}' cannot be refitted: use a single plain step on shuffled "
+            "batches, without prepare, monitor, wrap, streams, before or after"
         )
     names = [
         name for name, _ in model.named_parameters() if name.split(".")[1] in step.trains
@@ -79,7 +79,7 @@ def refit(
 
 
 class _Loss(nn.Module):
-    """The phase's loss as a module of the model, so that its parameters can be exchanged."""
+    """The phase's loss as a module that contains the model, so its parameters can be replaced."""
 
     def __init__(self, model: Model, phase: Phase, clock: Clock) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def _block(
 def _batches(
     n: int, phase: Phase, seed: int, dropped: Tensor, exchanged: Tensor
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Epoch, step and (r, b) positions, in the order that training with that seed has them."""
+    """Yield epoch, step and (r, b) positions, in the same order as training with that seed."""
     device, size = dropped.device, min(phase.batch.size, n)
     generator = torch.Generator(device=device).manual_seed(seed)
     for epoch in range(1, phase.epochs + 1):

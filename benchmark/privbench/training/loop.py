@@ -1,4 +1,4 @@
-"""The one loop that runs phases."""
+"""The training loop: runs every phase."""
 
 from __future__ import annotations
 
@@ -34,23 +34,25 @@ if TYPE_CHECKING:
 
 
 class Training:
-    """A phase being run: the mutable state that ``Phase.wrap`` may act on.
+    """A running phase: the mutable state that ``Phase.wrap`` may change.
 
     Attributes:
         model: the model, on its device.
-        phase: what runs.
+        phase: the phase that runs.
         rows: rows of the phase (inputs, or embeddings in ``x``).
         optimizers: (parts trained together) -> torch optimizer.
-        updates: part -> updates so far.
-        metrics: last measurements of the monitor.
+        updates: part -> number of updates so far.
+        metrics: latest measurements of the monitor.
     """
 
     def __init__(
         self, model: Model, phase: Phase, rows: Examples, seed: int, *, bf16: bool = False
     ) -> None:
-        """Prepare; nothing is trained yet. ``seed`` decides batches and views, nothing else."""
+        """Prepare the training without running it; ``seed`` determines batches and views only."""
         if not len(rows):
-            raise TrainingError(f"phase '{phase.name}' has no rows to train on")
+            raise TrainingError(
+                f"phase '{phase.name}' has no rows to train on: check the sizes in the protocol"
+            )
         self.model = model
         self.phase = phase
         self.rows = rows
@@ -75,15 +77,15 @@ class Training:
         """Train to the end and leave the model in eval mode without gradients.
 
         Returns:
-            What happened: seconds, epochs, updates per part, examples per second.
+            A summary: seconds, epochs, updates per part, examples per second.
 
         Raises:
-            TrainingError: if a weight is not finite afterwards.
+            TrainingError: if a weight is not finite after training.
         """
         phase, begun = self.phase, time.perf_counter()
         best = _Best(phase.monitor)
         done = 0
-        # Dropout knows only the global generators: seeded here, put back afterwards.
+        # Dropout uses torch's global generators: seed them here and restore them afterwards.
         with seeded_globally(self.seed), phase.wrap(self) if phase.wrap else nullcontext():
             for epoch in range(1, phase.epochs + 1):
                 self._epoch(epoch)
@@ -129,7 +131,7 @@ class Training:
         if batch is not None and outputs is not None:
             loss = step.loss(outputs, batch, clock)
             loss.backward()  # type: ignore[no-untyped-call]
-        else:  # an empty Poisson batch still takes its step: its noise is part of the guarantee
+        else:  # an empty Poisson batch still takes its step: its noise is part of the DP guarantee
             for parameter in (p for part in step.trains for p in model[part].parameters()):
                 parameter.grad = torch.zeros_like(parameter)
         for parts in trained:
@@ -141,7 +143,7 @@ class Training:
                 step.after(model, outputs)
 
     def _set_rate(self, parts: tuple[str, ...], started: Mapping[str, int]) -> None:
-        """Where the parts' own schedule stands; ``started`` counts updates before this epoch."""
+        """Set the scheduled learning rate; ``started`` counts updates before this epoch."""
         spec = self.phase.optimizers[parts[0]]
         count = started if spec.per == "epoch" else self.updates
         rate = spec.rate(count[parts[0]], self._totals[parts[0]])
@@ -155,7 +157,10 @@ class Training:
         return outputs.in_bf16(self.bf16) if self.bf16 else outputs
 
     def _focus(self, name: str, step: Step) -> None:
-        """Train mode and gradients for what the step trains, eval mode for the rest."""
+        """Set train mode and gradients for the parts that the step trains.
+
+        Live parts get train mode without gradients; all others get eval mode.
+        """
         if name == self._focused:
             return
         for part_name, part in self.model.parts.items():
@@ -196,7 +201,7 @@ class Training:
         return self.phase.prepare(batch, uniforms)
 
     def _group_parts(self) -> tuple[tuple[str, ...], ...]:
-        """Parts of equal settings that are always trained together share one optimizer."""
+        """Group parts that share one optimizer: equal settings, always trained together."""
         groups: dict[tuple[Any, ...], list[str]] = {}
         for part, spec in self.phase.optimizers.items():
             where = tuple(n for n, step in self.phase.steps.items() if part in step.trains)
@@ -253,7 +258,7 @@ class _Best:
 
 
 class _StreamSampler:
-    """Endless shuffled passes over a stream's rows, or rows matched by class."""
+    """Draws a stream's rows in endless shuffled passes, or matched by class."""
 
     def __init__(self, stream: Stream, generator: torch.Generator) -> None:
         self.stream = stream
@@ -261,7 +266,7 @@ class _StreamSampler:
         self.left = torch.empty(0, dtype=torch.long, device=stream.rows.device)
 
     def draw(self, y: Tensor) -> Tensor:
-        """Positions in the stream's rows for a batch with labels y (n,)."""
+        """Return positions in the stream's rows for a batch with labels y (n,)."""
         rows, device = self.stream.rows, self.stream.rows.device
         if self.stream.match == "class":
             noise = torch.rand(len(y), len(rows), generator=self.generator, device=device)
@@ -276,7 +281,7 @@ class _StreamSampler:
 
 @contextmanager
 def seeded_globally(seed: int) -> Iterator[None]:
-    """Seed torch's global generators, of every device in use, and put them back after."""
+    """Seed torch's global generators of every device in use, and restore them afterwards."""
     used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = range(torch.cuda.device_count()) if used else ()
     with torch.random.fork_rng(devices=devices):

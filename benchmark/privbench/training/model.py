@@ -1,4 +1,4 @@
-"""A model is named parts; the served ones are ``encoder`` and ``classifier``."""
+"""A model: named parts, of which ``encoder`` and ``classifier`` are served."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class Model(nn.Module):
-    """x → encoder → embedding → classifier → logits, plus parts that only training uses.
+    """A model: x → encoder → embedding → classifier → logits, plus parts used only in training.
 
     A target may subclass it (several owners, a decoder); a defense may add parts. Everything that
-    training changes is in ``parts``: only they are stored.
+    training changes must be in ``parts``: only parts are stored.
 
     Attributes:
         parts: name -> module: ``encoder`` (n, *shape) -> (n, d), ``classifier`` (n, d) -> (n, k)
-            where there is a task, ``decoder`` (n, d) -> (n, *shape) where the target has one, and
-            any others (``head``, ``adversary``, ...).
+            if there is a task, ``decoder`` (n, d) -> (n, *shape) if the target has one, and any
+            others (``head``, ``adversary``, ...).
     """
 
     mean: Tensor | None
@@ -35,10 +35,12 @@ class Model(nn.Module):
     def __init__(
         self, card: Card, parts: Mapping[str, nn.Module], *, normalise: bool = True
     ) -> None:
-        """Hold the parts; ``normalise`` subtracts the card's channel means before the encoder."""
+        """Create a model; ``normalise`` applies the card's channel means and deviations to x."""
         super().__init__()
         if "encoder" not in parts:
-            raise ValueError(f"a model needs a part named 'encoder', got {', '.join(parts)}")
+            raise ValueError(
+                f"the model has no part named 'encoder', got {', '.join(parts)}: add one"
+            )
         self.parts = nn.ModuleDict(dict(parts))
         self.scale = card.scale
         shape = (-1, *(1 for _ in card.shape[1:]))
@@ -47,29 +49,29 @@ class Model(nn.Module):
         self.register_buffer("std", torch.tensor(card.std).view(shape) if centred else None)
 
     def __getitem__(self, name: str) -> nn.Module:
-        """Part by name."""
+        """Return a part by name."""
         return self.parts[name]
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is a part of that name."""
+        """Return whether there is a part with that name."""
         return name in self.parts
 
     def inputs(self, x: Tensor) -> Tensor:
-        """What the encoder reads: x (n, *shape), stored integers or float in [0, 1], normalised."""
+        """Normalise x (n, *shape), stored integers or float in [0, 1], for the encoder."""
         x = as_float(x, self.scale)
         return x if self.mean is None or self.std is None else (x - self.mean) / self.std
 
     def encode(self, x: Tensor) -> Tensor:
-        """Embed x (n, *shape), integer or float in [0, 1], as (n, d) before any release."""
+        """Return embeddings (n, d), before any release, of x (n, *shape), integer or in [0, 1]."""
         embedding: Tensor = self.parts["encoder"](self.inputs(x))
         return embedding
 
     def logits(self, h: Tensor) -> Tensor:
-        """Logits (n, k) of embeddings (n, d)."""
+        """Return the logits (n, k) of embeddings (n, d)."""
         logits: Tensor = self.parts["classifier"](h)
         return logits
 
     def decode(self, h: Tensor) -> Tensor:
-        """Reconstructions (n, *shape) of embeddings (n, d), where the target has a decoder."""
+        """Return reconstructions (n, *shape) of embeddings (n, d), if the target has a decoder."""
         decoded: Tensor = self.parts["decoder"](h)
         return decoded

@@ -1,4 +1,4 @@
-"""A phase: one stretch of training, as targets declare it and defenses edit it."""
+"""A phase: one stage of training, declared by targets and edited by defenses."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class TrainingError(PrivbenchError):
-    """A phase could not be trained (a loss or weight stopped being finite)."""
+    """A phase could not be trained (for example, a loss or weight became infinite or NaN)."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one step.
+    """The rows of one step.
 
     Attributes:
         x: (views * n, ...) inputs, one view after the other; or (n, d) embeddings.
-        y: (n,) int64 labels, or (n, k) soft ones.
+        y: (n,) int64 labels, or (n, k) soft labels.
         attributes: name -> (n,) int64.
         rows: (n,) positions in the phase's rows.
-        views: how many views of each row ``x`` holds.
-        streams: further batches that the step asked for, by name.
+        views: number of views of each row in ``x``.
+        streams: additional batches that the step declared, by name.
     """
 
     x: Tensor
@@ -48,7 +48,7 @@ class Batch:
 
 
 class Outputs:
-    """What one forward pass can give, by name; each is computed at most once, when first read.
+    """The named outputs of one forward pass; each is computed at most once, when first read.
 
     >>> calls = []
     >>> out = Outputs(h=lambda: calls.append("h") or torch.ones(1))
@@ -57,24 +57,24 @@ class Outputs:
     """
 
     def __init__(self, **named: Tensor | Callable[[], Tensor]) -> None:
-        """Take tensors, or functions that make them."""
+        """Take tensors, or functions that compute them."""
         self._named = named
         self._bf16: str | None = None
         self.streams: Mapping[str, Outputs] = {}
 
     def in_bf16(self, device: str) -> Outputs:
-        """Compute by autocast on that kind of device; what losses read is float32 all the same."""
+        """Compute with autocast on that kind of device; losses still read float32."""
         self._bf16 = device
         return self
 
     def __getattr__(self, name: str) -> Tensor:
-        """Value of that name.
+        """Return the output with that name.
 
         Raises:
-            AttributeError: naming what there is instead.
+            AttributeError: if there is none; lists the available outputs.
         """
         if name.startswith("_") or name not in self._named:
-            raise AttributeError(f"outputs have no '{name}', only {', '.join(self._named)}")
+            raise AttributeError(f"outputs have no '{name}': choose from {', '.join(self._named)}")
         value = self._named[name]
         if callable(value):
             with autocast(self._bf16):
@@ -86,13 +86,13 @@ class Outputs:
 
 
 def autocast(device: str | None) -> AbstractContextManager[Any]:
-    """Bfloat16 on that kind of device; nothing for None."""
+    """Return a context that computes in bfloat16 on that kind of device; no change for None."""
     return torch.autocast(device, torch.bfloat16) if device else nullcontext()
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Where training stands: epoch from 1, step within it from 0, and the last measurements."""
+    """Progress of training: epoch from 1, step within it from 0, and the latest measurements."""
 
     epoch: int
     step: int
@@ -106,7 +106,7 @@ class Stream:
     """A second source of rows for a step.
 
     Attributes:
-        rows: where they come from.
+        rows: rows to draw from.
         size: rows per step; None for as many as the main batch has.
         match: ``"class"`` draws, for each row of the main batch, a row of the same class.
     """
@@ -122,9 +122,9 @@ class Step:
 
     Attributes:
         loss: (outputs, batch, clock) -> scalar; pure, without a Python branch on tensor values.
-        trains: parts that are in train mode and get gradients; all others are in eval mode.
+        trains: parts in train mode with gradients; all others, except ``live``, are in eval mode.
         live: parts in train mode without gradients (MoCo's key encoder).
-        streams: further rows that the loss reads as ``batch.streams`` and ``outputs.streams``.
+        streams: additional rows that the loss reads as ``batch.streams`` and ``outputs.streams``.
         before: called with (model, clock) before the forward pass (moving averages).
         after: called with (model, outputs) after the update (queues).
     """
@@ -142,10 +142,10 @@ class BatchSpec:
     """How rows become batches.
 
     Attributes:
-        size: rows per batch; one batch of all rows where there are fewer.
+        size: rows per batch; if there are fewer rows, one batch of all rows.
         kind: ``shuffle`` (each row once per epoch) or ``poisson`` (each row with probability
             size / n, so sizes vary and may be zero).
-        drop_last: leave out a last, smaller batch.
+        drop_last: whether to drop a last, smaller batch.
     """
 
     size: int
@@ -153,22 +153,22 @@ class BatchSpec:
     drop_last: bool = False
 
     def steps(self, n: int) -> int:
-        """Steps per epoch over n rows."""
+        """Return the number of steps per epoch over n rows."""
         size = min(self.size, n)
         return n // size if self.drop_last and self.kind == "shuffle" else math.ceil(n / size)
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How a part is updated; its schedule counts that part's own updates only.
+    """How a part is updated; its schedule counts only the updates of that part.
 
     Attributes:
         kind: ``adam`` or ``sgd``.
         lr: initial learning rate.
-        weight_decay: L2 penalty coupled into the gradient, as in torch.
-        momentum: of sgd.
-        schedule: ``constant``, or ``cosine`` down to zero over the part's updates.
-        per: whether cosine moves with each update or with each epoch.
+        weight_decay: L2 penalty added to the gradient, as in torch.
+        momentum: momentum of sgd.
+        schedule: ``constant``, or ``cosine`` decay to zero over the part's updates.
+        per: whether cosine decay changes the rate at each update or at each epoch.
     """
 
     kind: Literal["adam", "sgd"]
@@ -193,7 +193,7 @@ class Optimizer:
         )
 
     def rate(self, done: float, total: float) -> float:
-        """Learning rate after ``done`` of ``total`` updates."""
+        """Return the learning rate after ``done`` of ``total`` updates."""
         if self.schedule == "constant":
             return self.lr
         return 0.5 * self.lr * (1 + math.cos(math.pi * done / max(total, 1)))
@@ -201,15 +201,15 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Monitor:
-    """Measure between epochs, for losses that read ``clock.metrics`` and for early stopping.
+    """Measurements between epochs, for losses that read ``clock.metrics`` and for early stopping.
 
     Attributes:
-        rows: name -> rows on which loss and accuracy are measured, in eval mode; metrics are
+        rows: name -> rows on which loss and accuracy are measured, in eval mode; the metrics are
             called ``<name>.loss`` and ``<name>.accuracy``.
         every: epochs between measurements.
-        watch: the loss that early stopping minimises.
-        patience: measurements without improvement before training stops and the best state comes
-            back; None never stops.
+        watch: metric that early stopping minimises.
+        patience: measurements without improvement before training stops and the best state is
+            restored; None disables early stopping.
     """
 
     rows: Mapping[str, Examples]
@@ -220,27 +220,27 @@ class Monitor:
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of training.
+    """One stage of training.
 
     Attributes:
-        name: unique in the target ("encoder", "classifier", ...).
-        rows: the part of the world that it sees, or a (n_members,) bool mask of the members.
+        name: name, unique in the target ("encoder", "classifier", ...).
+        rows: part of the world that it trains on, or a (n_members,) bool mask of the members.
         forward: (model, batch) -> Outputs; called once per step.
-        steps: by name.
-        epochs: passes over the rows.
+        steps: step name -> step.
+        epochs: number of passes over the rows.
         batch: how rows become batches.
         optimizers: part -> how it is updated.
-        schedule: (epoch from 1, step from 0) -> name of a step; by default the only one.
-        reads: ``inputs``, or ``embeddings`` of the frozen encoder (computed once, released first
-            where a release says that the classifier trains on it).
-        prepare: (batch, uniforms) -> batch, where ``uniforms(m)`` gives (n, m) in [0, 1).
-        per_example: whether the loss is a sum over examples (DP-SGD needs that).
-        reads_labels: whether a loss reads y; phases that do not are the same under any labels.
+        schedule: (epoch from 1, step from 0) -> name of a step; not needed if there is only one.
+        reads: ``inputs``, or ``embeddings`` of the frozen encoder (computed once; they pass through
+            the release first if the release says that the classifier trains on its output).
+        prepare: (batch, uniforms) -> batch, where ``uniforms(m)`` returns (n, m) in [0, 1).
+        per_example: whether the loss is a sum over examples (DP-SGD requires this).
+        reads_labels: whether a loss reads y; if not, the phase is the same under any labels.
         reads_attributes: names of the sensitive attributes that a loss reads.
-        wrap: a context entered around the phase with the running ``Training``; it may exchange
-            optimizers or hook modules and must undo what it did to modules on exit.
+        wrap: (running ``Training``) -> context manager around the phase. It may replace optimizers
+            or hook modules, and must undo its changes to modules on exit.
         monitor: measurements between epochs.
-        made_by: digests of the methods that made or changed the phase; kept by the core.
+        made_by: digests of the methods that created or changed the phase; set by the core.
     """
 
     name: str
@@ -261,30 +261,30 @@ class Phase:
     made_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that names agree."""
+        """Check that the names of steps, parts and optimizers are consistent."""
         if self.schedule is None and len(self.steps) != 1:
             raise ValueError(
-                f"phase '{self.name}' has {len(self.steps)} steps: say which runs when"
+                f"phase '{self.name}' has {len(self.steps)} steps: set `schedule` to choose one"
             )
         for name, step in self.steps.items():
             for part in step.trains:
                 if part not in self.optimizers:
                     raise ValueError(
                         f"phase '{self.name}': step '{name}' trains '{part}', "
-                        "which has no optimizer"
+                        "which has no optimizer: add it to `optimizers`"
                     )
 
     def step_at(self, epoch: int, i: int) -> str:
-        """Name of the step that runs at that time."""
+        """Return the name of the step that runs at that time."""
         return next(iter(self.steps)) if self.schedule is None else self.schedule(epoch, i)
 
     def trains(self, part: str) -> bool:
-        """Whether any step trains that part."""
+        """Return whether any step trains that part."""
         return any(part in step.trains for step in self.steps.values())
 
 
 class Progress(Protocol):
-    """Told how training goes."""
+    """An observer of training progress."""
 
     def epoch(self, phase: str, done: int, total: int) -> None:
-        """``done`` of ``total`` epochs of that phase are behind us."""
+        """Report that ``done`` of ``total`` epochs of that phase are complete."""

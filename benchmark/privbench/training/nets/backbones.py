@@ -39,9 +39,9 @@ class MLP(Backbone):
 class ConvNet(Backbone):
     """Four convolutions for two CPU cores: (n, channels, h, w) to (n, 128).
 
-    Each is conv 3x3, batch norm, 2x2 max pool, ReLU, the last without the pool; then the global
-    mean. Pool and ReLU commute: this order has a quarter of the work. Meant for 8 to 64 pixels a
-    side.
+    Each block is conv 3x3, batch norm, 2x2 max pool, ReLU; the last has no pool. The global mean
+    follows. Pool and ReLU commute; pooling first leaves a quarter of the work for the ReLU. Meant
+    for images of 8 to 64 pixels per side.
 
     Attributes:
         width: 128.
@@ -84,16 +84,16 @@ def backbone(name: str, shape: tuple[int, ...], splits: int = 1) -> Backbone:
     Args:
         name: one of `BACKBONES`. "resnet18" has the 3x3 stem of stride 1 for small images,
             "resnet18-stock" the 7x7 stem of stride 2 and the max pool.
-        shape: of one example: (channels, height, width), or anything for "mlp".
-        splits: number of parts of a training batch that every batch norm treats apart, see
+        shape: shape of one example: (channels, height, width), or any shape for "mlp".
+        splits: number of parts of a training batch that every batch norm treats separately, see
             `SplitBatchNorm`; "mlp" has no batch norm and ignores it.
 
     Returns:
         A module from float (n, *shape) to (n, d), with d in its attribute `width`.
 
     Raises:
-        ValueError: if the name is unknown, or a convolutional network is asked for examples that
-            are not images.
+        ValueError: if the name is unknown, or if a convolutional network gets examples that are not
+            images.
 
     >>> backbone("mlp", (14,)).width
     512

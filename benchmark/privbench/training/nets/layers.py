@@ -1,4 +1,4 @@
-"""Parts that several networks share: split batch norm, a plain MLP, gradient reversal."""
+"""Layers shared by several networks: split batch norm, a plain MLP, gradient reversal."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Backbone(nn.Module):
 
 
 class SplitBatchNorm(nn.BatchNorm2d):
-    """Batch norm whose training statistics are those of a part of the batch.
+    """Batch norm that computes training statistics separately for each part of the batch.
 
-    With `splits` = s, part j holds the rows j, j + s, j + 2s, ...: each part is normalised by its
-    own mean and variance, as if s devices held n/s rows each. MoCo needs this on one device (He et
-    al. 2020, section 3.3, "Shuffling BN"; the CIFAR-10 notebook of the authors has s = 8).
-    Parameters, buffers and state dict are those of `BatchNorm2d`; in eval mode so is the function.
-    In training mode a batch that s does not divide is normalised as a whole.
+    With `splits` = s, part j contains the rows j, j + s, j + 2s, ... Each part is normalised by its
+    own mean and variance, as if s devices had n/s rows each. MoCo needs this on one device (He et
+    al. 2020, section 3.3, "Shuffling BN"; the CIFAR-10 notebook of the authors uses s = 8).
+    Parameters, buffers, state dict and eval mode are the same as for `BatchNorm2d`. In training
+    mode, a batch that s does not divide is normalised as a whole.
 
     Attributes:
         splits: s, at least 1; with 1 this is `BatchNorm2d`.
@@ -46,8 +46,8 @@ class SplitBatchNorm(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x (n, c, h, w) to the same shape.
 
-        The running statistics take one step of momentum towards the mean over the parts of each
-        part's mean and unbiased variance.
+        The running statistics take one momentum step towards the mean and the unbiased variance,
+        each averaged over the parts.
         """
         s, (n, c, h, w) = self.splits, x.shape
         if not self.training or s == 1 or n % s:
@@ -75,7 +75,7 @@ class SplitBatchNorm(nn.BatchNorm2d):
 
 
 def batch_norm(width: int, splits: int) -> nn.BatchNorm2d:
-    """Return `BatchNorm2d(width)`, as a `SplitBatchNorm` where `splits` is not 1."""
+    """Return `BatchNorm2d(width)`, or a `SplitBatchNorm` if `splits` is not 1."""
     return nn.BatchNorm2d(width) if splits == 1 else SplitBatchNorm(width, splits)
 
 
@@ -126,8 +126,9 @@ class _Reversal(torch.autograd.Function):
 def gradient_reversal(x: Tensor, factor: float) -> Tensor:
     """Return x; the gradient that flows back through it is multiplied by -factor.
 
-    What lies above the reversal descends its loss, what lies below ascends it, `factor` times as
-    fast (Ganin and Lempitsky 2015, section 3; Talos, He and Zhang 2021, eq. 8, with lambda).
+    Layers after the reversal minimise the loss; layers before it maximise the loss, with a gradient
+    scaled by `factor` (Ganin and Lempitsky 2015, section 3; Talos, He and Zhang 2021, eq. 8, with
+    lambda).
 
     Args:
         x: any shape.

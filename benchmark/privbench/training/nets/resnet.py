@@ -1,7 +1,8 @@
 """ResNet-18 (He et al. 2016, table 1) without its classifier.
 
-Written here because importing torchvision costs seconds. Names and functions are torchvision's: a
-state dict of `torchvision.models.resnet18`, less `fc.*`, loads into the stock stem.
+Implemented here because importing torchvision takes seconds. Names and functions match
+torchvision's: a state dict of `torchvision.models.resnet18` without `fc.*` loads into the network
+with the stock stem.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut: (n, c, h, w) to (n, width, h/stride, w/stride)."""
 
     def __init__(self, channels: int, width: int, stride: int, splits: int) -> None:
-        """Put a 1x1 convolution on the shortcut where the block changes the shape."""
+        """Build the block; the shortcut gets a 1x1 convolution if the block changes the shape."""
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
         self.bn1 = batch_norm(width, splits)
@@ -40,10 +41,10 @@ class BasicBlock(nn.Module):
 class ResNet18(Backbone):
     """ResNet-18 up to its global average pool: (n, channels, h, w) to (n, 512).
 
-    The small stem is a 3x3 convolution of stride 1 and no pooling, as for CIFAR-10 in MoCo's
-    notebook and in SimCLR (Chen et al. 2020, section B.9); the stock stem is a 7x7 convolution of
-    stride 2 and a 3x3 max pool of stride 2. Weights start as in torchvision: Kaiming normal by
-    fan-out for convolutions, 1 and 0 for batch norms.
+    The small stem is a 3x3 convolution of stride 1 without pooling, as for CIFAR-10 in MoCo's
+    notebook and in SimCLR (Chen et al. 2020, section B.9). The stock stem is a 7x7 convolution of
+    stride 2 and a 3x3 max pool of stride 2. Weights are initialised as in torchvision: Kaiming
+    normal by fan-out for convolutions, 1 and 0 for batch norms.
 
     Attributes:
         width: 512.
