@@ -201,7 +201,8 @@ assert "2 trials, 0 failed" in invoke(
     *grid, "--dataset", "stripes", "--attack", "loud", "--attack", "nn-mia"
 )
 refused = invoke(*grid, "--attack", "broken", want=2)
-assert "plugin 'broken' failed to load (import failed: RuntimeError: out of order)" in refused, refused
+why = "plugin 'broken' failed to load (import failed: RuntimeError: out of order)"
+assert why in refused, refused
 """
 
 
