@@ -142,9 +142,18 @@ def _metrics(results: Path) -> dict[str, str]:
         named = [cell["target"]["label"], *(d["label"] for d in cell["defenses"])]
         name = f"trial {named} {cell['attack']['label']} {cell['adversary']} seed {told['seed']}"
         keys = ("metrics", "controls", "baselines", "utility", "updates")
-        content = json.dumps([told["status"], *(told[key] for key in keys)], sort_keys=True)
+        content = json.dumps(
+            [told["status"], *(_without_words(told[key]) for key in keys)], sort_keys=True
+        )
         found[name] = hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
     return found
+
+
+def _without_words(value: Any) -> Any:
+    """Numbers as they are; of a refused metric that it was refused, not in which words."""
+    if isinstance(value, dict):
+        return {k: bool(v) if k == "refused" else _without_words(v) for k, v in value.items()}
+    return value
 
 
 def _call(
