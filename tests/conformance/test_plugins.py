@@ -36,9 +36,10 @@ _FAST: dict[
 #: AUC on the kit's memoriser of attacks whose signal it does not carry well; their own victims, on
 #: which they too exceed 0.9, stand beside their oracle tests.
 _PLANTED = {
-    "encodermi-baseline-b": 0.65,
-    "encodermi-baseline-c": 0.75,
-    "label-only-transfer": 0.8,
+    "encodermi-baseline-b": 0.5,  # over 8 seeds of the kit: mean .65, standard deviation .04
+    "encodermi-baseline-c": 0.5,  # mean .88, standard deviation .12
+    "label-only-transfer": 0.8,  # mean .92, standard deviation .02; all others: 5 and more away
+    "metric-correctness": 0.85,  # mean .95, standard deviation .014
 }
 
 
