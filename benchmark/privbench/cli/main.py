@@ -185,11 +185,13 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     from privbench.boards.leaderboard import render
     from privbench.boards.records import read_all
 
-    records = read_all(folders)
+    there = [out] if any(out.glob("*.json")) else []
+    records = read_all([*folders, *there])
+    text = render(records, out.name)  # refuses what cannot stand on one board
     for record in records:
         record.write(out)
     board = out / "leaderboard.md"
-    board.write_text(render(records, out.name), encoding="utf-8")
+    board.write_text(text, encoding="utf-8")
     click.echo(f"{len(records)} results in {out}, board in {board}")
 
 

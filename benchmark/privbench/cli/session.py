@@ -193,14 +193,20 @@ def _executor(jobs: int | str, timeout: float | None) -> Executor:
     if jobs == "auto":
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     else:
-        count = int(jobs) if str(jobs).isdigit() else 0
+        count = int(jobs) if _is_number(str(jobs)) else 0
     if not count:
         raise BadInputError(f"--jobs {jobs}: give a whole number above 0, or auto")
+    if timeout is not None and not timeout > 0:
+        raise BadInputError(f"--timeout {timeout}: give a number of seconds above 0")
     if count == 1 and timeout is None:
         return Serial()
     from privbench.grid.processes import Processes
 
     return Processes(count, timeout)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
@@ -212,7 +218,7 @@ def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
     if shard is None:
         return planned
     i, slash, n = shard.partition("/")
-    if not (slash and i.isdigit() and n.isdigit() and 1 <= int(i) <= int(n)):
+    if not (slash and _is_number(i) and _is_number(n) and 1 <= int(i) <= int(n)):
         raise BadInputError(f"--shard {shard}: write I/N with I from 1 to N, for example 2/8")
     return planned[int(i) - 1 :: int(n)]
 

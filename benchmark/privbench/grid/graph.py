@@ -49,12 +49,15 @@ class Node:
 
 @dataclass(frozen=True)
 class _Chain:
-    """A victim's stages that leave an artifact, in order: digest of the key, name, and if held."""
+    """A victim's stages that leave an artifact: digests of keys, names, and if held.
+
+    ``inner`` holds the identities of victims that have to be trained before.
+    """
 
     digests: tuple[str, ...]
     names: tuple[str, ...]
     held: tuple[bool, ...]
-    inner: tuple[VictimSpec, ...]
+    inner: tuple[str, ...]
 
 
 def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
@@ -67,7 +70,9 @@ def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
     for trial in trials:
         try:
             roles = planner.roles(runner.specs(trial))
-        except Exception:  # noqa: BLE001 - running the trial says what is wrong, in its record
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - running the trial says what is wrong, in its record
             roles = {}
         wanted.append((trial, roles))
     users = Counter(
@@ -106,8 +111,7 @@ class _Planner:
         for name, spec in specs.items():
             chain = self._chain(spec)
             for i, inner in enumerate(chain.inner):
-                self._chain(inner)
-                found[Role(name, i)] = inner.identity
+                found[Role(name, i)] = inner
             found[Role(name)] = spec.identity
         return found
 
@@ -118,9 +122,18 @@ class _Planner:
                 tuple(stage.key.digest for stage in stages),
                 tuple(stage.name for stage in stages),
                 tuple(stage.key in self.builder.store for stage in stages),
-                tuple(inner for stage in stages for inner in stage.inner),
+                tuple(
+                    self._planned(inner)
+                    for stage in stages
+                    if stage.key not in self.builder.store
+                    for inner in stage.inner
+                ),
             )
         return self.chains[spec.identity]
+
+    def _planned(self, spec: VictimSpec) -> str:
+        self._chain(spec)
+        return spec.identity
 
     def nodes(
         self,
@@ -137,7 +150,7 @@ class _Planner:
         needs = {
             name
             for inner in chain.inner
-            if (name := self._last(nodes, self.chains[inner.identity])) is not None
+            if (name := self._last(nodes, self.chains[inner])) is not None
         }
         last: str | None = None
         missing = [i for i, held in enumerate(chain.held) if not held]

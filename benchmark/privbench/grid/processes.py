@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import math
 import multiprocessing
+import os
+import sys
 import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from privbench.boards.records import Record
@@ -55,6 +58,7 @@ class Processes:
     jobs: int
     timeout: float | None = None
     _workers: list[_Worker] = field(default_factory=list)
+    _unsent: list[tuple[Node, str]] = field(default_factory=list)
 
     def run(self, trials: Sequence[Trial], runner: TrialRunner) -> Iterator[Record]:
         """Yield a record for every trial as it is done."""
@@ -67,29 +71,39 @@ class Processes:
         try:
             while not schedule.over:
                 self._hand_out(schedule, setup)
+                for lost, why in self._unsent:
+                    yield from _failed(schedule.given_up(lost), why, runner)
+                self._unsent.clear()
                 for worker, message in self._listen():
-                    if isinstance(message, Begun):
-                        worker.begun = time.monotonic()
-                        continue
-                    if isinstance(message, Step):
-                        if runner.builder.progress:
-                            runner.builder.progress.epoch(
-                                message.phase, message.done, message.total
-                            )
-                        continue
-                    node, worker.node = worker.node, None
-                    assert node is not None  # noqa: S101 - a worker speaks of what it was given
-                    if isinstance(message, Done):
-                        runner.builder.trained_phases += message.trained_phases
-                        worker.made += 1
-                        schedule.done(node)
-                        if message.record:
-                            yield Record.model_validate_json(message.record)
-                        continue
-                    for trial in schedule.died(node, message):
-                        yield failed_record(trial, message, runner.device)
+                    yield from self._settle(schedule, worker, message, runner)
         finally:
             self._stop()
+
+    def _settle(
+        self, schedule: _Schedule, worker: _Worker, message: Any, runner: TrialRunner
+    ) -> Iterator[Record]:
+        """Take note of what a worker says, or of how it ended; yield the records that follow."""
+        progress = runner.builder.progress
+        if isinstance(message, Begun):
+            worker.begun = time.monotonic()
+            return
+        if isinstance(message, Step):
+            if progress:
+                progress.epoch(message.phase, message.done, message.total)
+            return
+        node, worker.node = worker.node, None
+        assert node is not None  # noqa: S101 - a worker speaks of what it was given
+        if not isinstance(message, Done):
+            yield from _failed(schedule.died(node, message), message, runner)
+            return
+        runner.builder.trained_phases += message.trained_phases
+        worker.made += 1
+        if message.error:
+            yield from _failed(schedule.given_up(node), message.error, runner)
+            return
+        schedule.done(node)
+        if message.record:
+            yield Record.model_validate_json(message.record)
 
     def _hand_out(self, schedule: _Schedule, setup: Setup) -> None:
         """Give ready nodes to idle workers; a node that killed a worker runs alone."""
@@ -104,16 +118,23 @@ class Processes:
                 return
             worker = idle or self._start(setup)
             worker.node, worker.begun = node, math.inf
-            with contextlib.suppress(OSError):  # it died while idle: _listen hears of it
-                worker.pipe.send(node)
             busy += 1
+            try:
+                worker.pipe.send(node)
+            except OSError:
+                continue  # it died while idle: _listen hears of it
+            except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
+                worker.node = None
+                busy -= 1
+                self._unsent.append((node, f"it cannot be sent to a worker process: {error}"))
 
     def _start(self, setup: Setup) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs, life_theirs, setup), daemon=True)
-        process.start()
+        with _as_child(setup.threads):
+            process.start()
         theirs.close()
         life_theirs.close()
         worker = _Worker(process, ours, life_ours)
@@ -134,7 +155,10 @@ class Processes:
             except (EOFError, OSError):
                 ended = True
             if worker.node and ended:
-                worker.process.join()
+                worker.process.join(5)
+                if worker.process.exitcode is None:  # its pipe closed, and yet it goes on
+                    worker.process.kill()
+                    worker.process.join()
                 yield worker, _how(worker.process.exitcode)
             elif worker.node and worker.node.role is None and self._late(worker):
                 self._end(worker)
@@ -195,7 +219,7 @@ class _Schedule:
         self.ready.add(node.name)
 
     def done(self, node: Node) -> None:
-        """A node is made, or failed by itself: the trials that need it will say why."""
+        """A node is made."""
         self.pending.discard(node.name)
         for name in self.needed_by.get(node.name, ()):
             self.left[name].discard(node.name)
@@ -208,6 +232,10 @@ class _Schedule:
             self.suspects.add(node.name)
             self.ready.add(node.name)
             return []
+        return self.given_up(node)
+
+    def given_up(self, node: Node) -> list[Trial]:
+        """Give up a node and all that needs it; the trials among them."""
         lost, todo = set[str](), [node.name]
         while todo:
             name = todo.pop()
@@ -218,6 +246,33 @@ class _Schedule:
                 todo += self.needed_by.get(name, ())
         return [self.nodes[name].trial for name in self.nodes
                 if name in lost and self.nodes[name].role is None]  # fmt: skip
+
+
+@contextlib.contextmanager
+def _as_child(threads: int) -> Iterator[None]:
+    """What a child inherits: its number of threads, and no script to run again.
+
+    Spawned processes import the script that started the run. Workers need nothing of it, and a
+    script without a guard would start the run again in each of them.
+    """
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    script = sys.modules["__main__"]
+    try:
+        os.environ.update(dict.fromkeys(names, str(threads)))
+        sys.modules["__main__"] = ModuleType("__main__")
+        yield
+    finally:
+        sys.modules["__main__"] = script
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _failed(trials: Sequence[Trial], why: str, runner: TrialRunner) -> Iterator[Record]:
+    return (failed_record(trial, why, runner.device) for trial in trials)
 
 
 def _how(status: int | None) -> str:

@@ -86,13 +86,10 @@ class TrialRunner:
             torch.cuda.reset_peak_memory_stats()
         try:
             self._fill(record, trial)
-        except (BadInputError, AccessDeniedError) as error:
-            record.status, record.reason = "failed", str(error)
-            record.traceback = traceback.format_exc()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
-            record.status, record.reason = "failed", f"{type(error).__name__}: {error}"
+            record.status, record.reason = "failed", reason(error)
             record.traceback = traceback.format_exc()
         record.cost.seconds = time.perf_counter() - begun - self._making
         record.cost.peak_bytes = _peak(self.device)
@@ -320,6 +317,13 @@ def _record(trial: Trial, device: torch.device) -> Record:
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
         phase=trial.cell.protocol.phase, provenance=provenance(device),
     )  # fmt: skip
+
+
+def reason(error: BaseException) -> str:
+    """Why a trial failed: our own sentences as they are, anything else with its type."""
+    if isinstance(error, BadInputError | AccessDeniedError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def failed_record(trial: Trial, reason: str, device: torch.device) -> Record:

@@ -7,9 +7,10 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from privbench.grid.cell import Trial
+from privbench.grid.trial import reason
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -70,7 +71,6 @@ def work(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
-    os.environ["OMP_NUM_THREADS"] = str(setup.threads)
     import torch
 
     from privbench.grid.trial import TrialRunner
@@ -96,12 +96,15 @@ def work(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
 
 def make(node: Node, runner: TrialRunner) -> Done:
     """Make a node; what goes wrong comes back as text."""
-    if node.role is None:
-        return Done(node.name, record=runner.run(node.trial).model_dump_json())
+    given = node.trial
+    if Trial(given.cell, given.seed, given.device).digest != given.digest:
+        return Done(node.name, error="the code changed during the run: run the command again")
     try:
-        runner.make(node.trial, node.role, node.name)
-    except BaseException as error:  # noqa: BLE001 - the trials that need it will say it again
-        return Done(node.name, error=f"{type(error).__name__}: {error}")
+        if node.role is None:
+            return Done(node.name, record=runner.run(given).model_dump_json())
+        runner.make(given, node.role, node.name)
+    except BaseException as error:  # noqa: BLE001 - failure is data
+        return Done(node.name, error=reason(error))
     return Done(node.name)
 
 
@@ -127,4 +130,4 @@ class _Reporter:
             self.pipe.send(Step(phase, done, total))
 
 
-__all__: list[Any] = ["Begun", "Done", "Setup", "Step", "Trial", "make", "work"]
+__all__ = ["Begun", "Done", "Setup", "Step", "make", "work"]

@@ -133,10 +133,14 @@ class Builder(Planner):
                 return draft
         if draft.labels:
             draft = self.draft(spec)  # now with the labels
+            if any(stage.key not in self.store for stage in draft.labels):
+                raise TrainingError("the labels of inner models were deleted during the run")
         for stage in draft.stages:
             self.make(draft, stage)
             if stage.key.digest == last:
-                break
+                return draft
+        if last is not None:
+            raise TrainingError(f"no stage has the key {last}: the code changed during the run")
         return draft
 
     def make(self, draft: Draft, stage: Stage) -> None:
