@@ -21,7 +21,7 @@ SCHEMA = 1
 
 
 class Number(BaseModel):
-    """A metric with its 95 % interval, or the reason why there is no number."""
+    """A metric with its 95 % interval, or the reason why it was refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -116,7 +116,7 @@ def roc_points(scores: ArrayLike, member: ArrayLike) -> tuple[Floats, Floats, Fl
 
     Returns:
         ``(fpr, tpr, thresholds)``, each ``(distinct scores + 1,)``, thresholds decreasing. At the
-        first point, (0, 0) at ``inf``, nobody is called a member. The others use
+        first point, (0, 0) at ``inf``, no row is called a member. The others use
         ``score >= threshold`` (if a score is itself ``inf``, that threshold occurs twice).
 
     >>> [column.tolist() for column in roc_points([3, 1, 2, 1], [1, 1, 0, 0])]

@@ -202,7 +202,7 @@ class _Schedule:
         return not self.pending
 
     def next(self, busy: int) -> Node | None:
-        """The node to make now, if any; suspects wait until nobody else works."""
+        """The node to make now, if any; suspects wait until all other workers are idle."""
         alone = [name for name in self.ready if name in self.suspects]
         open_to_all = self.ready - self.suspects
         if open_to_all:
@@ -215,7 +215,7 @@ class _Schedule:
         return self.nodes[chosen]
 
     def put_back(self, node: Node) -> None:
-        """Nobody was free for it."""
+        """Return a node to the queue: no worker was free."""
         self.ready.add(node.name)
 
     def done(self, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""A worker process: makes the nodes that it is told, and puts them into the store."""
+"""A worker process: makes the nodes that the parent sends, and stores the results."""
 
 from __future__ import annotations
 

@@ -1,20 +1,4 @@
-"""The conformance kit: checks that every plugin must pass, in-tree or third-party.
-
-In a plugin package's tests::
-
-    import pytest
-    from privbench.testing import checks
-    from my_package import MyAttack
-
-    @pytest.mark.parametrize("check", checks(MyAttack()), ids=str)
-    def test_conformance(check):
-        check()
-
-The fixtures are tiny and deterministic: ``TinyImages`` (smooth random images), a smooth memoriser
-(confidence and view similarity decrease with the distance to the nearest member), and a revealer
-(the embedding contains the sensitive attribute). An attack must beat chance on a planted victim and
-stay at chance on a model trained on none of these samples.
-"""
+"""The checks of the conformance kit, by kind of method."""
 
 from __future__ import annotations
 
