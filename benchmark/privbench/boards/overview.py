@@ -114,7 +114,7 @@ def _short(methods: Sequence[Sequence[MethodRecord]]) -> list[str]:
 
 
 def _number(records: Sequence[Record], seeds: int) -> str:
-    """Mean over seeds, with the number of seeds if some are missing; otherwise the reason why none is shown."""
+    """Mean over seeds, with the number of seeds if some are missing; or why none is shown."""
     if not records:
         return "–"
     ok = [record for record in records if record.status == "ok"]
