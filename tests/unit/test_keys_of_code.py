@@ -37,6 +37,7 @@ STALE = {
     "privbench.games.access": {"outputs", "victims", "results"},
     "privbench.games.oracle": {"outputs", "victims", "results"},
     "privbench.methods": set(),
+    "privbench.methods.cell": {"results"},
     "privbench.methods.context": {"victims", "results"},
     "privbench.methods.defense": {"victims", "results"},
     "privbench.methods.target": {"victims", "results"},

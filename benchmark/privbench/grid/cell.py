@@ -108,7 +108,7 @@ class Trial:
 
 
 #: Modules whose code determines a result; the modules that they import count too.
-CODE = ("privbench.games", "privbench.victims", *VICTIM_CODE)
+CODE = ("privbench.games", "privbench.victims", "privbench.methods.cell", *VICTIM_CODE)
 
 
 def code_digest() -> str:

@@ -6,16 +6,14 @@ import resource
 import sys
 import time
 import traceback
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from privbench.boards.provenance import provenance
 from privbench.boards.records import Cost, Number, Record
-from privbench.data.examples import Card, Examples, adopted
-from privbench.data.split import Split, World, cut
+from privbench.data.examples import Examples, adopted
+from privbench.data.split import Split, cut
 from privbench.errors import AccessDeniedError, BadInputError
 from privbench.games.audit import audited
 from privbench.games.catalog import GAMES
@@ -26,9 +24,8 @@ from privbench.methods.context import Shadow
 from privbench.store.source import digest
 from privbench.store.store import Key
 from privbench.victims.build import Builder
-from privbench.victims.play import Match, as_adversary_sees, utility
+from privbench.victims.play import Match, Models, as_adversary_sees, utility
 from privbench.victims.served import Victim
-from privbench.victims.spec import VictimSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,10 +38,9 @@ if TYPE_CHECKING:
     from privbench.grid.graph import Role
     from privbench.methods.cell import Cell
     from privbench.methods.dataset import Dataset
-    from privbench.methods.defense import Defense
-    from privbench.methods.target import Target
     from privbench.store.store import Store
     from privbench.training.phase import Progress
+    from privbench.victims.spec import VictimSpec
 
 
 class TrialRunner:
@@ -105,11 +101,12 @@ class TrialRunner:
 
     def _fill(self, record: Record, trial: Trial) -> None:
         cell = trial.cell
-        parts = self.split(cell, trial.seed)
+        models = self.models(cell, trial.seed)
+        parts = models.split
         record.split = parts.hashes()
-        made = self._victim(self._spec(cell, parts.victim(), cell.defenses))
+        made = self._victim(models.victim())
         game = GAMES[cell.attack.game]
-        metrics, facts = self._play(cell, parts, game, made)
+        metrics, facts = self._play(models, game, made)
         record.metrics = _numbers(metrics)
         if cell.attack.game == "membership":
             scores = facts["answer"].scores.cpu().numpy()
@@ -128,7 +125,7 @@ class TrialRunner:
             queries_own=facts["queries_own"],
         )
         for name in game.controls:
-            control, _ = self._play(cell, parts, game, self._control(name, cell, parts))
+            control, _ = self._play(models, game, self._control(name, models))
             record.controls[name] = _numbers(control)
         record.baselines = self._baselines(cell, parts, game)
         record.utility = self._utility(cell, parts, made)
@@ -160,18 +157,10 @@ class TrialRunner:
             self._splits[at] = parts.foreign(rows, card)
         return self._splits[at]
 
-    def _spec(
-        self,
-        cell: Cell,
-        world: World,
-        defenses: tuple[Defense, ...],
-        target: Target | None = None,
-        card: Card | None = None,
-    ) -> VictimSpec:
-        return VictimSpec(
-            card or cell.card, cell.protocol, world, target or cell.target, defenses,
-            cell.sensitive,
-        )  # fmt: skip
+    def models(self, cell: Cell, seed: int) -> Models:
+        """Which models the cell needs under that seed."""
+        parts = self.split(cell, seed)
+        return Models(cell, parts, self.adversary_split(cell, parts))
 
     def _victim(self, spec: VictimSpec, room: int = 64) -> Victim:
         """Make or load a victim; ``room`` of them stay in memory."""
@@ -198,53 +187,38 @@ class TrialRunner:
             shadows.append(Shadow(spec.world, others, mine, made.model))
         return tuple(shadows)
 
-    def _shadow_specs(self, cell: Cell, parts: Split) -> list[tuple[VictimSpec, Examples]]:
-        """The spec of each shadow, and its nonmembers."""
-        wanted, adversary = cell.attack.shadows, cell.adversary
-        if wanted.origin == "offline":
-            parts = self.adversary_split(cell, parts)
-        draw = parts.offline if wanted.origin == "offline" else parts.online
-        defenses = cell.defenses if adversary.adaptive else ()
-        drawn = [draw(i) for i in range(wanted.count)]
-        return [
-            (self._spec(cell, world, defenses, adversary.target, parts.card), others)
-            for world, others in drawn
-        ]
-
-    def _control(self, name: str, cell: Cell, parts: Split) -> Served:
+    def _control(self, name: str, models: Models) -> Served:
         if name == "null":
-            return self._victim(self._spec(cell, parts.null(), cell.defenses))
+            return self._victim(models.null())
         if name == "untrained":
-            return self.builder.untrained(self._spec(cell, parts.victim(), ()))
-        return Pixels(cell.card)
+            return self.builder.untrained(models.undefended())
+        return Pixels(models.cell.card)
 
     def specs(self, trial: Trial) -> dict[str, VictimSpec]:
         """Everything that the trial needs trained: the victim, its null and its shadows."""
-        cell, parts = trial.cell, self.split(trial.cell, trial.seed)
-        specs = {"victim": self._spec(cell, parts.victim(), cell.defenses)}
-        if "null" in GAMES[cell.attack.game].controls:
-            specs["null"] = self._spec(cell, parts.null(), cell.defenses)
-        shadows = self._shadow_specs(cell, parts)
+        models = self.models(trial.cell, trial.seed)
+        specs = {"victim": models.victim()}
+        if "null" in GAMES[trial.cell.attack.game].controls:
+            specs["null"] = models.null()
+        shadows = models.shadows()
         return specs | {f"shadow {i}": spec for i, (spec, _) in enumerate(shadows)}
 
     # ---- one game ---------------------------------------------------------------------------
 
-    def _play(
-        self, cell: Cell, parts: Split, game: Game, served: Served
-    ) -> tuple[Metrics, dict[str, Any]]:
+    def _play(self, models: Models, game: Game, served: Served) -> tuple[Metrics, dict[str, Any]]:
         """Pose, answer (from the store if it was answered before), score.
 
         The answer's key needs the shadows' keys only: a finished answer loads no shadow.
         """
+        cell, parts, pool = models.cell, models.split, models.pool
         attack = cell.attack
         if isinstance(served, Victim):
             served = served.session(attack.name)
         question, truth = game.pose(
             parts, served, max_rows=attack.max_rows, sensitive=cell.sensitive
         )
-        shadows = self._shadow_specs(cell, parts)
+        shadows = models.shadows()
         own = as_adversary_sees(served, adaptive=cell.adversary.adaptive, seed=parts.seed)
-        pool = self.adversary_split(cell, parts)
         given = {
             "victim": served.key, "own": own.key,
             "shadows": [self.builder.key(spec) for spec, _ in shadows],
@@ -255,8 +229,9 @@ class TrialRunner:
             "device": self.device.type,
         }  # fmt: skip
         match = Match(
-            cell, served, own, question, pool, partial(self._train_for, cell, pool), self.store,
-            self.device, digest(given),
+            cell, served, own, question, pool,
+            lambda rows, target: self.builder.train_on(models.of_the_adversary(target), rows),
+            self.store, self.device, digest(given),
         )  # fmt: skip
         held = self.store.make(
             Key("answer", {"attack": attack.digest, **given}),
@@ -272,13 +247,6 @@ class TrialRunner:
         facts["answer"], facts["truth"] = game.unpack(held.tensors), truth
         return game.score(facts["answer"], truth), facts
 
-    def _train_for(
-        self, cell: Cell, parts: Split, examples: Examples, target: Target | None
-    ) -> Any:
-        world = replace(parts.offline(0)[0], branch=1)
-        spec = self._spec(cell, world, (), target, parts.card)
-        return self.builder.train_on(spec, examples)
-
     # ---- beside the answer --------------------------------------------------------------------
 
     def _baselines(self, cell: Cell, parts: Split, game: Game) -> dict[str, dict[str, Number]]:
@@ -287,7 +255,7 @@ class TrialRunner:
             "split": parts.digest, "seed": parts.seed, "game": game.name,
             "dataset": dataset_of(cell).digest,
             "max_rows": cell.attack.max_rows, "sensitive": list(cell.sensitive),
-            "code": code_digest(),
+            "code": code_digest(), "torch": torch.__version__, "device": self.device.type,
         })  # fmt: skip
 
         def compute() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:

@@ -13,6 +13,7 @@ from privbench.games.catalog import GAMES
 from privbench.games.oracle import Oracle
 from privbench.methods.context import AttackContext, seeded
 from privbench.victims.served import Victim
+from privbench.victims.spec import VictimSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,14 +21,72 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from privbench.data.examples import Examples
-    from privbench.data.split import Split
+    from privbench.data.examples import Card, Examples
+    from privbench.data.split import Split, World
     from privbench.games.oracle import Served
     from privbench.methods.cell import Cell
     from privbench.methods.context import Shadow
+    from privbench.methods.defense import Defense
     from privbench.methods.target import Target
     from privbench.store.store import Store
     from privbench.training.model import Model
+
+
+@dataclass(frozen=True)
+class Models:
+    """Which models a cell needs under one seed: the victim, its null, shadows and the adversary's.
+
+    Attributes:
+        cell: that is played.
+        split: of its dataset.
+        pool: the same split with the adversary's pool, which may come from another dataset.
+    """
+
+    cell: Cell
+    split: Split
+    pool: Split
+
+    def victim(self) -> VictimSpec:
+        """The victim."""
+        return self._spec(self.split.victim(), self.cell.defenses)
+
+    def null(self) -> VictimSpec:
+        """The same making in a world that holds no candidate."""
+        return self._spec(self.split.null(), self.cell.defenses)
+
+    def undefended(self) -> VictimSpec:
+        """The victim without its defenses."""
+        return self._spec(self.split.victim(), ())
+
+    def shadows(self) -> list[tuple[VictimSpec, Examples]]:
+        """Exactly the shadows that the attack declared, each with its nonmembers."""
+        wanted, adversary = self.cell.attack.shadows, self.cell.adversary
+        parts = self.pool if wanted.origin == "offline" else self.split
+        draw = parts.offline if wanted.origin == "offline" else parts.online
+        defenses = self.cell.defenses if adversary.adaptive else ()
+        drawn = [draw(i) for i in range(wanted.count)]
+        return [
+            (self._spec(world, defenses, adversary.target, parts.card), others)
+            for world, others in drawn
+        ]
+
+    def of_the_adversary(self, target: Target | None) -> VictimSpec:
+        """What the adversary trains on rows of its choice; the rows are put in later."""
+        world = replace(self.pool.offline(0)[0], branch=1)
+        return self._spec(world, (), target, self.pool.card)
+
+    def _spec(
+        self,
+        world: World,
+        defenses: tuple[Defense, ...],
+        target: Target | None = None,
+        card: Card | None = None,
+    ) -> VictimSpec:
+        cell = self.cell
+        return VictimSpec(
+            card or cell.card, cell.protocol, world, target or cell.target, defenses,
+            cell.sensitive,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
