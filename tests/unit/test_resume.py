@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,9 +17,6 @@ from privbench.grid.suite import suite_from
 from privbench.methods import registry as plugins
 from privbench.testing import TinyImages
 from privbench.training.loop import Training
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SUITE = {
     "datasets": ["tiny-images"],
@@ -28,11 +28,15 @@ SUITE = {
 
 
 @pytest.fixture(autouse=True)
-def _with_tiny_images(monkeypatch: pytest.MonkeyPatch, registry: Any) -> None:
-    plugin = plugins.Plugin("kit", "privbench.testing", "privbench")
-    if "tiny-images" not in {d.name for d in registry.all("dataset")}:
-        registry.add("dataset", TinyImages(), plugin)
+def _with_tiny_images(monkeypatch: pytest.MonkeyPatch, registry: plugins.Registry) -> None:
+    _add_tiny_images(registry)
     monkeypatch.setattr(plugins, "load", lambda *_: registry)
+
+
+def _add_tiny_images(registry: plugins.Registry) -> None:
+    if "tiny-images" not in {d.name for d in registry.all("dataset")}:
+        plugin = plugins.Plugin("kit", "privbench.testing", "privbench")
+        registry.add("dataset", TinyImages(), plugin)
 
 
 def _session(out: Path) -> Session:
@@ -59,24 +63,28 @@ def _run(out: Path) -> tuple[dict[str, str], int]:
 
 
 def _killed_at(phase: int, out: Path) -> None:
-    """Run in a child process that is killed with SIGKILL when it starts that many phases."""
-    child = os.fork()
-    if child == 0:
-        original, started = Training.run, [0]
+    """Run this file in a process that is killed with SIGKILL when it starts that many phases.
 
-        def fatal(self: Training, *args: Any) -> Any:
-            started[0] += 1
-            if started[0] == phase:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(self, *args)
+    A fork of the test process would hang: OpenMP's threads do not survive it.
+    """
+    child = subprocess.run([sys.executable, __file__, str(phase), str(out)], check=False)
+    assert child.returncode == -signal.SIGKILL, "the child ended before it was killed"
 
-        Training.run = fatal  # type: ignore[method-assign,assignment]
-        try:
-            _session(out).run()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "the child finished before it was killed"
+
+def _run_until(phase: int, out: Path) -> None:
+    registry = plugins.load()
+    _add_tiny_images(registry)
+    plugins.load = lambda *_: registry
+    original, started = Training.run, [0]
+
+    def fatal(self: Training, *args: Any) -> Any:
+        started[0] += 1
+        if started[0] == phase:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, *args)
+
+    Training.run = fatal  # type: ignore[method-assign,assignment]
+    _session(out).run()
 
 
 def test_a_killed_run_goes_on_and_ends_the_same(
@@ -107,3 +115,7 @@ def test_the_same_again_trains_nothing_and_more_seeds_train_only_theirs(tmp_path
     kept = [record for record in session.records if record.seed < 2]
     assert {record.trial: record.digest for record in kept} == first
     assert trained == 2 * 3 * 2 * 2  # seeds x (victim, null, shadow) x phases x (none, talos)
+
+
+if __name__ == "__main__":
+    _run_until(int(sys.argv[1]), Path(sys.argv[2]))
