@@ -37,6 +37,7 @@ GRID = {
     "defenses": [{"selena": {"models": 3, "held_out": 1}}, "early-stopping"],
     "attacks": ["metric-loss", {"lira": {"k": 2}}],
 }
+_TINY_MEMGUARD = {"epochs": 1, "updates": 2, "iterations": 2}
 #: Attacks that misbehave, each in its own way.
 ROGUES = """
 import os, time
@@ -100,14 +101,17 @@ def test_the_graph_names_everything_once_and_needs_come_first(tmp_path: Path) ->
         seen.add(name)
     assert runner.builder.trained_phases == 0
     assert list(graph(trials, runner)) == list(nodes), "planning twice gives the same keys"
-    stages = [node for node in nodes.values() if node.role]
+    stages = [node for node in nodes.values() if node.role and node.role.name != "baselines"]
     inner = [node for node in stages if node.role and node.role.inner is not None]
     # selena trains 3 for each of victim, null, an offline shadow and two online ones
     assert len(inner) == 3 * 5
     assert len({node.name for node in stages}) == len(stages)
     depth = depths(nodes)
-    assert {depth[trial.digest] for trial in trials} == {1}
-    assert all(depth[node.name] == 3 for node in inner)
+    # lira asks the victim and the null after metric-loss, which leaves their posteriors
+    assert {t.cell.attack.name: depth[t.digest] for t in trials} == {"metric-loss": 2, "lira": 1}
+    of_victims = [node for node in inner if node.role and node.role.name in ("victim", "null")]
+    assert min(depth[node.name] for node in of_victims) == 4
+    assert sum(node.kind == "baselines" for node in nodes.values()) == 1
 
 
 def test_what_the_store_holds_is_no_node(tmp_path: Path) -> None:
@@ -117,6 +121,24 @@ def test_what_the_store_holds_is_no_node(tmp_path: Path) -> None:
     assert first.role is not None
     runner.make(first.trial, first.role, first.name)
     assert first.name not in graph(trials, _runner(tmp_path))
+
+
+def test_a_finished_answer_needs_no_shadow(tmp_path: Path) -> None:
+    attacks = [{"lira": {"k": 1}}, "encodermi-v", "attribute-inference"]  # one of each game's keys
+    suites = [
+        {**GRID, "attacks": attacks[:1], "defenses": [{"memguard": _TINY_MEMGUARD}]},
+        {**GRID, "attacks": attacks[1:], "targets": [{"simclr": {"epochs": 1, "backbone": "mlp"}}],
+         "defenses": ["uniform-noise"], "adversaries": ["adaptive", "naive"]},
+    ]  # fmt: skip
+    for grid in suites:
+        trials = [item.trial for item in _planned(grid) if not item.skip]
+        assert trials
+        runner = _runner(tmp_path)
+        with_shadows = [t for t in trials if any("shadow" in n for n in runner.specs(t))]
+        assert {runner.run(trial).reason for trial in trials} == {""}
+        assert with_shadows
+        for trial in trials:
+            assert not any("shadow" in name for name in runner.specs(trial))
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 import pytest
@@ -284,7 +285,8 @@ def test_ok_results_are_kept_and_failed_ones_run_again(planned: Any, tmp_path: P
     assert [record.status for record in records] == ["ok", "failed", "ok", "failed"]
     second = Lab()
     seen: list[tuple[str, bool]] = []
-    records = go(items, tmp_path, second, watch=lambda r, kept: seen.append((r.status, kept)))
+    watch = SimpleNamespace(trial=lambda r, kept: seen.append((r.status, kept)))
+    records = go(items, tmp_path, second, watch=watch)
     assert second.ran == ["shield 0", "shield 1"]
     assert {record.status for record in records} == {"ok"}
     assert seen == [("ok", True), ("ok", True), ("ok", False), ("ok", False)]

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from privbench.boards import leaderboard
@@ -32,11 +26,12 @@ _ONLY_ON_BOARD = (
 #: Columns that a narrow terminal omits, in this order.
 _LUXURY = ("blind AUC", "train/test gap", "audit's ceiling", "TPR at 1 % FPR", "claimed ε")
 _NARROWEST = 7  # characters of a number or its interval
-_EVERY = 10.0  # seconds between plain lines of one phase
+_EVERY = 10.0  # seconds between plain lines
+_REDRAWN = 0.1  # seconds between drawings of one worker's bar
 
 
 class Watcher:
-    """Shows the progress of trials and phases; training reports to it as its ``Progress``."""
+    """Shows the progress of trials and of each worker; training reports to it as ``Progress``."""
 
     def __init__(self, console: Console, total: int) -> None:
         """Prepare the display for this number of trials."""
@@ -44,15 +39,16 @@ class Watcher:
         self.live = console.is_terminal
         self.total = total
         self.done = 0
-        self._phase = ""
-        self._begun = self._said = time.monotonic()
+        self._left = ""
+        self._said = time.monotonic()
+        self._phases: dict[int, _Phase] = {}  # worker -> what it trains
         self._bars = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=console,
+            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
+            TextColumn("{task.fields[told]}"), console=console,
             transient=True, disable=not self.live,
         )  # fmt: skip
-        self._trials = self._bars.add_task("trials", total=total, rate="")
-        self._epochs = self._bars.add_task("", total=1, rate="", visible=False)
+        self._trials = self._bars.add_task("trials", total=total, told="")
+        self._workers: dict[int, TaskID] = {}
 
     def __enter__(self) -> Self:
         """Start drawing."""
@@ -63,33 +59,90 @@ class Watcher:
         """Stop drawing."""
         self._bars.stop()
 
-    def epoch(self, phase: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` epochs of that phase are finished."""
+    def epoch(self, phase: str, done: float, total: int, rows: int, worker: int = 0) -> None:
+        """Show that ``done`` of ``total`` epochs of ``rows`` rows of that phase are finished."""
         now = time.monotonic()
-        if done == 1 or phase != self._phase:
-            self._phase, self._begun, self._said = phase, now, now
-            shown = f"  {escape(phase)}"
-            self._bars.reset(self._epochs, total=total, description=shown, visible=True)
-        rate = done / max(now - self._begun, 1e-9)
-        shown = f"{rate:,.0f} epochs/s" if done > 1 else ""
-        self._bars.update(self._epochs, completed=done, rate=shown, visible=done < total)
+        at = self._phases.get(worker)
+        if at is None or (at.name, at.total) != (phase, total) or done < at.done:
+            at = self._phases[worker] = _Phase(phase, total, rows, now, done)
+        fresh, at.done = at.said is None or now - at.said > _REDRAWN, done
+        if self.live and (fresh or done >= total):
+            at.said = now
+            self._draw(worker, at, now)
         if not self.live and now - self._said > _EVERY:
             self._said = now
-            left = (total - done) / max(rate, 1e-9)
-            line = f"  {phase}: epoch {done}/{total}, {shown}, {left:.0f} s left"
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            busy = "; ".join(at.told(now) for _, at in sorted(self._phases.items()))
+            self._line(f"  [{self.done}/{self.total}]{self._left} {busy}")
+
+    def idle(self, worker: int) -> None:
+        """Show that a worker trains nothing."""
+        self._phases.pop(worker, None)
+        if worker in self._workers:
+            self._bars.update(self._workers[worker], visible=False)
+
+    def nodes(self, done: int, total: int, seconds_left: float | None) -> None:
+        """Show how many nodes of the grid are made and how long the rest takes."""
+        left = "" if seconds_left is None else f", about {_duration(seconds_left)} left"
+        self._left = f" {done} of {total} steps{left}:"
+        self._bars.update(self._trials, told=f"{self.done}/{self.total}{left}")
 
     def trial(self, record: Record, was_there: bool) -> None:
         """Show that a trial is finished."""
         self.done += 1
-        self._bars.update(self._trials, completed=self.done)
+        self.idle(0)
+        self._bars.update(self._trials, completed=self.done, told=f"{self.done}/{self.total}")
         cell = record.cell
         name = f"{cell.title}, {cell.adversary}, seed {record.seed}"
         how = {"ok": "ok", "skipped": "skipped", "failed": "FAILED"}[record.status]
         tail = f": {' '.join(record.reason.split())}" if record.reason else ""
         cost = "kept" if was_there else f"{record.cost.seconds:.1f} s"
-        line = f"[{self.done}/{self.total}] {name}: {how} ({cost}){tail}"
-        self.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._line(f"[{self.done}/{self.total}] {name}: {how} ({cost}){tail}")
+
+    def _draw(self, worker: int, at: _Phase, now: float) -> None:
+        if worker not in self._workers:
+            self._workers[worker] = self._bars.add_task("", total=1.0, told="")
+        self._bars.update(
+            self._workers[worker], description=f"  {escape(at.name)}", total=at.total,
+            completed=at.done, told=at.rate(now), visible=True,
+        )  # fmt: skip
+
+    def _line(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+@dataclass
+class _Phase:
+    """What a worker trains: ``total`` epochs of ``rows`` rows; seen first at ``begun``."""
+
+    name: str
+    total: int
+    rows: int
+    begun: float
+    first: float
+    done: float = 0.0
+    said: float | None = None
+
+    def rate(self, now: float) -> str:
+        """Rows per second since it was first seen."""
+        seconds = now - self.begun
+        rows = (self.done - self.first) * self.rows
+        return f"{rows / seconds:,.0f} rows/s" if seconds > 0 and rows else ""
+
+    def told(self, now: float) -> str:
+        """How far it is, in a few words."""
+        rate = self.rate(now)
+        return f"{self.name}: epoch {self.done:.1f}/{self.total}{', ' + rate if rate else ''}"
+
+
+def _duration(seconds: float) -> str:
+    """Two figures that a person can use.
+
+    >>> _duration(42.3), _duration(754), _duration(9000)
+    ('42 s', '13 min', '2.5 h')
+    """
+    if seconds < 90:  # noqa: PLR2004
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004
 
 
 def tables(records: Sequence[Record], width: int = 100) -> list[Table]:

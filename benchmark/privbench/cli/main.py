@@ -125,6 +125,16 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
     help="Number of worker processes, each with one thread; auto for one per core.",
 )  # fmt: skip
 @click.option(
+    "--devices",
+    metavar="0,1",
+    help="CUDA devices of the workers, in turn; --jobs for more of them.",
+)
+@click.option(
+    "--executor", type=click.Choice(["serial", "processes", "ray"]),
+    help="Where trials run [processes for several jobs or a time limit, otherwise serial].",
+)  # fmt: skip
+@click.option("--address", help="Address of a Ray cluster; auto finds the running one.")
+@click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
     help="Time limit for one attack; if exceeded, the cell fails.",
 )  # fmt: skip

@@ -53,6 +53,8 @@ def run(
     device: str = "auto",
     jobs: int | str = 1,
     timeout: float | None = None,
+    executor: str | None = None,
+    address: str | None = None,
 ) -> Results:
     """Run a suite from Python; see ``Suite`` for its keys.
 
@@ -63,13 +65,17 @@ def run(
         device: ``cpu``, ``cuda`` or ``auto``.
         jobs: number of worker processes, each with one thread; ``auto`` for one per core.
         timeout: time limit for one attack in seconds; if exceeded, the cell fails.
+        executor: ``serial``, ``processes`` or ``ray``; by default processes if there are several
+            jobs or a time limit, otherwise serial.
+        address: of a Ray cluster.
     """
     if isinstance(suite, str | Path):
         suite = read_suite(Path(suite))
     elif not isinstance(suite, Suite):
         suite = suite_from(dict(suite), "the suite")
     options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
-               "device": device, "compiled": False, "jobs": jobs, "timeout": timeout}  # fmt: skip
+               "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
+               "executor": executor, "address": address}  # fmt: skip
     session = Session(suite, (), options, console=Console(quiet=True))
     session.run()
     return Results(session.records)
@@ -101,7 +107,7 @@ class Session:
         self.planned = plan(suite, self.registry, root=self.root, device=str(self.device))
         self.compiled: bool = options["compiled"]
         self.planned = _shard(self.planned, options.get("shard"))
-        self.executor = _executor(options.get("jobs", "1"), options.get("timeout"))
+        self.executor = _executor(options, self.device)
         self.records: list[Record] = []
 
     def run(self) -> int:
@@ -114,7 +120,7 @@ class Session:
         with Watcher(self.console, len(self.planned)) as watcher:
             runner = self._runner(watcher)
             self.records = grid.execute(
-                self.planned, runner, self.out, executor=self.executor, watch=watcher.trial
+                self.planned, runner, self.out, executor=self.executor, watch=watcher
             )
         board = self.out / "leaderboard.md"
         board.write_text(render(self.records, self.suite.name), encoding="utf-8")
@@ -188,8 +194,10 @@ def _estimate(runner: TrialRunner, missing: int) -> str:
     return f"about {missing * sum(seconds) / len(seconds):.0f} s, if similar to those in the store"
 
 
-def _executor(jobs: int | str, timeout: float | None) -> Executor:
-    """Run in this process, or in workers if several are asked for or there is a time limit."""
+def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
+    """Run in this process, in workers if several are asked for or there is a limit, or on Ray."""
+    jobs, timeout = options.get("jobs", "1"), options.get("timeout")
+    devices = _devices(options.get("devices"), device)
     if jobs == "auto":
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     else:
@@ -198,11 +206,41 @@ def _executor(jobs: int | str, timeout: float | None) -> Executor:
         raise BadInputError(f"--jobs {jobs}: give a whole number above 0, or auto")
     if timeout is not None and not timeout > 0:
         raise BadInputError(f"--timeout {timeout}: give a number of seconds above 0")
-    if count == 1 and timeout is None:
+    kind = options.get("executor")
+    if options.get("address") and kind != "ray":
+        raise BadInputError("--address is for --executor ray: give both")
+    if kind == "ray":
+        if devices or str(jobs) != "1":
+            raise BadInputError("--executor ray takes CPUs and GPUs from the cluster: leave out "
+                                "--jobs and --devices")  # fmt: skip
+        from privbench.grid.cluster import Ray
+
+        return Ray(options.get("address"), timeout)
+    count = max(count, len(devices))
+    if kind == "serial" and (count > 1 or timeout is not None):
+        raise BadInputError("--executor serial has neither workers nor a time limit: leave out "
+                            "--jobs, --devices and --timeout")  # fmt: skip
+    if kind != "processes" and count == 1 and timeout is None:
         return Serial()
     from privbench.grid.processes import Processes
 
-    return Processes(count, timeout)
+    return Processes(count, timeout, devices)
+
+
+def _devices(given: str | None, device: torch.device) -> tuple[str, ...]:
+    """The CUDA devices of the workers, in turn; () for the runner's device.
+
+    Raises:
+        BadInputError: unless they are numbers of devices that torch finds.
+    """
+    if given is None:
+        return ()
+    numbers = [word.strip() for word in given.split(",")]
+    if not all(_is_number(word) for word in numbers):
+        raise BadInputError(f"--devices {given}: write numbers of CUDA devices, for example 0,1")
+    if device.type != "cuda":
+        raise BadInputError(f"--devices {given} needs --device cuda, and this run is on {device}")
+    return tuple(str(_device(f"cuda:{word}")) for word in numbers)
 
 
 def _is_number(text: str) -> bool:

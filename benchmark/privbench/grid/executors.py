@@ -1,27 +1,156 @@
-"""Where trials run: in this process, or in several."""
+"""Where trials run: in this process, or as nodes of a graph that workers make."""
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
+
+from privbench.boards.records import Record
+from privbench.grid.graph import graph
+from privbench.grid.schedule import Schedule
+from privbench.grid.trial import failed_record
+from privbench.grid.worker import Begun, Done, Lost, Setup, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from privbench.boards.records import Record
     from privbench.grid.cell import Trial
+    from privbench.grid.graph import Node
     from privbench.grid.trial import TrialRunner
+    from privbench.grid.worker import Message
+
+
+class Watch(Protocol):
+    """Shows how far a grid is."""
+
+    def trial(self, record: Record, was_there: bool) -> None:
+        """A trial is finished; ``was_there`` if its result was kept."""
+
+    def epoch(self, phase: str, done: float, total: int, rows: int, worker: int = 0) -> None:
+        """A worker trains; see ``training.phase.Progress``."""
+
+    def idle(self, worker: int) -> None:
+        """A worker is through with its node."""
+
+    def nodes(self, done: int, total: int, seconds_left: float | None) -> None:
+        """So many nodes of the graph are made; the rest takes about ``seconds_left``."""
 
 
 class Executor(Protocol):
     """Runs trials somewhere: here, in processes, on a cluster. The order of results is free."""
 
-    def run(self, trials: Sequence[Trial], runner: TrialRunner) -> Iterator[Record]:
+    def run(
+        self, trials: Sequence[Trial], runner: TrialRunner, watch: Watch | None = None
+    ) -> Iterator[Record]:
         """Yield a record for every trial as it is done."""
 
 
 class Serial:
     """One trial after the other, in this process."""
 
-    def run(self, trials: Sequence[Trial], runner: TrialRunner) -> Iterator[Record]:
-        """Yield a record for every trial, in order."""
-        return map(runner.run, trials)
+    def run(
+        self, trials: Sequence[Trial], runner: TrialRunner, watch: Watch | None = None
+    ) -> Iterator[Record]:
+        """Yield a record for every trial, in order; the runner itself reports training."""
+        begun = time.monotonic()
+        for i, trial in enumerate(trials, start=1):
+            yield runner.run(trial)
+            if watch:
+                each = (time.monotonic() - begun) / i
+                watch.nodes(i, len(trials), each * (len(trials) - i))
+
+
+class Workers(ABC):
+    """Lets workers make the nodes of the graph.
+
+    Workers never decide what to make, so no two make the same thing and none waits for another. A
+    worker that dies takes one node with it: that node is tried once more, alone, and then fails as
+    data. What is finished is in the store, so an interrupted run goes on where it was.
+
+    Attributes:
+        timeout: seconds that one trial may take once its victims are trained; None for no limit.
+    """
+
+    timeout: float | None
+
+    def run(
+        self, trials: Sequence[Trial], runner: TrialRunner, watch: Watch | None = None
+    ) -> Iterator[Record]:
+        """Yield a record for every trial as it is done."""
+        if not trials:
+            return
+        schedule = Schedule(graph(trials, runner))
+        total = len(schedule.pending)
+        builder = runner.builder
+        try:
+            self.start(Setup(runner.store.root, str(runner.device), runner.root, builder.compiled))
+            while not schedule.over:
+                while self.free() and (node := schedule.next(self.busy())):
+                    self.give(node)
+                for node, worker, message in self.listen():
+                    if isinstance(message, Step) and watch:
+                        watch.epoch(
+                            message.phase, message.done, message.total, message.rows, worker
+                        )
+                    if isinstance(message, Begun | Step):
+                        continue
+                    if isinstance(message, Done):
+                        builder.trained_phases += message.trained_phases
+                    yield from _settled(schedule, node, message, runner)
+                    if watch:
+                        left = schedule.seconds_left(max(self.free() + self.busy(), 1))
+                        watch.idle(worker)
+                        watch.nodes(total - len(schedule.pending), total, left)
+        finally:
+            self.stop()
+
+    def overdue(self, node: Node, begun: float | None) -> bool:
+        """Whether a trial that began at ``begun`` (``time.monotonic``) is over the limit."""
+        if self.timeout is None or begun is None or node.role is not None:
+            return False
+        return time.monotonic() - begun > self.timeout
+
+    def stopped(self) -> Lost:
+        """What is said of a trial that was stopped for being overdue."""
+        return Lost(f"stopped after {self.timeout:g} s, the limit of --timeout", again=False)
+
+    @abstractmethod
+    def start(self, setup: Setup) -> None:
+        """Get ready; called once, before anything else."""
+
+    @abstractmethod
+    def free(self) -> int:
+        """How many more nodes can be made at the same time."""
+
+    @abstractmethod
+    def busy(self) -> int:
+        """How many nodes are being made."""
+
+    @abstractmethod
+    def give(self, node: Node) -> None:
+        """Let a worker make a node."""
+
+    @abstractmethod
+    def listen(self) -> Iterator[tuple[Node, int, Message]]:
+        """Wait a moment; what workers say of their nodes, with the worker's number from 0."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End all workers at once, whatever they do."""
+
+
+def _settled(
+    schedule: Schedule, node: Node, message: Done | Lost, runner: TrialRunner
+) -> Iterator[Record]:
+    """The records that follow from the end of a node."""
+    if isinstance(message, Lost):
+        lost = schedule.died(node, again=message.again)
+        yield from (failed_record(trial, message.how, runner.device) for trial in lost)
+    elif message.error:
+        for trial in schedule.given_up(node):
+            yield failed_record(trial, message.error, runner.device, message.traceback)
+    else:
+        schedule.done(node, message.seconds)
+        if message.record:
+            yield Record.model_validate_json(message.record)

@@ -1,8 +1,9 @@
 """What has to be made for a grid, as a graph that is known before anything is made.
 
-A node is a run of stages of one victim that the same victims share, or a trial. An edge says that
-one node needs what another one makes. Nodes are named by the key of their last stage, so two
-trials that need the same victim need the same node, and nothing is made twice.
+A node is a run of stages of one victim that the same victims share, the baselines of a question, or
+a trial. An edge says that one node needs what another one makes. Nodes are named by the key of
+their last stage, so two trials that need the same victim need the same node, and nothing is made
+twice.
 """
 
 from __future__ import annotations
@@ -11,21 +12,33 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from privbench.training.phase import Phase
+from privbench.victims.stages import LearnedRelease
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from privbench.grid.cell import Trial
     from privbench.grid.trial import TrialRunner
+    from privbench.store.store import Key
     from privbench.victims.build import Builder
     from privbench.victims.spec import VictimSpec
+    from privbench.victims.stages import Stage
 
 
 @dataclass(frozen=True)
 class Role:
-    """Which victim of a trial: ``victim``, ``null``, ``shadow 3``; or one that it trains inside."""
+    """What of a trial: ``victim``, ``null``, ``shadow 3``, or one that it trains inside.
+
+    ``baselines`` stands for the baselines of its question.
+    """
 
     name: str
     inner: int | None = None
+
+
+#: Models that an attack asks.
+_ASKED = (Role("victim"), Role("null"), Role("shadow 0"))
 
 
 @dataclass
@@ -36,27 +49,32 @@ class Node:
         name: digest of the key of its last stage, or of the trial.
         trial: that it is for; of several the first.
         role: of the victim in the trial; None for the trial itself.
-        text: for people.
-        needs: names of nodes that come before.
+        kind: for people; nodes of one kind take about equally long.
+        needs: names of nodes that it cannot be made without.
+        after: names of nodes that leave in the store what it would make too. It waits for them,
+            so that nothing is made twice, but does not fail with them.
     """
 
     name: str
     trial: Trial
     role: Role | None
-    text: str
+    kind: str
     needs: set[str] = field(default_factory=set)
+    after: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
 class _Chain:
     """A victim's stages that leave an artifact: digests of keys, names, and if held.
 
+    ``shares`` names what a stage makes on its way (``ctx.once``), which other stages may make too.
     ``inner`` holds the identities of victims that have to be trained before.
     """
 
     digests: tuple[str, ...]
     names: tuple[str, ...]
     held: tuple[bool, ...]
+    shares: tuple[str, ...]
     inner: tuple[str, ...]
 
 
@@ -75,25 +93,44 @@ def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
         except BaseException:  # noqa: BLE001 - running the trial says what is wrong, in its record
             roles = {}
         wanted.append((trial, roles))
-    users = Counter(
+    planner.users.update(
         digest for chain in planner.chains.values() for digest in chain.digests
     )  # by distinct victims
-    nodes: dict[str, Node] = {}
     for trial, roles in wanted:
         last = {
-            role: planner.nodes(nodes, users, (trial, role), identity)
+            role: planner.add(trial, role, identity)
             for role, identity in sorted(roles.items(), key=lambda item: item[0].inner is None)
         }
         needs = {name for role, name in last.items() if name and role.inner is None}
-        nodes[trial.digest] = Node(trial.digest, trial, None, "trial", needs)
-    return nodes
+        after = planner.after(trial.digest, _shares(trial, roles))
+        if roles:
+            after |= planner.baselines(trial, runner.baselines_key(trial.cell, trial.seed))
+        kind = f"attack {trial.cell.attack.name}"
+        planner.nodes[trial.digest] = Node(trial.digest, trial, None, kind, needs, after)
+    return planner.nodes
+
+
+def _shares(trial: Trial, roles: dict[Role, str]) -> list[str]:
+    """What a trial leaves in the store for others, besides victims and its own answer.
+
+    The victim's utility, and the outputs of models for the question. Sets of shadows begin with
+    the same one, which stands for all of them.
+    """
+    cell = trial.cell
+    asked = [cell.attack.game, str(cell.attack.max_rows)]
+    models = [roles[role] for role in _ASKED if role in roles]
+    kinds = (cell.attack.needs | cell.attack.wants) & cell.access
+    return [
+        *(f"utility/{model}" for model in models[:1]),
+        *("/".join([kind.name or "", model, *asked]) for model in models for kind in kinds),
+    ]
 
 
 def depths(nodes: dict[str, Node]) -> dict[str, int]:
     """How many nodes the longest path from each node to a trial has."""
     found = dict.fromkeys(nodes, 1)
     for name in reversed(list(nodes)):  # a node comes after all that it needs
-        for needed in nodes[name].needs:
+        for needed in nodes[name].needs | nodes[name].after:
             found[needed] = max(found[needed], found[name] + 1)
     return found
 
@@ -104,6 +141,9 @@ class _Planner:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.chains: dict[str, _Chain] = {}
+        self.users: Counter[str] = Counter()
+        self.nodes: dict[str, Node] = {}
+        self.first: dict[str, str] = {}  # what several nodes would make -> the first of them
 
     def roles(self, specs: dict[str, VictimSpec]) -> dict[Role, str]:
         """Identity of the chain of each victim that a trial needs, inner ones included."""
@@ -122,6 +162,7 @@ class _Planner:
                 tuple(stage.key.digest for stage in stages),
                 tuple(stage.name for stage in stages),
                 tuple(stage.key in self.builder.store for stage in stages),
+                tuple(_once(stage) for stage in stages),
                 tuple(
                     self._planned(inner)
                     for stage in stages
@@ -135,35 +176,46 @@ class _Planner:
         self._chain(spec)
         return spec.identity
 
-    def nodes(
-        self,
-        nodes: dict[str, Node],
-        users: Counter[str],
-        what: tuple[Trial, Role],
-        identity: str,
-    ) -> str | None:
+    def add(self, trial: Trial, role: Role, identity: str) -> str | None:
         """Add what is missing of a chain; return the name of its last node, None if all is there.
 
         A run of stages ends where the number of victims that share them changes.
         """
-        (trial, role), chain = what, self.chains[identity]
-        needs = {
-            name
-            for inner in chain.inner
-            if (name := self._last(nodes, self.chains[inner])) is not None
-        }
+        chain = self.chains[identity]
+        needs = {name for inner in chain.inner if (name := self._last(self.chains[inner]))}
         last: str | None = None
         missing = [i for i, held in enumerate(chain.held) if not held]
-        for run in _runs(missing, [users[digest] for digest in chain.digests]):
+        for run in _runs(missing, [self.users[digest] for digest in chain.digests]):
             name = chain.digests[run[-1]]
-            if name not in nodes:
-                text = f"{role.name}: {', '.join(chain.names[i] for i in run)}"
-                nodes[name] = Node(name, trial, role, text, set(needs))
+            if name not in self.nodes:
+                after = self.after(name, [chain.shares[i] for i in run if chain.shares[i]])
+                kind = ", ".join(chain.names[i] for i in run)
+                self.nodes[name] = Node(name, trial, role, kind, set(needs), after)
             needs, last = {name}, name
         return last
 
-    def _last(self, nodes: dict[str, Node], chain: _Chain) -> str | None:
-        return next((d for d in reversed(chain.digests) if d in nodes), None)
+    def baselines(self, trial: Trial, key: Key) -> set[str]:
+        """Add a node for the baselines, unless the store holds them; return its name."""
+        if key.digest not in self.nodes:
+            if key in self.builder.store:
+                return set()
+            self.nodes[key.digest] = Node(key.digest, trial, Role("baselines"), "baselines")
+        return {key.digest}
+
+    def after(self, name: str, shares: Iterable[str]) -> set[str]:
+        """The nodes that make first what this node would make too."""
+        return {self.first.setdefault(share, name) for share in shares} - {name}
+
+    def _last(self, chain: _Chain) -> str | None:
+        return next((d for d in reversed(chain.digests) if d in self.nodes), None)
+
+
+def _once(stage: Stage) -> str:
+    """Names what a stage may make with ``ctx.once``; "" for a phase, which has no such context."""
+    if isinstance(stage.of, Phase):
+        return ""
+    defense = stage.of.defense if isinstance(stage.of, LearnedRelease) else stage.of
+    return "/".join(["once", stage.previous, defense.family or defense.name])
 
 
 def _runs(missing: Iterable[int], users: Sequence[int]) -> list[list[int]]:

@@ -8,10 +8,10 @@ from privbench.boards.provenance import provenance
 from privbench.boards.records import Record, read
 from privbench.errors import BadInputError
 from privbench.grid.cell import cell_record
-from privbench.grid.executors import Executor, Serial
+from privbench.grid.executors import Executor, Serial, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from privbench.grid.cell import Trial
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 def execute(
     planned: Sequence[Planned],
-    laboratory: TrialRunner,
+    runner: TrialRunner,
     folder: Path,
     *,
     executor: Executor | None = None,
-    watch: Callable[[Record, bool], None] | None = None,
+    watch: Watch | None = None,
 ) -> list[Record]:
     """Run the trials that have no result yet; write each result as soon as it is done.
 
     Args:
         planned: the trials, from ``plan``.
-        laboratory: runs one trial.
+        runner: runs one trial.
         folder: of results. Results there that are ok are kept, and skipped ones as long as the
             reason is the same; failed ones run again.
         executor: where trials run; by default in this process.
-        watch: called with each record and whether it existed before.
+        watch: shows how far the grid is.
 
     Returns:
         All records, in the order of the plan.
@@ -45,19 +45,19 @@ def execute(
     for item in planned:
         old = _kept(item, folder)
         if old is None and item.skip:
-            old = _skipped(item, laboratory)
+            old = _skipped(item, runner)
             old.write(folder)
         if old is None:
             todo.append(item.trial)
             continue
         records[old.trial] = old
         if watch:
-            watch(old, True)
-    for record in (executor or Serial()).run(todo, laboratory):
+            watch.trial(old, True)
+    for record in (executor or Serial()).run(todo, runner, watch):
         record.write(folder)
         records[record.trial] = record
         if watch:
-            watch(record, False)
+            watch.trial(record, False)
     return [records[item.trial.digest] for item in planned]
 
 
@@ -81,10 +81,10 @@ def _kept(item: Planned, folder: Path) -> Record | None:
     return record if still else None
 
 
-def _skipped(item: Planned, laboratory: TrialRunner) -> Record:
+def _skipped(item: Planned, runner: TrialRunner) -> Record:
     trial = item.trial
     return Record(
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="skipped",
         reason=item.skip or "", phase=trial.cell.protocol.phase,
-        provenance=provenance(laboratory.device),
+        provenance=provenance(runner.device),
     )  # fmt: skip

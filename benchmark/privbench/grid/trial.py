@@ -24,7 +24,13 @@ from privbench.methods.context import Shadow
 from privbench.store.source import digest
 from privbench.store.store import Key
 from privbench.victims.build import Builder
-from privbench.victims.play import Match, Models, as_adversary_sees, utility
+from privbench.victims.play import (
+    Match,
+    Models,
+    as_adversary_sees,
+    key_as_adversary_sees,
+    utility,
+)
 from privbench.victims.served import Victim
 
 if TYPE_CHECKING:
@@ -92,8 +98,14 @@ class TrialRunner:
         return record
 
     def make(self, trial: Trial, role: Role, last: str) -> None:
-        """Make the stages of one of the trial's victims, up to the stage of that key."""
-        spec = self.specs(trial)[role.name]
+        """Make what a node of the graph names for the trial.
+
+        That is the baselines, or stages of a victim up to the stage of that key.
+        """
+        if role.name == "baselines":
+            self._baselines(trial.cell, trial.seed)
+            return
+        spec = self._specs(trial)[role.name]
         if role.inner is not None:
             inner = [one for stage in self.builder.draft(spec).stages for one in stage.inner]
             spec = inner[role.inner]
@@ -127,7 +139,7 @@ class TrialRunner:
         for name in game.controls:
             control, _ = self._play(models, game, self._control(name, models))
             record.controls[name] = _numbers(control)
-        record.baselines = self._baselines(cell, parts, game)
+        record.baselines = self._baselines(cell, trial.seed)
         record.utility = self._utility(cell, parts, made)
 
     # ---- what trials share ------------------------------------------------------------------
@@ -195,7 +207,15 @@ class TrialRunner:
         return Pixels(models.cell.card)
 
     def specs(self, trial: Trial) -> dict[str, VictimSpec]:
-        """Everything that the trial needs trained: the victim, its null and its shadows."""
+        """All victims that the trial needs; once it is answered, it needs no shadow."""
+        specs = self._specs(trial)
+        shadows = [name for name in specs if name.startswith("shadow")]
+        if shadows and self._answered(self.models(trial.cell, trial.seed)):
+            return {name: spec for name, spec in specs.items() if name not in shadows}
+        return specs
+
+    def _specs(self, trial: Trial) -> dict[str, VictimSpec]:
+        """The victim, its null and the shadows."""
         models = self.models(trial.cell, trial.seed)
         specs = {"victim": models.victim()}
         if "null" in GAMES[trial.cell.attack.game].controls:
@@ -219,24 +239,13 @@ class TrialRunner:
         )
         shadows = models.shadows()
         own = as_adversary_sees(served, adaptive=cell.adversary.adaptive, seed=parts.seed)
-        given = {
-            "victim": served.key, "own": own.key,
-            "shadows": [self.builder.key(spec) for spec, _ in shadows],
-            "sensitive": list(cell.sensitive), "dataset": dataset_of(cell).digest,
-            "card": cell.card, "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
-            "pool": pool.digest, "access": str(cell.access),
-            "target": cell.target.digest, "code": code_digest(), "torch": torch.__version__,
-            "device": self.device.type,
-        }  # fmt: skip
+        key, scope = self._answer_key(models, str(served.key), str(own.key))
         match = Match(
             cell, served, own, question, pool,
             lambda rows, target: self.builder.train_on(models.of_the_adversary(target), rows),
-            self.store, self.device, digest(given),
+            self.store, self.device, scope,
         )  # fmt: skip
-        held = self.store.make(
-            Key("answer", {"attack": attack.digest, **given}),
-            lambda: match.answer(self._shadows(cell, shadows)),
-        )
+        held = self.store.make(key, lambda: match.answer(self._shadows(cell, shadows)))
         recorded = [self.builder.recorded(spec) for spec, _ in shadows]
         facts = dict(held.facts)
         facts["sizes"] = game.sizes(truth)
@@ -247,16 +256,58 @@ class TrialRunner:
         facts["answer"], facts["truth"] = game.unpack(held.tensors), truth
         return game.score(facts["answer"], truth), facts
 
+    def _answer_key(self, models: Models, served: str, own: str) -> tuple[Key, str]:
+        """Key of an answer, and the digest of all that the attack may read meanwhile.
+
+        Args:
+            models: of the cell.
+            served: key of who is asked.
+            own: key of the same as it answers the adversary's own rows.
+        """
+        cell, parts = models.cell, models.split
+        given = {
+            "victim": served, "own": own,
+            "shadows": [self.builder.plan(spec).key for spec, _ in models.shadows()],
+            "sensitive": list(cell.sensitive), "dataset": dataset_of(cell).digest,
+            "card": cell.card, "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
+            "pool": models.pool.digest, "access": str(cell.access),
+            "target": cell.target.digest, "code": code_digest(), "torch": torch.__version__,
+            "device": self.device.type,
+        }  # fmt: skip
+        return Key("answer", {"attack": cell.attack.digest, **given}), digest(given)
+
+    def _answered(self, models: Models) -> bool:
+        """Whether the store holds the answers about the victim and all controls."""
+        victim, null = self.builder.plan(models.victim()), self.builder.plan(models.null())
+        controls = {
+            "null": (null.key, null.released),
+            "untrained": (self.builder.plan(models.undefended()).untrained, False),
+            "pixels": (Pixels(models.cell.card).key, False),
+        }
+        named = GAMES[models.cell.attack.game].controls
+        for key, released in [(victim.key, victim.released), *(controls[name] for name in named)]:
+            own = key_as_adversary_sees(
+                key, released=released, adaptive=models.cell.adversary.adaptive,
+                seed=models.split.seed,
+            )  # fmt: skip
+            if self._answer_key(models, key, own)[0] not in self.store:
+                return False
+        return True
+
     # ---- beside the answer --------------------------------------------------------------------
 
-    def _baselines(self, cell: Cell, parts: Split, game: Game) -> dict[str, dict[str, Number]]:
-        """Baselines read no victim, so they are the same for every cell of a split and game."""
-        key = Key("baselines", {
-            "split": parts.digest, "seed": parts.seed, "game": game.name,
+    def baselines_key(self, cell: Cell, seed: int) -> Key:
+        """Key of the baselines: they read no victim, so all cells of a question share them."""
+        parts = self.split(cell, seed)
+        return Key("baselines", {
+            "split": parts.digest, "seed": parts.seed, "game": cell.attack.game,
             "dataset": dataset_of(cell).digest,
             "max_rows": cell.attack.max_rows, "sensitive": list(cell.sensitive),
             "code": code_digest(), "torch": torch.__version__, "device": self.device.type,
         })  # fmt: skip
+
+    def _baselines(self, cell: Cell, seed: int) -> dict[str, dict[str, Number]]:
+        game, parts = GAMES[cell.attack.game], self.split(cell, seed)
 
         def compute() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
             question, truth = game.pose(
@@ -265,6 +316,7 @@ class TrialRunner:
             made = game.baselines(parts, question, truth)
             return {}, {"metrics": {name: _dumped(metrics) for name, metrics in made.items()}}
 
+        key = self.baselines_key(cell, seed)
         return {
             name: {m: Number(**value) for m, value in metrics.items()}
             for name, metrics in self.store.make(key, compute).facts["metrics"].items()
@@ -294,10 +346,10 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def failed_record(trial: Trial, reason: str, device: torch.device) -> Record:
+def failed_record(trial: Trial, reason: str, device: torch.device, traceback: str = "") -> Record:
     """The record of a trial that could not even run."""
     record = _record(trial, device)
-    record.status, record.reason = "failed", reason
+    record.status, record.reason, record.traceback = "failed", reason, traceback
     return record
 
 

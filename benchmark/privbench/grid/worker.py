@@ -1,23 +1,22 @@
-"""A worker process: makes the nodes that the parent sends, and stores the results."""
+"""What a worker does, in a process or on a cluster: it makes the nodes that it is given."""
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import time
+import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from privbench.grid.cell import Trial
-from privbench.grid.trial import reason
+from privbench.grid.trial import TrialRunner, reason
+from privbench.store.store import Store
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+    from collections.abc import Callable
     from pathlib import Path
 
     from privbench.grid.graph import Node
-    from privbench.grid.trial import TrialRunner
+    from privbench.training.phase import Progress
 
 
 @dataclass(frozen=True)
@@ -36,17 +35,17 @@ class Setup:
     device: str
     root: Path | None
     compiled: bool
-    threads: int
+    threads: int = 1
 
+    def runner(self, progress: Progress) -> TrialRunner:
+        """A runner on this setup, which takes over torch's number of threads."""
+        import torch
 
-@dataclass(frozen=True)
-class Done:
-    """A node is made. ``record`` is JSON for a trial; ``error`` says why it could not be made."""
-
-    name: str
-    trained_phases: int = 0
-    record: str = ""
-    error: str = ""
+        torch.set_num_threads(self.threads)
+        return TrialRunner(
+            Store(self.store), torch.device(self.device), root=self.root, progress=progress,
+            compiled=self.compiled,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,78 +55,81 @@ class Begun:
 
 @dataclass(frozen=True)
 class Step:
-    """How far a phase of training is."""
+    """How far a phase of training is; see ``Progress``."""
 
     phase: str
-    done: int
+    done: float
     total: int
+    rows: int
 
 
-def work(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
-    """Make nodes until the pipe closes.
+@dataclass(frozen=True)
+class Done:
+    """The worker is through with its node.
 
-    ``lifeline`` is never written to: it ends with the parent, and then so does this process, also
-    in the middle of a training.
+    Attributes:
+        seconds: that it took.
+        trained_phases: how many phases it trained.
+        record: of a trial, as JSON.
+        error: why the node could not be made; "" if it is made.
+        traceback: of the error.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
-    import torch
 
-    from privbench.grid.trial import TrialRunner
-    from privbench.store.store import Store
-
-    torch.set_num_threads(setup.threads)
-    runner = TrialRunner(
-        Store(setup.store), torch.device(setup.device), root=setup.root,
-        progress=_Reporter(pipe), compiled=setup.compiled,
-    )  # fmt: skip
-    while True:
-        try:
-            node: Node | None = pipe.recv()
-        except EOFError:
-            return
-        if node is None:
-            return
-        pipe.send(Begun())
-        before = runner.builder.trained_phases
-        done = make(node, runner)
-        pipe.send(Done(done.name, runner.builder.trained_phases - before, done.record, done.error))
+    seconds: float = 0.0
+    trained_phases: int = 0
+    record: str = ""
+    error: str = ""
+    traceback: str = ""
 
 
-def make(node: Node, runner: TrialRunner) -> Done:
+@dataclass(frozen=True)
+class Lost:
+    """The worker ended before it was through. ``again``: whether a second try makes sense."""
+
+    how: str
+    again: bool = True
+
+
+#: How the reason of a failure for want of memory begins; a second try, alone, may succeed.
+_NO_MEMORY = ("MemoryError", "OutOfMemoryError")
+
+Message: TypeAlias = "Begun | Step | Done | Lost"
+
+
+def make(node: Node, runner: TrialRunner) -> Done | Lost:
     """Make a node; what goes wrong comes back as text."""
     given = node.trial
     if Trial(given.cell, given.seed, given.device).digest != given.digest:
-        return Done(node.name, error="the code changed during the run: run the command again")
+        return Done(error="the code changed during the run: run the command again")
+    before, begun = runner.builder.trained_phases, time.perf_counter()
+    record = error = trace = ""
     try:
         if node.role is None:
-            return Done(node.name, record=runner.run(given).model_dump_json())
-        runner.make(given, node.role, node.name)
-    except BaseException as error:  # noqa: BLE001 - failure is data
-        return Done(node.name, error=reason(error))
-    return Done(node.name)
+            result = runner.run(given)
+            if result.reason.startswith(_NO_MEMORY):
+                return Lost(result.reason)
+            record = result.model_dump_json()
+        else:
+            runner.make(given, node.role, node.name)
+    except BaseException as raised:  # noqa: BLE001 - failure is data
+        error, trace = reason(raised), traceback.format_exc()
+        if error.startswith(_NO_MEMORY):
+            return Lost(error)
+    trained = runner.builder.trained_phases - before
+    return Done(time.perf_counter() - begun, trained, record, error, trace)
 
 
-def _die_with_parent(lifeline: Connection) -> None:
-    try:
-        lifeline.recv()
-    except (EOFError, OSError):
-        os._exit(1)
-
-
-class _Reporter:
+class Reporter:
     """Sends progress, a few times a second at most."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
+    def __init__(self, send: Callable[[Step], object]) -> None:
+        """``send`` brings it to who shows it."""
+        self.send = send
         self.said = 0.0
 
-    def epoch(self, phase: str, done: int, total: int) -> None:
-        """``done`` of ``total`` epochs of that phase are over."""
+    def epoch(self, phase: str, done: float, total: int, rows: int) -> None:
+        """See ``Progress``."""
         now = time.monotonic()
-        if done == total or now - self.said > 0.3:  # noqa: PLR2004 - a person reads it
+        if now - self.said > 0.3:  # noqa: PLR2004 - a person reads it
             self.said = now
-            self.pipe.send(Step(phase, done, total))
-
-
-__all__ = ["Begun", "Done", "Setup", "Step", "make", "work"]
+            self.send(Step(phase, done, total, rows))

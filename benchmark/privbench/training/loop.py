@@ -88,10 +88,10 @@ class Training:
         # Dropout uses torch's global generators: seed them here and restore them afterwards.
         with seeded_globally(self.seed), phase.wrap(self) if phase.wrap else nullcontext():
             for epoch in range(1, phase.epochs + 1):
-                self._epoch(epoch)
+                for share in self._epoch(epoch):
+                    if progress:
+                        progress.epoch(phase.name, done + share, phase.epochs, len(self.rows))
                 done = epoch
-                if progress:
-                    progress.epoch(phase.name, epoch, phase.epochs)
                 if self._measured(epoch) and best.stop(self.model, self.metrics):
                     break
         best.restore(self.model)
@@ -109,13 +109,15 @@ class Training:
             "examples_per_second": done * len(self.rows) / seconds if seconds else 0.0,
         }
 
-    def _epoch(self, epoch: int) -> None:
+    def _epoch(self, epoch: int) -> Iterator[float]:
+        """Train for an epoch; yield after every step which share of it is done."""
         phase = self.phase
         started = dict(self.updates)
         for i, rows in enumerate(self._batches()):
             name = phase.step_at(epoch, i)
             clock = Clock(epoch, i, phase.epochs, self.steps, self.metrics)
             self._update(name, rows, clock, started)
+            yield (i + 1) / self.steps
 
     def _update(self, name: str, rows: Tensor, clock: Clock, started: Mapping[str, int]) -> None:
         step, model = self.phase.steps[name], self.model

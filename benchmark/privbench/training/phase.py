@@ -286,5 +286,8 @@ class Phase:
 class Progress(Protocol):
     """An observer of training progress."""
 
-    def epoch(self, phase: str, done: int, total: int) -> None:
-        """Report that ``done`` of ``total`` epochs of that phase are complete."""
+    def epoch(self, phase: str, done: float, total: int, rows: int) -> None:
+        """Report that ``done`` of ``total`` epochs of that phase are complete.
+
+        ``rows`` is the number of rows in an epoch.
+        """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,23 @@ if TYPE_CHECKING:
     Made = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is known of a victim before anything is trained.
+
+    Attributes:
+        key: of its answers.
+        untrained: key of the answers of the model before training.
+        stages: keys of the artifacts that it is made of.
+        released: whether anything stands between the model and the outside.
+    """
+
+    key: str
+    untrained: str
+    stages: tuple[Key, ...]
+    released: bool
+
+
 class Builder(Planner):
     """Plans victims, and makes them.
 
@@ -54,7 +71,7 @@ class Builder(Planner):
         super().__init__(store, device, compiled=compiled)
         self.progress = progress
         self.trained_phases = 0
-        self._drafted: dict[str, tuple[str, tuple[tuple[str, Key], ...]]] = {}
+        self._plans: dict[str, Plan] = {}
 
     # ---- what comes out --------------------------------------------------------------------
 
@@ -75,8 +92,9 @@ class Builder(Planner):
         """The target's encoder before any training, undefended."""
         draft = self.draft(replace(spec, defenses=()))
         self._load_own(draft)
-        key = digest([draft.base, draft.seeds, "untrained"])
-        return Victim(spec.card, draft.model, key=key, grants=spec.target.grants)
+        return Victim(
+            spec.card, draft.model, key=_untrained_key(draft), grants=spec.target.grants
+        )  # fmt: skip
 
     def train_on(self, spec: VictimSpec, examples: Examples) -> Model:
         """Train the target, undefended, on rows of the caller's choice as its members."""
@@ -94,28 +112,26 @@ class Builder(Planner):
                 keys[stage.key] = stage.key in self.store
         return keys
 
-    def key(self, spec: VictimSpec) -> str:
-        """Key of a victim's answers; nothing is trained or loaded."""
-        return self._plan(spec)[0]
+    def plan(self, spec: VictimSpec) -> Plan:
+        """What is known of a victim before it is made; remembered by identity."""
+        if spec.identity not in self._plans:
+            draft = self.draft(spec)
+            keys = tuple(stage.key for stage in draft.stages if stage.stored)
+            self._plans[spec.identity] = Plan(
+                draft.key, _untrained_key(draft), keys, bool(draft.releases)
+            )
+        return self._plans[spec.identity]
 
     def recorded(self, spec: VictimSpec) -> dict[str, Any]:
         """Seconds by artifact, and machines, of a victim's stages as far as the store has them."""
         spent: dict[str, float] = {}
         made_on: list[Any] = []
-        for _, key in self._plan(spec)[1]:
+        for key in self.plan(spec).stages:
             fact = self.store.facts(key)
             if fact is not None:
                 spent |= {key.digest: fact["seconds"], **fact.get("spent", {})}
                 made_on.append(fact["made_on"])
         return {"spent": spent, "made_on": made_on}
-
-    def _plan(self, spec: VictimSpec) -> tuple[str, tuple[tuple[str, Key], ...]]:
-        """Key of the victim, and names and keys of its stages; remembered by identity."""
-        if spec.identity not in self._drafted:
-            draft = self.draft(spec)
-            stages = tuple((stage.name, stage.key) for stage in draft.stages if stage.stored)
-            self._drafted[spec.identity] = draft.key, stages
-        return self._drafted[spec.identity]
 
     # ---- making ----------------------------------------------------------------------------
 
@@ -284,6 +300,10 @@ class Builder(Planner):
 
     def _here(self, artifact: Artifact) -> dict[str, Tensor]:
         return {name: tensor.to(self.device) for name, tensor in artifact.tensors.items()}
+
+
+def _untrained_key(draft: Draft) -> str:
+    return digest([draft.base, draft.seeds, "untrained"])
 
 
 def access(target: Target, defenses: Sequence[Defense]) -> Access:

@@ -12,7 +12,7 @@ from privbench.data.row_random import salt
 from privbench.games.catalog import GAMES
 from privbench.games.oracle import Oracle
 from privbench.methods.context import AttackContext, seeded
-from privbench.victims.served import Victim
+from privbench.victims.served import Victim, sibling_key, unreleased_key
 from privbench.victims.spec import VictimSpec
 
 if TYPE_CHECKING:
@@ -142,6 +142,16 @@ def as_adversary_sees(served: Served, *, adaptive: bool, seed: int) -> Served:
     if not isinstance(served, Victim) or not served.releases:
         return served
     return served.sibling(salt(seed, "adversary")) if adaptive else served.unreleased()
+
+
+def key_as_adversary_sees(key: str, *, released: bool, adaptive: bool, seed: int) -> str:
+    """Key of what ``as_adversary_sees`` gives, of a victim that is not made yet.
+
+    ``released`` is whether anything stands between model and outside.
+    """
+    if not released:
+        return key
+    return sibling_key(key, salt(seed, "adversary")) if adaptive else unreleased_key(key)
 
 
 def utility(victim: Victim, split: Split) -> dict[str, float]:

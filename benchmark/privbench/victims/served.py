@@ -91,7 +91,7 @@ class Victim:
         return Victim(
             self.card,
             self.model,
-            key=digest([self.key, "sibling", seed]),
+            key=sibling_key(self.key, seed),
             grants=self.grants,
             releases=[release.sibling(seed) for release in self._releases],
             seed=salt(self._seed, "sibling", seed),
@@ -115,9 +115,7 @@ class Victim:
 
     def unreleased(self) -> Victim:
         """The same model with nothing in between: how a naive adversary sees its own rows."""
-        return Victim(
-            self.card, self.model, key=digest([self.key, "unreleased"]), grants=self.grants
-        )
+        return Victim(self.card, self.model, key=unreleased_key(self.key), grants=self.grants)
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -160,6 +158,16 @@ class Victim:
                     keys = fold(keys, salt(self._seed, "asked", self._asker, self._asked))
                 value = release(x, value, uniform(keys, release.uniforms))
         return value
+
+
+def sibling_key(key: str, seed: int) -> str:
+    """Key of the sibling of a victim with that key."""
+    return digest([key, "sibling", seed])
+
+
+def unreleased_key(key: str) -> str:
+    """Key of the victim without its releases."""
+    return digest([key, "unreleased"])
 
 
 class Behind(Model):

@@ -1,0 +1,208 @@
+"""Workers that are tasks of Ray, on this machine or on a cluster (extra ``privbench[ray]``)."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from privbench.errors import BadInputError
+from privbench.grid.executors import Workers
+from privbench.grid.worker import Begun, Done, Lost, Message, Reporter, Setup, Step, make
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from privbench.grid.graph import Node
+    from privbench.grid.trial import TrialRunner
+
+
+@dataclass
+class _Task:
+    """A node that Ray makes somewhere."""
+
+    node: Node
+    number: int
+    begun: float | None = None
+    late: bool = False
+
+
+@dataclass
+class Ray(Workers):
+    """Runs nodes as Ray tasks of one CPU each; on CUDA each has a share of a GPU.
+
+    All machines need privbench, the same plugins, and the store (``PRIVBENCH_CACHE``) on a shared
+    path: this is checked before anything runs.
+
+    Attributes:
+        address: of the cluster; None for the one that Ray finds, or else one on this machine.
+        timeout: see ``Workers``.
+        gpus: share of a GPU that a node has on CUDA.
+    """
+
+    address: str | None = None
+    timeout: float | None = None
+    gpus: float = 1.0
+    _tasks: dict[Any, _Task] = field(default_factory=dict)
+
+    def start(self, setup: Setup) -> None:
+        """Connect, and check that every machine of the cluster sees the store.
+
+        Raises:
+            BadInputError: if Ray is missing, no cluster is there, or a machine lacks the store.
+        """
+        try:
+            import ray
+        except ImportError:
+            raise BadInputError(
+                "--executor ray needs Ray: install it with pip install 'privbench[ray]'"
+            ) from None
+        self._ray: Any = ray
+        self._ours = not ray.is_initialized()
+        if self._ours:
+            self._connect()
+        on_gpu = setup.device.startswith("cuda")
+        # Ray shows a task its own GPU only, as the first one.
+        self._setup = replace(setup, device="cuda" if on_gpu else setup.device)
+        self._gpus = self.gpus if on_gpu else 0
+        self._make = self._ray.remote(max_retries=0, num_cpus=1, num_gpus=self._gpus)(_make)
+        self._news = self._ray.remote(num_cpus=0)(_News).remote()
+        self._check_store(setup.store)
+
+    def free(self) -> int:
+        """How many more nodes the cluster, as large as it is now, can make at the same time."""
+        there = self._ray.cluster_resources()
+        slots = int(there.get("CPU", 1))
+        if self._gpus:
+            slots = min(slots, int(there.get("GPU", 0) / self._gpus))
+        return max(slots, 1) - self.busy()
+
+    def busy(self) -> int:
+        """How many nodes are being made."""
+        return len(self._tasks)
+
+    def give(self, node: Node) -> None:
+        """Submit a node."""
+        taken = {task.number for task in self._tasks.values()}
+        number = next(i for i in range(len(taken) + 1) if i not in taken)
+        self._tasks[self._make.remote(node, self._setup, self._news)] = _Task(node, number)
+
+    def listen(self) -> Iterator[tuple[Node, int, Message]]:
+        """What workers say of their nodes, or how they ended."""
+        over, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=0.5)
+        news = self._ray.get(self._news.take.remote())
+        for ref, task in list(self._tasks.items()):
+            told: Message | None = news.get(task.node.name)
+            if told and task.begun is None:
+                task.begun = time.monotonic()
+            if ref in over:
+                del self._tasks[ref]
+                yield task.node, task.number, self._result(ref, late=task.late)
+                continue
+            if told:
+                yield task.node, task.number, told
+            if not task.late and self.overdue(task.node, task.begun):
+                task.late = True
+                self._ray.cancel(ref, force=True)
+
+    def stop(self) -> None:
+        """End all tasks at once, and what was started here."""
+        if not hasattr(self, "_ray"):
+            return
+        for ref in self._tasks:
+            self._ray.cancel(ref, force=True)
+        self._tasks.clear()
+        if self._ours:
+            self._ray.shutdown()
+
+    def _connect(self) -> None:
+        """Connect to the cluster, or start one that only this machine can reach."""
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Under `uv run`, Ray would copy the folder to every machine and install it there again.
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        try:
+            self._ray.init(
+                address, log_to_driver=False, logging_level=logging.WARNING,
+                **({} if address else {"include_dashboard": False}),
+            )  # fmt: skip
+        except (ConnectionError, ValueError) as error:
+            raise BadInputError(
+                f"--address {address}: no Ray cluster answers there ({error}): "
+                "start one with `ray start`"
+            ) from None
+
+    def _result(self, ref: Any, *, late: bool) -> Done | Lost:
+        errors = self._ray.exceptions
+        try:
+            result: Done | Lost = self._ray.get(ref)
+        except errors.RayTaskError as error:  # the node could not be sent, or not be read there
+            return Lost(f"it cannot be run on the cluster: {error.cause or error}", again=False)
+        except errors.RayError as error:
+            if late:
+                return self.stopped()
+            how = str(error).splitlines()[0]
+            return Lost(f"its worker on the cluster ended ({how}), twice")
+        return result
+
+    def _check_store(self, store: Path) -> None:
+        """Every machine must find a file that this one writes into the store."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        store.mkdir(parents=True, exist_ok=True)
+        token = store / f".shared-{secrets.token_hex(8)}"
+        token.touch()
+        sees = self._ray.remote(num_cpus=0)(_sees)
+        try:
+            for machine in self._ray.nodes():
+                if not machine["Alive"]:
+                    continue
+                there = NodeAffinitySchedulingStrategy(machine["NodeID"], soft=False)
+                if not self._ray.get(sees.options(scheduling_strategy=there).remote(token)):
+                    raise BadInputError(
+                        f"the machine {machine['NodeManagerAddress']} of the cluster does not see "
+                        f"the store {store}: set PRIVBENCH_CACHE to a folder that all machines "
+                        "share"
+                    )
+        finally:
+            token.unlink(missing_ok=True)
+
+
+class _News:
+    """Holds the latest message of every node until it is asked for."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, Begun | Step] = {}
+
+    def tell(self, name: str, message: Begun | Step) -> None:
+        """Take a message about a node."""
+        self.latest[name] = message
+
+    def take(self) -> dict[str, Begun | Step]:
+        """Hand over what came since the last call."""
+        taken, self.latest = self.latest, {}
+        return taken
+
+
+@functools.lru_cache(maxsize=1)
+def _runner(setup: Setup) -> tuple[TrialRunner, Reporter]:
+    """The runner of this worker process, with what it has in memory."""
+    reporter = Reporter(lambda _: None)
+    return setup.runner(reporter), reporter
+
+
+def _make(node: Node, setup: Setup, news: Any) -> Done | Lost:
+    """A Ray task: make a node."""
+    runner, reporter = _runner(setup)
+    reporter.send = lambda step: news.tell.remote(node.name, step)
+    news.tell.remote(node.name, Begun())
+    return make(node, runner)
+
+
+def _sees(path: Path) -> bool:
+    return path.exists()

@@ -1,0 +1,103 @@
+"""Which node of a graph is made next, and what the end of one means for the others."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from heapq import heappop, heappush
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from privbench.grid.graph import depths
+
+if TYPE_CHECKING:
+    from privbench.grid.cell import Trial
+    from privbench.grid.graph import Node
+
+
+class Schedule:
+    """Longest path first; a node that killed its worker runs once more, alone."""
+
+    def __init__(self, nodes: dict[str, Node]) -> None:
+        """All nodes of a graph; those that a node needs come before it."""
+        self.nodes = nodes
+        self.left = {name: node.needs | node.after for name, node in nodes.items()}
+        self.needed_by: dict[str, list[str]] = defaultdict(list)
+        self.before: dict[str, list[str]] = defaultdict(list)
+        for node in nodes.values():
+            for needed in node.needs:
+                self.needed_by[needed].append(node.name)
+            for earlier in node.needs | node.after:
+                self.before[earlier].append(node.name)
+        self.depth = depths(nodes)
+        self.order = {name: i for i, name in enumerate(nodes)}
+        self.pending = set(nodes)
+        self.kinds = Counter(node.kind for node in nodes.values())  # of pending nodes
+        self.seconds: dict[str, list[float]] = defaultdict(list)  # kind -> measured
+        self.ready: list[tuple[int, int, str]] = []  # a heap
+        self.suspects: list[str] = []  # each killed a worker once
+        self.suspected: set[str] = set()
+        for name, left in self.left.items():
+            if not left:
+                self._push(name)
+
+    @property
+    def over(self) -> bool:
+        """Whether every node is made or given up."""
+        return not self.pending
+
+    def next(self, busy: int) -> Node | None:
+        """The node to make now, if any; suspects wait until all other workers are idle."""
+        while self.ready:
+            name = heappop(self.ready)[-1]
+            if name in self.pending:
+                return self.nodes[name]
+        if self.suspects and not busy:
+            return self.nodes[self.suspects.pop()]
+        return None
+
+    def done(self, node: Node, seconds: float) -> None:
+        """A node is made; ``seconds`` is what it took."""
+        self.seconds[node.kind].append(seconds)
+        self._settled(node.name)
+
+    def died(self, node: Node, *, again: bool) -> list[Trial]:
+        """A worker died over a node. Try once more if ``again``, then give up what needs it."""
+        if again and node.name not in self.suspected:
+            self.suspected.add(node.name)
+            self.suspects.append(node.name)
+            return []
+        return self.given_up(node)
+
+    def given_up(self, node: Node) -> list[Trial]:
+        """Give up a node and all that needs it; the trials among them."""
+        lost, todo = set[str](), [node.name]
+        while todo:
+            name = todo.pop()
+            if name in self.pending:
+                lost.add(name)
+                todo += self.needed_by[name]
+        self.pending -= lost
+        ordered = sorted(lost, key=self.order.__getitem__)
+        for name in ordered:
+            self._settled(name)
+        return [self.nodes[name].trial for name in ordered if self.nodes[name].role is None]
+
+    def seconds_left(self, workers: int) -> float | None:
+        """Seconds until all is made, from the nodes measured so far; None before the first."""
+        if not self.seconds:
+            return None
+        usual = {kind: fmean(took) for kind, took in self.seconds.items()}
+        other = fmean(took for many in self.seconds.values() for took in many)
+        return sum(n * usual.get(kind, other) for kind, n in self.kinds.items()) / workers
+
+    def _push(self, name: str) -> None:
+        heappush(self.ready, (-self.depth[name], self.order[name], name))
+
+    def _settled(self, name: str) -> None:
+        """Nothing waits for the node any longer."""
+        self.pending.discard(name)
+        self.kinds[self.nodes[name].kind] -= 1
+        for later in self.before[name]:
+            self.left[later].discard(name)
+            if not self.left[later] and later in self.pending:
+                self._push(later)
