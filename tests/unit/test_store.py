@@ -14,7 +14,7 @@ import pytest
 
 from privbench.errors import BadInputError
 from privbench.store.machine import machine
-from privbench.store.store import Artifact, Key, Store, default_root
+from privbench.store.store import Key, Store, default_root
 
 KEY = Key("phase", {"target": {"name": "simclr", "epochs": 3}, "seed": 0})
 
@@ -297,38 +297,25 @@ def test_why_names_exactly_the_differing_fields(store: Store) -> None:
     near = store.keep(KEY, {}, {"seconds": 2})
     store.keep(Key("outputs", dict(key(seed=5).fields)), {}, {})  # nearer, but of another kind
     asked = Key("phase", {"target": {"name": "simclr", "epochs": 5}, "seed": 0, "torch": "2.10"})
+    store.make(asked, lambda: ({}, {"seconds": 3}))
+    store.keep(Key("phase", {**asked.fields, "seed": 1}), {}, {})  # nearer, but built later
 
-    for explained in (store.missing(asked), store.make(asked, lambda: ({}, {"seconds": 3}))):
-        if isinstance(explained, Artifact):
-            explained = store.why(asked.digest[:12])  # noqa: PLW2901
-            assert explained.seconds == 3
-            assert explained.created is not None
-        assert explained.key == asked
-        assert explained.nearest == near.key.digest
-        assert {tuple(one) for one in explained.differs} == {
-            ("target.epochs", "3", "5"),
-            ("torch", None, '"2.10"'),
-        }
-    text = str(store.why(asked.digest))
+    explained = store.why(asked.digest[:12])
+    assert explained.seconds == 3
+    assert explained.key == asked
+    assert explained.nearest == near.key.digest
+    assert {tuple(one) for one in explained.differs} == {
+        ("target.epochs", "3", "5"),
+        ("torch", None, '"2.10"'),
+    }
+    text = str(explained)
     assert "target.epochs: 3 -> 5" in text
     assert 'torch: (absent) -> "2.10"' in text
     assert 'target.name = "simclr"' in text
 
     first = store.why(far.key.digest)
     assert first.nearest is None
-    assert "no other artifact of kind 'phase'" in str(first)
-    assert store.missing(KEY) == store.why(KEY.digest)
-
-
-def test_nearest_is_what_was_there_before_building(store: Store) -> None:
-    store.keep(key(seed=1, rows="a"), {}, {})
-
-    def build() -> tuple[dict[str, Any], dict[str, Any]]:
-        store.keep(key(rows="b"), {}, {})  # differs from KEY only in rows
-        return {}, {}
-
-    made = store.make(KEY, build)
-    assert store.why(made.key.digest).nearest == key(seed=1, rows="a").digest
+    assert "no earlier artifact of kind 'phase'" in str(first)
 
 
 def test_unknown_and_ambiguous_digests(store: Store) -> None:
@@ -353,12 +340,12 @@ def test_nearest_among_thousands_takes_less_than_a_second(
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr("importlib.metadata.version", lambda _: "0")
         for i in range(2000):
-            store._write(Key("phase", fields(i)), {}, {}, (None, ()))
-    asked = Key("phase", fields(77) | {"seed": 5000})
+            store._write(Key("phase", fields(i)), {}, {})
+    asked = store.keep(Key("phase", fields(77) | {"seed": 5000}), {}, {}).key
     seconds = []
     for _ in range(2):  # the better of two, in CPU time: others use the machine
         start = time.process_time()
-        explained = Store(store.root).missing(asked)
+        explained = Store(store.root).why(asked.digest)
         seconds.append(time.process_time() - start)
         assert explained.nearest == Key("phase", fields(77)).digest
         assert [one.path for one in explained.differs] == ["seed"]
@@ -418,7 +405,7 @@ def test_the_whole_of_it_without_tensors_needs_no_torch(tmp_path: Path) -> None:
     code = """
 made = store.make(KEY, lambda: ({}, {}))
 assert made.tensors == {} and store.find(KEY)
-str(store.why(KEY.digest)), str(store.missing(Key("phase", {}))), list(store.list()), store.gc(0)
+str(store.why(KEY.digest)), list(store.list()), store.gc(0)
 import privbench.store.source
 print(sorted({"torch", "safetensors", "numpy", "pydantic"} & set(sys.modules)))
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from privbench.games.metrics import Estimate, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -70,6 +70,20 @@ class Game(ABC):
         Raises:
             BadAnswerError: if the answer has the wrong shape or is not finite.
         """
+
+    def audit(
+        self, claims: Sequence[Mapping[str, Any]], answer: Any, truth: Any, split: Split
+    ) -> Metrics:
+        """Return what the answer says about the guarantees that defenses claim; by default nothing.
+
+        Args:
+            claims: of the victim's defenses, see ``ctx.claim``.
+            answer: of the attack.
+            truth: of the question.
+            split: of the cell.
+        """
+        del claims, answer, truth, split
+        return {}
 
     @abstractmethod
     def baselines(self, split: Split, question: Any, truth: Any) -> Mapping[str, Metrics]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,10 +13,11 @@ from torch import Tensor
 from privbench.data.examples import as_float
 from privbench.games import metrics
 from privbench.games.attack import Attack
+from privbench.games.audit import audited
 from privbench.games.game import BadAnswerError, Game, Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -106,6 +107,16 @@ class MembershipGame(Game):
     def unpack(self, tensors: Mapping[str, Tensor]) -> Membership:
         """Return an answer with these scores and decisions."""
         return Membership(tensors["scores"], tensors.get("decisions"))
+
+    def audit(
+        self,
+        claims: Sequence[Mapping[str, Any]],
+        answer: Membership,
+        truth: NDArray[np.bool_],
+        split: Split,
+    ) -> Metrics:
+        """Return the claimed and the audited epsilon, if a defense claims one."""
+        return audited(claims, np.asarray(answer.scores), truth, split)
 
     def score(self, answer: Membership, truth: NDArray[np.bool_]) -> Metrics:
         """Return AUC and TPR at fixed FPR, and the rates of the decisions if there are any."""

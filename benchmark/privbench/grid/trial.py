@@ -15,7 +15,6 @@ from privbench.boards.records import Cost, Number, Record
 from privbench.data.examples import Examples, adopted
 from privbench.data.split import Split, cut
 from privbench.errors import AccessDeniedError, BadInputError
-from privbench.games.audit import audited
 from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
@@ -120,9 +119,8 @@ class TrialRunner:
         game = GAMES[cell.attack.game]
         metrics, facts = self._play(models, game, made)
         record.metrics = _numbers(metrics)
-        if cell.attack.game == "membership":
-            scores = facts["answer"].scores.cpu().numpy()
-            record.metrics |= _numbers(audited(made.facts["claims"], scores, facts["truth"], parts))
+        audit = game.audit(made.facts["claims"], facts["answer"], facts["truth"], parts)
+        record.metrics |= _numbers(audit)
         record.sizes = facts["sizes"]
         stages = {d.name: sorted(d.stages()) for d in cell.defenses if d.stages()}
         record.notes = {

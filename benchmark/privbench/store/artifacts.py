@@ -108,18 +108,19 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why an artifact had to be built, or would have to be.
+    """Why an artifact had to be built.
 
     Attributes:
         key: the full key.
-        created: when it was built, ISO 8601 in UTC; None if it is not stored.
+        created: when it was built, ISO 8601 in UTC.
         seconds: build seconds, if recorded.
-        nearest: digest of the most similar stored artifact of its kind; None if there was none.
+        nearest: digest of the most similar artifact of its kind among those that are stored and
+            were built before; None if there is none.
         differs: the fields in which that one differs; empty if a damaged artifact was rebuilt.
     """
 
     key: Key
-    created: str | None
+    created: str
     seconds: float | None
     nearest: str | None
     differs: Sequence[Difference]
@@ -127,9 +128,9 @@ class Explanation:
     def __str__(self) -> str:
         """Several lines for a terminal."""
         took = "" if self.seconds is None else f" in {self.seconds:.1f} s"
-        made = f"built {self.created}{took}" if self.created else "not in the store"
+        made = f"built {self.created}{took}"
         if self.nearest is None:
-            reason = f"no other artifact of kind '{self.key.kind}' to compare with"
+            reason = f"no earlier artifact of kind '{self.key.kind}' to compare with"
         elif self.differs:
             reason = f"the nearest artifact is {self.nearest}; it differs in:"
         else:
@@ -163,8 +164,6 @@ class Manifest:
     facts: Mapping[str, Any]
     created: str
     tensors: Mapping[str, Any] | None
-    nearest: str | None
-    differs: Sequence[Difference]
 
     @property
     def seconds(self) -> float | None:
@@ -176,11 +175,6 @@ class Manifest:
     def bytes(self) -> int:
         """Size of the tensor file."""
         return self.tensors["bytes"] if self.tensors else 0
-
-    def explain(self) -> Explanation:
-        """Explain why the artifact had to be built."""
-        key = Key(self.kind, self.fields)
-        return Explanation(key, self.created, self.seconds, self.nearest, self.differs)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -195,9 +189,8 @@ def read_manifest(folder: Path) -> Manifest | None:
         told = loads((folder / MANIFEST).read_text("utf-8"))
         if told["schema"] != SCHEMA:
             raise DamagedError(f"its schema is {told['schema']}, not {SCHEMA}")
-        names = ("kind", "fields", "facts", "created", "tensors", "nearest")
-        differs = tuple(Difference(**one) for one in told["differs"])
-        manifest = Manifest(**{name: told[name] for name in names}, differs=differs)
+        names = ("kind", "fields", "facts", "created", "tensors")
+        manifest = Manifest(**{name: told[name] for name in names})
         size = (folder / TENSORS).stat().st_size if manifest.tensors else 0
         if size != manifest.bytes:
             raise DamagedError(f"{TENSORS} has {size} bytes, not {manifest.bytes}")
@@ -232,15 +225,11 @@ def verify(folder: Path, manifest: Manifest, key: Key) -> None:
 
 
 def write_files(
-    folder: Path,
-    artifact: tuple[Key, Mapping[str, Tensor], Mapping[str, Any]],
-    nearest: str | None,
-    differs: Sequence[Difference],
+    folder: Path, key: Key, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
     """Write both files into an empty folder, the manifest last, and sync them to disk."""
     from importlib.metadata import version
 
-    key, tensors, facts = artifact
     content = None
     if tensors:
         content = _serialise(tensors)
@@ -254,8 +243,6 @@ def write_files(
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "tensors": content and {"bytes": len(content), "blake2b": _hash(content).hexdigest()},
         "privbench": version("privbench"),
-        "nearest": nearest,
-        "differs": [one._asdict() for one in differs],
     }
     _write(folder / MANIFEST, json.dumps(manifest, indent=1, allow_nan=False).encode())
 

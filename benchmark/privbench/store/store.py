@@ -18,7 +18,7 @@ import shutil
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from privbench.errors import BadInputError
 from privbench.store.artifacts import (
@@ -44,13 +44,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Artifact", "Difference", "Explanation", "Key", "Row", "Store", "default_root"]
 
-#: A missing artifact is compared with at most this many of the newest artifacts of its kind.
+#: An artifact is compared with at most this many older ones of its kind, the newest first.
 COMPARED = 2000
 #: Prefixes for the names of folders that are being written or deleted, and of damaged ones.
 DRAFT, DAMAGED = ".draft-", ".damaged-"
 LOCKS = ".locks"
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_Nearest: TypeAlias = "tuple[str | None, Sequence[Difference]]"
 
 
 def default_root() -> Path:
@@ -71,7 +70,6 @@ class Store:
             root: the folder, for example `default_root()`.
         """
         self.root = root
-        self._leaves: dict[str, dict[str, str]] = {}  # of artifacts already read, for comparisons
 
     # ---- reading and writing -------------------------------------------------------------------
 
@@ -117,7 +115,7 @@ class Store:
             facts: notes that JSON can represent; listings show `seconds`.
         """
         with self._lock(key.digest):
-            return self.find(key) or self._write(key, tensors, facts, self._nearest(key))
+            return self.find(key) or self._write(key, tensors, facts)
 
     def make(
         self, key: Key, build: Callable[[], tuple[Mapping[str, Tensor], Mapping[str, Any]]]
@@ -138,25 +136,18 @@ class Store:
             found = self.find(key)
             if found is not None:
                 return found
-            nearest = self._nearest(key)  # before building, among what could have been a hit
             start = time.perf_counter()
             tensors, facts = build()
             seconds = time.perf_counter() - start
             timed = {"seconds": seconds, "made_on": machine(), **facts}
-            return self._write(key, tensors, timed, nearest)
+            return self._write(key, tensors, timed)
 
-    def _write(
-        self,
-        key: Key,
-        tensors: Mapping[str, Tensor],
-        facts: Mapping[str, Any],
-        nearest: _Nearest,
-    ) -> Artifact:
+    def _write(self, key: Key, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Artifact:
         folder = self._folder(key)
         draft = _aside(folder, DRAFT)
         draft.mkdir(parents=True)
         try:
-            write_files(draft, (key, tensors, facts), *nearest)
+            write_files(draft, key, tensors, facts)
             try:
                 os.replace(draft, folder)  # noqa: PTH105
             except OSError:  # another machine was first; locks may not work across machines
@@ -196,46 +187,44 @@ class Store:
             ) from error
         if manifest is None:
             raise BadInputError(f"artifact {found[0]} was just deleted: choose another")
-        return manifest.explain()
+        key = Key(manifest.kind, manifest.fields)
+        nearest = self._nearest(key, folders[found[0]])
+        return Explanation(key, manifest.created, manifest.seconds, *nearest)
 
-    def missing(self, key: Key) -> Explanation:
-        """Explain why a key is a miss or, if it is stored now, why it was a miss."""
-        if key in self:
-            return self.why(key.digest)
-        return Explanation(key, None, None, *self._nearest(key))
-
-    def _nearest(self, key: Key) -> _Nearest:
-        """Find the newest of the artifacts of this kind that differ in the fewest fields."""
-        if any(self._folder(key).parent.glob(f"{DAMAGED}{key.digest}-*")):
+    def _nearest(self, key: Key, folder: Path) -> tuple[str | None, Sequence[Difference]]:
+        """Of the artifacts of this kind that were built before, the one that differs least."""
+        if any(folder.parent.glob(f"{DAMAGED}{key.digest}-*")):
             return key.digest, ()
         wanted = leaves(key.fields)
         best: tuple[int, str, dict[str, str]] | None = None
-        for folder in self._newest(key.kind):
-            there = self._leaves_of(folder)
+        for other in self._before(folder, key.kind):
+            there = self._leaves_of(other)
             if there is not None:
                 count = len({path for path, _ in there.items() ^ wanted.items()})
                 if best is None or count < best[0]:
-                    best = count, folder.name, there
+                    best = count, other.name, there
         if best is None:
             return None, ()
         _, name, old = best
         paths = [path for path in old | wanted if old.get(path) != wanted.get(path)]
         return name, tuple(Difference(path, old.get(path), wanted.get(path)) for path in paths)
 
-    def _newest(self, kind: str) -> tuple[Path, ...]:
+    def _before(self, folder: Path, kind: str) -> tuple[Path, ...]:
+        """The newest artifacts of a kind that are older than the one in this folder."""
+        built = folder.stat().st_mtime_ns
         dated = []
-        for folder in self._folders(kind):
+        for other in self._folders(kind):
             with contextlib.suppress(FileNotFoundError):
-                dated.append((folder.stat().st_mtime_ns, folder))
-        return tuple(folder for _, folder in sorted(dated, reverse=True)[:COMPARED])
+                dated.append((other.stat().st_mtime_ns, other))
+        older = sorted((one for one in dated if one[0] < built), reverse=True)
+        return tuple(other for _, other in older[:COMPARED])
 
     def _leaves_of(self, folder: Path) -> dict[str, str] | None:
-        if folder.name not in self._leaves:
-            with contextlib.suppress(DamagedError):
-                manifest = read_manifest(folder)
-                if manifest is not None:
-                    self._leaves[folder.name] = leaves(manifest.fields)
-        return self._leaves.get(folder.name)
+        with contextlib.suppress(DamagedError):
+            manifest = read_manifest(folder)
+            if manifest is not None:
+                return leaves(manifest.fields)
+        return None
 
     # ---- housekeeping --------------------------------------------------------------------------
 
