@@ -47,6 +47,8 @@ LABEL = 10.0
 FIRST, LAST = 0.1, 1e5
 #: Length of each step of phase I, in logits.
 LENGTH = 0.1
+#: Phase I works on whole blocks of this many rows.
+BLOCK = 64
 #: Queries get no noise if g's probability of membership is this close to 1/2.
 UNDECIDED = 1e-5
 
@@ -172,58 +174,77 @@ class MembershipClassifier(nn.Module):
 def phase_one(p: Tensor, log_odds: Callable[[Tensor], Tensor], iterations: int) -> Tensor:
     """Return noise r (n, classes) that reverses the guess of g; 0 for rows where none was found.
 
-    All rows are optimised together. Rows leave when they succeed, and when a larger c3 fails.
+    All rows are searched at once, each with its own c3: one that succeeds starts again with a
+    larger c3 at the next step, and one that fails leaves.
 
     Args:
         p: (n, classes) float64 posteriors.
         log_odds: h, from posteriors (n, classes) to (n,).
         iterations: steps for each c3.
     """
-    p, order = p.detach().sort(dim=1, descending=True, stable=True)
-    z = p.clamp_min(torch.finfo(p.dtype).tiny).log()
-    label, h = p.argmax(1), log_odds(p).detach()
-    best = torch.zeros_like(p)
-    active = ((h.sigmoid() - 0.5).abs() > UNDECIDED).nonzero().squeeze(1)
-    c3 = FIRST
-    while len(active) and c3 <= LAST:
-        starts = z[active], p[active], label[active], h[active]
-        turned, e = _descend(starts, log_odds, c3, iterations)
-        active = active[turned]
-        best[active] = (z[active] + e[turned]).softmax(1) - p[active]
-        c3 *= 10
-    return torch.zeros_like(best).scatter(1, order, best)  # back to the order of classes
+    p, order = p.detach().sort(dim=1, descending=True, stable=True)  # the label comes first
+    h = log_odds(p).detach()
+    search = _Search(p, h.sign(), log_odds)
+    search.keep(((h.sigmoid() - 0.5).abs() > UNDECIDED).nonzero().squeeze(1))
+    while len(search.rows):
+        search.step(iterations)
+    return torch.zeros_like(p).scatter(1, order, search.best)  # back to the order of classes
 
 
-def _descend(
-    starts: tuple[Tensor, ...], log_odds: Callable[[Tensor], Tensor], c3: float, iterations: int
-) -> tuple[Tensor, Tensor]:
-    """Return which rows succeeded (n,), and their noise on the logits (n, classes)."""
-    z, p, label, h = starts
-    found, made = torch.zeros(len(z), dtype=torch.bool, device=z.device), torch.zeros_like(z)
-    rows = torch.arange(len(z), device=z.device)
-    e = torch.zeros_like(z)
-    for done in range(iterations + 1):
-        e = e.detach().requires_grad_()
-        own, moved = label[rows, None], z[rows] + e
+class _Search:
+    """Looks for noise on the logits of many rows at once.
+
+    Attributes:
+        rows: (m,) rows that are still searched.
+        e: (m, classes) their noise now; filled up to whole blocks, like ``c3`` (m,) and the number
+            of ``steps`` (m,) under that c3.
+        best: (n, classes) the last success of every row, as noise on the posteriors.
+    """
+
+    def __init__(self, p: Tensor, sign: Tensor, log_odds: Callable[[Tensor], Tensor]) -> None:
+        """Start from sorted posteriors p (n, classes), where h has that sign (n,)."""
+        self.log_odds = log_odds
+        self.all = p.clamp_min(torch.finfo(p.dtype).tiny).log(), p, sign
+        self.best = torch.zeros_like(p)
+        self.rows = torch.arange(len(p), device=p.device)
+        self.e = torch.zeros_like(p)
+        self.c3 = torch.full_like(p[:, 0], FIRST)
+        self.steps = torch.zeros_like(self.rows)
+
+    def keep(self, at: Tensor) -> None:
+        """Go on with the rows at these positions.
+
+        They are filled up to whole blocks: a row's rounding must not depend on how many others
+        there are.
+        """
+        self.rows = self.rows[at]
+        padded = torch.cat([at, at[:1].expand(-len(at) % BLOCK)])
+        self.e, self.c3, self.steps = self.e[padded], self.c3[padded], self.steps[padded]
+        filled = torch.cat([self.rows, self.rows[:1].expand(len(padded) - len(at))])
+        self.z, self.p, self.sign = (each[filled] for each in self.all)
+
+    def step(self, iterations: int) -> None:
+        """See which rows the last step brought to success, and take another one with all."""
+        e = self.e.requires_grad_()
+        moved = self.z + e
         noisy = moved.softmax(1)
-        now = log_odds(noisy)
-        # One pass shows the result of the last step and the direction of the next one.
-        there = (noisy.argmax(1) == label[rows]) & (now.sign() != h[rows].sign())
-        there = there & (done > 0)
-        found[rows[there]], made[rows[there]] = True, e.detach()[there]
-        if done == iterations or bool(there.all()):
-            break
-        others = moved.scatter(1, own, -torch.inf).amax(1)
-        loss = (
-            now.abs()
-            + LABEL * F.relu(others - moved.gather(1, own).squeeze(1))
-            + c3 * (noisy - p[rows]).abs().sum(1)
-        )
+        now, behind = self.log_odds(noisy), moved[:, 1:].amax(1) - moved[:, 0]
+        loss = now.abs() + LABEL * F.relu(behind) + self.c3 * (noisy - self.p).abs().sum(1)
         (gradient,) = torch.autograd.grad(loss.sum(), e)
+        m = len(self.rows)
+        won = (behind <= 0) & (now.sign() != self.sign) & (self.steps > 0)
+        won = won[:m].nonzero().squeeze(1)
+        over = (self.steps >= iterations)[:m]
         length = gradient.norm(dim=1, keepdim=True).clamp_min(1e-300)
-        e = (e.detach() - LENGTH * gradient / length)[~there]
-        rows = rows[~there]
-    return found, made
+        self.e = (e - LENGTH * gradient / length).detach()
+        self.steps += 1
+        if len(won):
+            self.best[self.rows[won]] = (noisy - self.p).detach()[won]
+            self.e[won], self.steps[won] = 0.0, 0
+            self.c3[won] *= 10
+            over[won] = self.c3[won] > LAST
+        if bool(over.any()):
+            self.keep((~over).nonzero().squeeze(1))
 
 
 def probability(d: Tensor, before: Tensor, after: Tensor, distortion: float) -> Tensor:
