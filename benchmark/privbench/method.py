@@ -147,10 +147,14 @@ class Method(ABC):
             "fields": self.hyperparameters(),
         }
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """Digest of ``identity``."""
         return digest(self.identity)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy in another process gets: the digest is computed there from its own code."""
+        return {name: value for name, value in vars(self).items() if name != "digest"}
 
 
 #: Type of a pydantic error -> what the user should give.

@@ -285,7 +285,9 @@ def test_ok_results_are_kept_and_failed_ones_run_again(planned: Any, tmp_path: P
     assert [record.status for record in records] == ["ok", "failed", "ok", "failed"]
     second = Lab()
     seen: list[tuple[str, bool]] = []
-    watch = SimpleNamespace(trial=lambda r, kept: seen.append((r.status, kept)))
+    watch = SimpleNamespace(
+        trial=lambda r, kept: seen.append((r.status, kept)), nodes=lambda *_: None
+    )
     records = go(items, tmp_path, second, watch=watch)
     assert second.ran == ["shield 0", "shield 1"]
     assert {record.status for record in records} == {"ok"}
@@ -344,7 +346,10 @@ def test_a_damaged_result_runs_again(planned: Any, tmp_path: Path, damage: str) 
 class Backwards:
     """Runs everything, the last first."""
 
-    def run(self, trials: Sequence[Trial], runner: TrialRunner) -> Iterator[Record]:
+    def run(
+        self, trials: Sequence[Trial], runner: TrialRunner, watch: Any = None
+    ) -> Iterator[Record]:
+        del watch
         return map(runner.run, reversed(trials))
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+_CHUNK = 2**18  # numbers that a CPU's cache holds at a time; images are independent of each other
 _ATTEMPTS = 10  # attempts to draw a box that fits the image, as in torchvision's RandomResizedCrop
 _LUMA = (0.2989, 0.587, 0.114)  # torchvision's; they sum to 0.9999
 _CHROMA = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))  # I and Q of YIQ
@@ -156,6 +157,14 @@ def augment(x: Tensor, augmentation: Augmentation, u: Tensor) -> Tensor:
             [0.2000, 0.3000]])
     """
     _check(x, augmentation, u)
+    images = max(1, _CHUNK // x[0].numel()) if x.device.type == "cpu" and len(x) else len(x)
+    if len(x) > images:
+        pieces = zip(x.split(images), u.split(images), strict=True)
+        return torch.cat([_augment(some, augmentation, of_some) for some, of_some in pieces])
+    return _augment(x, augmentation, u)
+
+
+def _augment(x: Tensor, augmentation: Augmentation, u: Tensor) -> Tensor:
     part = columns(u, augmentation)
     if augmentation.crop or augmentation.shift or augmentation.flip or augmentation.vflip:
         x = _move(x, boxes(u, x.shape[2], x.shape[3], augmentation), part, augmentation)
@@ -392,8 +401,9 @@ def _turn_hue(x: Tensor, turn: Tensor) -> Tensor:
     value = x.amax(1)
     chroma = value - x.amin(1)
     some = chroma.clamp(min=torch.finfo(x.dtype).tiny)  # for grey pixels every numerator is 0
-    sixth = torch.where(value == g, (b - r) / some + 2, (r - g) / some + 4)
-    sixth = torch.where(value == r, (g - b) / some, sixth)
+    # lerp with a weight of 0 or 1 is exact, and several times faster than where
+    sixth = torch.lerp((r - g) / some + 4, (b - r) / some + 2, (value == g).to(x.dtype))
+    sixth = torch.lerp(sixth, (g - b) / some, (value == r).to(x.dtype))
     hue = sixth / 6 + (turn + 1)[:, None, None]  # at least 1/3
     # turns from the channel's opposite hue: a channel is off within 1/6 and full beyond 1/3
     off = hue[:, None] + _constant((((0.0,),), ((2 / 3,),), ((1 / 3,),)), x.dtype, x.device)

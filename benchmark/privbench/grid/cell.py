@@ -86,17 +86,17 @@ class Trial:
         adversary = cell.adversary
         return digest(
             {
-                "dataset": dataset_of(cell).identity,
+                "dataset": dataset_of(cell).digest,
                 "protocol": cell.protocol,
-                "target": cell.target.identity,
-                "defenses": [defense.identity for defense in cell.defenses],
+                "target": cell.target.digest,
+                "defenses": [defense.digest for defense in cell.defenses],
                 "adversary": {
                     "adaptive": adversary.adaptive,
                     "white_box": adversary.white_box,
-                    "target": adversary.target.identity if adversary.target else None,
-                    "dataset": adversary.dataset.identity if adversary.dataset else None,
+                    "target": adversary.target.digest if adversary.target else None,
+                    "dataset": adversary.dataset.digest if adversary.dataset else None,
                 },
-                "attack": cell.attack.identity,
+                "attack": cell.attack.digest,
                 "sensitive": list(cell.sensitive),
                 "preset": cell.preset,
                 "seed": self.seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -47,21 +48,23 @@ def plan(suite: Suite, registry: Registry, *, root: Path | None, device: str) ->
     resolve = _Resolver(suite, registry)
     cells = list(resolve.cells(root))
     resolve.check_settings()
-    planned: list[Planned] = []
-    seen: set[str] = set()
+    reasons = [_asked(partial(_title, cell), why_not, cell) for cell in cells]
+    planned: dict[str, Planned] = {}
     for seed in suite.seed_list:
-        for cell in cells:
+        for cell, reason in zip(cells, reasons, strict=True):
             trial = Trial(cell, seed, device)
-            if trial.digest not in seen:  # naive equals adaptive without a defense
-                seen.add(trial.digest)
-                planned.append(Planned(trial, _asked(cell_record(cell).title, why_not, cell)))
-    if all(p.skip for p in planned):
-        reasons = sorted({p.skip for p in planned if p.skip})
-        raise BadInputError(f"nothing in this grid can run: {'; '.join(reasons)}")
-    return planned
+            planned.setdefault(trial.digest, Planned(trial, reason))
+    if all(reasons):
+        listed = sorted({reason for reason in reasons if reason})
+        raise BadInputError(f"nothing in this grid can run: {'; '.join(listed)}")
+    return list(planned.values())
 
 
-def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
+def _title(cell: Cell) -> str:
+    return cell_record(cell).title
+
+
+def _asked(what: str | Callable[[], str], call: Callable[..., Any], *given: Any) -> Any:
     """Call a plugin during planning; an exception in it ends planning with one sentence.
 
     Raises:
@@ -72,6 +75,7 @@ def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
     except PrivbenchError:
         raise
     except Exception as error:
+        what = what if isinstance(what, str) else what()
         raise PluginError(
             f"{what}: a plugin raised {type(error).__name__} while the grid was planned "
             f"({' '.join(str(error).split())}): fix the plugin or leave its method out"
