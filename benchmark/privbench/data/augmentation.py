@@ -159,7 +159,7 @@ def augment(x: Tensor, augmentation: Augmentation, u: Tensor) -> Tensor:
     _check(x, augmentation, u)
     images = max(1, _CHUNK // x[0].numel()) if x.device.type == "cpu" and len(x) else len(x)
     if len(x) > images:
-        pieces = zip(x.split(images), u.split(images), strict=True)
+        pieces = zip(torch.split(x, images), torch.split(u, images), strict=True)
         return torch.cat([_augment(some, augmentation, of_some) for some, of_some in pieces])
     return _augment(x, augmentation, u)
 
