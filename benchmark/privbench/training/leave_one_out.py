@@ -113,12 +113,16 @@ def _block(
     for done, (epoch, i, at) in enumerate(batches):
         loss = _Loss(model, phase, Clock(epoch, i, phase.epochs, steps))
 
-        def one(parameters: Mapping[str, Tensor], at: Tensor, loss: nn.Module = loss) -> Tensor:
+        def one(
+            parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, at: Tensor,
+            loss: nn.Module = loss,
+        ) -> Tensor:  # fmt: skip
             named = {f"model.{name}": tensor for name, tensor in parameters.items()}
-            made: Tensor = functional_call(loss, named, (rows.x[at], rows.y[at], at))
+            made: Tensor = functional_call(loss, named, (x, y, at), tie_weights=False)
             return made
 
-        losses = vmap(one)(stacked, at)
+        x = rows.x.index_select(0, at.flatten()).view(*at.shape, *rows.x.shape[1:])
+        losses = vmap(one)(stacked, x, rows.y[at], at)
         for spec, optimizer in optimizers:
             for group in optimizer.param_groups:
                 counted = done if spec.per == "step" else (epoch - 1) * steps
