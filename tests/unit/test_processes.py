@@ -124,7 +124,7 @@ def test_what_the_store_holds_is_no_node(tmp_path: Path) -> None:
 
 
 def test_a_finished_answer_needs_no_shadow(tmp_path: Path) -> None:
-    attacks = [{"lira": {"k": 1}}, "encodermi-v", "attribute-inference"]  # one of each game's keys
+    attacks = [{"lira": {"k": 1}}, {"encodermi-v": {"epochs": 1, "steps": 1}}]
     suites = [
         {**GRID, "attacks": attacks[:1], "defenses": [{"memguard": _TINY_MEMGUARD}]},
         {**GRID, "attacks": attacks[1:], "targets": [{"simclr": {"epochs": 1, "backbone": "mlp"}}],
@@ -194,7 +194,8 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     deadline = time.monotonic() + 60
     while len(workers) < 2 and time.monotonic() < deadline:
         time.sleep(0.5)
-        workers = [pid for pid in _children(parent.pid) if "spawn_main" in _command(pid)]
+        servers = [pid for pid in _children(parent.pid) if "forkserver" in _command(pid)]
+        workers = [pid for server in servers for pid in _children(server)]
     time.sleep(8)
     parent.send_signal(signal.SIGKILL)
     parent.wait()

@@ -80,11 +80,11 @@ class Workers(ABC):
         """Yield a record for every trial as it is done."""
         if not trials:
             return
-        schedule = Schedule(graph(trials, runner))
-        total = len(schedule.pending)
         builder = runner.builder
         try:
             self.start(Setup(runner.store.root, str(runner.device), runner.root, builder.compiled))
+            schedule = Schedule(graph(trials, runner))
+            total = len(schedule.pending)
             while not schedule.over:
                 while self.free() and (node := schedule.next(self.busy())):
                     self.give(node)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
@@ -58,12 +59,20 @@ class Processes(Workers):
     jobs: int
     timeout: float | None = None
     devices: tuple[str, ...] = ()
+    _context: Any = None
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _unsent: list[tuple[Node, Lost]] = field(default_factory=list)
 
     def start(self, setup: Setup) -> None:
-        """Workers start when they are needed."""
+        """Workers start when they are needed; what they start from imports meanwhile."""
         self._setup = setup
+        if sys.platform == "linux":
+            self._context = multiprocessing.get_context("forkserver")
+            self._context.set_forkserver_preload([__name__, "privbench.grid.worker"])
+            with _as_child(setup.threads):
+                forkserver.ensure_running()
+        else:  # where a fork is not safe
+            self._context = multiprocessing.get_context("spawn")
 
     def free(self) -> int:
         """How many more nodes can be made at the same time."""
@@ -136,7 +145,7 @@ class Processes(Workers):
         setup = self._setup
         if self.devices:
             setup = Setup(**{**vars(setup), "device": self.devices[number % len(self.devices)]})
-        context = multiprocessing.get_context("spawn")
+        context = self._context
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs, life_theirs, setup), daemon=True)
@@ -159,7 +168,7 @@ class Processes(Workers):
 def _as_child(threads: int) -> Iterator[None]:
     """What a child inherits: its number of threads, and no script to run again.
 
-    Spawned processes import the script that started the run. Workers need nothing of it, and a
+    Started processes import the script that started the run. Workers need nothing of it, and a
     script without a guard would start the run again in each of them.
     """
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
