@@ -1,0 +1,181 @@
+"""The grid itself: several workers, a finished grid, planning, and what one node costs.
+
+``uv run python tests/benchmarks/table.py`` runs these and writes leaderboards/speed.md.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+import yaml
+
+from privbench.grid.executors import Serial
+from privbench.grid.plan import Planned, plan
+from privbench.grid.processes import Processes
+from privbench.grid.run import execute
+from privbench.grid.suite import suite_from
+from privbench.grid.trial import TrialRunner
+from privbench.methods.registry import load
+from privbench.store.store import Store
+from privbench.testing import CPU
+
+SUITE = {
+    "datasets": ["digits"],
+    "targets": ["supervised"],
+    "defenses": [
+        "confidence-masking", "label-smoothing", "early-stopping", "hamp", "relaxloss",
+        "mixup-mmd", "adversarial-regularization",
+    ],
+    "attacks": [
+        "shokri", "nn-mia", "posterior-label-mia", "metric-confidence",
+        "metric-modified-entropy", "metric-loss", {"lira": {"k": 8}}, {"rmia": {"k": 8}},
+        "quantile", "label-only-augment",
+    ],
+}  # fmt: skip
+#: An attack that does nothing but sleep.
+SLEEPER = """
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+from privbench import Access, Membership, MembershipAttack, hookimpl
+
+@dataclass(frozen=True)
+class Sleeper(MembershipAttack):
+    '''Sleeps.'''
+    name: ClassVar[str] = "sleeper"
+    needs: ClassVar[Access] = Access.NONE
+    seconds: float = 0.0
+    number: int = 0
+
+    def answer(self, oracle, question, ctx):
+        time.sleep(self.seconds)
+        return Membership(question.examples.keys.double())
+
+@hookimpl
+def privbench_attacks():
+    return [Sleeper()]
+"""
+
+
+def _command(folder: Path, jobs: int, threads: int) -> None:
+    suite = folder / "suite.yaml"
+    suite.write_text(yaml.safe_dump(SUITE))
+    script = str(Path(sys.executable).parent / "privbench")
+    environment = {**os.environ, "PRIVBENCH_CACHE": str(folder / "store")}
+    environment["OMP_NUM_THREADS"] = str(threads)
+    subprocess.run(
+        [script, "run", str(suite), "--jobs", str(jobs), "--out", str(folder / "out")],
+        check=True, env=environment, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@cache
+def _finished() -> Path:
+    folder = Path(mkdtemp())
+    _command(folder, 1, 2)
+    return folder
+
+
+def _once(benchmark: Any, work: Any, units: float) -> None:
+    benchmark.extra_info["units"] = units
+    benchmark.pedantic(work, rounds=1)
+
+
+JOBS = "10 attacks x 8 defenses, digits, supervised: --jobs 2 | one job with two threads | 1.6"
+
+
+@pytest.mark.benchmark(group=JOBS)
+def test_grid_two_jobs(benchmark: Any, tmp_path: Path) -> None:
+    _once(benchmark, lambda: _command(tmp_path, 2, 1), 1)
+
+
+@pytest.mark.benchmark(group=JOBS)
+def test_grid_two_threads(benchmark: Any, tmp_path: Path) -> None:
+    _once(benchmark, lambda: _command(tmp_path, 1, 2), 1)
+
+
+AGAIN = "the finished grid again | its first run | 100"
+
+
+@pytest.mark.benchmark(group=AGAIN)
+def test_finished_again(benchmark: Any) -> None:
+    folder = _finished()
+    _once(benchmark, lambda: _command(folder, 1, 2), 1)
+
+
+@pytest.mark.benchmark(group=AGAIN)
+def test_finished_first(benchmark: Any, tmp_path: Path) -> None:
+    _once(benchmark, lambda: _command(tmp_path, 1, 2), 1)
+
+
+def _planned(attacks: list[Any], **more: Any) -> list[Planned]:
+    folder = Path(mkdtemp())
+    (folder / "sleeper.py").write_text(SLEEPER)
+    if str(folder) not in sys.path and "sleeper" not in sys.modules:
+        sys.path.insert(0, str(folder))
+    points = [*entry_points(group="privbench"), EntryPoint("sleeper", "sleeper", "privbench")]
+    suite = {"datasets": ["digits"], "targets": [{"supervised": {"epochs": 1}}], **more}
+    return plan(
+        suite_from({**suite, "attacks": attacks}, "x"), load(entry_points=points), root=None,
+        device="cpu",
+    )  # fmt: skip
+
+
+SLEEP = "8 workers on nodes that sleep 3 s | one job | 7.2"
+
+
+@pytest.mark.benchmark(group=SLEEP)
+def test_sleep_workers(benchmark: Any, tmp_path: Path) -> None:
+    planned = _planned([{"sleeper": {"seconds": 1.5, "number": i}} for i in range(120)])
+    work = lambda: execute(  # noqa: E731
+        planned, TrialRunner(Store(tmp_path / "s"), CPU), tmp_path / "o", executor=Processes(8)
+    )
+    _once(benchmark, work, len(planned))
+
+
+@pytest.mark.benchmark(group=SLEEP)
+def test_sleep_serial(benchmark: Any, tmp_path: Path) -> None:
+    planned = _planned([{"sleeper": {"seconds": 1.5, "number": i}} for i in range(6)])
+    work = lambda: execute(  # noqa: E731
+        planned, TrialRunner(Store(tmp_path / "s"), CPU), tmp_path / "o", executor=Serial()
+    )
+    _once(benchmark, work, len(planned))
+
+
+@pytest.mark.benchmark(group="a trial that computes nothing: question, two answers, score, record")
+def test_trial_overhead(benchmark: Any, tmp_path: Path) -> None:
+    planned = _planned([{"sleeper": {"number": i}} for i in range(101)])
+    runner = TrialRunner(Store(tmp_path / "s"), CPU)
+    execute(planned[:1], runner, tmp_path / "o")
+    _once(benchmark, lambda: execute(planned[1:], runner, tmp_path / "o"), 100)
+
+
+@pytest.mark.benchmark(group="a kept cell")
+def test_kept_cell(benchmark: Any, tmp_path: Path) -> None:
+    planned = _planned([{"sleeper": {"number": i}} for i in range(100)])
+    runner = TrialRunner(Store(tmp_path / "s"), CPU)
+    execute(planned, runner, tmp_path / "o")
+    _once(benchmark, lambda: execute(planned, runner, tmp_path / "o"), 100)
+
+
+@pytest.mark.benchmark(group="planning a cell, of 115,200")
+def test_planning(benchmark: Any) -> None:
+    registry = load()
+    names = [d.name for d in registry.all("defense") if d.name != "none"]
+    suite = suite_from({
+        "datasets": ["digits"], "targets": ["simclr", "supervised", "moco", "autoencoder"],
+        "defenses": names, "attacks": [a.name for a in registry.all("attack")],
+        "adversaries": ["adaptive", "naive"], "seeds": 25,
+    }, "x")  # fmt: skip
+    found: list[int] = []
+    work = lambda: found.append(len(plan(suite, registry, root=None, device="cpu")))  # noqa: E731
+    _once(benchmark, work, 115_200)
+    assert found == [115_200]
