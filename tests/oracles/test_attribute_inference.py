@@ -120,6 +120,34 @@ def test_the_best_kind_on_held_out_rows_is_chosen() -> None:
     assert float(answer.notes["a: held-out accuracy"]) > 0.9
 
 
+def test_a_selection_of_rows_chooses_and_all_rows_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    from privbench_plugins.attacks import attribute_inference
+
+    judged, trained = list[int](), list[int]()
+    quality, fitted = attribute_inference._quality, attribute_inference._logistic
+
+    def judging(guess: Tensor, s: Tensor) -> tuple[float, float]:
+        judged.append(len(s))
+        return quality(guess, s)
+
+    def fitting(known: Any, asked: Tensor, c: float) -> Tensor:
+        trained.append(len(known.s))
+        return fitted(known, asked, c)
+
+    monkeypatch.setattr(attribute_inference, "_quality", judging)
+    monkeypatch.setattr(attribute_inference, "_logistic", fitting)
+    auxiliary, asked = people(300, 0, scale=3.0), people(200, 1, scale=3.0)
+    answer = play(AttributeInference(selection=80), auxiliary, asked.x)
+    assert set(judged) == {80}
+    assert set(trained) in ({60}, {60, 300})
+    assert accuracy(answer, asked) > 0.97
+    few = people(60, 0, scale=3.0)
+    alone, with_room = (
+        play(AttributeInference(selection=n), few, asked.x).probabilities["a"] for n in (60, 2000)
+    )
+    assert torch.equal(alone, with_room), "with fewer rows than the selection, nothing changes"
+
+
 def test_several_attributes_and_missing_values() -> None:
     auxiliary, asked = people(300, 0, scale=3.0), people(100, 1, scale=3.0)
     auxiliary.attributes["a"][::3] = -1

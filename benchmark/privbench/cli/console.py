@@ -89,7 +89,6 @@ class Watcher:
     def trial(self, record: Record, was_there: bool) -> None:
         """Show that a trial is finished."""
         self.done += 1
-        self.idle(0)
         self._bars.update(self._trials, completed=self.done, told=f"{self.done}/{self.total}")
         cell = record.cell
         name = f"{cell.title}, {cell.adversary}, seed {record.seed}"

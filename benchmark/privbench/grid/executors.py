@@ -57,6 +57,7 @@ class Serial:
         for i, trial in enumerate(trials, start=1):
             yield runner.run(trial)
             if watch:
+                watch.idle(0)
                 each = (time.monotonic() - begun) / i
                 watch.nodes(i, len(trials), each * (len(trials) - i))
 
