@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from privbench.boards.records import read_all
-from privbench.cli.session import _shard
+from privbench.cli.session import _executor, _shard
 from privbench.errors import BadInputError
 from privbench.grid.executors import Serial
-from privbench.grid.graph import depths, graph
+from privbench.grid.graph import Node, Role, depths, graph
 from privbench.grid.plan import plan
 from privbench.grid.processes import Processes
 from privbench.grid.run import execute
+from privbench.grid.schedule import Schedule
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.methods.registry import load
@@ -76,9 +77,19 @@ class Hoards(Rogue):
     name: ClassVar[str] = "hoards"
     def misbehave(self): os.kill(os.getpid(), 9)
 
+@dataclass(frozen=True)
+class Starves(Rogue):
+    '''Finds no memory, the first time it runs.'''
+    name: ClassVar[str] = "starves"
+    def misbehave(self):
+        tried = os.path.join(os.path.dirname(__file__), "tried")
+        if not os.path.exists(tried):
+            open(tried, "w").close()
+            raise MemoryError("no room")
+
 @hookimpl
 def privbench_attacks():
-    return [Exits(), Hangs(), Shouts(), Hoards()]
+    return [Exits(), Hangs(), Shouts(), Hoards(), Starves()]
 """
 
 
@@ -112,6 +123,47 @@ def test_the_graph_names_everything_once_and_needs_come_first(tmp_path: Path) ->
     of_victims = [node for node in inner if node.role and node.role.name in ("victim", "null")]
     assert min(depth[node.name] for node in of_victims) == 4
     assert sum(node.kind == "baselines" for node in nodes.values()) == 1
+
+
+def test_a_failure_takes_what_needs_it_and_frees_what_waits_for_it() -> None:
+    trial = next(item.trial for item in _planned(GRID) if not item.skip)
+    role = Role("victim")
+    nodes = {
+        "a": Node("a", trial, role, "x"),
+        "b": Node("b", trial, role, "x", needs={"a"}),
+        "needs": Node("needs", trial, None, "y", needs={"b"}),
+        "waits": Node("waits", trial, None, "y", after={"a"}),
+    }
+    schedule = Schedule(nodes)
+    a = schedule.next(0)
+    assert a is nodes["a"]
+    assert schedule.next(1) is None
+    assert schedule.died(a, again=True) == []
+    assert schedule.next(1) is None, "it runs once more, but alone"
+    assert schedule.next(0) is a
+    assert len(schedule.died(a, again=True)) == 1, "of the two trials, one needs it"
+    waits = schedule.next(0)
+    assert waits is nodes["waits"]
+    assert schedule.seconds_left(1) is None
+    schedule.done(waits, 3.0)
+    assert schedule.over
+    assert schedule.next(0) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"executor": "procesess"}, "unknown executor 'procesess'.*processes"),
+        ({"executor": "serial", "jobs": 2}, "leave out --jobs"),
+        ({"executor": "ray", "jobs": 2}, "leave out --jobs"),
+        ({"address": "auto"}, "give both"),
+        ({"devices": "0,1"}, "needs --device cuda"),
+        ({"devices": "0;1"}, "write numbers"),
+    ],
+)
+def test_bad_executors(options: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(BadInputError, match=wrong):
+        _executor(options, CPU)
 
 
 def test_what_the_store_holds_is_no_node(tmp_path: Path) -> None:
@@ -164,7 +216,7 @@ def test_an_attack_that_ends_hangs_or_shouts_costs_its_own_cell(
     from importlib.metadata import EntryPoint, entry_points
 
     ours = [*entry_points(group="privbench"), EntryPoint("rogues", "rogues", "privbench")]
-    names = ["exits", "hangs", "shouts", "hoards", "metric-loss"]
+    names = ["exits", "hangs", "shouts", "hoards", "starves", "metric-loss"]
     grid = {**GRID, "defenses": [], "attacks": names}
     planned = _planned(grid, load(entry_points=ours))
     records = execute(
@@ -173,7 +225,7 @@ def test_an_attack_that_ends_hangs_or_shouts_costs_its_own_cell(
     found = {record.cell.attack.name: record for record in records}
     assert {name: found[name].status for name in names} == {
         "exits": "failed", "hangs": "failed", "shouts": "ok", "hoards": "failed",
-        "metric-loss": "ok",
+        "starves": "ok", "metric-loss": "ok",
     }  # fmt: skip
     assert "status 3" in found["exits"].reason
     assert "15 s" in found["hangs"].reason

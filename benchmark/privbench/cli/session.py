@@ -12,7 +12,7 @@ from rich.console import Console
 
 from privbench.boards.leaderboard import render
 from privbench.cli.console import Watcher, tables
-from privbench.errors import BadInputError
+from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Serial
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from privbench.grid.plan import Planned
 
 
+#: Where trials run.
+EXECUTORS = ("serial", "processes", "ray")
 _PLAIN: Any = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
 
 
@@ -207,6 +209,8 @@ def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
     if timeout is not None and not timeout > 0:
         raise BadInputError(f"--timeout {timeout}: give a number of seconds above 0")
     kind = options.get("executor")
+    if kind not in (None, *EXECUTORS):
+        raise UnknownNameError("executor", str(kind), EXECUTORS)
     if options.get("address") and kind != "ray":
         raise BadInputError("--address is for --executor ray: give both")
     if kind == "ray":
@@ -216,15 +220,15 @@ def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
         from privbench.grid.cluster import Ray
 
         return Ray(options.get("address"), timeout)
-    count = max(count, len(devices))
-    if kind == "serial" and (count > 1 or timeout is not None):
+    workers = count > 1 or timeout is not None or bool(devices)
+    if kind == "serial" and workers:
         raise BadInputError("--executor serial has neither workers nor a time limit: leave out "
                             "--jobs, --devices and --timeout")  # fmt: skip
-    if kind != "processes" and count == 1 and timeout is None:
+    if kind != "processes" and not workers:
         return Serial()
     from privbench.grid.processes import Processes
 
-    return Processes(count, timeout, devices)
+    return Processes(max(count, len(devices)), timeout, devices)
 
 
 def _devices(given: str | None, device: torch.device) -> tuple[str, ...]:

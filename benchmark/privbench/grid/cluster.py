@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from privbench.grid.trial import TrialRunner
 
 
+#: Nodes that a worker makes before it is replaced by a fresh one, which bounds its memory.
+NODES_PER_WORKER = 500
+
+
 @dataclass
 class _Task:
     """A node that Ray makes somewhere."""
@@ -49,6 +53,7 @@ class Ray(Workers):
     timeout: float | None = None
     gpus: float = 1.0
     _tasks: dict[Any, _Task] = field(default_factory=dict)
+    _unsent: list[tuple[Node, Lost]] = field(default_factory=list)
 
     def start(self, setup: Setup) -> None:
         """Connect, and check that every machine of the cluster sees the store.
@@ -56,6 +61,9 @@ class Ray(Workers):
         Raises:
             BadInputError: if Ray is missing, no cluster is there, or a machine lacks the store.
         """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Under `uv run`, Ray would copy the folder to every machine and install it there again.
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # read on import
         try:
             import ray
         except ImportError:
@@ -70,8 +78,13 @@ class Ray(Workers):
         # Ray shows a task its own GPU only, as the first one.
         self._setup = replace(setup, device="cuda" if on_gpu else setup.device)
         self._gpus = self.gpus if on_gpu else 0
-        self._make = self._ray.remote(max_retries=0, num_cpus=1, num_gpus=self._gpus)(_make)
-        self._news = self._ray.remote(num_cpus=0)(_News).remote()
+        if on_gpu and not self._ray.cluster_resources().get("GPU"):
+            raise BadInputError("--device cuda: the Ray cluster has no GPU: use --device cpu")
+        self._make = self._ray.remote(
+            max_retries=0, num_cpus=1, num_gpus=self._gpus, max_calls=NODES_PER_WORKER
+        )(_make)
+        here = self._at(ray.get_runtime_context().get_node_id())
+        self._news = self._ray.remote(num_cpus=0, scheduling_strategy=here)(_News).remote()
         self._check_store(setup.store)
 
     def free(self) -> int:
@@ -90,10 +103,19 @@ class Ray(Workers):
         """Submit a node."""
         taken = {task.number for task in self._tasks.values()}
         number = next(i for i in range(len(taken) + 1) if i not in taken)
-        self._tasks[self._make.remote(node, self._setup, self._news)] = _Task(node, number)
+        try:
+            ref = self._make.remote(node, self._setup, self._news)
+        except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
+            self._unsent.append((node, Lost(f"it cannot be sent to the cluster: {error}", False)))
+        else:
+            self._tasks[ref] = _Task(node, number)
 
     def listen(self) -> Iterator[tuple[Node, int, Message]]:
         """What workers say of their nodes, or how they ended."""
+        unsent, self._unsent = self._unsent, []
+        yield from ((node, 0, lost) for node, lost in unsent)
+        if not self._tasks:
+            return
         over, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=0.5)
         news = self._ray.get(self._news.take.remote())
         for ref, task in list(self._tasks.items()):
@@ -122,9 +144,6 @@ class Ray(Workers):
 
     def _connect(self) -> None:
         """Connect to the cluster, or start one that only this machine can reach."""
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Under `uv run`, Ray would copy the folder to every machine and install it there again.
-        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         address = self.address or os.environ.get("RAY_ADDRESS")
         try:
             self._ray.init(
@@ -152,8 +171,6 @@ class Ray(Workers):
 
     def _check_store(self, store: Path) -> None:
         """Every machine must find a file that this one writes into the store."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         store.mkdir(parents=True, exist_ok=True)
         token = store / f".shared-{secrets.token_hex(8)}"
         token.touch()
@@ -162,15 +179,28 @@ class Ray(Workers):
             for machine in self._ray.nodes():
                 if not machine["Alive"]:
                     continue
-                there = NodeAffinitySchedulingStrategy(machine["NodeID"], soft=False)
-                if not self._ray.get(sees.options(scheduling_strategy=there).remote(token)):
+                name = machine["NodeManagerAddress"]
+                there = sees.options(scheduling_strategy=self._at(machine["NodeID"]))
+                try:
+                    found = self._ray.get(there.remote(token))
+                except self._ray.exceptions.RayError as error:
                     raise BadInputError(
-                        f"the machine {machine['NodeManagerAddress']} of the cluster does not see "
-                        f"the store {store}: set PRIVBENCH_CACHE to a folder that all machines "
-                        "share"
+                        f"the machine {name} of the cluster cannot run privbench "
+                        f"({str(error).strip().splitlines()[-1]}): install it there as here"
+                    ) from None
+                if not found:
+                    raise BadInputError(
+                        f"the machine {name} of the cluster does not see the store {store}: set "
+                        "PRIVBENCH_CACHE to a folder that all machines share"
                     )
         finally:
             token.unlink(missing_ok=True)
+
+    def _at(self, machine: str) -> Any:
+        """Scheduling onto that machine of the cluster."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(machine, soft=False)
 
 
 class _News:

@@ -87,7 +87,9 @@ class Workers(ABC):
             schedule = Schedule(graph(trials, runner))
             total = len(schedule.pending)
             while not schedule.over:
-                while self.free() and (node := schedule.next(self.busy())):
+                while self.free() > 0 and (node := schedule.next(self.busy())):
+                    if node.name in schedule.suspected:
+                        self.rest()
                     self.give(node)
                 for node, worker, message in self.listen():
                     if isinstance(message, Step) and watch:
@@ -96,8 +98,7 @@ class Workers(ABC):
                         )
                     if isinstance(message, Begun | Step):
                         continue
-                    if isinstance(message, Done):
-                        builder.trained_phases += message.trained_phases
+                    builder.trained_phases += message.trained_phases
                     yield from _settled(schedule, node, message, runner)
                     if watch:
                         left = schedule.seconds_left(max(self.free() + self.busy(), 1))
@@ -128,6 +129,10 @@ class Workers(ABC):
     def busy(self) -> int:
         """How many nodes are being made."""
 
+    def rest(self) -> None:
+        """Let go of what idle workers hold: the next node needs all the memory there is."""
+        return
+
     @abstractmethod
     def give(self, node: Node) -> None:
         """Let a worker make a node."""
@@ -147,7 +152,8 @@ def _settled(
     """The records that follow from the end of a node."""
     if isinstance(message, Lost):
         lost = schedule.died(node, again=message.again)
-        yield from (failed_record(trial, message.how, runner.device) for trial in lost)
+        for trial in lost:
+            yield failed_record(trial, message.how, runner.device, message.traceback)
     elif message.error:
         for trial in schedule.given_up(node):
             yield failed_record(trial, message.error, runner.device, message.traceback)

@@ -68,14 +68,14 @@ class _Chain:
     """A victim's stages that leave an artifact: digests of keys, names, and if held.
 
     ``shares`` names what a stage makes on its way (``ctx.once``), which other stages may make too.
-    ``inner`` holds the identities of victims that have to be trained before.
+    ``inner`` holds the victims that have to be trained before: position and identity.
     """
 
     digests: tuple[str, ...]
     names: tuple[str, ...]
     held: tuple[bool, ...]
     shares: tuple[str, ...]
-    inner: tuple[str, ...]
+    inner: tuple[tuple[int, str], ...]
 
 
 def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
@@ -150,7 +150,7 @@ class _Planner:
         found: dict[Role, str] = {}
         for name, spec in specs.items():
             chain = self._chain(spec)
-            for i, inner in enumerate(chain.inner):
+            for i, inner in chain.inner:
                 found[Role(name, i)] = inner
             found[Role(name)] = spec.identity
         return found
@@ -158,16 +158,16 @@ class _Planner:
     def _chain(self, spec: VictimSpec) -> _Chain:
         if spec.identity not in self.chains:
             stages = [stage for stage in self.builder.draft(spec).stages if stage.stored]
+            inner = [(stage.key, inner) for stage in stages for inner in stage.inner]
             self.chains[spec.identity] = _Chain(
                 tuple(stage.key.digest for stage in stages),
                 tuple(stage.name for stage in stages),
                 tuple(stage.key in self.builder.store for stage in stages),
                 tuple(_once(stage) for stage in stages),
                 tuple(
-                    self._planned(inner)
-                    for stage in stages
-                    if stage.key not in self.builder.store
-                    for inner in stage.inner
+                    (i, self._planned(inner))
+                    for i, (key, inner) in enumerate(inner)
+                    if key not in self.builder.store
                 ),
             )
         return self.chains[spec.identity]
@@ -182,7 +182,7 @@ class _Planner:
         A run of stages ends where the number of victims that share them changes.
         """
         chain = self.chains[identity]
-        needs = {name for inner in chain.inner if (name := self._last(self.chains[inner]))}
+        needs = {name for _, inner in chain.inner if (name := self._last(self.chains[inner]))}
         last: str | None = None
         missing = [i for i, held in enumerate(chain.held) if not held]
         for run in _runs(missing, [self.users[digest] for digest in chain.digests]):
@@ -191,7 +191,7 @@ class _Planner:
                 after = self.after(name, [chain.shares[i] for i in run if chain.shares[i]])
                 kind = ", ".join(chain.names[i] for i in run)
                 self.nodes[name] = Node(name, trial, role, kind, set(needs), after)
-            needs, last = {name}, name
+            needs, last = {*needs, name}, name
         return last
 
     def baselines(self, trial: Trial, key: Key) -> set[str]:

@@ -82,6 +82,11 @@ class Processes(Workers):
         """How many nodes are being made."""
         return sum(worker.node is not None for worker in self._workers.values())
 
+    def rest(self) -> None:
+        """End idle workers."""
+        for worker in [w for w in self._workers.values() if not w.node]:
+            self._end(worker)
+
     def give(self, node: Node) -> None:
         """Let an idle worker make a node, or a new one."""
         worker = self._idle() or self._start()

@@ -84,10 +84,15 @@ class Done:
 
 @dataclass(frozen=True)
 class Lost:
-    """The worker ended before it was through. ``again``: whether a second try makes sense."""
+    """The worker ended, or ran out of memory, before it was through.
+
+    ``again`` is whether a second try makes sense; the rest as in ``Done``.
+    """
 
     how: str
     again: bool = True
+    trained_phases: int = 0
+    traceback: str = ""
 
 
 #: How the reason of a failure for want of memory begins; a second try, alone, may succeed.
@@ -106,17 +111,16 @@ def make(node: Node, runner: TrialRunner) -> Done | Lost:
     try:
         if node.role is None:
             result = runner.run(given)
-            if result.reason.startswith(_NO_MEMORY):
-                return Lost(result.reason)
-            record = result.model_dump_json()
+            record, error, trace = result.model_dump_json(), result.reason, result.traceback
         else:
             runner.make(given, node.role, node.name)
     except BaseException as raised:  # noqa: BLE001 - failure is data
         error, trace = reason(raised), traceback.format_exc()
-        if error.startswith(_NO_MEMORY):
-            return Lost(error)
     trained = runner.builder.trained_phases - before
-    return Done(time.perf_counter() - begun, trained, record, error, trace)
+    if error.startswith(_NO_MEMORY):
+        return Lost(error, trained_phases=trained, traceback=trace)
+    # A trial's failure is in its record.
+    return Done(time.perf_counter() - begun, trained, record, "" if record else error, trace)
 
 
 class Reporter:
