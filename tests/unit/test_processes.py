@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -277,3 +278,25 @@ def test_shards_are_disjoint_and_cover_the_grid() -> None:
     for wrong in ("0/4", "5/4", "4", "a/b", "1/0"):
         with pytest.raises(BadInputError, match="write I/N"):
             _shard(planned, wrong)
+
+
+@pytest.mark.slow
+def test_four_runs_at_once_on_one_store_train_each_thing_once(tmp_path: Path) -> None:
+    environment = {**os.environ, "PRIVBENCH_CACHE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
+    script = str(Path(sys.executable).parent / "privbench")
+    grid = ["--target", "supervised", "--attack", "lira", "--set", "lira.k=2",
+            "--set", "supervised.epochs=20"]  # fmt: skip
+    running = [
+        subprocess.Popen(
+            [script, "run", *grid, "--out", str(tmp_path / str(i))],
+            env=environment, stdout=subprocess.PIPE, text=True,
+        )
+        for i in range(4)
+    ]  # fmt: skip
+    said = [process.communicate()[0] for process in running]
+    assert [process.returncode for process in running] == [0] * 4
+    trained = [int(re.findall(r"(\d+) phases trained", text)[0]) for text in said]
+    there = len(list((tmp_path / "store").glob("phase/*/*/manifest.json")))
+    assert sum(trained) == there == 4  # victim, null, two shadows
+    digests = {record.digest for record in read_all([tmp_path / str(i) for i in range(4)])}
+    assert len(digests) == 1
