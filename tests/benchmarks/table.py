@@ -43,7 +43,7 @@ def table(found: dict[str, Any]) -> str:
             costs.append(f"| {group} | {seconds[0] * 1e3:.2f} ms |")
         else:
             work, against, least = group.split(" | ")
-            ratios.append(f"| {work} | {against} | {seconds[1] / seconds[0]:.2g} | {least} |")
+            ratios.append(f"| {work} | {against} | {seconds[1] / seconds[0]:.3g} | {least} |")
     machine = found["machine_info"]
     cpu = machine.get("cpu", {})
     where = f"{cpu.get('brand_raw', machine['processor'])}, {cpu.get('count', '?')} cores"
