@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import binom, rankdata
 
 from privbench.games.metrics import Estimate, Refused
 
@@ -80,6 +79,8 @@ def p_value(of: Guesses, epsilon: float, delta: float = 0.0) -> float:
     the largest mean probability, over i, of the i counts just below ``right``.
     """
     q = 1 / (1 + np.exp(-epsilon))
+    from scipy.stats import binom
+
     tail = float(binom.sf(of.right - 1, of.made, q))
     if delta == 0 or of.right == 0:
         return min(tail, 1.0)
@@ -139,6 +140,8 @@ def audited(
         return {**made, "audited_epsilon": Refused(reason), "audit_ceiling": Refused(reason)}
     if split.protocol.inclusion == "pairs":
         first, second = split.pairs.T.cpu().numpy()
+        from scipy.stats import rankdata
+
         ranks = rankdata(scores)  # ranks are finite even where scores are not
         scores, truth = ranks[first] - ranks[second], truth[first]
     of = guesses(scores, truth)
