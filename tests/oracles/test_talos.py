@@ -52,7 +52,7 @@ def test_alternating_updates_the_adversary_in_odd_and_the_encoder_in_even_epochs
     for epoch in range(1, 5):
         theirs = _state(run.model, others)
         mine = _state(run.model, ["adversary-bright"])
-        run._epoch(epoch)
+        list(run._epoch(epoch))
         moved = _changed(theirs, _state(run.model, others))
         if epoch % 2:
             assert moved == set()  # neither weights nor batch-norm buffers nor queue
