@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import secrets
+import socket
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -143,14 +144,17 @@ class Ray(Workers):
             self._ray.shutdown()
 
     def _connect(self) -> None:
-        """Connect to the cluster, or start one that only this machine can reach."""
+        """Connect to the cluster, or start one on this machine."""
         address = self.address or os.environ.get("RAY_ADDRESS")
+        host, colon, port = (address or "").rpartition(":")
         try:
+            if colon and port.isdecimal() and "/" not in host:  # Ray itself would try for minutes
+                socket.create_connection((host, int(port)), timeout=5).close()
             self._ray.init(
                 address, log_to_driver=False, logging_level=logging.WARNING,
                 **({} if address else {"include_dashboard": False}),
             )  # fmt: skip
-        except (ConnectionError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise BadInputError(
                 f"--address {address}: no Ray cluster answers there ({error}): "
                 "start one with `ray start`"
