@@ -1,0 +1,158 @@
+"""Checks of attacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from privbench.games.attributes import AttributeQuestion
+from privbench.games.catalog import GAMES
+from privbench.games.membership import MembershipQuestion
+from privbench.games.metrics import Refused
+from privbench.games.reconstruction import ReconstructionQuestion
+from privbench.testing.fixtures import (
+    _Copy,
+    _planted,
+    _Reveal,
+    _Scramble,
+    arena,
+    auc_band,
+    memoriser,
+    rate_band,
+    tiny_split,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privbench.games.attack import Attack
+    from privbench.victims.served import Victim
+
+
+def _victims(attack: Attack) -> tuple[Victim, Victim]:
+    """Return a planted victim, and one without any signal."""
+    split = tiny_split()
+    if attack.game == "membership":
+        return memoriser(split.victim()), memoriser(split.null())
+    if attack.game == "reconstruction":
+        return _planted(_Copy()), _planted(_Scramble())
+    return _planted(_Reveal()), _planted(_Scramble())
+
+
+def _play(attack: Attack, served: Victim, order: Tensor | None = None) -> tuple[Any, Any]:
+    """Return question and answer, with the question's rows in the given order."""
+    split, game = tiny_split(), GAMES[attack.game]
+    question, _ = game.pose(split, served, max_rows=None, sensitive=split.card.sensitive)
+    if order is not None and isinstance(question, MembershipQuestion):
+        question = MembershipQuestion(question.examples.select(order), question.phase)
+    elif order is not None and isinstance(question, AttributeQuestion):
+        question = AttributeQuestion(question.embeddings[order], question.values)
+    elif order is not None:
+        question = ReconstructionQuestion(question.embeddings[order])
+    oracle, ctx = arena(attack, served)
+    return question, attack.answer(oracle, question, ctx)
+
+
+def _numbers(answer: Any) -> Tensor:
+    """Return the numbers of an answer, one row per row of the question."""
+    if hasattr(answer, "scores"):
+        return torch.as_tensor(answer.scores).double()
+    if hasattr(answer, "probabilities"):
+        return torch.cat([p.double() for p in answer.probabilities.values()], dim=1)
+    return answer.x.double().flatten(1)  # type: ignore[no-any-return]
+
+
+def answers(attack: Attack) -> None:
+    """The answer is finite, has a row per row of the question, and can be scored."""
+    question, answer = _play(attack, _victims(attack)[0])
+    numbers = _numbers(answer)
+    assert numbers.isfinite().all(), "the answer is not finite"
+    n = len(question.examples if isinstance(question, MembershipQuestion) else question.embeddings)
+    assert len(numbers) == n, f"the question has {n} rows, but the answer has {len(numbers)}"
+    split = tiny_split()
+    metrics = GAMES[attack.game].score(
+        answer, GAMES[attack.game].pose(split, _victims(attack)[0], max_rows=None,
+                                        sensitive=split.card.sensitive)[1],
+    )  # fmt: skip
+    assert GAMES[attack.game].headline in metrics
+
+
+def is_deterministic(attack: Attack) -> None:
+    """The answer does not depend on a global generator."""
+    served = _victims(attack)[0]
+    outcomes = []
+    for noise in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(noise)  # noqa: TID251 - to see that nothing depends on it
+            np.random.seed(noise)  # noqa: NPY002, TID251
+            outcomes.append(_numbers(_play(attack, served)[1]))
+    assert torch.equal(*outcomes), "the attack draws from a global generator: use ctx.generator"
+
+
+def is_equivariant(attack: Attack) -> None:
+    """A permuted question gives a permuted answer."""
+    served = _victims(attack)[0]
+    _, plain = _play(attack, served)
+    numbers = _numbers(plain)
+    order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(5))
+    _, moved = _play(attack, served, order)
+    assert torch.allclose(_numbers(moved), numbers[order], rtol=1e-4, atol=1e-4), (
+        "key random numbers by row (ctx.uniform, ctx.views), not by position"
+    )
+
+
+def leaves_inputs(attack: Attack) -> None:
+    """The attack does not change the rows that it is given."""
+    split = tiny_split()
+    before = split.candidates.x.clone(), split.pool.x.clone()
+    _play(attack, _victims(attack)[0])
+    assert torch.equal(before[0], split.candidates.x)
+    assert torch.equal(before[1], split.pool.x)
+
+
+def _headline(attack: Attack, served: Victim) -> Any:
+    split, game = tiny_split(), GAMES[attack.game]
+    _, truth = game.pose(split, served, max_rows=None, sensitive=split.card.sensitive)
+    return game.score(_play(attack, served)[1], truth)[game.headline]
+
+
+def _mean_image() -> float:
+    """Return the mean squared error of always answering the mean of the pool."""
+    split, game = tiny_split(), GAMES["reconstruction"]
+    question, truth = game.pose(split, _planted(_Copy()), max_rows=None, sensitive=())
+    value = game.baselines(split, question, truth)["mean_image"]["mse"]
+    assert not isinstance(value, Refused)
+    return value.value
+
+
+def beats_chance(attack: Attack, *, auc: float) -> None:
+    """The attack finds what a planted victim leaks."""
+    found = _headline(attack, _victims(attack)[0])
+    if attack.game == "reconstruction":
+        assert found.value < 0.5 * _mean_image(), (
+            f"MSE {found.value:.4f} on a rotated image is not below half of the mean image's "
+            f"{_mean_image():.4f}"
+        )
+        return
+    floor = auc if attack.game == "membership" else 0.75
+    assert found.value > floor, (
+        f"only {found.value:.3f} on a planted victim: check the sign of the scores"
+    )
+
+
+def stays_at_chance(attack: Attack) -> None:
+    """The attack finds nothing in a victim without signal."""
+    found = _headline(attack, _victims(attack)[1])
+    if attack.game == "reconstruction":
+        assert found.value > 0.9 * _mean_image(), (
+            f"MSE {found.value:.4f} on a victim without signal: x leaks into the attack"
+        )
+        return
+    n = len(tiny_split().candidates)
+    band = auc_band(n // 2, n // 2) if attack.game == "membership" else rate_band(n)
+    assert abs(found.value - 0.5) <= band, (
+        f"{found.value:.3f} on a victim without signal: the truth leaks into the attack "
+        "(by chance, less than once in 10,000 runs)"
+    )

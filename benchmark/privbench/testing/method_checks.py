@@ -1,0 +1,48 @@
+"""Checks of what all methods have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from privbench.errors import BadInputError
+from privbench.method import Method, Paper
+
+
+def is_frozen(method: Method) -> None:
+    """It is a frozen dataclass, and equal fields make equal methods."""
+    decorated: bool = dataclasses.is_dataclass(type(method))
+    assert decorated, "decorate it with @dataclass(frozen=True)"
+    again = type(method)(**method.hyperparameters())
+    assert again == method, "equal fields must make equal methods"
+    assert hash(again) == hash(method)
+    assert again.digest == method.digest
+    for name in [*method.hyperparameters(), "anything"]:
+        try:
+            setattr(method, name, 0)
+        except dataclasses.FrozenInstanceError:
+            continue
+        raise AssertionError(f"attribute {name} can be set: use @dataclass(frozen=True)")
+
+
+def is_described(method: Method) -> None:
+    """Its name, docstring, version and paper are there."""
+    allowed = set("abcdefghijklmnopqrstuvwxyz0123456789-")
+    assert method.name, "the method has no name: set `name`"
+    assert set(method.name) <= allowed, (
+        f"'{method.name}' is not kebab-case: use lower-case letters, digits and hyphens"
+    )
+    assert type(method).__dict__.get("__doc__"), "the class has no docstring: write one"
+    assert not type(method).__doc__.startswith(f"{type(method).__name__}("), "write a docstring"  # type: ignore[union-attr]
+    assert method.version >= 1
+    assert method.paper is None or isinstance(method.paper, Paper)
+    assert isinstance(method.deviations, str)
+    assert type(method)().label == method.name, "every hyperparameter needs a default"
+
+
+def refuses_unknown(method: Method) -> None:
+    """``replace`` refuses a hyperparameter that does not exist."""
+    try:
+        method.replace(no_such_hyperparameter=1)
+    except BadInputError:
+        return
+    raise AssertionError("replace() accepted an unknown hyperparameter: raise BadInputError")
