@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
@@ -14,8 +15,7 @@ from privbench.boards import leaderboard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
+    from pathlib import Path
 
     from privbench.boards.records import Record
 
@@ -28,6 +28,8 @@ _LUXURY = ("blind AUC", "train/test gap", "audit's ceiling", "TPR at 1 % FPR", "
 _NARROWEST = 7  # characters of a number or its interval
 _EVERY = 10.0  # seconds between plain lines
 _REDRAWN = 0.1  # seconds between drawings of one worker's bar
+#: Text that is printed as it is.
+PLAIN: Any = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
 
 
 class Watcher:
@@ -106,7 +108,7 @@ class Watcher:
         )  # fmt: skip
 
     def _line(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self.console.print(text, **PLAIN)
 
 
 @dataclass
@@ -142,6 +144,39 @@ def _duration(seconds: float) -> str:
     if seconds < 90:  # noqa: PLR2004
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004
+
+
+def summarise(
+    console: Console, records: Sequence[Record], out: Path, title: str, trained: int
+) -> None:
+    """Write the board of a run, and print its tables and how it went.
+
+    Args:
+        console: to print on.
+        records: of all trials.
+        out: folder of results.
+        title: of the board.
+        trained: number of phases that were trained.
+    """
+    board = out / "leaderboard.md"
+    board.write_text(leaderboard.render(records, title), encoding="utf-8")
+    for table in tables(records, console.width):
+        console.print(table)
+    failed = sum(record.status == "failed" for record in records)
+    console.print(
+        f"{len(records)} trials, {failed} failed; {trained} phases trained; "
+        f"results in {out}, board in {board}",
+        **PLAIN,
+    )
+
+
+def show_finished(records: Sequence[Record], out: Path, title: str) -> None:
+    """Show a grid whose results are all there; the arguments are those of ``summarise``."""
+    console = Console()
+    with Watcher(console, len(records)) as watcher:
+        for record in records:
+            watcher.trial(record, True)
+    summarise(console, records, out, title, trained=0)
 
 
 def tables(records: Sequence[Record], width: int = 100) -> list[Table]:

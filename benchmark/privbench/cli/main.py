@@ -151,13 +151,34 @@ def run(plugins_off: list[str], /, suite: Path | None, **options: Any) -> None:
     `privbench list` lists the methods. Options given with a SUITE replace its lists.
     Exit status: 0 if all is ok, 1 if a cell failed, 2 for bad input, 130 if interrupted.
     """
+    asked = _suite(suite, options)
+    if options["dry_run"]:
+        from privbench.cli.session import Session
+
+        Session(asked, plugins_off, options).explain()
+        return
+    sys.exit(_run(asked, plugins_off, options))
+
+
+def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
+    """Run a grid; show it at once, without importing torch, if it is known to be finished."""
+    from privbench.cli.console import show_finished
+    from privbench.grid.kept import FinishedGrids
+    from privbench.store.store import default_root
+
+    given = {name: str(value) for name, value in options.items()}
+    request = {**given, "suite": suite.model_dump(mode="json"), "plugins_off": plugins_off}
+    finished = FinishedGrids(default_root() / "finished", request, options["data_root"])
+    if records := finished.find(options["out"]):
+        show_finished(records, options["out"], suite.name)
+        return 0
     from privbench.cli.session import Session
 
-    session = Session(_suite(suite, options), plugins_off, options)
-    if options["dry_run"]:
-        session.explain()
-        return
-    sys.exit(session.run())
+    session = Session(suite, plugins_off, options)
+    status = session.run()
+    if status == 0:
+        finished.add([(item.trial.digest, item.skip) for item in session.planned], session.files)
+    return status
 
 
 def _suite(path: Path | None, options: dict[str, Any]) -> Suite:

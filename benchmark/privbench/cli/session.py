@@ -11,11 +11,12 @@ import torch
 from rich.console import Console
 
 from privbench.boards.leaderboard import render
-from privbench.cli.console import Watcher, tables
+from privbench.cli.console import PLAIN, Watcher, summarise
 from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Serial
+from privbench.grid.kept import code_files, kept
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 #: Where trials run.
 EXECUTORS = ("serial", "processes", "ray")
-_PLAIN: Any = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
 
 
 class Results(list["Record"]):
@@ -111,6 +111,7 @@ class Session:
         self.planned = _shard(self.planned, options.get("shard"))
         self.executor = _executor(options, self.device)
         self.records: list[Record] = []
+        self.files = code_files()
 
     def run(self) -> int:
         """Run what is not done yet; return the exit status: 0, or 1 if a cell failed.
@@ -124,18 +125,9 @@ class Session:
             self.records = grid.execute(
                 self.planned, runner, self.out, executor=self.executor, watch=watcher
             )
-        board = self.out / "leaderboard.md"
-        board.write_text(render(self.records, self.suite.name), encoding="utf-8")
-        for table in tables(self.records, self.console.width):
-            self.console.print(table)
         trained = runner.builder.trained_phases
-        failed = sum(record.status == "failed" for record in self.records)
-        self.console.print(
-            f"{len(self.records)} trials, {failed} failed; {trained} phases trained; "
-            f"results in {self.out}, board in {board}",
-            **_PLAIN,
-        )
-        return 1 if failed else 0
+        summarise(self.console, self.records, self.out, self.suite.name, trained)
+        return 1 if any(record.status == "failed" for record in self.records) else 0
 
     def explain(self) -> None:
         """Print the plan: what would run, what is kept, and what is skipped and why."""
@@ -148,23 +140,23 @@ class Session:
             name = f"{cell.title}, {cell.adversary}, seed {item.trial.seed}"
             if item.skip:
                 state = f"skipped: {item.skip}"
-            elif grid.done(item, self.out):
+            elif kept(item.trial.digest, item.skip, self.out):
                 state = "kept"
             else:
                 try:
                     mine = _phases(runner, item, known)
                 except Exception as error:  # noqa: BLE001 - a run would record a failure
-                    shown(f"{name}: would fail: {error}", **_PLAIN)
+                    shown(f"{name}: would fail: {error}", **PLAIN)
                     continue
                 todo = sum(not held for held in mine.values())
                 state = f"would run; {len(mine)} training phases, {len(mine) - todo} in the store"
                 keys |= mine
-            shown(f"{name}: {state}", **_PLAIN)
+            shown(f"{name}: {state}", **PLAIN)
         missing = sum(not held for held in keys.values())
         guess = _estimate(runner, missing)
         shown(
             f"{len(self.planned)} trials; {missing} distinct phases to train; {guess}",
-            **_PLAIN,
+            **PLAIN,
         )
 
     def _runner(self, watcher: Watcher | None) -> TrialRunner:

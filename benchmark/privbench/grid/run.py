@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from privbench.boards.provenance import provenance
-from privbench.boards.records import Record, read
-from privbench.errors import BadInputError
+from privbench.boards.records import Record
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Executor, Serial, Watch
+from privbench.grid.kept import kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def execute(
     records: dict[str, Record] = {}
     todo: list[Trial] = []
     for item in planned:
-        old = _kept(item, folder)
+        old = kept(item.trial.digest, item.skip, folder)
         if old is None and item.skip:
             old = _skipped(item, runner)
             old.write(folder)
@@ -59,26 +59,6 @@ def execute(
         if watch:
             watch.trial(record, False)
     return [records[item.trial.digest] for item in planned]
-
-
-def done(item: Planned, folder: Path) -> bool:
-    """Whether there is a result that will be kept."""
-    return _kept(item, folder) is not None
-
-
-def _kept(item: Planned, folder: Path) -> Record | None:
-    """The result on disk, unless it failed or was skipped for a reason that no longer applies."""
-    path = folder / f"{item.trial.digest}.json"
-    if not path.exists():
-        return None
-    try:
-        record = read(path)
-    except BadInputError:
-        return None  # an older schema or a damaged file is run again and overwritten
-    if record.trial != item.trial.digest:  # somebody renamed a file
-        return None
-    still = record.status == "ok" or (record.status, record.reason) == ("skipped", item.skip)
-    return record if still else None
 
 
 def _skipped(item: Planned, runner: TrialRunner) -> Record:

@@ -222,6 +222,11 @@ def _read(spec: ModuleSpec) -> _Source | None:
     return _READ[id(spec)][1]
 
 
+def files_read() -> set[str]:
+    """Return the files whose text is part of a digest made by this process."""
+    return {spec.origin for spec, _ in _READ.values() if spec.origin}
+
+
 def _parse(spec: ModuleSpec) -> _Source | None:
     get_source = getattr(spec.loader, "get_source", None)
     try:

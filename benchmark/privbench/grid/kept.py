@@ -1,0 +1,139 @@
+"""Results that are kept: of one trial, and of a whole grid that is finished.
+
+A finished grid is recognised without planning it again, so torch is not imported.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from privbench.boards.records import Record, read
+from privbench.errors import BadInputError
+from privbench.store.source import digest, files_read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+#: Environment variables that change what a run is.
+_ENVIRONMENT = ("PRIVBENCH_", "PYTHON", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "ONEDNN_", "ATEN_")
+
+_STARTED = time.time_ns()
+
+
+def kept(trial: str, skip: str | None, folder: Path) -> Record | None:
+    """The result on disk, unless it failed or was skipped for a reason that no longer applies.
+
+    Args:
+        trial: digest of the trial.
+        skip: the reason to skip it now; None if it runs.
+        folder: of results.
+    """
+    path = folder / f"{trial}.json"
+    if not path.exists():
+        return None
+    try:
+        record = read(path)
+    except BadInputError:
+        return None  # an older schema or a damaged file is run again and overwritten
+    if record.trial != trial:  # somebody renamed a file
+        return None
+    still = record.status == "ok" or (record.status, record.reason) == ("skipped", skip)
+    return record if still else None
+
+
+class _Note(BaseModel):
+    """What is noted about a finished grid: its trials, and the files that decided the plan."""
+
+    trials: list[tuple[str, str | None]]
+    files: dict[str, tuple[int, int]]
+
+
+class FinishedGrids:
+    """Notes about finished grids, one for each request.
+
+    A note counts for the same suite, options, environment, plugins and data folder, as long as no
+    file that was imported to plan the grid has changed.
+    """
+
+    def __init__(self, folder: Path, request: Mapping[str, Any], data_root: Path | None) -> None:
+        """Look for the notes in a folder.
+
+        Args:
+            folder: of notes.
+            request: all that was asked for, as plain values.
+            data_root: folder of datasets.
+        """
+        here = {
+            "python": [sys.version, sys.path], "folder": str(Path.cwd()),
+            "environment": {k: v for k, v in os.environ.items() if k.startswith(_ENVIRONMENT)},
+            "plugins": sorted([e.name, e.value] for e in entry_points(group="privbench")),
+            "data": _listing(data_root),
+            "gpus": sorted(str(path) for path in Path("/dev").glob("nvidia*")),
+        }  # fmt: skip
+        self.path = folder / f"{digest([dict(request), here])}.json"
+
+    def find(self, out: Path) -> list[Record] | None:
+        """All results of the grid, if it is finished and all of them are in that folder."""
+        try:
+            note = _Note.model_validate_json(self.path.read_bytes())
+        except (OSError, ValidationError):
+            return None
+        if _stamps(note.files) != note.files:
+            return None
+        found = [kept(trial, skip, out) for trial, skip in note.trials]
+        records = [record for record in found if record is not None]
+        return records if len(records) == len(found) else None
+
+    def add(
+        self, trials: Sequence[tuple[str, str | None]], files: Mapping[str, tuple[int, int]]
+    ) -> None:
+        """Note that the grid is finished.
+
+        Args:
+            trials: digest of each trial, and the reason if it is skipped.
+            files: ``code_files()`` when the grid was planned.
+        """
+        if max((changed for changed, _ in files.values()), default=0) > _STARTED:
+            return  # a file was edited while it was imported: which text ran is not known
+        note = _Note(trials=list(trials), files=dict(files))
+        draft = self.path.with_suffix(f".{secrets.token_hex(4)}.tmp")
+        try:
+            draft.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(note.model_dump_json(), encoding="utf-8")
+            draft.replace(self.path)
+        except OSError:  # a note only saves time
+            draft.unlink(missing_ok=True)
+
+
+def code_files() -> dict[str, tuple[int, int]]:
+    """The files that were imported or are part of a digest -> time of the last change and size."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return _stamps({*files, *files_read()} - {None})
+
+
+def _stamps(files: Iterable[Any]) -> dict[str, tuple[int, int]]:
+    """Stamps of those files that exist."""
+    stamps = {}
+    for file in files:
+        try:
+            stat = os.stat(file)  # noqa: PTH116 - thousands of files
+        except OSError:
+            continue
+        stamps[file] = (stat.st_mtime_ns, stat.st_size)
+    return stamps
+
+
+def _listing(folder: Path | None) -> list[list[Any]]:
+    """What is directly in a folder of datasets, with stamps."""
+    if folder is None or not folder.is_dir():
+        return []
+    listed = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+    return [[name, stat.st_mtime_ns, stat.st_size] for name, stat in listed]
