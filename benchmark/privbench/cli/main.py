@@ -127,7 +127,7 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
 @click.option(
     "--devices",
     metavar="0,1",
-    help="CUDA devices of the workers, in turn; --jobs for more of them.",
+    help="CUDA devices of the workers; several of --jobs share one as its memory allows.",
 )
 @click.option(
     "--executor", type=click.Choice(["serial", "processes", "ray"]),

@@ -88,6 +88,9 @@ class Workers(ABC):
             total = len(schedule.pending)
             while not schedule.over:
                 while self.free() > 0 and (node := schedule.next(self.busy())):
+                    if not self.fits(node):
+                        schedule.wait(node)
+                        break
                     if node.name in schedule.suspected:
                         self.rest()
                     self.give(node)
@@ -128,6 +131,11 @@ class Workers(ABC):
     @abstractmethod
     def busy(self) -> int:
         """How many nodes are being made."""
+
+    def fits(self, node: Node) -> bool:
+        """Whether there is memory for the node now; if not, it waits until another is over."""
+        del node
+        return True
 
     def rest(self) -> None:
         """Let go of what idle workers hold: the next node needs all the memory there is."""

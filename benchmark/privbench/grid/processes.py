@@ -9,13 +9,14 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
 from privbench.grid.worker import Begun, Done, Lost, Reporter, Setup, make
 
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 #: Nodes that a worker makes before it is replaced by a fresh one, which bounds its memory.
 NODES_PER_WORKER = 500
+#: What workers find imported. All but the first are imported late, at the first training, dataset
+#: or attack, and would otherwise be imported once in each worker.
+PRELOADED = (
+    "privbench.grid.processes", "torch._dynamo", "safetensors.torch", "sklearn.datasets",
+    "sklearn.decomposition", "sklearn.linear_model",
+)  # fmt: skip
 
 
 @dataclass
@@ -41,6 +48,7 @@ class _Worker:
     process: Any
     pipe: Connection
     lifeline: Connection
+    device: str
     node: Node | None = None
     begun: float | None = None
     made: int = 0
@@ -53,12 +61,14 @@ class Processes(Workers):
     Attributes:
         jobs: how many workers.
         timeout: see ``Workers``.
-        devices: of the workers, in turn, where the runner's is not meant for all.
+        devices: that workers compute on; () for the runner's. Several workers share a CUDA device
+            as far as its memory allows, see ``Devices``.
     """
 
     jobs: int
     timeout: float | None = None
     devices: tuple[str, ...] = ()
+    _devices: Devices = field(default_factory=lambda: Devices({}))
     _context: Any = None
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _unsent: list[tuple[Node, Lost]] = field(default_factory=list)
@@ -66,9 +76,10 @@ class Processes(Workers):
     def start(self, setup: Setup) -> None:
         """Workers start when they are needed; what they start from imports meanwhile."""
         self._setup = setup
+        self._devices = Devices({name: room(name) for name in self.devices or (setup.device,)})
         if sys.platform == "linux":
             self._context = multiprocessing.get_context("forkserver")
-            self._context.set_forkserver_preload([__name__, "privbench.grid.worker"])
+            self._context.set_forkserver_preload(list(PRELOADED))
             with _as_child(setup.threads):
                 forkserver.ensure_running()
         else:  # where a fork is not safe
@@ -82,6 +93,10 @@ class Processes(Workers):
         """How many nodes are being made."""
         return sum(worker.node is not None for worker in self._workers.values())
 
+    def fits(self, node: Node) -> bool:
+        """Whether a device has room for the node."""
+        return self._devices.place(node.kind) is not None
+
     def rest(self) -> None:
         """End idle workers."""
         for worker in [w for w in self._workers.values() if not w.node]:
@@ -89,14 +104,16 @@ class Processes(Workers):
 
     def give(self, node: Node) -> None:
         """Let an idle worker make a node, or a new one."""
-        worker = self._idle() or self._start()
+        device = self._devices.place(node.kind) or next(iter(self._devices.room))
+        worker = self._idle(device) or self._start(device)
         worker.node, worker.begun = node, None
+        self._devices.begin(device, node.kind)
         try:
             worker.pipe.send(node)
         except OSError:
             pass  # it died while idle: listen hears of it
         except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
-            worker.node = None
+            self._over(worker)
             lost = Lost(f"it cannot be sent to a worker process: {error}", again=False)
             self._unsent.append((node, lost))
 
@@ -115,7 +132,7 @@ class Processes(Workers):
                 if isinstance(message, Begun):
                     worker.begun = time.monotonic()
                 if isinstance(message, Done | Lost):
-                    worker.node, worker.made = None, worker.made + 1
+                    self._over(worker, message.peak_bytes)
                 yield node, worker.number, message
 
     def stop(self) -> None:
@@ -138,18 +155,26 @@ class Processes(Workers):
             self._end(worker)
             yield self.stopped()
 
-    def _idle(self) -> _Worker | None:
-        for worker in [w for w in self._workers.values() if not w.node]:
-            if worker.made < NODES_PER_WORKER and worker.process.is_alive():
+    def _over(self, worker: _Worker, peak: int | None = None) -> None:
+        """A worker's node is over."""
+        assert worker.node is not None  # noqa: S101
+        self._devices.end(worker.device, worker.node.kind, peak)
+        worker.node, worker.made = None, worker.made + 1
+
+    def _idle(self, device: str) -> _Worker | None:
+        """An idle worker on that device. One on another device ends, if all have been started."""
+        idle = [worker for worker in self._workers.values() if not worker.node]
+        for worker in sorted(idle, key=lambda worker: worker.device != device):
+            fresh = worker.made < NODES_PER_WORKER and worker.process.is_alive()
+            if fresh and worker.device == device:
                 return worker
-            self._end(worker)
+            if not fresh or len(self._workers) == self.jobs:
+                self._end(worker)
         return None
 
-    def _start(self) -> _Worker:
+    def _start(self, device: str) -> _Worker:
         number = next(i for i in range(self.jobs) if i not in self._workers)
-        setup = self._setup
-        if self.devices:
-            setup = Setup(**{**vars(setup), "device": self.devices[number % len(self.devices)]})
+        setup = replace(self._setup, device=device)
         context = self._context
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
@@ -158,7 +183,7 @@ class Processes(Workers):
             process.start()
         theirs.close()
         life_theirs.close()
-        self._workers[number] = _Worker(number, process, ours, life_ours)
+        self._workers[number] = _Worker(number, process, ours, life_ours, device)
         return self._workers[number]
 
     def _end(self, worker: _Worker) -> None:

@@ -55,6 +55,13 @@ class Schedule:
             return self.nodes[self.suspects.pop()]
         return None
 
+    def wait(self, node: Node) -> None:
+        """Hand a node back that cannot be made yet."""
+        if node.name in self.suspected:
+            self.suspects.append(node.name)
+        else:
+            self._push(node.name)
+
     def done(self, node: Node, seconds: float) -> None:
         """A node is made; ``seconds`` is what it took."""
         self.seconds[node.kind].append(seconds)

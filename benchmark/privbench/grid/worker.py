@@ -7,6 +7,8 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
+
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner, reason
 from privbench.store.store import Store
@@ -39,8 +41,6 @@ class Setup:
 
     def runner(self, progress: Progress) -> TrialRunner:
         """A runner on this setup, which takes over torch's number of threads."""
-        import torch
-
         torch.set_num_threads(self.threads)
         return TrialRunner(
             Store(self.store), torch.device(self.device), root=self.root, progress=progress,
@@ -73,6 +73,7 @@ class Done:
         record: of a trial, as JSON.
         error: why the node could not be made; "" if it is made.
         traceback: of the error.
+        peak_bytes: most memory that it took on a CUDA device; 0 on the CPU.
     """
 
     seconds: float = 0.0
@@ -80,6 +81,7 @@ class Done:
     record: str = ""
     error: str = ""
     traceback: str = ""
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Lost:
     again: bool = True
     trained_phases: int = 0
     traceback: str = ""
+    peak_bytes: int | None = None
 
 
 #: How the reason of a failure for want of memory begins; a second try, alone, may succeed.
@@ -106,6 +109,10 @@ def make(node: Node, runner: TrialRunner) -> Done | Lost:
     given = node.trial
     if Trial(given.cell, given.seed, given.device).digest != given.digest:
         return Done(error="the code changed during the run: run the command again")
+    cuda = runner.device.type == "cuda"
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(runner.device)
     before, begun = runner.builder.trained_phases, time.perf_counter()
     record = error = trace = ""
     try:
@@ -120,7 +127,11 @@ def make(node: Node, runner: TrialRunner) -> Done | Lost:
     if error.startswith(_NO_MEMORY):
         return Lost(error, trained_phases=trained, traceback=trace)
     # A trial's failure is in its record.
-    return Done(time.perf_counter() - begun, trained, record, "" if record else error, trace)
+    peak = torch.cuda.max_memory_reserved(runner.device) if cuda else 0
+    if cuda:
+        torch.cuda.empty_cache()  # others share the device
+    seconds = time.perf_counter() - begun
+    return Done(seconds, trained, record, "" if record else error, trace, peak)
 
 
 class Reporter:

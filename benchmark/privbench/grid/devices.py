@@ -1,0 +1,70 @@
+"""Which device a node is made on: several small nodes share a GPU, by the memory that they took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Bytes on a GPU that every process needs for itself: its CUDA context and kernels.
+PROCESS_BYTES = 600 * 2**20
+
+
+@dataclass
+class Devices:
+    """Devices and the kinds of nodes that are being made on each.
+
+    Attributes:
+        room: device -> bytes that nodes may use together; None for no limit, as on the CPU.
+        peaks: kind of node -> most bytes that one of them took.
+        running: device -> kinds that are being made on it.
+    """
+
+    room: Mapping[str, int | None]
+    peaks: dict[str, int] = field(default_factory=dict)
+    running: dict[str, list[str]] = field(default_factory=dict)
+
+    def place(self, kind: str) -> str | None:
+        """The device with most room for a node of that kind; None if it has to wait.
+
+        On a device with a limit, the first node of a kind is made alone: nobody knows its size.
+        """
+        left = {device: self._left(device) for device in self.room}
+        least_busy = sorted(left, key=lambda device: len(self.running.get(device, ())))
+        device = max(least_busy, key=lambda device: left[device])
+        if not self.running.get(least_busy[0]):
+            return least_busy[0]
+        return device if self._needed(device, kind) <= left[device] else None
+
+    def begin(self, device: str, kind: str) -> None:
+        """A node of that kind begins there."""
+        self.running.setdefault(device, []).append(kind)
+
+    def end(self, device: str, kind: str, peak: int | None) -> None:
+        """It is over; ``peak`` is the most bytes that it took, None if it never said."""
+        self.running[device].remove(kind)
+        if peak is not None:
+            self.peaks[kind] = max(peak, self.peaks.get(kind, 0))
+
+    def _left(self, device: str) -> float:
+        limit = self.room[device]
+        if limit is None:
+            return float("inf")
+        return limit - sum(self._needed(device, kind) for kind in self.running.get(device, ()))
+
+    def _needed(self, device: str, kind: str) -> float:
+        if self.room[device] is None:
+            return 0.0
+        return self.peaks[kind] + PROCESS_BYTES if kind in self.peaks else float("inf")
+
+
+def room(device: str) -> int | None:
+    """Bytes that are free on a CUDA device now; None for other devices."""
+    import torch
+
+    if torch.device(device).type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free)

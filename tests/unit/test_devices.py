@@ -1,0 +1,125 @@
+"""Several nodes on one GPU, by the memory that nodes of their kind took."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from privbench.grid.devices import PROCESS_BYTES, Devices, room
+from privbench.grid.executors import Workers
+from privbench.grid.worker import Done
+
+GIB = 2**30
+
+
+def _gpus(*bytes_: int) -> Devices:
+    return Devices({f"cuda:{i}": size for i, size in enumerate(bytes_)})
+
+
+def test_the_first_node_of_a_kind_is_made_alone() -> None:
+    devices = _gpus(8 * GIB)
+    assert devices.place("encoder") == "cuda:0"
+    devices.begin("cuda:0", "encoder")
+    assert devices.place("encoder") is None
+    assert devices.place("attack lira") is None
+    devices.end("cuda:0", "encoder", GIB)
+    devices.begin("cuda:0", "encoder")
+    assert devices.place("encoder") == "cuda:0"
+    assert devices.place("attack lira") is None, "its size is not known, so it waits to be alone"
+
+
+def test_nodes_share_a_device_as_far_as_measured_memory_allows() -> None:
+    devices = _gpus(4 * (GIB + PROCESS_BYTES) - 1)
+    devices.peaks["encoder"] = GIB
+    for _ in range(3):
+        assert devices.place("encoder") == "cuda:0"
+        devices.begin("cuda:0", "encoder")
+    assert devices.place("encoder") is None
+    devices.end("cuda:0", "encoder", 2 * GIB)
+    assert devices.peaks == {"encoder": 2 * GIB}, "the largest of a kind counts"
+    assert devices.place("encoder") is None
+    devices.end("cuda:0", "encoder", None)
+    assert devices.peaks == {"encoder": 2 * GIB}
+    assert devices.place("encoder") == "cuda:0"
+    devices.begin("cuda:0", "encoder")
+    devices.peaks["encoder"] = 100 * GIB
+    assert devices.place("encoder") is None
+    for _ in range(2):
+        devices.end("cuda:0", "encoder", GIB)
+    assert devices.place("encoder") == "cuda:0", "even one that is too large is tried alone"
+
+
+def test_idle_devices_come_first_and_then_the_one_with_most_room() -> None:
+    devices = _gpus(4 * GIB, 16 * GIB)
+    devices.peaks["encoder"] = GIB
+    first = devices.place("encoder")
+    devices.begin(str(first), "encoder")
+    second = devices.place("encoder")
+    assert {first, second} == {"cuda:0", "cuda:1"}
+    devices.begin(str(second), "encoder")
+    assert devices.place("encoder") == "cuda:1"
+
+
+def test_the_cpu_has_no_limit() -> None:
+    devices = Devices({"cpu": room("cpu")})
+    for _ in range(20):
+        assert devices.place("encoder") == "cpu"
+        devices.begin("cpu", "encoder")
+
+
+class _Gpu(Workers):
+    """Makes nodes of 3 GiB on a GPU of 8 GiB; says how many it made at a time."""
+
+    timeout = None
+
+    def __init__(self) -> None:
+        self.devices = _gpus(8 * GIB)
+        self.made: list[Any] = []
+        self.most = 0
+
+    def start(self, setup: Any) -> None:
+        """Nothing to do."""
+
+    def stop(self) -> None:
+        """Nothing to do."""
+
+    def free(self) -> int:
+        return 8 - len(self.made)
+
+    def busy(self) -> int:
+        return len(self.made)
+
+    def fits(self, node: Any) -> bool:
+        return self.devices.place(node.kind) is not None
+
+    def give(self, node: Any) -> None:
+        self.devices.begin("cuda:0", node.kind)
+        self.made.append(node)
+        self.most = max(self.most, len(self.made))
+
+    def listen(self) -> Any:
+        node = self.made.pop(0)
+        self.devices.end("cuda:0", node.kind, 3 * GIB)
+        yield node, 0, Done(record=node.record)
+
+
+def test_nodes_wait_for_room(monkeypatch: Any) -> None:
+    from privbench.boards.records import Record
+    from privbench.grid import executors
+
+    nodes = {
+        str(i): SimpleNamespace(name=str(i), kind="encoder", needs=set(), after=set(), role=None,
+                                record=f"{i}")
+        for i in range(9)
+    }  # fmt: skip
+    monkeypatch.setattr(executors, "graph", lambda *_: nodes)
+    monkeypatch.setattr(Record, "model_validate_json", str)
+    monkeypatch.setattr(executors, "Setup", lambda *_: None)
+    runner = SimpleNamespace(
+        builder=SimpleNamespace(compiled=False, trained_phases=0), device="cuda", root=None,
+        store=SimpleNamespace(root=None),
+    )  # fmt: skip
+    gpu = _Gpu()
+    ran: list[Any] = list(gpu.run([1], runner))  # type: ignore[arg-type,list-item]
+    assert sorted(ran) == sorted(nodes)
+    assert gpu.most == 2
