@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +124,11 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
 @click.option("--compile", "compiled", is_flag=True, help="Use torch.compile to train encoders.")
 @click.option(
     "--jobs", default="1", show_default=True, metavar="N",
-    help="Number of worker processes, each with one thread; auto for one per core.",
+    help="Number of worker processes; auto for one per core.",
+)  # fmt: skip
+@click.option(
+    "--threads", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    help="Threads of each job. Another number gives other last bits, and so other results.",
 )  # fmt: skip
 @click.option(
     "--devices",
@@ -178,6 +184,16 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
     status = session.run()
     if status == 0:
         finished.add([(item.trial.digest, item.skip) for item in session.planned], session.files)
+    return _end(status)
+
+
+def _end(status: int) -> int:
+    """The exit status; a thread that a plugin left behind does not keep the process alive."""
+    here = threading.current_thread()
+    if any(not thread.daemon and thread is not here for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     return status
 
 

@@ -19,7 +19,7 @@ from privbench.grid.executors import Serial
 from privbench.grid.kept import code_files, kept
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import TrialRunner, encodable
 from privbench.methods import registry as plugins
 from privbench.store.store import Store, default_root
 
@@ -57,6 +57,7 @@ def run(
     timeout: float | None = None,
     executor: str | None = None,
     address: str | None = None,
+    threads: int = 1,
 ) -> Results:
     """Run a suite from Python; see ``Suite`` for its keys.
 
@@ -65,11 +66,13 @@ def run(
         out: directory for results; existing ones are kept.
         data_root: directory of datasets.
         device: ``cpu``, ``cuda`` or ``auto``.
-        jobs: number of worker processes, each with one thread; ``auto`` for one per core.
+        jobs: number of worker processes; ``auto`` for one per core.
         timeout: time limit for one attack in seconds; if exceeded, the cell fails.
         executor: ``serial``, ``processes`` or ``ray``; by default processes if there are several
             jobs or a time limit, otherwise serial.
         address: of a Ray cluster.
+        threads: of each job. Other numbers give other last bits, so results and artifacts of one
+            number are not reused for another.
     """
     if isinstance(suite, str | Path):
         suite = read_suite(Path(suite))
@@ -77,7 +80,7 @@ def run(
         suite = suite_from(dict(suite), "the suite")
     options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
                "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
-               "executor": executor, "address": address}  # fmt: skip
+               "executor": executor, "address": address, "threads": threads}  # fmt: skip
     session = Session(suite, (), options, console=Console(quiet=True))
     session.run()
     return Results(session.records)
@@ -100,15 +103,19 @@ class Session:
         """
         self.console = console or Console()
         self.suite = suite
-        self.out: Path = options["out"]
+        self.shown_out: Path = options["out"]
+        self.out = self.shown_out.absolute()  # whatever folder a plugin goes to
         if self.out.exists() and not self.out.is_dir():
-            raise BadInputError(f"--out {self.out} is a file: choose a directory")
+            raise BadInputError(f"--out {self.shown_out} is a file: choose a directory")
         self.root = _root(options["data_root"])
         self.device = _device(options["device"])
+        self.threads = int(options.get("threads", 1))
         self.registry = plugins.load(plugins_off)
-        self.planned = plan(suite, self.registry, root=self.root, device=str(self.device))
+        self.planned = plan(suite, self.registry, root=self.root, device=str(self.device),
+                            threads=self.threads)  # fmt: skip
         self.compiled: bool = options["compiled"]
         self.planned = _shard(self.planned, options.get("shard"))
+        self.timeout: float | None = options.get("timeout")
         self.executor = _executor(options, self.device)
         self.records: list[Record] = []
         self.files = code_files()
@@ -119,7 +126,7 @@ class Session:
         Raises:
             BadInputError: if results cannot be written; this is checked before training.
         """
-        _writable(self.out)
+        _writable(self.out, self.shown_out)
         with Watcher(self.console, len(self.planned)) as watcher:
             runner = self._runner(watcher)
             self.records = grid.execute(
@@ -146,7 +153,7 @@ class Session:
                 try:
                     mine = _phases(runner, item, known)
                 except Exception as error:  # noqa: BLE001 - a run would record a failure
-                    shown(f"{name}: would fail: {error}", **PLAIN)
+                    shown(f"{name}: would fail: {encodable(str(error))}", **PLAIN)
                     continue
                 todo = sum(not held for held in mine.values())
                 state = f"would run; {len(mine)} training phases, {len(mine) - todo} in the store"
@@ -154,15 +161,17 @@ class Session:
             shown(f"{name}: {state}", **PLAIN)
         missing = sum(not held for held in keys.values())
         guess = _estimate(runner, missing)
+        limit = "no time limit" if self.timeout is None else f"at most {self.timeout:g} s"
         shown(
-            f"{len(self.planned)} trials; {missing} distinct phases to train; {guess}",
+            f"{len(self.planned)} trials; {missing} distinct phases to train; {guess}; "
+            f"{limit} for each attack",
             **PLAIN,
         )
 
     def _runner(self, watcher: Watcher | None) -> TrialRunner:
         return TrialRunner(
             Store(default_root()), self.device, root=self.root, progress=watcher,
-            compiled=self.compiled,
+            compiled=self.compiled, threads=self.threads,
         )  # fmt: skip
 
 
@@ -266,14 +275,14 @@ def _root(given: Path | None) -> Path | None:
     return given
 
 
-def _writable(folder: Path) -> None:
+def _writable(folder: Path, shown: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise BadInputError(
-            f"--out {folder} cannot be written ({error.strerror}): choose another directory"
+            f"--out {shown} cannot be written ({error.strerror}): choose another directory"
         ) from None
 
 

@@ -78,10 +78,11 @@ class Trial:
     cell: Cell
     seed: int
     device: str = "cpu"
+    threads: int = 1  #: sums in another order give other last bits
 
     @cached_property
     def digest(self) -> str:
-        """Digest of methods, protocol, seed, source code, torch version and device kind."""
+        """Digest of methods, protocol, seed, source code, torch version, device kind, threads."""
         cell = self.cell
         adversary = cell.adversary
         return digest(
@@ -103,6 +104,7 @@ class Trial:
                 "code": code_digest(),
                 "torch": torch.__version__,
                 "device": torch.device(self.device).type,
+                "threads": self.threads,
             }
         )
 

@@ -82,7 +82,7 @@ class Ray(Workers):
         if on_gpu and not self._ray.cluster_resources().get("GPU"):
             raise BadInputError("--device cuda: the Ray cluster has no GPU: use --device cpu")
         self._make = self._ray.remote(
-            max_retries=0, num_cpus=1, num_gpus=self._gpus, max_calls=NODES_PER_WORKER
+            max_retries=0, num_cpus=setup.threads, num_gpus=self._gpus, max_calls=NODES_PER_WORKER
         )(_make)
         here = self._at(ray.get_runtime_context().get_node_id())
         self._news = self._ray.remote(num_cpus=0, scheduling_strategy=here)(_News).remote()

@@ -83,7 +83,10 @@ class Workers(ABC):
             return
         builder = runner.builder
         try:
-            self.start(Setup(runner.store.root, str(runner.device), runner.root, builder.compiled))
+            self.start(
+                Setup(runner.store.root, str(runner.device), runner.root, builder.compiled,
+                      builder.threads)
+            )  # fmt: skip
             schedule = Schedule(graph(trials, runner))
             total = len(schedule.pending)
             while not schedule.over:

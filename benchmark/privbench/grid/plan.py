@@ -15,6 +15,7 @@ from privbench.grid.cell import Trial, cell_record
 from privbench.grid.compatible import why_not
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
+from privbench.training.process_state import restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,21 +39,31 @@ class Planned:
     skip: str | None = None
 
 
-def plan(suite: Suite, registry: Registry, *, root: Path | None, device: str) -> list[Planned]:
+def plan(
+    suite: Suite, registry: Registry, *, root: Path | None, device: str, threads: int = 1
+) -> list[Planned]:
     """All trials of the grid, with a reason if skipped; nothing is loaded or trained.
+
+    Args:
+        suite: what to run.
+        registry: of methods.
+        root: folder of datasets.
+        device: where trials run.
+        threads: of each trial.
 
     Raises:
         UnknownNameError: for a name or hyperparameter that does not exist.
         BadInputError: for a value out of range, or if no cell of the grid can run.
     """
-    resolve = _Resolver(suite, registry)
-    cells = list(resolve.cells(root))
-    resolve.check_settings()
-    reasons = [_asked(partial(_title, cell), why_not, cell) for cell in cells]
+    with restored():
+        resolve = _Resolver(suite, registry)
+        cells = list(resolve.cells(root))
+        resolve.check_settings()
+        reasons = [_asked(partial(_title, cell), why_not, cell) for cell in cells]
     planned: dict[str, Planned] = {}
     for seed in suite.seed_list:
         for cell, reason in zip(cells, reasons, strict=True):
-            trial = Trial(cell, seed, device)
+            trial = Trial(cell, seed, device, threads)
             planned.setdefault(trial.digest, Planned(trial, reason))
     if all(reasons):
         listed = sorted({reason for reason in reasons if reason})

@@ -22,6 +22,7 @@ from privbench.grid.cell import Trial, cell_record, code_digest, dataset_of
 from privbench.methods.context import Shadow
 from privbench.store.source import digest
 from privbench.store.store import Key
+from privbench.training.process_state import known, threads
 from privbench.victims.build import Builder
 from privbench.victims.play import (
     Match,
@@ -64,12 +65,13 @@ class TrialRunner:
         root: Path | None = None,
         progress: Progress | None = None,
         compiled: bool = False,
+        threads: int = 1,
     ) -> None:
-        """``root`` is the folder of data sets."""
+        """``root`` is the folder of data sets, ``threads`` the number for each trial."""
         self.store = store
         self.device = device
         self.root = root
-        self.builder = Builder(store, device, progress=progress, compiled=compiled)
+        self.builder = Builder(store, device, progress=progress, compiled=compiled, threads=threads)
         self._examples: dict[str, Examples] = {}
         self._splits: dict[str, Split] = {}
         self._victims: dict[str, Victim] = {}
@@ -81,6 +83,10 @@ class TrialRunner:
         Raises:
             KeyboardInterrupt: and nothing else.
         """
+        with threads(self.builder.threads):
+            return self._run(trial)
+
+    def _run(self, trial: Trial) -> Record:
         record = _record(trial, self.device)
         begun, self._making = time.perf_counter(), 0.0
         if self.device.type == "cuda":
@@ -91,7 +97,7 @@ class TrialRunner:
             raise
         except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
             record.status, record.reason = "failed", reason(error)
-            record.traceback = traceback.format_exc()
+            record.traceback = encodable(traceback.format_exc())
         record.cost.seconds = time.perf_counter() - begun - self._making
         record.cost.peak_bytes = _peak(self.device)
         return record
@@ -101,14 +107,15 @@ class TrialRunner:
 
         That is the baselines, or stages of a victim up to the stage of that key.
         """
-        if role.name == "baselines":
-            self._baselines(trial.cell, trial.seed)
-            return
-        spec = self._specs(trial)[role.name]
-        if role.inner is not None:
-            inner = [one for stage in self.builder.draft(spec).stages for one in stage.inner]
-            spec = inner[role.inner]
-        self.builder.make_until(spec, last)
+        with threads(self.builder.threads):
+            if role.name == "baselines":
+                self._baselines(trial.cell, trial.seed)
+                return
+            spec = self._specs(trial)[role.name]
+            if role.inner is not None:
+                inner = [one for stage in self.builder.draft(spec).stages for one in stage.inner]
+                spec = inner[role.inner]
+            self.builder.make_until(spec, last)
 
     def _fill(self, record: Record, trial: Trial) -> None:
         cell = trial.cell
@@ -152,7 +159,9 @@ class TrialRunner:
 
     def _rows(self, dataset: Dataset) -> Examples:
         if dataset.digest not in self._examples:
-            self._examples[dataset.digest] = dataset.load(self.root).to(self.device)
+            with known(0):
+                rows = dataset.load(self.root)
+            self._examples[dataset.digest] = rows.to(self.device)
         return self._examples[dataset.digest]
 
     def adversary_split(self, cell: Cell, parts: Split) -> Split:
@@ -270,7 +279,7 @@ class TrialRunner:
             "card": cell.card, "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
             "pool": models.pool.digest, "access": str(cell.access),
             "target": cell.target.digest, "code": code_digest(), "torch": torch.__version__,
-            "device": self.device.type,
+            "device": self.device.type, "threads": self.builder.threads,
         }  # fmt: skip
         return Key("answer", {"attack": cell.attack.digest, **given}), digest(given)
 
@@ -302,6 +311,7 @@ class TrialRunner:
             "dataset": dataset_of(cell).digest,
             "max_rows": cell.attack.max_rows, "sensitive": list(cell.sensitive),
             "code": code_digest(), "torch": torch.__version__, "device": self.device.type,
+            "threads": self.builder.threads,
         })  # fmt: skip
 
     def _baselines(self, cell: Cell, seed: int) -> dict[str, dict[str, Number]]:
@@ -339,9 +349,13 @@ def _record(trial: Trial, device: torch.device) -> Record:
 
 def reason(error: BaseException) -> str:
     """Why a trial failed: our own sentences as they are, anything else with its type."""
-    if isinstance(error, BadInputError | AccessDeniedError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+    named = isinstance(error, BadInputError | AccessDeniedError)
+    return encodable(str(error) if named else f"{type(error).__name__}: {error}")
+
+
+def encodable(text: str) -> str:
+    """Text that UTF-8 can encode: lone surrogates become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def failed_record(trial: Trial, reason: str, device: torch.device, traceback: str = "") -> Record:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from privbench.grid.cell import Trial
-from privbench.grid.trial import TrialRunner, reason
+from privbench.grid.trial import TrialRunner, encodable, reason
 from privbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Setup:
         device: where it computes.
         root: folder of data sets.
         compiled: whether encoders go through torch.compile.
-        threads: of torch.
+        threads: of each node.
     """
 
     store: Path
@@ -40,11 +39,10 @@ class Setup:
     threads: int = 1
 
     def runner(self, progress: Progress) -> TrialRunner:
-        """A runner on this setup, which takes over torch's number of threads."""
-        torch.set_num_threads(self.threads)
+        """A runner on this setup."""
         return TrialRunner(
             Store(self.store), torch.device(self.device), root=self.root, progress=progress,
-            compiled=self.compiled,
+            compiled=self.compiled, threads=self.threads,
         )  # fmt: skip
 
 
@@ -107,7 +105,7 @@ Message: TypeAlias = "Begun | Step | Done | Lost"
 def make(node: Node, runner: TrialRunner) -> Done | Lost:
     """Make a node; what goes wrong comes back as text."""
     given = node.trial
-    if Trial(given.cell, given.seed, given.device).digest != given.digest:
+    if replace(given).digest != given.digest:
         return Done(error="the code changed during the run: run the command again")
     cuda = runner.device.type == "cuda"
     if cuda:
@@ -122,7 +120,7 @@ def make(node: Node, runner: TrialRunner) -> Done | Lost:
         else:
             runner.make(given, node.role, node.name)
     except BaseException as raised:  # noqa: BLE001 - failure is data
-        error, trace = reason(raised), traceback.format_exc()
+        error, trace = reason(raised), encodable(traceback.format_exc())
     trained = runner.builder.trained_phases - before
     if error.startswith(_NO_MEMORY):
         return Lost(error, trained_phases=trained, traceback=trace)

@@ -13,7 +13,7 @@ from privbench.data.row_random import fold, salt, uniform
 from privbench.games.oracle import Views, views_seed
 from privbench.store.source import source_digest
 from privbench.store.store import Key
-from privbench.training.loop import seeded_globally
+from privbench.training.process_state import known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -245,6 +245,6 @@ class AttackContext(Context):
 
 
 def seeded(build: Callable[[], Any], seed: int) -> Any:
-    """Run ``build`` with torch's global generators seeded, and restore them afterwards."""
-    with seeded_globally(seed):
+    """Run ``build`` in a known state of the process, with the global generators seeded."""
+    with known(seed):
         return build()

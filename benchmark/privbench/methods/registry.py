@@ -17,6 +17,7 @@ from privbench.methods.dataset import Dataset
 from privbench.methods.defense import Defense
 from privbench.methods.hookspecs import Hooks
 from privbench.methods.target import Target
+from privbench.training.process_state import restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -200,7 +201,8 @@ def load(disable: Iterable[str] = (), entry_points: Iterable[Any] | None = None)
 def _guarded(plugin: Plugin, what: str, call: Callable[[], Any]) -> Any:
     """Call plugin code; if it raises anything, even SystemExit, mark the plugin as broken."""
     try:
-        return call()
+        with restored():
+            return call()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - see above

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from privbench.training.phase import (
     TrainingError,
     autocast,
 )
+from privbench.training.process_state import known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,7 +87,7 @@ class Training:
         best = _Best(phase.monitor)
         done = 0
         # Dropout uses torch's global generators: seed them here and restore them afterwards.
-        with seeded_globally(self.seed), phase.wrap(self) if phase.wrap else nullcontext():
+        with known(self.seed), phase.wrap(self) if phase.wrap else nullcontext():
             for epoch in range(1, phase.epochs + 1):
                 for share in self._epoch(epoch):
                     if progress:
@@ -279,18 +280,6 @@ class _StreamSampler:
             self.left = torch.cat([self.left, fresh])
         taken, self.left = self.left[:size], self.left[size:]
         return taken
-
-
-@contextmanager
-def seeded_globally(seed: int) -> Iterator[None]:
-    """Seed torch's global generators of every device in use, and restore them afterwards."""
-    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = range(torch.cuda.device_count()) if used else ()
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            torch.cuda.manual_seed_all(seed)
-        yield
 
 
 def _take(rows: Examples, at: Tensor) -> Batch:

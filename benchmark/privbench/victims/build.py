@@ -66,9 +66,10 @@ class Builder(Planner):
         *,
         progress: Progress | None = None,
         compiled: bool = False,
+        threads: int = 1,
     ) -> None:
         """``compiled`` runs encoders through torch.compile while training."""
-        super().__init__(store, device, compiled=compiled)
+        super().__init__(store, device, compiled=compiled, threads=threads)
         self.progress = progress
         self.trained_phases = 0
         self._plans: dict[str, Plan] = {}

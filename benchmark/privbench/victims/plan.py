@@ -39,13 +39,17 @@ class Planner:
         store: of artifacts.
         device: where models are trained and served.
         compiled: whether encoders go through torch.compile while training.
+        threads: with which victims are made; sums in another order give other last bits.
     """
 
-    def __init__(self, store: Store, device: torch.device, *, compiled: bool = False) -> None:
+    def __init__(
+        self, store: Store, device: torch.device, *, compiled: bool = False, threads: int = 1
+    ) -> None:
         """See the class."""
         self.store = store
         self.device = device
         self.compiled = compiled
+        self.threads = threads
 
     def draft(self, spec: VictimSpec) -> Draft:
         """Build the untrained model and plan its stages; nothing is trained.
@@ -66,9 +70,10 @@ class Planner:
         contexts = [self._context(spec, d, self._base(spec)) for d in spec.defenses]
         acting = list(zip(spec.defenses, contexts, strict=True))
         built, target_ctx = self._build(spec, contexts, spec.world.salt("init"))
+        of_target = partial(spec.target.phases, built, spec.world, target_ctx)
         phases = [
             replace(phase, made_by=(spec.target.digest,))
-            for phase in spec.target.phases(built, spec.world, target_ctx)
+            for phase in seeded(of_target, target_ctx.salt("phases"))
         ]
         for defense, ctx in acting:
             before = {id(phase) for phase in phases}
@@ -100,7 +105,7 @@ class Planner:
             "code": computing_digest(*CODE),
             "torch": torch.__version__,
             "device": self.device.type,
-            "compiled": self.compiled,
+            "compiled": self.compiled, "threads": self.threads,
         }])  # fmt: skip
 
     def _labels_stage(self, spec: VictimSpec, defense: Defense, worlds: Sequence[World]) -> Stage:

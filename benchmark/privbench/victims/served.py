@@ -12,6 +12,7 @@ from privbench.data.examples import as_float
 from privbench.data.row_random import fold, row_keys, salt, uniform
 from privbench.store.source import digest
 from privbench.training.model import Model
+from privbench.training.process_state import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -125,7 +126,7 @@ class Victim:
     def _passes(self, x: Tensor, ask: Callable[[Tensor], Tensor]) -> Tensor:
         device = next(self.model.parameters()).device
         parts = []
-        with torch.no_grad(), _exact(device):
+        with serving(), _exact(device):
             for start in range(0, len(x), ROWS_PER_PASS):
                 rows = x[start : start + ROWS_PER_PASS].to(device)
                 held = len(rows)
