@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ROWS = tiny_split().candidates.select(slice(0, 30))
+VIEWS = Views(ROWS, Augmentation(shift=1), 3, views_seed(0))
 EVERYTHING = ~Access.NONE
 ASK: dict[Access, Callable[[Oracle], Any]] = {
     Access.LABELS: lambda oracle: oracle.labels(ROWS),
@@ -88,10 +91,9 @@ def test_nobody_gets_more_than_the_victim_grants() -> None:
 def test_every_row_and_view_is_counted_also_where_the_answer_was_kept(tmp_path: Path) -> None:
     served = Counting()
     oracle = Oracle(served, EVERYTHING, asker="me", store=Store(tmp_path))
-    views = Views(ROWS, Augmentation(shift=1), 3, views_seed(0))
     for round_ in range(1, 3):
         oracle.embeddings(ROWS)
-        oracle.embeddings(views)
+        oracle.embeddings(VIEWS)
         oracle.labels(ROWS)
         oracle.gradients(ROWS.x[:5], lambda s, x: s.embeddings(x))
         assert oracle.queries == round_ * (30 + 90 + 30 + 5)
@@ -122,6 +124,66 @@ def test_tensors_unknown_victims_and_fresh_draws_are_not_kept(tmp_path: Path) ->
         oracle.embeddings(x)
         assert served.asked == 60
     assert not list(store.list())
+
+
+class Wide(Counting):
+    """Embeds into as many numbers as make the answer for all views that many MiB large."""
+
+    def __init__(self, mib: int) -> None:
+        super().__init__()
+        self.width = mib * 2**18 // len(ROWS) // VIEWS.n
+
+    def embeddings(self, x: Tensor) -> Tensor:
+        return super().embeddings(x).sum(1, keepdim=True).expand(-1, self.width)
+
+
+@pytest.mark.parametrize(
+    ("mib", "models", "asked"), [(72, 1, 90), (72, 7, 90), (72, 16, 180), (60, 1000, 90)]
+)
+def test_models_of_one_kind_share_what_may_be_kept(
+    tmp_path: Path, mib: int, models: int, asked: int
+) -> None:
+    served = Wide(mib)
+    for _ in range(2):  # attacks
+        oracle = Oracle(
+            served, EVERYTHING, asker="me", store=Store(tmp_path), models=models, rows_per_call=30
+        )
+        answer = oracle.embeddings(VIEWS)
+        assert answer.shape == (30, 3, served.width)
+        assert torch.equal(
+            answer[..., 0].flatten(), Counting().embeddings(VIEWS.make(0, 30)).sum(1)
+        )
+        assert oracle.queries == 90
+    assert served.asked == asked  # each view once, or once for each attack
+
+
+def test_of_attacks_that_ask_at_the_same_time_one_computes(tmp_path: Path) -> None:
+    class Slow(Counting):
+        def embeddings(self, x: Tensor) -> Tensor:
+            time.sleep(0.5)
+            return super().embeddings(x)
+
+    served = Slow()
+
+    def ask(_: int) -> Tensor:
+        return Oracle(served, EVERYTHING, asker="me", store=Store(tmp_path)).embeddings(VIEWS)
+
+    with ThreadPoolExecutor(3) as pool:
+        first, *others = pool.map(ask, range(3))
+    assert served.asked == 90
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_a_damaged_answer_is_computed_again(tmp_path: Path) -> None:
+    served = Counting()
+    oracle = Oracle(served, EVERYTHING, asker="me", store=Store(tmp_path))
+    before = oracle.embeddings(VIEWS).clone()
+    (path,) = tmp_path.glob("outputs/*/*/tensors.safetensors")
+    path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\1")
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        assert torch.equal(oracle.embeddings(VIEWS), before)
+    assert torch.equal(oracle.embeddings(VIEWS), before)
+    assert served.asked == 2 * 90
 
 
 def test_rows_whose_x_was_exchanged_are_not_taken_for_the_old_ones(tmp_path: Path) -> None:

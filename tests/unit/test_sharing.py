@@ -1,9 +1,10 @@
-"""Attacks share their shadows: one pool per origin, as large as its hungriest user wants."""
+"""Attacks share shadows (one pool per origin, as large as its hungriest user wants) and views."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from privbench.games.oracle import Views
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
@@ -83,3 +84,32 @@ def test_the_online_pool_is_online_and_the_offline_one_is_not(
                 online = trial.cell.attack.name in ("lira", "rmia")
                 assert bool(inside.any()) == online
                 assert (job.world.origin == "online") == online
+
+
+def test_the_encodermi_attacks_share_their_views(
+    tmp_path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    make = Views.make
+
+    def counted(self: Views, start: int, stop: int) -> Any:
+        made = make(self, start, stop)
+        asked.append(len(made))
+        return made
+
+    monkeypatch.setattr(Views, "make", counted)
+    few = {"epochs": 1, "steps": 3}
+    attacks: list[Any] = [{"encodermi-v": few}, "encodermi-t", {"encodermi-s": few}]
+    alone = {}
+    for i, trial in enumerate(_trials(attacks, registry)):
+        record = TrialRunner(Store(tmp_path / str(i)), CPU).run(trial)
+        alone[record.cell.attack.name] = record.digest
+    each = sum(asked) // 3
+    assert each == 10 * 3 * 160  # victim and null about the candidates, the shadow about its rows
+
+    asked.clear()
+    lab = TrialRunner(Store(tmp_path / "shared"), CPU)
+    records = [lab.run(trial) for trial in _trials(attacks, registry)]
+    assert sum(asked) == each
+    assert {record.cell.attack.name: record.digest for record in records} == alone
+    assert {record.cost.queries_per_sample for record in records} == {10.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -16,14 +16,17 @@ from privbench.store.source import computing_digest, digest
 from privbench.store.store import Key, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
     from privbench.data.examples import Card
 
-#: Outputs larger than this are not stored, but computed again.
-STORED_BYTES = 64 * 2**20
+#: An answer is kept if it takes at most this much: 512 numbers for each of 10 views of 20,000 rows,
+#: EncoderMI at its published size, take 391 MiB. The shadows of an attack divide this among them.
+KEPT_BYTES = 512 * 2**20
+#: However many shadows there are, an answer of each is kept if it takes at most this much.
+KEPT_BYTES_OF_EACH = 64 * 2**20
 
 
 class Served(Protocol):
@@ -98,6 +101,11 @@ class Oracle:
 
     Asking for more than was declared raises an error. A cached answer also counts as a query.
 
+    Attacks that ask one model about the same rows or views share the answer through the store. If
+    several ask at the same time, one computes and the others wait for it. The views themselves are
+    not kept: a view of 3x32x32 takes 12 KB and longer to write than to make, but its embedding (512
+    numbers) takes 2 KB and saves the forward pass too.
+
     Attributes:
         access: access that the attack may use.
         queries: rows queried so far (each view is one).
@@ -111,12 +119,18 @@ class Oracle:
         asker: str,
         store: Store | None = None,
         rows_per_call: int = 4096,
+        models: int = 1,
     ) -> None:
-        """Restrict ``served`` to ``access``, as far as ``served`` grants it."""
+        """Restrict ``served`` to ``access``, as far as ``served`` grants it.
+
+        ``models`` is how many such models are asked, for example shadows: the more there are, the
+        less the store keeps of each.
+        """
         self.__served = served
         self.__store = store
         self.__asker = asker
         self.__step = rows_per_call
+        self.__most = max(KEPT_BYTES_OF_EACH, KEPT_BYTES // models)
         self.access = access & served.grants
         self.queries = 0
 
@@ -179,21 +193,43 @@ class Oracle:
             return self._compute(kind, x)
         code = computing_digest(__name__)
         key = Key("outputs", {"of": served.key, "kind": kind, "rows": rows_digest(), "code": code})
-        held = self.__store.find(key)
-        if held is None:
-            answer = self._compute(kind, x)
-            if answer.nbytes <= STORED_BYTES:
-                self.__store.keep(key, {"answer": answer.contiguous()}, {})
-            return answer
-        device = x.rows.device if isinstance(x, Views) else x.device
-        return held.tensors["answer"].to(device)
+        answer = self._shared(self.__store, key, kind, x)
+        return answer.to(x.rows.device if isinstance(x, Views) else x.device)
+
+    def _shared(self, store: Store, key: Key, kind: str, x: Examples | Views) -> Tensor:
+        """Return the answer from the store; if it is missing, compute it and keep it there.
+
+        Its first part tells its size. If that is too large, nobody waits for the rest.
+        """
+        rest, first = self._parts(kind, x), []
+
+        def build() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+            first.append(next(rest))
+            total = len(x.rows) if isinstance(x, Views) else len(x)
+            if first[0].nbytes * total > self.__most * len(first[0]):
+                raise _TooLargeError
+            return {"answer": torch.cat([*first, *rest])}, {}
+
+        try:
+            return store.make(key, build).tensors["answer"]
+        except _TooLargeError:
+            return torch.cat([*first, *rest])
 
     def _compute(self, kind: str, x: Tensor | Examples | Views) -> Tensor:
+        return torch.cat([*self._parts(kind, x)])
+
+    def _parts(self, kind: str, x: Tensor | Examples | Views) -> Iterator[Tensor]:
+        """Yield the answers block by block: (rows, ...), or (rows, views, ...) for views."""
         name = "log_posteriors" if kind == "posteriors" else kind
         ask: Callable[[Tensor], Tensor] = getattr(self.__served, name)
-        if isinstance(x, Views):
-            step = max(1, self.__step // x.n)
-            parts = [ask(x.make(i, i + step)) for i in range(0, len(x.rows), step)]
-            answers = torch.cat(parts)
-            return answers.view(len(x.rows), x.n, *answers.shape[1:])
-        return ask(x.x if isinstance(x, Examples) else x)
+        if not isinstance(x, Views):
+            yield ask(x.x if isinstance(x, Examples) else x)
+            return
+        step = max(1, self.__step // x.n)
+        for start in range(0, len(x.rows), step):
+            answers = ask(x.make(start, start + step))
+            yield answers.view(-1, x.n, *answers.shape[1:])
+
+
+class _TooLargeError(Exception):
+    """An answer takes more than the store should keep."""

@@ -202,7 +202,9 @@ class TrialRunner:
         for spec, others in worlds:
             made = self._victim(spec, room=64 + len(worlds))
             asker = cell.attack.name
-            mine = Oracle(made.session(asker), made.grants, asker=asker, store=self.store)
+            mine = Oracle(
+                made.session(asker), made.grants, asker=asker, store=self.store, models=len(worlds)
+            )
             shadows.append(Shadow(spec.world, others, mine, made.model))
         return tuple(shadows)
 
