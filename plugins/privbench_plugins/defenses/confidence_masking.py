@@ -35,6 +35,32 @@ Mask = Literal["top", "rounding", "label", "fixed"]
 MARGIN = 1e-3
 
 
+class Masked(Release):
+    """Masks posteriors."""
+
+    of = "posterior"
+    keeps_labels = True
+
+    def __init__(self, mask: Mask, k: int, decimals: int) -> None:
+        """Keep the settings; see ``ConfidenceMasking``."""
+        super().__init__()
+        self.mask, self.k, self.decimals = mask, k, decimals
+
+    def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
+        """Mask posteriors (n, classes)."""
+        del x, u
+        if self.mask == "top":
+            return top(value, self.k)
+        if self.mask == "rounding":
+            return rounded(value, self.decimals)
+        classes = value.shape[1]
+        own, other = (1.0, 0.0)
+        if self.mask == "fixed" and classes > 1:
+            own, other = 1 / classes + MARGIN, 1 / classes - MARGIN / (classes - 1)
+        masked = torch.full_like(value, other)
+        return masked.scatter(1, value.argmax(1, keepdim=True), own)
+
+
 @dataclass(frozen=True)
 class ConfidenceMasking(Defense):
     """Releases posteriors with the label and little more; labels and embeddings do not change.
@@ -47,7 +73,7 @@ class ConfidenceMasking(Defense):
 
     name: ClassVar[str] = "confidence-masking"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
-    masks_posteriors: ClassVar[bool] = True
+    release_class: ClassVar[type[Release]] = Masked
     uses_training_data: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
         "Membership Inference Attacks Against Machine Learning Models",
@@ -79,32 +105,6 @@ class ConfidenceMasking(Defense):
         del card, model
         ctx.note(**{self.name: "touches the classifier's posteriors only, not embeddings"})
         return Masked(self.mask, self.k, self.decimals)
-
-
-class Masked(Release):
-    """Masks posteriors."""
-
-    of = "posterior"
-    keeps_labels = True
-
-    def __init__(self, mask: Mask, k: int, decimals: int) -> None:
-        """Keep the settings; see ``ConfidenceMasking``."""
-        super().__init__()
-        self.mask, self.k, self.decimals = mask, k, decimals
-
-    def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
-        """Mask posteriors (n, classes)."""
-        del x, u
-        if self.mask == "top":
-            return top(value, self.k)
-        if self.mask == "rounding":
-            return rounded(value, self.decimals)
-        classes = value.shape[1]
-        own, other = (1.0, 0.0)
-        if self.mask == "fixed" and classes > 1:
-            own, other = 1 / classes + MARGIN, 1 / classes - MARGIN / (classes - 1)
-        masked = torch.full_like(value, other)
-        return masked.scatter(1, value.argmax(1, keepdim=True), own)
 
 
 def top(p: Tensor, k: int) -> Tensor:

@@ -77,14 +77,13 @@ class HAMP(Defense):
     noises: Annotated[int, Ge(1)] = 1000
 
     @property
-    def masks_posteriors(self) -> bool:
-        """True unless only the training part is used."""
-        return self.part != "training"
+    def release_class(self) -> type[Release] | None:
+        """Return None if only the training part is used."""
+        return None if self.part == "training" else Ranked
 
     def stages(self) -> frozenset[str]:
         """Return the stages of the selected part."""
-        parts = {"both": {"phases", "release"}, "training": {"phases"}, "testing": {"release"}}
-        return frozenset(parts[self.part])
+        return super().stages() - ({"phases"} if self.part == "testing" else set())
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require classes and, for training alone, a phase that reads members' labels."""

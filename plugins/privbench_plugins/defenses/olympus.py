@@ -103,9 +103,12 @@ class Olympus(Defense):
             return f"olympus takes out one sensitive attribute, and the cell has {len(named)}"
         if cell.card.classes is None:
             return f"olympus tunes for a task, and {cell.card.name} has no classes"
-        fed = next((d.name for d in cell.defenses if d.feeds_classifier), None)
-        if fed:
-            return f"olympus tunes the classifier on its own embeddings, not on those of {fed}"
+        for defense in cell.defenses:
+            if defense.release_class and defense.release_class.feeds_classifier:
+                return (
+                    "olympus tunes the classifier on its own embeddings, not on those of "
+                    f"{defense.name}"
+                )
         return None
 
     def on_phases(
