@@ -178,8 +178,8 @@ class MoCo(Target):
                 epochs=self.epochs,
                 batch=BatchSpec(self.batch, drop_last=True),
                 optimizers={"encoder": spec, "head": spec},
-                per_example=False,
-                reads_labels=False,
+                per_example=not self.contrastive,
+                reads_labels=self.labelled_encoder,
             )
             for name, rows in encoder_phases(ctx.protocol)
         ]
