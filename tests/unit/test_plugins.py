@@ -68,6 +68,14 @@ class Bare(Loud):
 
 
 @dataclass(frozen=True)
+class Fussy(Nothing):
+    """Requires what nobody knows."""
+
+    name: ClassVar[str] = "fussy"
+    requires: ClassVar[tuple[str, ...]] = ("class",)
+
+
+@dataclass(frozen=True)
 class Silent(Nothing):
     """Does not say what it releases."""
 
@@ -145,6 +153,10 @@ BROKEN = {
     "kind": (attacks(lambda: [Loud()], "privbench_defenses"), "return instances of Defense"),
     "bare": (attacks(lambda: [Bare()]), "decorate it with @dataclass(frozen=True)"),
     "needless": (attacks(lambda: [Needless()]), "has no needs"),
+    "fussy": (
+        attacks(lambda: [Fussy()], "privbench_defenses"),
+        "requires 'class', which is unknown: choose from classes, ",
+    ),
     "silent": (attacks(lambda: [Silent()], "privbench_defenses"), "but has no release_class"),
     "old": (
         attacks(lambda: [Old()], "privbench_defenses"),

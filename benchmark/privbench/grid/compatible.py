@@ -9,6 +9,7 @@ from privbench.errors import BadInputError
 from privbench.games.access import BLACK_BOX, Access
 from privbench.games.catalog import GAMES
 from privbench.methods.cell import Cell
+from privbench.methods.requirements import reason_to_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,14 +34,12 @@ def _reasons(cell: Cell) -> Iterator[str]:
     yield from _unstackable(cell)
     shadow_target = cell.adversary.target
     for method in (cell.dataset, cell.target, *cell.defenses, cell.attack):
-        if method and (reason := method.incompatible(cell)):
+        if method and (reason := reason_to_skip(method, cell)):
             yield reason
     if shadow_target and (
-        reason := shadow_target.incompatible(replace(cell, target=shadow_target))
+        reason := reason_to_skip(shadow_target, replace(cell, target=shadow_target))
     ):
         yield f"shadows of {shadow_target.name}: {reason}"
-    if cell.attack.game == "attributes" and not cell.sensitive:
-        yield f"{cell.attack.name} infers attributes, but none of {cell.card.name} is selected"
     if reason := _ungranted(cell):
         yield reason
 

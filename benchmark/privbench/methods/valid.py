@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.games.attack import Attack
 from privbench.methods.dataset import Dataset
 from privbench.methods.defense import Defense
+from privbench.methods.requirements import REQUIREMENTS
 from privbench.methods.target import Target
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ def _incomplete(kind: str, method: Any) -> str | None:
     for wanted in _REQUIRED[kind]:
         if not hasattr(method, wanted):
             return f"{name} has no {wanted}: set `{wanted}: ClassVar`, see {KINDS[kind].__name__}"
+    for wanted in method.requires:
+        if wanted not in REQUIREMENTS:
+            known = ", ".join(REQUIREMENTS)
+            return f"{name} requires '{wanted}', which is unknown: choose from {known}"
     if kind == "dataset" and "default" not in method.protocols:
         return f"{name} has no protocol 'default': add it to `protocols`"
     return _release_problem(method) if kind == "defense" else None

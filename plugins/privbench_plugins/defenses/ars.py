@@ -322,13 +322,6 @@ class ArsAttributes(Ars):
 
     attribute_weight: Annotated[float, Gt(0), Le(1)] = 0.5
 
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require attributes to hide."""
-        missing = [name for name in cell.sensitive if name not in cell.card.attributes]
-        if not cell.sensitive or missing:
-            return f"{self.name} hides a sensitive attribute, and {cell.card.name} has none to hide"
-        return super().incompatible(cell)
-
     def share(self) -> float:
         """Return the weight of all attributes together."""
         return self.attribute_weight

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Card, Cell, DefenseContext, Model, World
+    from privbench import Card, DefenseContext, Model, World
 
     Guess = Callable[[Tensor], Tensor]
 
@@ -192,6 +192,7 @@ class AttriGuard(Defense):
     """
 
     name: ClassVar[str] = "attriguard"
+    requires: ClassVar[tuple[str, ...]] = ("one-attribute",)
     protects: ClassVar[tuple[str, ...]] = ("attributes",)
     release_class: ClassVar[type[Release]] = Mechanism
     uses_attributes: ClassVar[bool] = True
@@ -218,13 +219,6 @@ class AttriGuard(Defense):
     batch: Annotated[int, Ge(1)] = 64
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 1e-4
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require exactly one sensitive attribute."""
-        named = [name for name in cell.sensitive if name in cell.card.attributes]
-        if len(cell.sensitive) != 1 or not named:
-            return f"attriguard guards one sensitive attribute, and the cell has {len(named)}"
-        return None
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
         """Return the architecture of the release."""

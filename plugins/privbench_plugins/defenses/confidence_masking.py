@@ -28,7 +28,7 @@ from privbench import Access, Defense, Paper, Release, hookimpl
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Card, Cell, DefenseContext, Model
+    from privbench import Card, DefenseContext, Model
 
 Mask = Literal["top", "rounding", "label", "fixed"]
 #: What the fixed mask adds to an even share for the label, as in those implementations.
@@ -88,12 +88,6 @@ class ConfidenceMasking(Defense):
     mask: Mask = "top"
     k: Annotated[int, Ge(1)] = 1
     decimals: Annotated[int, Ge(0)] = 1
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require posteriors to mask."""
-        if cell.card.classes is None:
-            return f"{self.name} masks class posteriors, and {cell.card.name} has no classes"
-        return None
 
     def access(self, granted: Access) -> Access:
         """Grant no gradients or weights; with ``label``, no posteriors either."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Card, Cell, DefenseContext, Model, World
+    from privbench import Card, DefenseContext, Model, World
 
 #: Weight of the label loss, and the range of c3: 0.1, 1, ... 100,000.
 LABEL = 10.0
@@ -115,6 +115,7 @@ class MemGuard(Defense):
     """
 
     name: ClassVar[str] = "memguard"
+    requires: ClassVar[tuple[str, ...]] = ("reference-rows",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     release_class: ClassVar[type[Release]] = Guard
     paper: ClassVar[Paper] = Paper(
@@ -137,17 +138,6 @@ class MemGuard(Defense):
     lr: Annotated[float, Gt(0)] = 1e-3
     updates: Annotated[int, Ge(0)] = 12_500
     optimizer: Literal["adam", "sgd"] = "adam"
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require posteriors, and reference rows to compare members with."""
-        if cell.card.classes is None:
-            return f"{self.name} guards class posteriors, and {cell.card.name} has no classes"
-        if not cell.protocol.parts()["reference"].count(cell.card):
-            return (
-                f"{self.name} tells members from reference rows, and protocol "
-                f"'{cell.protocol.name}' has none"
-            )
-        return None
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
         """Return the architecture of the release."""

@@ -103,6 +103,7 @@ class MoCo(Target):
     """
 
     name: ClassVar[str] = "moco"
+    requires: ClassVar[tuple[str, ...]] = ("images",)
     contrastive: ClassVar[bool] = True
     labelled_encoder: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
@@ -134,9 +135,7 @@ class MoCo(Target):
     classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require images, which views need."""
-        if cell.card.kind != "image":
-            return f"moco needs augmentable images, and {cell.card.name} is {cell.card.kind}"
+        """Require a backbone for the images."""
         return unfit_backbone(self.backbone, cell.card)
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
