@@ -62,6 +62,19 @@ class Hidden(Feeds):
         return frozenset({"phases"})
 
 
+@dataclass(frozen=True)
+class Fussy(TinyTarget):
+    """Requires what nobody knows."""
+
+    name: ClassVar[str] = "fussy"
+    requires: ClassVar[tuple[str, ...]] = ("image",)
+
+
+def test_what_would_not_load_as_a_plugin() -> None:
+    with pytest.raises(AssertionError, match="Fussy requires 'image', which is unknown"):
+        run(Fussy(), "says what it is")
+
+
 def test_a_defense_that_contradicts_its_release() -> None:
     with pytest.raises(AssertionError, match="cannot feed the classifier"):
         run(Feeds(), "defended training")
