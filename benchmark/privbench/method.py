@@ -100,10 +100,16 @@ class Method(ABC):
         if wrong:
             raise BadInputError("; ".join(wrong))
 
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Names of common requirements (``methods/requirements.py``); other cells are skipped."""
+        return ()
+
     def incompatible(self, cell: Cell) -> str | None:
         """Why this method cannot run in the cell, or None; a pure function.
 
-        The cell is then skipped with this reason.
+        The cell is then skipped with this reason. It is asked only if the cell meets all common
+        requirements, so give only the method's own reasons.
         """
         del cell
         return None

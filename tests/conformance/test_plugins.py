@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from privbench.methods import registry as plugins
-from privbench.methods.registry import KINDS
+from privbench.methods.valid import KINDS
 from privbench.testing import Check, TinyImages, TinyTarget, checks
 
 _REAL = {"adult", "cifar10", "location-30", "mnist", "utkface"}

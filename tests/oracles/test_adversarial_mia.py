@@ -25,6 +25,7 @@ from privbench import (
 )
 from privbench.data.examples import join
 from privbench.games import metrics as m
+from privbench.methods.requirements import reason_to_skip
 from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench.victims.served import Victim
 from privbench_plugins._shared.classifiers import slots
@@ -135,10 +136,11 @@ def test_rows_without_labels_are_answered(attack: Any) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_unfit(attack: Any) -> None:
-    bare = SimpleNamespace(card=replace(card(2), name="bare", classes=None))
-    assert "bare" in attack.incompatible(bare)
+    bare: Any = SimpleNamespace(card=replace(card(2), name="bare", classes=None))
+    assert "bare" in str(reason_to_skip(attack, bare))
     for kind in ("image", "binary", "real"):
-        assert attack.incompatible(SimpleNamespace(card=replace(card(2), kind=kind))) is None
+        fine: Any = SimpleNamespace(card=replace(card(2), kind=kind))
+        assert reason_to_skip(attack, fine) is None
 
 
 def test_gradients_are_the_victims_where_granted() -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from privbench import Protocol
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
+from privbench.methods.requirements import reason_to_skip
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
@@ -180,4 +181,4 @@ def test_it_needs_reference_rows() -> None:
     cell = Cell(
         TinyImages().card(None), protocol, TinyTarget(), (FAST,), Adversary(), AnyAttack(), (),
     )  # fmt: skip
-    assert "reference rows" in (FAST.incompatible(cell) or "")
+    assert "reference rows" in (reason_to_skip(FAST, cell) or "")

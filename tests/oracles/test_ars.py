@@ -17,6 +17,7 @@ from privbench.games.oracle import Oracle
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.methods.context import AttackContext
+from privbench.methods.requirements import reason_to_skip
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
@@ -312,7 +313,7 @@ def test_without_masks_there_is_nothing_of_one_s_own(tmp_path: Path) -> None:
     victim, x = _victim(tmp_path, FAST.replace(masked=False)), tiny_split().pool.x[:50]
     assert bool(_shared(victim).masks.all())
     assert torch.equal(victim.embeddings(x), victim.sibling(1).embeddings(x))
-    assert "masked" in (FAST.replace(masked=False, overlap=0.5).incompatible(_cell(())) or "")
+    assert "masked" in (reason_to_skip(FAST.replace(masked=False, overlap=0.5), _cell(())) or "")
 
 
 # ---- attributes ----
@@ -353,8 +354,8 @@ def _cell(sensitive: tuple[str, ...]) -> Cell:
     ("sensitive", "fits"), [((), False), (("age",), False), (("bright",), True)]
 )
 def test_there_must_be_an_attribute_to_hide(sensitive: tuple[str, ...], fits: bool) -> None:
-    assert (HIDING.incompatible(_cell(sensitive)) is None) == fits
-    assert FAST.incompatible(_cell(sensitive)) is None
+    assert (reason_to_skip(HIDING, _cell(sensitive)) is None) == fits
+    assert reason_to_skip(FAST, _cell(sensitive)) is None
 
 
 # ---- owners of columns ----

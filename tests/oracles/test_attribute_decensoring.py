@@ -20,6 +20,7 @@ from privbench import (
     Oracle,
     Protocol,
 )
+from privbench.methods.requirements import reason_to_skip
 from privbench_plugins._shared.regression import regress
 from privbench_plugins.attacks.attribute_decensoring import AttributeDecensoring, standardised
 
@@ -191,10 +192,10 @@ def test_cells_without_something_to_guess_are_unfit() -> None:
     def cell(**changes: Any) -> Any:
         return SimpleNamespace(**{"card": CARD, "sensitive": ("a",), **changes})
 
-    assert attack.incompatible(cell()) is None
-    assert "names none" in str(attack.incompatible(cell(sensitive=())))
-    assert "no attribute 'z'" in str(attack.incompatible(cell(sensitive=("z",))))
-    assert "reads images" in str(attack.replace(backbone="resnet18").incompatible(cell()))
+    assert reason_to_skip(attack, cell()) is None
+    assert "names none" in str(reason_to_skip(attack, cell(sensitive=())))
+    assert "attribute 'z', which" in str(reason_to_skip(attack, cell(sensitive=("z",))))
+    assert "reads images" in str(reason_to_skip(attack.replace(backbone="resnet18"), cell()))
 
 
 def test_standardised_shifts_and_scales_by_the_first() -> None:

@@ -20,6 +20,7 @@ from privbench import (
     Oracle,
     Protocol,
 )
+from privbench.methods.requirements import reason_to_skip
 from privbench_plugins.attacks.attribute_inference import (
     AttributeInference,
     AttributeInferencePaper,
@@ -183,12 +184,12 @@ def test_no_auxiliary_attribute_is_said_so() -> None:
 
 def test_unfit_cells() -> None:
     cell: Any = SimpleNamespace(card=CARD, sensitive=("a",))
-    assert WELL.incompatible(cell) is None
+    assert reason_to_skip(WELL, cell) is None
     cell.sensitive = ()
-    assert "names none" in str(WELL.incompatible(cell))
+    assert "names none" in str(reason_to_skip(WELL, cell))
     cell.sensitive = ("c",)
-    assert "no attribute 'c' to guess (it has: a, b)" in str(
-        AttributeInferencePaper().incompatible(cell)
+    assert "attribute 'c', which toy does not have (it has: a, b)" in str(
+        reason_to_skip(AttributeInferencePaper(), cell)
     )
 
 

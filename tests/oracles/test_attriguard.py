@@ -16,6 +16,7 @@ from scipy.optimize import minimize
 from privbench import BadInputError, Defense, mlp
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
+from privbench.methods.requirements import reason_to_skip
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
@@ -349,7 +350,7 @@ def test_it_needs_one_attribute() -> None:
             card, TinyImages.protocols["default"], TinyTarget(), (AttriGuard(),), Adversary(),
             AnyAttack(), sensitive,
         )  # fmt: skip
-        return AttriGuard().incompatible(cell)
+        return reason_to_skip(AttriGuard(), cell)
 
     assert why("bright") is None
     assert "one sensitive attribute" in (why() or "")

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from privbench import Protocol
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
+from privbench.methods.requirements import reason_to_skip
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
@@ -95,7 +96,7 @@ def test_patience_leaves_a_contrastive_encoder_alone(tmp_path: Path) -> None:
         (
             EarlyStopping(),
             {"reference": 40, "downstream": 40, "classifier": "downstream"},
-            "set its epochs",
+            "members' labels",
         ),
     ],
 )
@@ -105,5 +106,5 @@ def test_unfit(defense: EarlyStopping, protocol: Any, words: str) -> None:
     cell = Cell(
         TinyImages().card(None), parts, target, (defense,), Adversary(), AnyAttack(), (),
     )  # fmt: skip
-    assert words in (defense.incompatible(cell) or "")
-    assert bool(defense.incompatible(cell)) == bool(words)
+    assert words in (reason_to_skip(defense, cell) or "")
+    assert bool(reason_to_skip(defense, cell)) == bool(words)

@@ -24,6 +24,7 @@ from privbench import (
 )
 from privbench.data.split import Split, cut
 from privbench.games import metrics as m
+from privbench.methods.requirements import reason_to_skip
 from privbench.testing import TinyImages, arena, auc_band, memoriser, tiny_split
 from privbench.victims.served import Victim
 from privbench_plugins._shared.pgd import of_network, pgd
@@ -160,23 +161,25 @@ def cell(**fields: Any) -> Any:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_unfit(attack: Any) -> None:
-    assert attack.incompatible(cell()) is None
+    assert reason_to_skip(attack, cell()) is None
     card = tiny_split().card
-    assert "no classes" in attack.incompatible(cell(card=replace(card, classes=None)))
+    assert "two classes" in str(reason_to_skip(attack, cell(card=replace(card, classes=None))))
     bare = {"members": 80, "nonmembers": 80, "reference": 40}
     tight = Protocol(name="tight", **bare, pool=160 + 9, test=9)  # type: ignore[arg-type]
     with pytest.raises(BadInputError):
         tight.sizes(card)  # a reference of the shadow's would not fit
     tight = Protocol(name="tight", members=80, nonmembers=80, pool=160 + 9)
-    assert "9 rows" in attack.incompatible(cell(protocol=tight))  # for ten classes
+    assert "9 rows" in str(reason_to_skip(attack, cell(protocol=tight)))  # for ten classes
     roomy = Protocol(name="roomy", members=80, nonmembers=80, pool=160 + 10)
-    assert attack.incompatible(cell(protocol=roomy)) is None
+    assert reason_to_skip(attack, cell(protocol=roomy)) is None
     given = Protocol(name="given", members=80, nonmembers=80, pool=160, downstream=50)
-    assert attack.incompatible(cell(protocol=given)) is None
+    assert reason_to_skip(attack, cell(protocol=given)) is None
     # another dataset's pool is all the rows that it has; its classes are others
-    foreign = attack.incompatible(cell(protocol=tight, adversary=SimpleNamespace(dataset="other")))
+    foreign = reason_to_skip(
+        attack, cell(protocol=tight, adversary=SimpleNamespace(dataset="other"))
+    )
     assert (foreign is None) == (attack.name[-1] != "b")
-    table = attack.incompatible(cell(card=replace(card, kind="binary")))
+    table = reason_to_skip(attack, cell(card=replace(card, kind="binary")))
     assert (table is None) == (attack.name[-1] != "b")
 
 

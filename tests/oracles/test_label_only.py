@@ -27,6 +27,7 @@ from privbench import (
 )
 from privbench.data.examples import join
 from privbench.games import metrics as m
+from privbench.methods.requirements import reason_to_skip
 from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench_plugins._shared import copies
 from privbench_plugins.attacks.label_only_augment import (
@@ -155,8 +156,8 @@ def test_unfit(attack: MembershipAttack) -> None:
     without = SimpleNamespace(card=Card(
         name="bare", kind="image", shape=(1, 2, 2), classes=None, scale=1, sources={"all": 1}
     ))  # fmt: skip
-    assert "bare" in (attack.incompatible(without) or "")  # type: ignore[arg-type]
-    table = attack.incompatible(SimpleNamespace(card=card("binary", 4)))  # type: ignore[arg-type]
+    assert "bare" in (reason_to_skip(attack, without) or "")  # type: ignore[arg-type]
+    table = reason_to_skip(attack, SimpleNamespace(card=card("binary", 4)))  # type: ignore[arg-type]
     assert (table is None) == (attack.name != "label-only-augment")
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from privbench import Batch, Clock, Outputs, Protocol
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
+from privbench.methods.requirements import reason_to_skip
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
@@ -97,4 +98,4 @@ def test_it_needs_a_phase_that_reads_members_labels() -> None:
     cell = Cell(
         TinyImages().card(None), protocol, target, (defense,), Adversary(), AnyAttack(), (),
     )  # fmt: skip
-    assert "read members' labels" in (defense.incompatible(cell) or "")
+    assert "reads members' labels" in (reason_to_skip(defense, cell) or "")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from privbench import Protocol
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
+from privbench.methods.requirements import reason_to_skip
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
@@ -144,4 +145,4 @@ def test_it_needs_reference_rows() -> None:
     cell = Cell(
         data.card(None), protocol, TinyTarget(), (MemGuard(),), Adversary(), AnyAttack(), (),
     )  # fmt: skip
-    assert "reference rows" in (MemGuard().incompatible(cell) or "")
+    assert "reference rows" in (reason_to_skip(MemGuard(), cell) or "")

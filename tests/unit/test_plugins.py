@@ -16,6 +16,7 @@ from privbench import (
     Membership,
     MembershipAttack,
     PrivbenchError,
+    Release,
     hookimpl,
 )
 from privbench.cli.main import main
@@ -64,6 +65,32 @@ class Bare(Loud):
 
     name: ClassVar[str] = "bare"
     steps: int = 3
+
+
+@dataclass(frozen=True)
+class Fussy(Nothing):
+    """Requires what nobody knows."""
+
+    name: ClassVar[str] = "fussy"
+    requires: ClassVar[tuple[str, ...]] = ("class",)
+
+
+@dataclass(frozen=True)
+class Silent(Nothing):
+    """Does not say what it releases."""
+
+    name: ClassVar[str] = "silent"
+
+    def release(self, card: Any, model: Any, ctx: Any) -> Release:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Old(Silent):
+    """Says what it releases as in 0.1.0."""
+
+    name: ClassVar[str] = "old"
+    masks_posteriors: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -126,6 +153,15 @@ BROKEN = {
     "kind": (attacks(lambda: [Loud()], "privbench_defenses"), "return instances of Defense"),
     "bare": (attacks(lambda: [Bare()]), "decorate it with @dataclass(frozen=True)"),
     "needless": (attacks(lambda: [Needless()]), "has no needs"),
+    "fussy": (
+        attacks(lambda: [Fussy()], "privbench_defenses"),
+        "requires 'class', which is unknown: choose from classes, ",
+    ),
+    "silent": (attacks(lambda: [Silent()], "privbench_defenses"), "but has no release_class"),
+    "old": (
+        attacks(lambda: [Old()], "privbench_defenses"),
+        'delete it, and write `of = "posterior"` in the class of the release',
+    ),
     "alone": (attacks(one), "privbench_attacks returned a Loud: return a list"),
     "none": (attacks(lambda: None), "privbench_attacks returned None: return a list"),
     "hookless": (module(privbench_attacks=lambda: [Loud()]), "implements no privbench hook"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from annotated_types import Ge
 
-from privbench import Access, BadInputError, Defense, Membership, MembershipAttack, Method
+from privbench import Access, BadInputError, Defense, Membership, MembershipAttack, Method, Release
 from privbench.boards.records import Record, read
 from privbench.errors import PluginError, UnknownNameError
 from privbench.games.attack import Shadows
@@ -74,11 +74,19 @@ class Shield(Defense):
         raise NotImplementedError
 
 
+class Masked(Release):
+    of = "embedding"
+
+    def forward(self, x: Any, value: Any, u: Any) -> Any:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Mask(Shield):
     """Acts on what is released too, so weights are hidden."""
 
     name: ClassVar[str] = "mask"
+    release_class: ClassVar[type[Release]] = Masked
 
     def release(self, card: Any, model: Any, ctx: Any) -> Any:
         raise NotImplementedError

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from privbench.data.examples import Card, as_float
 from privbench.data.protocol import Protocol
 from privbench.data.split import Split, World, cut
+from privbench.errors import PluginError
 from privbench.games.access import Access
 from privbench.methods.defense import Defense, Release
 from privbench.methods.target import Target
@@ -221,6 +222,7 @@ class _Rounding(Release):
 @dataclass(frozen=True)
 class Round(_Defense):
     name: ClassVar[str] = "round"
+    release_class: ClassVar[type[Release]] = _Rounding
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
         del card, model, ctx
@@ -250,9 +252,13 @@ class _Masking(Release):
         return out
 
     def sibling(self, seed: int) -> Release:
-        other = _Masking(fresh=self.fresh, noise=self.noise)
+        other = type(self)(fresh=self.fresh, noise=self.noise)
         other.load_state_dict({**self.state_dict(), "mask": self.mask + 1 + seed % 7})
         return other
+
+
+class _Feeding(_Masking):
+    feeds_classifier = True
 
 
 @dataclass(frozen=True)
@@ -263,12 +269,30 @@ class Mask(_Defense):
     noise: float = 0.0
 
     @property
-    def feeds_classifier(self) -> bool:
-        return self.classifier
+    def release_class(self) -> type[_Masking]:
+        return _Feeding if self.classifier else _Masking
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
         del card, model, ctx
-        return _Masking(fresh=self.fresh, noise=self.noise)
+        return self.release_class(fresh=self.fresh, noise=self.noise)
+
+
+class _Shift(Release):
+    of = "embedding"
+    by: Tensor
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.register_buffer("by", torch.zeros(1))
+
+    def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
+        del model, ctx
+        self.by.fill_(float(world.reference.attributes[self.name].sum()))
+
+    def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
+        del x, u
+        return value + self.by
 
 
 @dataclass(frozen=True)
@@ -277,28 +301,11 @@ class Reader(_Defense):
 
     name: ClassVar[str] = "reader"
     uses_attributes: ClassVar[bool] = True
+    release_class: ClassVar[type[Release]] = _Shift
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
         del card, model
-        names = ctx.sensitive
-
-        class Shift(Release):
-            of = "embedding"
-            by: Tensor
-
-            def __init__(self) -> None:
-                super().__init__()
-                self.register_buffer("by", torch.zeros(1))
-
-            def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
-                del model, ctx
-                self.by.fill_(float(world.reference.attributes[names[0]].sum()))
-
-            def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
-                del x, u
-                return value + self.by
-
-        return Shift()
+        return _Shift(ctx.sensitive[0])
 
 
 def _job(
@@ -542,6 +549,15 @@ def test_a_posterior_release_leaves_embeddings_alone(shop: Builder) -> None:
     p = rounded.log_posteriors(X).exp()
     assert torch.allclose(p, (plain.log_posteriors(X).exp() * 10).round() / 10, atol=1e-12)
     assert rounded.log_posteriors(X).isfinite().all()
+
+
+def test_a_release_of_another_class_than_named_is_refused(shop: Builder) -> None:
+    @dataclass(frozen=True)
+    class Other(Round):
+        release_class: ClassVar[type[Release]] = _Shift
+
+    with pytest.raises(PluginError, match="returned a _Rounding, which is not its release_class"):
+        shop.draft(_job(Other()))
 
 
 def test_a_release_hides_gradients_and_weights(shop: Builder) -> None:

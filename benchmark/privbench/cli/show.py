@@ -32,6 +32,10 @@ def method_card(kind: str, method: Method) -> str:
 
 
 def _facts(kind: str, method: Any) -> Iterator[str]:
+    from privbench.methods.requirements import required  # it imports torch
+
+    if required(method):
+        yield f"Requires: {', '.join(required(method))}"
     if kind == "attack":
         yield f"Game: {method.game}; needs {method.needs}" + (
             f", uses {method.wants} if granted" if method.wants else ""

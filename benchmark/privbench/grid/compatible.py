@@ -9,6 +9,7 @@ from privbench.errors import BadInputError
 from privbench.games.access import BLACK_BOX, Access
 from privbench.games.catalog import GAMES
 from privbench.methods.cell import Cell
+from privbench.methods.requirements import reason_to_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,14 +34,12 @@ def _reasons(cell: Cell) -> Iterator[str]:
     yield from _unstackable(cell)
     shadow_target = cell.adversary.target
     for method in (cell.dataset, cell.target, *cell.defenses, cell.attack):
-        if method and (reason := method.incompatible(cell)):
+        if method and (reason := reason_to_skip(method, cell)):
             yield reason
     if shadow_target and (
-        reason := shadow_target.incompatible(replace(cell, target=shadow_target))
+        reason := reason_to_skip(shadow_target, replace(cell, target=shadow_target))
     ):
         yield f"shadows of {shadow_target.name}: {reason}"
-    if cell.attack.game == "attributes" and not cell.sensitive:
-        yield f"{cell.attack.name} infers attributes, but none of {cell.card.name} is selected"
     if reason := _ungranted(cell):
         yield reason
 
@@ -65,21 +64,21 @@ def _unstackable(cell: Cell) -> Iterator[str]:
             f"the epsilon of {claims[0]} would not cover what {learn[0]} learns from members: "
             "with a DP claim, use only defenses that read no training data"
         )
-    masks = [d.name for d in cell.defenses if d.masks_posteriors]
+    released = [(d.name, d.release_class) for d in cell.defenses if d.release_class]
+    masks = [name for name, release in released if release.of == "posterior"]
     if len(masks) > 1:
         yield (
             f"{' and '.join(masks)} each change posteriors, and one learns from the posteriors of "
             "the unprotected model: use only one of them"
         )
-    inner = next((d.name for d in reversed(cell.defenses) if d.feeds_classifier), None)
-    for defense in cell.defenses:
-        if defense.feeds_classifier and defense.name == inner:
+    inner = next((name for name, release in reversed(released) if release.feeds_classifier), None)
+    for name, release in released:
+        if release.feeds_classifier and name == inner:
             break
-        changes = "release" in defense.stages() and not defense.masks_posteriors
-        if inner and changes and not defense.feeds_classifier:
+        if inner and release.of == "embedding" and not release.feeds_classifier:
             yield (
-                f"the classifier trains on embeddings released by {inner}, before {defense.name} "
-                f"changes them: write them as {inner}+{defense.name}"
+                f"the classifier trains on embeddings released by {inner}, before {name} "
+                f"changes them: write them as {inner}+{name}"
             )
 
 

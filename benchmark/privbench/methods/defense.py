@@ -25,12 +25,14 @@ class Release(nn.Module):
 
     Attributes:
         of: which output it changes.
+        feeds_classifier: whether phases that read embeddings read the ones it releases.
         keeps_labels: whether the arg-max of the posteriors never changes.
         fresh: whether every query draws new noise; if not, the noise is a function of the row.
         uniforms: random numbers per row that ``forward`` needs.
     """
 
-    of: Literal["embedding", "posterior"]
+    of: ClassVar[Literal["embedding", "posterior"]]
+    feeds_classifier: ClassVar[bool] = False
     keeps_labels: bool = False
     fresh: bool = False
     uniforms: int = 0
@@ -78,30 +80,30 @@ class Defense(Method):
     family: ClassVar[str] = ""
 
     @property
-    def feeds_classifier(self) -> bool:
-        """Return whether phases that read embeddings read the ones it releases."""
-        return False
+    def release_class(self) -> type[Release] | None:
+        """Return the class of what ``release`` returns; None if it returns None.
 
-    @property
-    def masks_posteriors(self) -> bool:
-        """Return whether it changes released posteriors; only one defense of a stack may."""
-        return False
+        What the release changes is read from this class before any model exists.
+        """
+        return None
 
     def stages(self) -> frozenset[str]:
         """Return the stages that it changes.
 
-        By default these are the stages whose methods it overrides: data, labels, build, phases,
-        weights, release. Override this if the stages depend on hyperparameters.
+        By default these are ``release``, if it has a ``release_class``, and the stages whose
+        methods it overrides: data, labels, build, phases, weights. Override this if the stages
+        depend on hyperparameters.
         """
         hooks = {
             "data": "on_data", "labels": "relabel", "build": "on_build", "phases": "on_phases",
-            "weights": "on_trained", "release": "release",
+            "weights": "on_trained",
         }  # fmt: skip
-        return frozenset(
+        acting = {
             stage
             for stage, hook in hooks.items()
             if getattr(type(self), hook) is not getattr(Defense, hook)
-        )
+        }
+        return frozenset(acting | ({"release"} if self.release_class else set()))
 
     def access(self, granted: Access) -> Access:
         """Return the access that remains under this defense, never more than ``granted``.

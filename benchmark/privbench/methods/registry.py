@@ -12,32 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import pluggy
 
 from privbench.errors import PluginError, UnknownNameError, nearest
-from privbench.games.attack import Attack
-from privbench.methods.dataset import Dataset
-from privbench.methods.defense import Defense
 from privbench.methods.hookspecs import Hooks
-from privbench.methods.target import Target
+from privbench.methods.valid import KINDS, misfit
 from privbench.training.process_state import restored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from privbench.method import Method
 
 GROUP = "privbench"
-KINDS: Mapping[str, type[Method]] = {
-    "dataset": Dataset,
-    "target": Target,
-    "defense": Defense,
-    "attack": Attack,
-}
-#: Class attributes that the planner reads in addition to ``name``.
-_REQUIRED: Mapping[str, tuple[str, ...]] = {
-    "dataset": ("protocols",),
-    "target": (),
-    "defense": ("protects",),
-    "attack": ("game", "needs"),
-}
 
 
 @dataclass
@@ -242,7 +226,7 @@ def _collect(module: Any, plugin: Plugin) -> list[tuple[str, Any]]:
             plugin.broke(f"{hook} returned {given}: return a list of instances")
             return []
         offered += [(kind, method) for method in lists[0]]
-    wrong = [problem for kind, method in offered if (problem := _misfit(kind, method))]
+    wrong = [problem for kind, method in offered if (problem := misfit(kind, method))]
     if wrong:
         plugin.broke("; ".join(wrong))
         return []
@@ -257,28 +241,3 @@ def _shortened(error: pluggy.PluginValidationError) -> str:
         if f"unknown hook {name!r}" in text:
             return f"unknown hook '{name}'" + (f": did you mean '{near}'?" if near else "")
     return text
-
-
-def _misfit(kind: str, method: Any) -> str | None:
-    """Explain to the plugin author why this object is not valid; None if it is."""
-    wanted, hook = KINDS[kind], f"privbench_{kind}s"
-    if isinstance(method, type):
-        return f"{hook} returned the class {method.__name__}: return an instance"
-    if not isinstance(method, wanted):
-        return f"{hook} returned {method!r}: return instances of {wanted.__name__}"
-    return _incomplete(kind, method)
-
-
-def _incomplete(kind: str, method: Any) -> str | None:
-    """Explain what a method of the right class is missing; None if nothing."""
-    name = type(method).__name__
-    if "__dataclass_fields__" not in vars(type(method)):
-        return f"{name} is not itself a dataclass: decorate it with @dataclass(frozen=True)"
-    if not isinstance(getattr(method, "name", None), str):
-        return f"{name} has no name: set `name: ClassVar[str]`"
-    for wanted in _REQUIRED[kind]:
-        if not hasattr(method, wanted):
-            return f"{name} has no {wanted}: set `{wanted}: ClassVar`, see {KINDS[kind].__name__}"
-    if kind == "dataset" and "default" not in method.protocols:
-        return f"{name} has no protocol 'default': add it to `protocols`"
-    return None

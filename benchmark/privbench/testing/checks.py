@@ -66,6 +66,7 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
     if isinstance(method, Target):
         table += [
             ("shapes", target_checks.shapes),
+            ("facts of the encoder's loss agree with its phases", target_checks.facts_agree),
             (
                 "training is deterministic and blind to the global generator",
                 target_checks.trains_alike,

@@ -6,6 +6,7 @@ import dataclasses
 
 from privbench.errors import BadInputError
 from privbench.method import Method, Paper
+from privbench.methods.valid import KINDS, misfit
 
 
 def is_frozen(method: Method) -> None:
@@ -25,7 +26,10 @@ def is_frozen(method: Method) -> None:
 
 
 def is_described(method: Method) -> None:
-    """Its name, docstring, version and paper are there."""
+    """It would load as a plugin, and its name, docstring, version and paper are there."""
+    kind = next(kind for kind, base in KINDS.items() if isinstance(method, base))
+    problem = misfit(kind, method)
+    assert problem is None, problem
     allowed = set("abcdefghijklmnopqrstuvwxyz0123456789-")
     assert method.name, "the method has no name: set `name`"
     assert set(method.name) <= allowed, (

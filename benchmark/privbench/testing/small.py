@@ -9,6 +9,7 @@ import torch
 
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
+from privbench.methods.requirements import reason_to_skip
 from privbench.testing.fixtures import (
     AnyAttack,
     tiny_builder,
@@ -44,4 +45,4 @@ def compatible(method: Method, target: Target, defenses: tuple[Defense, ...] = (
         split.card, split.protocol, target, defenses, Adversary(), AnyAttack(),
         split.card.sensitive,
     )  # fmt: skip
-    return method.incompatible(card) is None
+    return reason_to_skip(method, card) is None

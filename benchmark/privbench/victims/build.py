@@ -245,7 +245,7 @@ class Builder(Planner):
 
         They take the place of x in the phase's rows, in its streams and in what it monitors.
         """
-        fed = [one.release for one in draft.fitted if one.defense.feeds_classifier]
+        fed = [one.release for one in draft.fitted if one.release.feeds_classifier]
         frozen = self._serving(draft, fed)
 
         def embed(examples: Examples) -> Examples:

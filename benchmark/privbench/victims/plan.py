@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from privbench.data.row_random import salt
+from privbench.errors import PluginError
 from privbench.methods.context import DefenseContext, TargetContext, seeded
 from privbench.store.source import computing_digest, digest
 from privbench.store.store import Key
@@ -88,6 +90,11 @@ class Planner:
         for defense, ctx in acting:
             make = partial(defense.release, spec.card, built, ctx)
             release = seeded(make, ctx.salt("release", "init"))
+            if not isinstance(release, defense.release_class or NoneType):
+                raise PluginError(
+                    f"release() of {defense.name} returned a {type(release).__name__}, which is "
+                    "not its release_class: make them agree"
+                )
             if release is not None:
                 release.place = len(releases)
                 release.to(self.device).eval().requires_grad_(False)

@@ -183,8 +183,8 @@ class _Planner:
         """
         draft = self.draft
         first, rest = draft.halves()
-        early = [one for one in draft.releases if one.defense.feeds_classifier]
-        late = [one for one in draft.releases if not one.defense.feeds_classifier]
+        early = [one for one in draft.releases if one.release.feeds_classifier]
+        late = [one for one in draft.releases if not one.release.feeds_classifier]
         late.sort(key=lambda one: one.release.of)
         yield from draft.labels
         for phase in first:

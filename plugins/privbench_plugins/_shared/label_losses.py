@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench import Cell, DefenseContext, Phase
-
-
-def none_reads_members(name: str, cell: Cell) -> str | None:
-    """Return why a defense has no loss to change (no phase reads members' labels), or None."""
-    if cell.target.labelled_encoder or cell.protocol.classifier == "members":
-        return None
-    return (
-        f"{name} changes losses that read members' labels, and no phase of "
-        f"{cell.target.name} does under protocol '{cell.protocol.name}'"
-    )
+    from privbench import DefenseContext, Phase
 
 
 def note_reach(name: str, phases: Sequence[Phase], ctx: DefenseContext) -> None:

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from privbench import (
         Attack,
         AttackContext,
-        Cell,
         Examples,
         MembershipQuestion,
         Model,
@@ -80,12 +79,6 @@ class _Adversarial(PGD, MembershipAttack):
     def shadows(self) -> Shadows:
         """Request one offline shadow, trained on the adversary's own rows."""
         return Shadows(1)
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a dataset with classes."""
-        if cell.card.classes is None:
-            return f"{self.name} pushes rows off their class, and {cell.card.name} has no classes"
-        return None
 
 
 @dataclass(frozen=True)

@@ -100,13 +100,7 @@ class AttributeDecensoring(AttributeAttack):
     steps: Annotated[int, Ge(0)] = 300
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require a sensitive attribute of the dataset, and inputs that the backbone can read."""
-        if not cell.sensitive:
-            return f"{self.name} guesses a sensitive attribute, and the cell names none"
-        missing = [name for name in cell.sensitive if name not in cell.card.attributes]
-        if missing:
-            have = ", ".join(cell.card.attributes) or "none"
-            return f"{cell.card.name} has no attribute '{missing[0]}' to guess (it has: {have})"
+        """Require inputs that the backbone can read."""
         return unfit_backbone(self.backbone, cell.card)
 
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, AttributeQuestion, Cell, Examples, Oracle
+    from privbench import Attack, AttackContext, AttributeQuestion, Examples, Oracle
 
     Guess = tuple[Tensor, Mapping[str, float | str]]
     Proposals = Iterator[tuple[str, Tensor]]
@@ -89,16 +89,6 @@ class _AttributeInference(AttributeAttack):
     """
 
     share: Annotated[float, Gt(0), Le(1)] = 1.0
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a sensitive attribute of the dataset."""
-        if not cell.sensitive:
-            return f"{self.name} guesses a sensitive attribute, and the cell names none"
-        missing = [name for name in cell.sensitive if name not in cell.card.attributes]
-        if missing:
-            have = ", ".join(cell.card.attributes) or "none"
-            return f"{cell.card.name} has no attribute '{missing[0]}' to guess (it has: {have})"
-        return None
 
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
         """Return a distribution (n, values) per attribute, learned from auxiliary embeddings."""

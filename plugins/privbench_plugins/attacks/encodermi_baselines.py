@@ -114,6 +114,7 @@ class _Baseline(MembershipAttack):
     """
 
     needs: ClassVar[Access] = Access.EMBEDDINGS
+    requires: ClassVar[tuple[str, ...]] = ("classes",)
     paper: ClassVar[Paper] = PAPER
 
     head_epochs: Annotated[int, Ge(1)] = 100
@@ -133,10 +134,8 @@ class _Baseline(MembershipAttack):
         return Shadows(1)
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require classes, and rows to train the downstream classifiers on."""
-        classes = cell.card.classes
-        if classes is None:
-            return f"{self.name} trains a classifier, and {cell.card.name} has no classes"
+        """Require rows to train the downstream classifiers on."""
+        classes = cell.card.classes or 0
         sizes = cell.protocol.sizes(cell.card)
         spare = sizes["downstream"] or sizes["pool"] - 2 * sizes["members"]
         if spare < classes and cell.adversary.dataset is None:
@@ -223,6 +222,7 @@ class EncoderMIBaselineB(_Baseline):
     """
 
     name: ClassVar[str] = "encodermi-baseline-b"
+    requires: ClassVar[tuple[str, ...]] = ("classes", "images")
     deviations: ClassVar[str] = (
         f"{OURS} The views are those of EncoderMI's own attacks; the paper does not say which."
     )
@@ -231,9 +231,7 @@ class EncoderMIBaselineB(_Baseline):
     augmentation: Augmentation = VIEWS
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require images, and one set of classes for all rows."""
-        if cell.card.kind != "image":
-            return f"{self.name} alters pictures, and {cell.card.name} is a table"
+        """Require one set of classes for all rows."""
         if cell.adversary.dataset is not None:
             return f"{self.name} compares classes, and those of another dataset's pool are others"
         return super().incompatible(cell)

@@ -44,7 +44,7 @@ from privbench_plugins._shared.copies import survivors
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class LabelOnlyAugment(MembershipAttack):
     """
 
     name: ClassVar[str] = "label-only-augment"
+    requires: ClassVar[tuple[str, ...]] = ("images",)
     needs: ClassVar[Access] = Access.LABELS
     paper: ClassVar[Paper] = Paper(
         "Label-Only Membership Inference Attacks",
@@ -90,14 +91,6 @@ class LabelOnlyAugment(MembershipAttack):
     def shadows(self) -> Shadows:
         """Request one offline shadow, trained on the adversary's own rows."""
         return Shadows(1)
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require images and classes."""
-        if cell.card.kind != "image":
-            return f"{self.name} turns and moves pictures, and {cell.card.name} is a table"
-        if cell.card.classes is None:
-            return f"{self.name} reads predicted classes, and {cell.card.name} has none"
-        return None
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,6 @@ class LabelOnlyNoise(MembershipAttack):
     def max_rows(self) -> int:
         """Limit the question to ``rows`` rows."""
         return self.rows
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a dataset with classes."""
-        if cell.card.classes is None:
-            return f"{self.name} reads predicted classes, and {cell.card.name} has none"
-        return None
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext

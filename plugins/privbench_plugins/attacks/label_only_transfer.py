@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from privbench import (
         Attack,
         AttackContext,
-        Cell,
         Examples,
         MembershipQuestion,
         Model,
@@ -63,12 +62,6 @@ class LabelOnlyTransfer(MembershipAttack):
         "The local model is trained with the victim's own target, undefended. No decisions, since "
         "every threshold would need rows of known membership."
     )
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a dataset with classes."""
-        if cell.card.classes is None:
-            return f"{self.name} reads predicted classes, and {cell.card.name} has none"
-        return None
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext

@@ -40,7 +40,7 @@ from privbench import Access, Membership, MembershipAttack, Paper, Shadows, best
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
 
 SONG = Paper(
     "Systematic Evaluation of Privacy Risks of Machine Learning Models", "Song, Mittal",
@@ -56,12 +56,6 @@ class _Metric(MembershipAttack):
     """Base of all metrics; they need a dataset with classes."""
 
     paper: ClassVar[Paper] = SONG
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a dataset with classes."""
-        if cell.card.classes is None:
-            return f"{self.name} reads predicted classes, and {cell.card.name} has no classes"
-        return None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from privbench_plugins._shared.classifiers import fit, log_odds, logits
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,6 @@ class NNMIA(MembershipAttack):
     def shadows(self) -> Shadows:
         """Request one offline shadow, trained on the adversary's own rows."""
         return Shadows(1)
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a dataset with classes."""
-        if cell.card.classes is None:
-            return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
-        return None
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext

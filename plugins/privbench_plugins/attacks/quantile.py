@@ -35,7 +35,7 @@ from privbench_plugins._shared.classifiers import logits
 from privbench_plugins._shared.likelihood import hinge
 
 if TYPE_CHECKING:
-    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
 
 #: Highest i of the pinball head's levels ``1 - 10 ** (-i / 10)``: 0, 0.206, ... 0.9999.
 TOP = 40
@@ -91,13 +91,10 @@ class Quantile(MembershipAttack):
     weight_decay: Annotated[float, Ge(0)] = 1e-4
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.2
 
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require classes, and images for a network that needs them."""
-        if cell.card.classes is None:
-            return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
-        if self.network != "mlp" and cell.card.kind != "image":
-            return f"{self.name} with a {self.network} reads pictures; {cell.card.name} has none"
-        return None
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Require images for a network that needs them."""
+        return () if self.network == "mlp" else ("images",)
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext

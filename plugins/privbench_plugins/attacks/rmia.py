@@ -43,7 +43,7 @@ from privbench_plugins._shared.likelihood import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
 
 DEVIATIONS = (
     "Logits are known only up to a constant, which is chosen to put the smallest at 0: there the "
@@ -97,12 +97,6 @@ class _RMIA(MembershipAttack):
     def shadows(self) -> Shadows:
         """Request ``k`` online or offline shadows."""
         return Shadows(self.k, "online" if self.online else "offline")
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a dataset with classes."""
-        if cell.card.classes is None:
-            return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
-        return None
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, Cell, MembershipQuestion, Oracle, Shadow
+    from privbench import Attack, AttackContext, MembershipQuestion, Oracle, Shadow
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,6 @@ class Shokri(MembershipAttack):
     def shadows(self) -> Shadows:
         """Request ``k`` offline shadows, trained on the adversary's own rows."""
         return Shadows(self.k)
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a dataset with classes."""
-        if cell.card.classes is None:
-            return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
-        return None
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext

@@ -32,7 +32,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from privbench import BadInputError, Defense, Optimizer, Paper, Step, Stream, hookimpl, mlp
-from privbench_plugins._shared.label_losses import none_reads_members, note_reach
+from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Batch, Cell, Clock, DefenseContext, Model, Outputs, Phase, World
+    from privbench import Batch, Clock, DefenseContext, Model, Outputs, Phase, World
 
 Gain = Literal["linear", "log"]
 #: Name of h among the parts of the model.
@@ -65,6 +65,7 @@ class AdversarialRegularization(Defense):
     """
 
     name: ClassVar[str] = "adversarial-regularization"
+    requires: ClassVar[tuple[str, ...]] = ("reference-rows", "member-labels")
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     paper: ClassVar[Paper] = Paper(
         "Machine Learning with Membership Privacy using Adversarial Regularization",
@@ -87,17 +88,6 @@ class AdversarialRegularization(Defense):
     train: Annotated[int, Ge(1)] = 2
     width: Annotated[int, Ge(1)] = 128
     lr: Annotated[float, Gt(0)] = 1e-4
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require classes, reference rows, and a phase that reads members' labels."""
-        if cell.card.classes is None:
-            return f"{self.name} reads class posteriors, and {cell.card.name} has no classes"
-        if not cell.protocol.parts()["reference"].count(cell.card):
-            return (
-                f"{self.name} tells members from reference rows, and protocol "
-                f"'{cell.protocol.name}' has none"
-            )
-        return none_reads_members(self.name, cell)
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext

@@ -59,104 +59,6 @@ if TYPE_CHECKING:
     Block = tuple[Span, Span]
 
 
-@dataclass(frozen=True)
-class Ars(Defense):
-    """Adds masked adversarial noise to embeddings, against decoders.
-
-    Attributes:
-        bound: largest shift of a coordinate, in standard deviations of the embeddings. It is a
-            utility budget, not an epsilon of differential privacy.
-        iterations: steps of I-FGSM.
-        parties: number of parties that the rows are divided among, each with its own decoder and
-            mask.
-        masked: whether there are masks; without masks, every coordinate moves.
-        overlap: share of coordinates in which an adversary's mask agrees with the owner's; None
-            draws the mask at random.
-        hidden: neurons of each of the two hidden layers of a decoder.
-        epochs: training epochs of the decoders.
-        updates: minimum number of updates of the decoders.
-        batch: rows per update, of each party.
-        lr: learning rate of the decoders, with Adam.
-    """
-
-    name: ClassVar[str] = "ars"
-    protects: ClassVar[tuple[str, ...]] = ("reconstruction",)
-    feeds_classifier: ClassVar[bool] = True
-    paper: ClassVar[Paper] = Paper(
-        "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
-        "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "sections 4 and 6.1, algorithm 1",
-    )  # fmt: skip
-    deviations: ClassVar[str] = (
-        "The bound limits the largest coordinate, in standard deviations: the paper's norm and "
-        "scale are lost. The content of a row decides which party owns it. Decoders are fully "
-        "connected for all data, read standardised embeddings and end in a sigmoid. An adversary "
-        "that releases rows itself has the parties' decoders, and only its mask is its own."
-    )
-
-    bound: Annotated[float, Ge(0)] = 1.0
-    iterations: Annotated[int, Ge(1)] = 10
-    parties: Annotated[int, Ge(1)] = 5
-    masked: bool = True
-    overlap: Annotated[float, Ge(0), Le(1)] | None = None
-    hidden: Annotated[int, Ge(1)] = 128
-    epochs: Annotated[int, Ge(1)] = 50
-    updates: Annotated[int, Ge(0)] = 500
-    batch: Annotated[int, Ge(1)] = 64
-    lr: Annotated[float, Gt(0)] = 1e-3
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Refuse an overlap of masks without masks."""
-        del cell
-        if self.overlap is not None and not self.masked:
-            return f"{self.name} with an overlap of masks needs masked=True"
-        return None
-
-    def share(self) -> float:
-        """Return the weight of all attributes together."""
-        return 0.0
-
-    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
-        """Return the architecture of the release."""
-        encoder = model["encoder"]
-        width, columns = int(encoder.width), math.prod(card.shape)  # type: ignore[arg-type]
-        blocks: Any = getattr(encoder, "blocks", None)
-        if not isinstance(blocks, tuple):
-            blocks = (((0, columns), (0, width)),)
-        values = {name: card.attributes[name] for name in ctx.sensitive} if self.share() else {}
-        return Shared(self, blocks, card.scale, values, ctx.salt("parties"))
-
-
-@dataclass(frozen=True)
-class ArsAttributes(Ars):
-    """Adds masked adversarial noise to embeddings, against decoders and attribute classifiers.
-
-    Attributes:
-        attribute_weight: weight of the noise against classifiers, divided equally among all
-            sensitive attributes; the rest is the weight of the noise against decoders.
-    """
-
-    name: ClassVar[str] = "ars-attributes"
-    protects: ClassVar[tuple[str, ...]] = ("attributes", "reconstruction")
-    uses_attributes: ClassVar[bool] = True
-    deviations: ClassVar[str] = (
-        Ars.deviations + " The fixed vector of an attribute is one of its values, drawn at random; "
-        "the noise descends towards it, as the paper's text says, but not as its loss is written."
-    )
-
-    attribute_weight: Annotated[float, Gt(0), Le(1)] = 0.5
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require attributes to hide."""
-        missing = [name for name in cell.sensitive if name not in cell.card.attributes]
-        if not cell.sensitive or missing:
-            return f"{self.name} hides a sensitive attribute, and {cell.card.name} has none to hide"
-        return super().incompatible(cell)
-
-    def share(self) -> float:
-        """Return the weight of all attributes together."""
-        return self.attribute_weight
-
-
 class Shared(Release):
     """Holds the masks, decoders and classifiers of all parties.
 
@@ -167,6 +69,7 @@ class Shared(Release):
     """
 
     of = "embedding"
+    feeds_classifier = True
     masks: Tensor
     centre: Tensor
     unit: Tensor
@@ -331,6 +234,97 @@ class Shared(Release):
         logits = self._classifier(attribute, i)(z[None, :, first:last])
         own = logits[self.owner(x), torch.arange(len(z), device=z.device)]
         return float((own.argmax(1) == self.fixed[attribute]).double().mean())
+
+
+@dataclass(frozen=True)
+class Ars(Defense):
+    """Adds masked adversarial noise to embeddings, against decoders.
+
+    Attributes:
+        bound: largest shift of a coordinate, in standard deviations of the embeddings. It is a
+            utility budget, not an epsilon of differential privacy.
+        iterations: steps of I-FGSM.
+        parties: number of parties that the rows are divided among, each with its own decoder and
+            mask.
+        masked: whether there are masks; without masks, every coordinate moves.
+        overlap: share of coordinates in which an adversary's mask agrees with the owner's; None
+            draws the mask at random.
+        hidden: neurons of each of the two hidden layers of a decoder.
+        epochs: training epochs of the decoders.
+        updates: minimum number of updates of the decoders.
+        batch: rows per update, of each party.
+        lr: learning rate of the decoders, with Adam.
+    """
+
+    name: ClassVar[str] = "ars"
+    protects: ClassVar[tuple[str, ...]] = ("reconstruction",)
+    release_class: ClassVar[type[Release]] = Shared
+    paper: ClassVar[Paper] = Paper(
+        "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
+        "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "sections 4 and 6.1, algorithm 1",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "The bound limits the largest coordinate, in standard deviations: the paper's norm and "
+        "scale are lost. The content of a row decides which party owns it. Decoders are fully "
+        "connected for all data, read standardised embeddings and end in a sigmoid. An adversary "
+        "that releases rows itself has the parties' decoders, and only its mask is its own."
+    )
+
+    bound: Annotated[float, Ge(0)] = 1.0
+    iterations: Annotated[int, Ge(1)] = 10
+    parties: Annotated[int, Ge(1)] = 5
+    masked: bool = True
+    overlap: Annotated[float, Ge(0), Le(1)] | None = None
+    hidden: Annotated[int, Ge(1)] = 128
+    epochs: Annotated[int, Ge(1)] = 50
+    updates: Annotated[int, Ge(0)] = 500
+    batch: Annotated[int, Ge(1)] = 64
+    lr: Annotated[float, Gt(0)] = 1e-3
+
+    def incompatible(self, cell: Cell) -> str | None:
+        """Refuse an overlap of masks without masks."""
+        del cell
+        if self.overlap is not None and not self.masked:
+            return f"{self.name} with an overlap of masks needs masked=True"
+        return None
+
+    def share(self) -> float:
+        """Return the weight of all attributes together."""
+        return 0.0
+
+    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
+        """Return the architecture of the release."""
+        encoder = model["encoder"]
+        width, columns = int(encoder.width), math.prod(card.shape)  # type: ignore[arg-type]
+        blocks: Any = getattr(encoder, "blocks", None)
+        if not isinstance(blocks, tuple):
+            blocks = (((0, columns), (0, width)),)
+        values = {name: card.attributes[name] for name in ctx.sensitive} if self.share() else {}
+        return Shared(self, blocks, card.scale, values, ctx.salt("parties"))
+
+
+@dataclass(frozen=True)
+class ArsAttributes(Ars):
+    """Adds masked adversarial noise to embeddings, against decoders and attribute classifiers.
+
+    Attributes:
+        attribute_weight: weight of the noise against classifiers, divided equally among all
+            sensitive attributes; the rest is the weight of the noise against decoders.
+    """
+
+    name: ClassVar[str] = "ars-attributes"
+    protects: ClassVar[tuple[str, ...]] = ("attributes", "reconstruction")
+    uses_attributes: ClassVar[bool] = True
+    deviations: ClassVar[str] = (
+        Ars.deviations + " The fixed vector of an attribute is one of its values, drawn at random; "
+        "the noise descends towards it, as the paper's text says, but not as its loss is written."
+    )
+
+    attribute_weight: Annotated[float, Gt(0), Le(1)] = 0.5
+
+    def share(self) -> float:
+        """Return the weight of all attributes together."""
+        return self.attribute_weight
 
 
 def against_decoder(

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Card, Cell, DefenseContext, Model, World
+    from privbench import Card, DefenseContext, Model, World
 
     Guess = Callable[[Tensor], Tensor]
 
@@ -61,67 +61,6 @@ LENGTH = 0.05
 SHRINK = 0.95
 #: Steps without a success after which a row's search ends or, if it never had one, c doubles.
 PATIENCE = 5
-
-
-@dataclass(frozen=True)
-class AttriGuard(Defense):
-    """Adds noise to the embedding of each query, within a budget on the expected distortion.
-
-    Attributes:
-        distortion: largest expected distortion of an embedding: for ``cw`` in the L-infinity norm
-            and in standard deviations of the members' embeddings, otherwise in coordinates changed.
-            It is a utility budget, not an epsilon of differential privacy.
-        aim: p, the target distribution of the predictions: ``uniform``, or ``prior`` for the
-            members' shares of the values (each counted once more than it occurs).
-        search: search method of phase I.
-        iterations: maximum number of steps of phase I, for each value.
-        hidden: neurons of each of the two hidden layers of the defender's classifier.
-        epochs: training epochs of that classifier.
-        updates: minimum number of its updates.
-        batch: rows per update.
-        lr: its learning rate, with Adam.
-        weight_decay: its weight decay.
-    """
-
-    name: ClassVar[str] = "attriguard"
-    protects: ClassVar[tuple[str, ...]] = ("attributes",)
-    uses_attributes: ClassVar[bool] = True
-    paper: ClassVar[Paper] = Paper(
-        "AttriGuard: A Practical Defense Against Attribute Inference Attacks via Adversarial "
-        "Machine Learning", "Jia, Gong", "USENIX Security 2018", "section 4",
-    )  # fmt: skip
-    deviations: ClassVar[str] = (
-        "Embeddings instead of public data, and the classifier of the Talos paper (two hidden "
-        "layers of 64). `cw` starts from the noise that would suffice for a linear classifier and "
-        "descends by signs of the gradient, so tens of steps suffice. The budget of `cw` counts "
-        "standard deviations; neither paper gives one. The greedy policies stop where no "
-        "coordinate raises the value's logit, and after 60 coordinates (`iterations`; the authors' "
-        "code after 100). The authors solve phase II by CVXOPT; here it has a closed form."
-    )
-
-    distortion: Annotated[float, Ge(0)] = 0.2
-    aim: Literal["uniform", "prior"] = "uniform"
-    search: Search = "cw"
-    iterations: Annotated[int, Ge(1)] = 60
-    hidden: Annotated[int, Ge(1)] = 64
-    epochs: Annotated[int, Ge(1)] = 100
-    updates: Annotated[int, Ge(0)] = 1000
-    batch: Annotated[int, Ge(1)] = 64
-    lr: Annotated[float, Gt(0)] = 1e-3
-    weight_decay: Annotated[float, Ge(0)] = 1e-4
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require exactly one sensitive attribute."""
-        named = [name for name in cell.sensitive if name in cell.card.attributes]
-        if len(cell.sensitive) != 1 or not named:
-            return f"attriguard guards one sensitive attribute, and the cell has {len(named)}"
-        return None
-
-    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
-        """Return the architecture of the release."""
-        (attribute,) = ctx.sensitive
-        width = int(model["encoder"].width)  # type: ignore[arg-type]
-        return Mechanism(self, attribute, width, card.attributes[attribute])
 
 
 class Mechanism(Release):
@@ -230,6 +169,62 @@ class Mechanism(Release):
             made = greedy(h[rows], target, guess, limit, self.settings.search)
             noise[others], d[others] = made, (made != 0).sum(1).to(d)
         return noise, d
+
+
+@dataclass(frozen=True)
+class AttriGuard(Defense):
+    """Adds noise to the embedding of each query, within a budget on the expected distortion.
+
+    Attributes:
+        distortion: largest expected distortion of an embedding: for ``cw`` in the L-infinity norm
+            and in standard deviations of the members' embeddings, otherwise in coordinates changed.
+            It is a utility budget, not an epsilon of differential privacy.
+        aim: p, the target distribution of the predictions: ``uniform``, or ``prior`` for the
+            members' shares of the values (each counted once more than it occurs).
+        search: search method of phase I.
+        iterations: maximum number of steps of phase I, for each value.
+        hidden: neurons of each of the two hidden layers of the defender's classifier.
+        epochs: training epochs of that classifier.
+        updates: minimum number of its updates.
+        batch: rows per update.
+        lr: its learning rate, with Adam.
+        weight_decay: its weight decay.
+    """
+
+    name: ClassVar[str] = "attriguard"
+    requires: ClassVar[tuple[str, ...]] = ("one-attribute",)
+    protects: ClassVar[tuple[str, ...]] = ("attributes",)
+    release_class: ClassVar[type[Release]] = Mechanism
+    uses_attributes: ClassVar[bool] = True
+    paper: ClassVar[Paper] = Paper(
+        "AttriGuard: A Practical Defense Against Attribute Inference Attacks via Adversarial "
+        "Machine Learning", "Jia, Gong", "USENIX Security 2018", "section 4",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "Embeddings instead of public data, and the classifier of the Talos paper (two hidden "
+        "layers of 64). `cw` starts from the noise that would suffice for a linear classifier and "
+        "descends by signs of the gradient, so tens of steps suffice. The budget of `cw` counts "
+        "standard deviations; neither paper gives one. The greedy policies stop where no "
+        "coordinate raises the value's logit, and after 60 coordinates (`iterations`; the authors' "
+        "code after 100). The authors solve phase II by CVXOPT; here it has a closed form."
+    )
+
+    distortion: Annotated[float, Ge(0)] = 0.2
+    aim: Literal["uniform", "prior"] = "uniform"
+    search: Search = "cw"
+    iterations: Annotated[int, Ge(1)] = 60
+    hidden: Annotated[int, Ge(1)] = 64
+    epochs: Annotated[int, Ge(1)] = 100
+    updates: Annotated[int, Ge(0)] = 1000
+    batch: Annotated[int, Ge(1)] = 64
+    lr: Annotated[float, Gt(0)] = 1e-3
+    weight_decay: Annotated[float, Ge(0)] = 1e-4
+
+    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
+        """Return the architecture of the release."""
+        (attribute,) = ctx.sensitive
+        width = int(model["encoder"].width)  # type: ignore[arg-type]
+        return Mechanism(self, attribute, width, card.attributes[attribute])
 
 
 def carlini_wagner(x: Tensor, target: Tensor, guess: Guess, iterations: int) -> Tensor:

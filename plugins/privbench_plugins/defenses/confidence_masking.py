@@ -28,57 +28,11 @@ from privbench import Access, Defense, Paper, Release, hookimpl
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Card, Cell, DefenseContext, Model
+    from privbench import Card, DefenseContext, Model
 
 Mask = Literal["top", "rounding", "label", "fixed"]
 #: What the fixed mask adds to an even share for the label, as in those implementations.
 MARGIN = 1e-3
-
-
-@dataclass(frozen=True)
-class ConfidenceMasking(Defense):
-    """Releases posteriors with the label and little more; labels and embeddings do not change.
-
-    Attributes:
-        mask: which of the four masks; ``label`` withdraws posteriors altogether.
-        k: number of posteriors that ``top`` releases.
-        decimals: number of decimals that ``rounding`` keeps.
-    """
-
-    name: ClassVar[str] = "confidence-masking"
-    protects: ClassVar[tuple[str, ...]] = ("membership",)
-    masks_posteriors: ClassVar[bool] = True
-    uses_training_data: ClassVar[bool] = False
-    paper: ClassVar[Paper] = Paper(
-        "Membership Inference Attacks Against Machine Learning Models",
-        "Shokri, Stronati, Song, Shmatikov", "IEEE S&P 2017", "section VIII, mitigation",
-    )  # fmt: skip
-    deviations: ClassVar[str] = (
-        "What is released is a distribution: hidden mass is spread evenly over hidden classes, "
-        "rounded posteriors are divided by their sum, and where rounding ties the label with "
-        "another class, the label gets one unit of the last decimal more."
-    )
-
-    mask: Mask = "top"
-    k: Annotated[int, Ge(1)] = 1
-    decimals: Annotated[int, Ge(0)] = 1
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require posteriors to mask."""
-        if cell.card.classes is None:
-            return f"{self.name} masks class posteriors, and {cell.card.name} has no classes"
-        return None
-
-    def access(self, granted: Access) -> Access:
-        """Grant no gradients or weights; with ``label``, no posteriors either."""
-        hidden = Access.POSTERIORS if self.mask == "label" else Access.NONE
-        return super().access(granted) & ~hidden
-
-    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
-        """Return the architecture of the release, which needs no training."""
-        del card, model
-        ctx.note(**{self.name: "touches the classifier's posteriors only, not embeddings"})
-        return Masked(self.mask, self.k, self.decimals)
 
 
 class Masked(Release):
@@ -105,6 +59,46 @@ class Masked(Release):
             own, other = 1 / classes + MARGIN, 1 / classes - MARGIN / (classes - 1)
         masked = torch.full_like(value, other)
         return masked.scatter(1, value.argmax(1, keepdim=True), own)
+
+
+@dataclass(frozen=True)
+class ConfidenceMasking(Defense):
+    """Releases posteriors with the label and little more; labels and embeddings do not change.
+
+    Attributes:
+        mask: which of the four masks; ``label`` withdraws posteriors altogether.
+        k: number of posteriors that ``top`` releases.
+        decimals: number of decimals that ``rounding`` keeps.
+    """
+
+    name: ClassVar[str] = "confidence-masking"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    release_class: ClassVar[type[Release]] = Masked
+    uses_training_data: ClassVar[bool] = False
+    paper: ClassVar[Paper] = Paper(
+        "Membership Inference Attacks Against Machine Learning Models",
+        "Shokri, Stronati, Song, Shmatikov", "IEEE S&P 2017", "section VIII, mitigation",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "What is released is a distribution: hidden mass is spread evenly over hidden classes, "
+        "rounded posteriors are divided by their sum, and where rounding ties the label with "
+        "another class, the label gets one unit of the last decimal more."
+    )
+
+    mask: Mask = "top"
+    k: Annotated[int, Ge(1)] = 1
+    decimals: Annotated[int, Ge(0)] = 1
+
+    def access(self, granted: Access) -> Access:
+        """Grant no gradients or weights; with ``label``, no posteriors either."""
+        hidden = Access.POSTERIORS if self.mask == "label" else Access.NONE
+        return super().access(granted) & ~hidden
+
+    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
+        """Return the architecture of the release, which needs no training."""
+        del card, model
+        ctx.note(**{self.name: "touches the classifier's posteriors only, not embeddings"})
+        return Masked(self.mask, self.k, self.decimals)
 
 
 def top(p: Tensor, k: int) -> Tensor:

@@ -53,29 +53,19 @@ class EarlyStopping(Defense):
     epochs: Annotated[int, Ge(1)] | None = None
     patience: Annotated[int, Ge(1)] = 5
 
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Require, for patience, losses on members' labels and rows to compare them on."""
+        return ("reference-rows", "member-labels") if self.epochs is None else ()
+
     def incompatible(self, cell: Cell) -> str | None:
-        """Require a phase to stop and, for patience, classes and reference rows."""
-        card, protocol = cell.card, cell.protocol
-        if self.epochs is not None:
-            if "members" in protocol.encoder:
-                return None
-            return (
-                f"{self.name} shortens the encoder's training on members, and protocol "
-                f"'{protocol.name}' shows the encoder none"
-            )
-        if card.classes is None:
-            return f"{self.name} goes by the loss of a classifier, and {card.name} has no classes"
-        if not protocol.parts()["reference"].count(card):
-            return (
-                f"{self.name} goes by the loss on reference rows, and protocol "
-                f"'{protocol.name}' has none: set its epochs instead"
-            )
-        if not cell.target.labelled_encoder and protocol.classifier != "members":
-            return (
-                f"{self.name} goes by losses that read members' labels, and no phase of "
-                f"{cell.target.name} does under protocol '{protocol.name}': set its epochs"
-            )
-        return None
+        """Require, for fixed epochs, an encoder that trains on members."""
+        if self.epochs is None or "members" in cell.protocol.encoder:
+            return None
+        return (
+            f"{self.name} shortens the encoder's training on members, and protocol "
+            f"'{cell.protocol.name}' shows the encoder none"
+        )
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext

@@ -29,7 +29,7 @@ from annotated_types import Ge, Le
 from torch.nn import functional as F
 
 from privbench import Defense, Paper, Release, hookimpl
-from privbench_plugins._shared.label_losses import none_reads_members, note_reach
+from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Batch, Card, Cell, Clock, DefenseContext, Model, Outputs, Phase, World
+    from privbench import Batch, Card, Clock, DefenseContext, Model, Outputs, Phase, World
 
 #: Rows per forward pass of noise.
 ROWS = 256
@@ -77,20 +77,18 @@ class HAMP(Defense):
     noises: Annotated[int, Ge(1)] = 1000
 
     @property
-    def masks_posteriors(self) -> bool:
-        """True unless only the training part is used."""
-        return self.part != "training"
+    def requires(self) -> tuple[str, ...]:
+        """Require labels to soften if only the training part is used."""
+        return ("member-labels",) if self.part == "training" else ("classes",)
+
+    @property
+    def release_class(self) -> type[Release] | None:
+        """Return None if only the training part is used."""
+        return None if self.part == "training" else Ranked
 
     def stages(self) -> frozenset[str]:
         """Return the stages of the selected part."""
-        parts = {"both": {"phases", "release"}, "training": {"phases"}, "testing": {"release"}}
-        return frozenset(parts[self.part])
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require classes and, for training alone, a phase that reads members' labels."""
-        if cell.card.classes is None or cell.card.classes < 2:  # noqa: PLR2004
-            return f"{self.name} changes class posteriors, and {cell.card.name} has no classes"
-        return none_reads_members(self.name, cell) if self.part == "training" else None
+        return super().stages() - ({"phases"} if self.part == "testing" else set())
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext

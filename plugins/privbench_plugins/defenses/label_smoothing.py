@@ -23,7 +23,7 @@ from annotated_types import Ge, Le
 from torch.nn import functional as F
 
 from privbench import Defense, Paper, hookimpl
-from privbench_plugins._shared.label_losses import none_reads_members, note_reach
+from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Batch, Cell, Clock, DefenseContext, Model, Outputs, Phase, World
+    from privbench import Batch, Clock, DefenseContext, Model, Outputs, Phase, World
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class LabelSmoothing(Defense):
     """
 
     name: ClassVar[str] = "label-smoothing"
+    requires: ClassVar[tuple[str, ...]] = ("member-labels",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     paper: ClassVar[Paper] = Paper(
         "Rethinking the Inception Architecture for Computer Vision",
@@ -50,12 +51,6 @@ class LabelSmoothing(Defense):
     )  # fmt: skip
 
     smoothing: Annotated[float, Ge(0), Le(1)] = 0.1
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require classes, and a phase that reads the members' labels."""
-        if cell.card.classes is None:
-            return f"{self.name} smooths class labels, and {cell.card.name} has no classes"
-        return none_reads_members(self.name, cell)
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Card, Cell, DefenseContext, Model, World
+    from privbench import Card, DefenseContext, Model, World
 
 #: Weight of the label loss, and the range of c3: 0.1, 1, ... 100,000.
 LABEL = 10.0
@@ -51,63 +51,6 @@ LENGTH = 0.1
 BLOCK = 64
 #: Queries get no noise if g's probability of membership is this close to 1/2.
 UNDECIDED = 1e-5
-
-
-@dataclass(frozen=True)
-class MemGuard(Defense):
-    """Adds noise to the posteriors of each query, within an expected L1 budget.
-
-    Attributes:
-        distortion: largest expected L1 distance between released and true posteriors, in [0, 2].
-            It is a utility budget, not an epsilon of differential privacy.
-        iterations: maximum number of steps of phase I, for each c3.
-        epochs: training epochs of the defender's classifier.
-        batch: rows per update of that classifier.
-        lr: learning rate of its optimizer.
-        optimizer: its optimizer: ``adam``, or the paper's plain ``sgd``.
-        updates: minimum number of its updates.
-    """
-
-    name: ClassVar[str] = "memguard"
-    protects: ClassVar[tuple[str, ...]] = ("membership",)
-    masks_posteriors: ClassVar[bool] = True
-    paper: ClassVar[Paper] = Paper(
-        "MemGuard: Defending against Black-Box Membership Inference Attacks via Adversarial "
-        "Examples", "Jia, Salem, Backes, Zhang, Gong", "CCS 2019", "sections 4-5, algorithm 1",
-    )  # fmt: skip
-    deviations: ClassVar[str] = (
-        "At least 12,500 updates of the defender's classifier, as many as 400 epochs of the "
-        "paper's 2,000 rows; rows of the smaller side are repeated, so that both count alike. Adam "
-        "by default: the paper's SGD can leave the classifier undecided on small sets (`paper` has "
-        "it). Noisy posteriors are sorted again before the classifier reads them."
-    )
-
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"optimizer": "sgd"}}
-
-    distortion: Annotated[float, Ge(0)] = 1.0
-    iterations: Annotated[int, Ge(1)] = 300
-    epochs: Annotated[int, Ge(1)] = 400
-    batch: Annotated[int, Ge(1)] = 64
-    lr: Annotated[float, Gt(0)] = 1e-3
-    updates: Annotated[int, Ge(0)] = 12_500
-    optimizer: Literal["adam", "sgd"] = "adam"
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require posteriors, and reference rows to compare members with."""
-        if cell.card.classes is None:
-            return f"{self.name} guards class posteriors, and {cell.card.name} has no classes"
-        if not cell.protocol.parts()["reference"].count(cell.card):
-            return (
-                f"{self.name} tells members from reference rows, and protocol "
-                f"'{cell.protocol.name}' has none"
-            )
-        return None
-
-    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
-        """Return the architecture of the release."""
-        del model
-        ctx.note(**{self.name: "touches the classifier's posteriors only, not embeddings"})
-        return Guard(self, card.classes or 0)
 
 
 class Guard(Release):
@@ -154,6 +97,53 @@ class Guard(Release):
         sorted_p = p.sort(1, descending=True).values
         layers: Tensor = self.classifier(sorted_p)
         return layers[:, 1]
+
+
+@dataclass(frozen=True)
+class MemGuard(Defense):
+    """Adds noise to the posteriors of each query, within an expected L1 budget.
+
+    Attributes:
+        distortion: largest expected L1 distance between released and true posteriors, in [0, 2].
+            It is a utility budget, not an epsilon of differential privacy.
+        iterations: maximum number of steps of phase I, for each c3.
+        epochs: training epochs of the defender's classifier.
+        batch: rows per update of that classifier.
+        lr: learning rate of its optimizer.
+        optimizer: its optimizer: ``adam``, or the paper's plain ``sgd``.
+        updates: minimum number of its updates.
+    """
+
+    name: ClassVar[str] = "memguard"
+    requires: ClassVar[tuple[str, ...]] = ("reference-rows",)
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    release_class: ClassVar[type[Release]] = Guard
+    paper: ClassVar[Paper] = Paper(
+        "MemGuard: Defending against Black-Box Membership Inference Attacks via Adversarial "
+        "Examples", "Jia, Salem, Backes, Zhang, Gong", "CCS 2019", "sections 4-5, algorithm 1",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "At least 12,500 updates of the defender's classifier, as many as 400 epochs of the "
+        "paper's 2,000 rows; rows of the smaller side are repeated, so that both count alike. Adam "
+        "by default: the paper's SGD can leave the classifier undecided on small sets (`paper` has "
+        "it). Noisy posteriors are sorted again before the classifier reads them."
+    )
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"optimizer": "sgd"}}
+
+    distortion: Annotated[float, Ge(0)] = 1.0
+    iterations: Annotated[int, Ge(1)] = 300
+    epochs: Annotated[int, Ge(1)] = 400
+    batch: Annotated[int, Ge(1)] = 64
+    lr: Annotated[float, Gt(0)] = 1e-3
+    updates: Annotated[int, Ge(0)] = 12_500
+    optimizer: Literal["adam", "sgd"] = "adam"
+
+    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
+        """Return the architecture of the release."""
+        del model
+        ctx.note(**{self.name: "touches the classifier's posteriors only, not embeddings"})
+        return Guard(self, card.classes or 0)
 
 
 class MembershipClassifier(nn.Module):

@@ -28,7 +28,7 @@ from annotated_types import Ge
 from torch.nn import functional as F
 
 from privbench import Batch, Defense, Monitor, Outputs, Paper, Stream, as_float, hookimpl
-from privbench_plugins._shared.label_losses import none_reads_members, note_reach
+from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Cell, Clock, DefenseContext, Examples, Model, Phase, World
+    from privbench import Clock, DefenseContext, Examples, Model, Phase, World
 
 #: Attribute that marks rows of the reference stream: they are not mixed.
 PLAIN = "mixup-mmd: plain"
@@ -52,6 +52,7 @@ class MixupMMD(Defense):
     """
 
     name: ClassVar[str] = "mixup-mmd"
+    requires: ClassVar[tuple[str, ...]] = ("reference-rows", "member-labels")
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     paper: ClassVar[Paper] = Paper(
         "Membership Inference Attacks and Defenses in Classification Models", "Li, Li, Ribeiro",
@@ -65,17 +66,6 @@ class MixupMMD(Defense):
 
     weight: Annotated[float, Ge(0)] = 3.0
     gap: Annotated[float, Ge(0)] = 0.03
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require classes, reference rows, and a phase that reads members' labels."""
-        if cell.card.classes is None:
-            return f"{self.name} compares class posteriors, and {cell.card.name} has no classes"
-        if not cell.protocol.parts()["reference"].count(cell.card):
-            return (
-                f"{self.name} compares members with reference rows, and protocol "
-                f"'{cell.protocol.name}' has none"
-            )
-        return none_reads_members(self.name, cell)
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext

@@ -73,6 +73,7 @@ class Olympus(Defense):
     """
 
     name: ClassVar[str] = "olympus"
+    requires: ClassVar[tuple[str, ...]] = ("one-attribute", "classes")
     protects: ClassVar[tuple[str, ...]] = ("attributes",)
     uses_attributes: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
@@ -97,15 +98,13 @@ class Olympus(Defense):
     hidden: Annotated[int, Ge(1)] = 64
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require one attribute to remove, and a task to keep."""
-        named = [name for name in cell.sensitive if name in cell.card.attributes]
-        if len(cell.sensitive) != 1 or not named:
-            return f"olympus takes out one sensitive attribute, and the cell has {len(named)}"
-        if cell.card.classes is None:
-            return f"olympus tunes for a task, and {cell.card.name} has no classes"
-        fed = next((d.name for d in cell.defenses if d.feeds_classifier), None)
-        if fed:
-            return f"olympus tunes the classifier on its own embeddings, not on those of {fed}"
+        """Require a classifier that it can tune on its own embeddings."""
+        for defense in cell.defenses:
+            if defense.release_class and defense.release_class.feeds_classifier:
+                return (
+                    "olympus tunes the classifier on its own embeddings, not on those of "
+                    f"{defense.name}"
+                )
         return None
 
     def on_phases(

@@ -30,7 +30,7 @@ from annotated_types import Ge, Gt, Le
 from torch.nn import functional as F
 
 from privbench import Defense, Paper, hookimpl
-from privbench_plugins._shared.label_losses import none_reads_members, note_reach
+from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class RelaxLoss(Defense):
     """
 
     name: ClassVar[str] = "relaxloss"
+    requires: ClassVar[tuple[str, ...]] = ("member-labels",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     paper: ClassVar[Paper] = Paper(
         "RelaxLoss: Defending Membership Inference Attacks without Losing Utility",
@@ -78,16 +79,14 @@ class RelaxLoss(Defense):
     variant: Literal["auto", "image", "tabular"] = "auto"
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require classes, a level below guessing, and a phase that reads members' labels."""
-        classes = cell.card.classes
-        if classes is None or classes < 2:  # noqa: PLR2004
-            return f"{self.name} relaxes a class loss, and {cell.card.name} has no classes"
-        if self.target_loss >= math.log(classes):
-            return (
-                f"{self.name}.target_loss {self.target_loss} is not below log {classes} = "
-                f"{math.log(classes):.2f}, the loss of guessing on {cell.card.name}"
-            )
-        return none_reads_members(self.name, cell)
+        """Require a level below the loss of guessing."""
+        classes = cell.card.classes or 1
+        if self.target_loss < math.log(classes):
+            return None
+        return (
+            f"{self.name}.target_loss {self.target_loss} is not below log {classes} = "
+            f"{math.log(classes):.2f}, the loss of guessing on {cell.card.name}"
+        )
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext

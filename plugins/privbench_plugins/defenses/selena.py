@@ -45,6 +45,7 @@ class Selena(Defense):
     """
 
     name: ClassVar[str] = "selena"
+    requires: ClassVar[tuple[str, ...]] = ("classes",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     paper: ClassVar[Paper] = Paper(
         "Mitigating Membership Inference Attacks by Self-Distillation Through a Novel Ensemble "
@@ -72,9 +73,7 @@ class Selena(Defense):
             )
 
     def incompatible(self, cell: Cell) -> str | None:
-        """There must be classes, and no phase that sees members without their labels."""
-        if cell.card.classes is None:
-            return f"{self.name} distils class posteriors, and {cell.card.name} has no classes"
+        """Require that no phase sees members without their labels."""
         if not cell.target.labelled_encoder and "members" in cell.protocol.encoder:
             return (
                 f"{self.name} protects by soft labels, and the encoder of {cell.target.name} sees "

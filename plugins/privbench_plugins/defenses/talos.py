@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Cell, Clock, DefenseContext, Model, World
+    from privbench import Clock, DefenseContext, Model, World
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,6 @@ class Talos(Defense):
     hidden: Annotated[int, Ge(1)] = 64
     lr: Annotated[float, Gt(0)] = 3e-4
     weight_decay: Annotated[float, Ge(0)] = 1e-4
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a sensitive attribute to censor."""
-        missing = [name for name in cell.sensitive if name not in cell.card.attributes]
-        if not cell.sensitive or missing:
-            return f"talos censors a sensitive attribute, and {cell.card.name} has none to censor"
-        return None
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext

@@ -32,41 +32,11 @@ if TYPE_CHECKING:
     from privbench import Card, DefenseContext, Model, World
 
 
-@dataclass(frozen=True)
-class UniformNoise(Defense):
-    """Adds uniform noise to every coordinate of the embedding.
-
-    Attributes:
-        bound: largest shift of a coordinate, in standard deviations of the embeddings. It is a
-            utility budget, not an epsilon of differential privacy.
-        fresh: whether every query draws new noise.
-    """
-
-    name: ClassVar[str] = "uniform-noise"
-    protects: ClassVar[tuple[str, ...]] = ("reconstruction",)
-    feeds_classifier: ClassVar[bool] = True
-    paper: ClassVar[Paper] = Paper(
-        "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
-        "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "section 5.2.1, the baseline",
-    )  # fmt: skip
-    deviations: ClassVar[str] = (
-        "The paper gives bounds in absolute numbers of its own embeddings; here they are in "
-        "standard deviations, and the record notes the absolute bound."
-    )
-
-    bound: Annotated[float, Ge(0)] = 1.0
-    fresh: bool = False
-
-    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
-        """Return the architecture of the release, which learns the unit."""
-        del card, ctx
-        return Noisy(self.bound, int(model["encoder"].width), fresh=self.fresh)  # type: ignore[arg-type]
-
-
 class Noisy(Release):
     """Adds uniform noise to embeddings."""
 
     of = "embedding"
+    feeds_classifier = True
     unit: Tensor
 
     def __init__(self, bound: float, width: int, *, fresh: bool) -> None:
@@ -88,6 +58,37 @@ class Noisy(Release):
         del x
         noise = self.bound * self.unit * (2 * u.double() - 1)
         return (value.double() + noise).to(value.dtype)
+
+
+@dataclass(frozen=True)
+class UniformNoise(Defense):
+    """Adds uniform noise to every coordinate of the embedding.
+
+    Attributes:
+        bound: largest shift of a coordinate, in standard deviations of the embeddings. It is a
+            utility budget, not an epsilon of differential privacy.
+        fresh: whether every query draws new noise.
+    """
+
+    name: ClassVar[str] = "uniform-noise"
+    protects: ClassVar[tuple[str, ...]] = ("reconstruction",)
+    release_class: ClassVar[type[Release]] = Noisy
+    paper: ClassVar[Paper] = Paper(
+        "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
+        "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "section 5.2.1, the baseline",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "The paper gives bounds in absolute numbers of its own embeddings; here they are in "
+        "standard deviations, and the record notes the absolute bound."
+    )
+
+    bound: Annotated[float, Ge(0)] = 1.0
+    fresh: bool = False
+
+    def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
+        """Return the architecture of the release, which learns the unit."""
+        del card, ctx
+        return Noisy(self.bound, int(model["encoder"].width), fresh=self.fresh)  # type: ignore[arg-type]
 
 
 @hookimpl

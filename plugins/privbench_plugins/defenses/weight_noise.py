@@ -68,6 +68,7 @@ class _WeightNoise(Defense):
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     claims_epsilon: ClassVar[bool] = True
     family: ClassVar[str] = "weight-noise"
+    requires: ClassVar[tuple[str, ...]] = ("classes",)
     order: ClassVar[int]  #: order of the norm that the noise is calibrated to
 
     epsilon: Annotated[float, Gt(0)] = 10.0
@@ -76,8 +77,6 @@ class _WeightNoise(Defense):
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require a classifier that is trained separately."""
-        if cell.card.classes is None:
-            return f"{self.name} is noise on a classifier, and {cell.card.name} has no classes"
         if not cell.target.classifier_apart(cell.protocol):
             return (
                 f"{self.name} is noise on a classifier trained on a frozen encoder, and "

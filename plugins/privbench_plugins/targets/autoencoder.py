@@ -137,7 +137,7 @@ class Autoencoder(Target):
                 epochs=self.epochs,
                 batch=BatchSpec(self.batch),
                 optimizers={"encoder": spec, "decoder": spec},
-                reads_labels=False,
+                reads_labels=self.labelled_encoder,
             )
             for name, rows in encoder_phases(ctx.protocol)
         ]

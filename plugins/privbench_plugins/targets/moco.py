@@ -103,6 +103,7 @@ class MoCo(Target):
     """
 
     name: ClassVar[str] = "moco"
+    requires: ClassVar[tuple[str, ...]] = ("images",)
     contrastive: ClassVar[bool] = True
     labelled_encoder: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
@@ -134,9 +135,7 @@ class MoCo(Target):
     classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require images, which views need."""
-        if cell.card.kind != "image":
-            return f"moco needs augmentable images, and {cell.card.name} is {cell.card.kind}"
+        """Require a backbone for the images."""
         return unfit_backbone(self.backbone, cell.card)
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
@@ -178,8 +177,8 @@ class MoCo(Target):
                 epochs=self.epochs,
                 batch=BatchSpec(self.batch, drop_last=True),
                 optimizers={"encoder": spec, "head": spec},
-                per_example=False,
-                reads_labels=False,
+                per_example=not self.contrastive,
+                reads_labels=self.labelled_encoder,
             )
             for name, rows in encoder_phases(ctx.protocol)
         ]

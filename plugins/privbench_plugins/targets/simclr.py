@@ -92,6 +92,7 @@ class SimCLR(Target):
     """
 
     name: ClassVar[str] = "simclr"
+    requires: ClassVar[tuple[str, ...]] = ("images",)
     contrastive: ClassVar[bool] = True
     labelled_encoder: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
@@ -133,9 +134,7 @@ class SimCLR(Target):
     classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require images, which views need, and a backbone for them."""
-        if cell.card.kind != "image":
-            return f"simclr needs augmentable images, and {cell.card.name} is {cell.card.kind}"
+        """Require a backbone for the images."""
         return unfit_backbone(self.backbone, cell.card)
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
@@ -167,8 +166,8 @@ class SimCLR(Target):
                 epochs=self.epochs,
                 batch=BatchSpec(self.batch),
                 optimizers={"encoder": spec, "head": spec},
-                per_example=False,
-                reads_labels=False,
+                per_example=not self.contrastive,
+                reads_labels=self.labelled_encoder,
             )
             for name, rows in encoder_phases(ctx.protocol)
         ]

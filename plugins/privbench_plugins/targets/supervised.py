@@ -67,6 +67,7 @@ class Supervised(Target):
     """
 
     name: ClassVar[str] = "supervised"
+    requires: ClassVar[tuple[str, ...]] = ("classes",)
     paper: ClassVar[Paper] = Paper(
         "Quantifying and Mitigating Privacy Risks of Contrastive Learning", "He, Zhang",
         "CCS 2021", "section 3.3",
@@ -90,9 +91,7 @@ class Supervised(Target):
     classifier_epochs: Annotated[int, Ge(1)] = 100
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require a task, since training needs labels."""
-        if cell.card.classes is None:
-            return f"supervised needs a task, and {cell.card.name} has no classes"
+        """Require inputs that the backbone can read."""
         return unfit_backbone(self.backbone, cell.card)
 
     def classifier_apart(self, protocol: Protocol) -> bool:

@@ -1,0 +1,81 @@
+"""Whether what a plugin offers is a valid method, and what its author should change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from privbench.games.attack import Attack
+from privbench.methods.dataset import Dataset
+from privbench.methods.defense import Defense
+from privbench.methods.requirements import REQUIREMENTS
+from privbench.methods.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from privbench.method import Method
+
+KINDS: Mapping[str, type[Method]] = {
+    "dataset": Dataset,
+    "target": Target,
+    "defense": Defense,
+    "attack": Attack,
+}
+#: Class attributes that the planner reads in addition to ``name``.
+_REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "dataset": ("protocols",),
+    "target": (),
+    "defense": ("protects",),
+    "attack": ("game", "needs"),
+}
+#: Members of a defense in 0.1.0 -> what the class of its release says instead.
+_OF_THE_RELEASE = {
+    "feeds_classifier": "feeds_classifier = True",
+    "masks_posteriors": 'of = "posterior"',
+}
+
+
+def misfit(kind: str, method: Any) -> str | None:
+    """Explain to the plugin author why this object is not valid; None if it is."""
+    wanted, hook = KINDS[kind], f"privbench_{kind}s"
+    if isinstance(method, type):
+        return f"{hook} returned the class {method.__name__}: return an instance"
+    if not isinstance(method, wanted):
+        return f"{hook} returned {method!r}: return instances of {wanted.__name__}"
+    return _incomplete(kind, method)
+
+
+def _incomplete(kind: str, method: Any) -> str | None:
+    """Explain what a method of the right class is missing; None if nothing."""
+    name = type(method).__name__
+    if "__dataclass_fields__" not in vars(type(method)):
+        return f"{name} is not itself a dataclass: decorate it with @dataclass(frozen=True)"
+    if not isinstance(getattr(method, "name", None), str):
+        return f"{name} has no name: set `name: ClassVar[str]`"
+    for wanted in _REQUIRED[kind]:
+        if not hasattr(method, wanted):
+            return f"{name} has no {wanted}: set `{wanted}: ClassVar`, see {KINDS[kind].__name__}"
+    for wanted in method.requires:
+        if wanted not in REQUIREMENTS:
+            known = ", ".join(REQUIREMENTS)
+            return f"{name} requires '{wanted}', which is unknown: choose from {known}"
+    if kind == "dataset" and "default" not in method.protocols:
+        return f"{name} has no protocol 'default': add it to `protocols`"
+    return _release_problem(method) if kind == "defense" else None
+
+
+def _release_problem(defense: Defense) -> str | None:
+    """Explain what a defense says wrongly about its release; None if nothing."""
+    cls = type(defense)
+    for old, new in _OF_THE_RELEASE.items():
+        if hasattr(defense, old):
+            return (
+                f"{cls.__name__}.{old} is now a fact of the release: delete it, and write "
+                f"`{new}` in the class of the release"
+            )
+    if cls.release is not Defense.release and cls.release_class is Defense.release_class:
+        return (
+            f"{cls.__name__} overrides release() but has no release_class: set "
+            "`release_class: ClassVar[type[Release]]` to the class that release() returns"
+        )
+    return None
