@@ -17,6 +17,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from privbench.training.phase import Batch, Clock, TrainingError
+from privbench.training.withheld import Declared, Withheld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,7 +87,8 @@ class _Loss(nn.Module):
         self.model, self.phase, self.clock = model, phase, clock
 
     def forward(self, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
-        batch = Batch(x, y, {}, at)
+        y = y if self.phase.reads_labels else Withheld.like(y, self.phase.name)
+        batch = Batch(x, y, Declared(self.phase.name, {}), at)
         (step,) = self.phase.steps.values()
         return step.loss(self.phase.forward(self.model, batch), batch, self.clock)
 

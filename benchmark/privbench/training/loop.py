@@ -24,6 +24,7 @@ from privbench.training.phase import (
     autocast,
 )
 from privbench.training.process_state import known
+from privbench.training.withheld import Declared, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,7 +41,8 @@ class Training:
     Attributes:
         model: the model, on its device.
         phase: the phase that runs.
-        rows: rows of the phase (inputs, or embeddings in ``x``).
+        rows: rows of the phase (inputs, or embeddings in ``x``), without labels and attributes
+            that the phase does not declare.
         optimizers: (parts trained together) -> torch optimizer.
         updates: part -> number of updates so far.
         metrics: latest measurements of the monitor.
@@ -56,7 +58,7 @@ class Training:
             )
         self.model = model
         self.phase = phase
-        self.rows = rows
+        self.rows = visible(rows, phase)
         self.bf16 = rows.device.type if bf16 else None
         self.seed = seed
         self.steps = phase.batch.steps(len(rows))
@@ -187,9 +189,12 @@ class Training:
     def _batch(self, rows: Tensor, step: Step) -> Batch:
         streams = {}
         for name, stream in step.streams.items():
-            sampler = self._streams.setdefault(id(stream), _StreamSampler(stream, self.generator))
+            if id(stream) not in self._streams:
+                seen = replace(stream, rows=visible(stream.rows, self.phase))
+                self._streams[id(stream)] = _StreamSampler(seen, self.generator)
+            sampler = self._streams[id(stream)]
             drawn = sampler.draw(self.rows.y[rows])
-            streams[name] = self._prepared(_take(stream.rows, drawn))
+            streams[name] = self._prepared(_take(sampler.stream.rows, drawn))
         batch = self._prepared(_take(self.rows, rows))
         return replace(batch, streams=streams) if streams else batch
 
@@ -283,5 +288,5 @@ class _StreamSampler:
 
 
 def _take(rows: Examples, at: Tensor) -> Batch:
-    attributes = {name: column[at] for name, column in rows.attributes.items()}
+    attributes = Declared.of(rows).at(at)
     return Batch(rows.x[at], rows.y[at], attributes, at)

@@ -32,8 +32,9 @@ class Batch:
 
     Attributes:
         x: (views * n, ...) inputs, one view after the other; or (n, d) embeddings.
-        y: (n,) int64 labels, or (n, k) soft labels.
-        attributes: name -> (n,) int64.
+        y: (n,) int64 labels, or (n, k) soft labels; if the phase does not declare that it reads
+            labels, only their number can be read.
+        attributes: name -> (n,) int64; only those that the phase declares.
         rows: (n,) positions in the phase's rows.
         views: number of views of each row in ``x``.
         streams: additional batches that the step declared, by name.
@@ -235,8 +236,9 @@ class Phase:
             the release first if the release says that the classifier trains on its output).
         prepare: (batch, uniforms) -> batch, where ``uniforms(m)`` returns (n, m) in [0, 1).
         per_example: whether the loss is a sum over examples (DP-SGD requires this).
-        reads_labels: whether a loss reads y; if not, the phase is the same under any labels.
-        reads_attributes: names of the sensitive attributes that a loss reads.
+        reads_labels: whether a loss reads y; if not, the phase is the same under any labels, and
+            y is withheld from it.
+        reads_attributes: names of the sensitive attributes that a loss reads; others are withheld.
         wrap: (running ``Training``) -> context manager around the phase. It may replace optimizers
             or hook modules, and must undo its changes to modules on exit.
         monitor: measurements between epochs.
@@ -272,6 +274,12 @@ class Phase:
                     raise ValueError(
                         f"phase '{self.name}': step '{name}' trains '{part}', "
                         "which has no optimizer: add it to `optimizers`"
+                    )
+            for other, stream in step.streams.items():
+                if stream.match == "class" and not self.reads_labels:
+                    raise ValueError(
+                        f"phase '{self.name}': step '{name}' matches stream '{other}' by class, "
+                        "which reads labels: write reads_labels=True"
                     )
 
     def step_at(self, epoch: int, i: int) -> str:

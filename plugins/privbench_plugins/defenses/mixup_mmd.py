@@ -90,6 +90,7 @@ class MixupMMD(Defense):
             phase, steps=steps, forward=partial(_forward, phase.forward),
             prepare=partial(_prepare, phase.prepare, ctx.card.scale, ctx.card.classes or 0),
             monitor=replace(watched, rows=rows), per_example=False,
+            reads_attributes=(*phase.reads_attributes, PLAIN),
         )  # fmt: skip
 
     def _loss(self, base: _Loss, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
