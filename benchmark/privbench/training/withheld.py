@@ -92,7 +92,7 @@ class Withheld(Tensor):
             "reads_labels=True in the phase (a target's encoder: labelled_encoder = True)"
         )
 
-    def __repr__(self, *, tensor_contents: Any = None) -> Any:
+    def __repr__(self, *, tensor_contents: Any = None) -> Any:  # type: ignore[override]
         """Say what it is."""
         del tensor_contents
         return f"labels withheld from phase '{self.phase}'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from privbench.training.leave_one_out import refit
 from privbench.training.loop import Training
 from privbench.training.phase import Phase, Stream, TrainingError
 from privbench.victims.plan import Planner
+from privbench.victims.reloaded import check_reload
 from privbench.victims.served import Behind, Victim
 from privbench.victims.stages import Draft, LearnedRelease, Stage, state
 
@@ -226,19 +228,24 @@ class Builder(Planner):
         assert not isinstance(defense, Phase | LearnedRelease)  # noqa: S101 - a stage of weights
         ctx = self._context(draft.spec, defense, stage.previous, refit=partial(self._refit, draft))
         change = partial(defense.on_trained, draft.model, draft.phases, draft.world, ctx)
-        return _recorded(change, ctx, ctx.salt("trained"))
+        return _recorded(change, ctx, ctx.salt("trained"))[:2]
 
     def _run_release(self, draft: Draft, stage: Stage) -> Made:
         one = stage.of
         assert isinstance(one, LearnedRelease)  # noqa: S101 - a stage of a release
         ctx = self._context(draft.spec, one.defense, stage.previous)
 
-        def fit() -> nn.Module:
-            one.release.requires_grad_(True).train()
-            one.release.fit(self._behind(draft), draft.world, ctx)
-            return one.release
+        behind = self._behind(draft)
 
-        return _recorded(fit, ctx, ctx.salt("release"))
+        def fit() -> nn.Module:
+            learned = copy.deepcopy(one.release)  # what is served gets the stored state only
+            learned.requires_grad_(True).train()
+            learned.fit(behind, draft.world, ctx)
+            return learned.eval()
+
+        tensors, facts, learned = _recorded(fit, ctx, ctx.salt("release"))
+        check_reload(learned, one, tensors, behind, draft.world.members)
+        return tensors, facts
 
     def _embedded(self, draft: Draft, phase: Phase, rows: Examples) -> tuple[Phase, Examples]:
         """Embeddings of the frozen encoder, released where the classifier is to train on that.
@@ -315,8 +322,10 @@ def access(target: Target, defenses: Sequence[Defense]) -> Access:
     return granted
 
 
-def _recorded(change: Callable[[], nn.Module], ctx: DefenseContext, seed: int) -> Made:
-    """The state that a defense makes, with what it noted and claimed meanwhile."""
+def _recorded(
+    change: Callable[[], nn.Module], ctx: DefenseContext, seed: int
+) -> tuple[Mapping[str, Tensor], Mapping[str, Any], nn.Module]:
+    """The state that a defense makes, with what it noted and claimed meanwhile; and its module."""
     changed, timing = ctx.timed(partial(seeded, change, seed))
     facts = {"notes": ctx.notes, "claims": ctx.claims, **timing}
-    return {n: t.detach().contiguous() for n, t in changed.state_dict().items()}, facts
+    return {n: t.detach().contiguous() for n, t in changed.state_dict().items()}, facts, changed

@@ -1,0 +1,67 @@
+"""A release must answer from its stored state as it answered when it had just learned it."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from privbench.data.examples import as_float
+from privbench.errors import PluginError
+from privbench.training.process_state import known
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from privbench.data.examples import Examples
+    from privbench.training.model import Model
+    from privbench.victims.stages import LearnedRelease
+
+#: Rows on which both are asked.
+ROWS = 16
+
+
+def check_reload(
+    learned: Any, one: LearnedRelease, state: Mapping[str, Tensor], model: Model, rows: Examples
+) -> None:
+    """Load a state into the release as it was built, and compare it with the one that learned.
+
+    Args:
+        learned: the release that learned.
+        one: the same before it learned.
+        state: what is stored of it.
+        model: as the release meets it.
+        rows: of the world.
+
+    Raises:
+        PluginError: if the state cannot be loaded, or the answers differ.
+    """
+    name, loaded = one.defense.name, copy.deepcopy(one.release)
+    advice = "keep all that fit() learns in parameters or buffers that __init__ makes"
+    try:
+        loaded.load_state_dict(state)
+    except RuntimeError as error:
+        told = " ".join(str(error).split())
+        raise PluginError(
+            f"the state of the release of {name} cannot be loaded into a newly built one "
+            f"({told}): {advice}, in their final shape"
+        ) from error
+    device = next(model.parameters()).device
+    x = as_float(rows.select(slice(0, ROWS)).x.to(device), rows.scale)
+    generator = torch.Generator().manual_seed(0)
+    u = torch.rand(len(x), loaded.uniforms, generator=generator).to(device)
+    answers = []
+    for release in (learned, loaded.eval()):
+        with known(0), torch.no_grad():
+            value = model.encode(x).float()
+            if release.of == "posterior":
+                value = model.logits(value).double().softmax(-1)
+            answers.append(release(x, value, u))
+    if not torch.equal(*answers):
+        raise PluginError(
+            f"the release of {name} answers otherwise once its stored state is loaded into a newly "
+            f"built one: {advice}"
+        )
