@@ -14,6 +14,7 @@ from privbench.boards.provenance import provenance
 from privbench.boards.records import Cost, Number, Record
 from privbench.data.examples import Examples, adopted
 from privbench.data.split import Split, cut
+from privbench.data.validation import validated
 from privbench.errors import AccessDeniedError, BadInputError
 from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
@@ -160,7 +161,7 @@ class TrialRunner:
     def _rows(self, dataset: Dataset) -> Examples:
         if dataset.digest not in self._examples:
             with known(0):
-                rows = dataset.load(self.root)
+                rows = validated(dataset.load(self.root), dataset.card(self.root))
             self._examples[dataset.digest] = rows.to(self.device)
         return self._examples[dataset.digest]
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from privbench.data.split import cut
+from privbench.data.validation import validated
+from privbench.errors import BadInputError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,33 +17,24 @@ if TYPE_CHECKING:
 
 
 def card_agrees(data: Dataset, *, root: Path | None) -> None:
-    """The card says what ``load`` returns: shape, scale, sources, classes, attributes, range."""
-    card, rows = data.card(root), data.load(root)
-    assert card.name == data.name
-    assert tuple(rows.x.shape) == (card.rows, *card.shape)
-    assert rows.scale == card.scale
-    assert rows.x.device.type == "cpu"
-    assert torch.bincount(rows.source, minlength=len(card.sources)).tolist() == list(
-        card.sources.values()
+    """The rows are what the card says and what the core can use, as it checks at every load."""
+    card = data.card(root)
+    assert card.name == data.name, (
+        f"the card is named '{card.name}' and the dataset '{data.name}': give both one name"
     )
-    if card.classes is not None:
-        assert int(rows.y.max()) == card.classes - 1
-        assert int(rows.y.min()) >= -1
-    assert set(rows.attributes) == set(card.attributes)
-    assert set(card.sensitive) <= set(card.attributes)
-    for name, values in card.attributes.items():
-        assert int(rows.attributes[name].max()) < values
-        assert int(rows.attributes[name].min()) >= -1
-    x = rows.x[:64].float() / card.scale
-    assert float(x.min()) >= 0
-    assert float(x.max()) <= 1
+    try:
+        validated(data.load(root), card)
+    except BadInputError as error:
+        raise AssertionError(str(error)) from error
 
 
 def loads_alike(data: Dataset, *, root: Path | None) -> None:
     """Loading twice gives the same rows."""
     first, second = data.load(root), data.load(root)
     names = tuple(first.attributes)
-    assert first.digest(attributes=names) == second.digest(attributes=names)
+    assert first.digest(attributes=names) == second.digest(attributes=names), (
+        "two calls of load() gave different rows: keep one order and draw nothing at random"
+    )
 
 
 def protocol_fits(data: Dataset, *, root: Path | None) -> None:
