@@ -34,6 +34,18 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
+def no_choice(what: str, value: object, choices: Iterable[str]) -> str | None:
+    """The sentence for a value that is none of the choices; None if it is one.
+
+    >>> no_choice("kind", "Adam", ["adam", "sgd"])
+    "kind is 'Adam': write 'adam' or 'sgd'"
+    """
+    *others, last = known = [repr(choice) for choice in choices]
+    if isinstance(value, str) and repr(value) in known:
+        return None
+    return f"{what} is {value!r}: write {', '.join(others)} or {last}"
+
+
 class UnknownNameError(BadInputError):
     """A name that does not exist; the message suggests the nearest."""
 

@@ -71,7 +71,9 @@ class Fussy(TinyTarget):
 
 
 def test_what_would_not_load_as_a_plugin() -> None:
-    with pytest.raises(AssertionError, match="Fussy requires 'image', which is unknown"):
+    with pytest.raises(
+        AssertionError, match="Fussy: requires has 'image': choose from classes, images"
+    ):
         run(Fussy(), "says what it is")
 
 

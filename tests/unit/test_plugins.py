@@ -155,7 +155,7 @@ BROKEN = {
     "needless": (attacks(lambda: [Needless()]), "has no needs"),
     "fussy": (
         attacks(lambda: [Fussy()], "privbench_defenses"),
-        "requires 'class', which is unknown: choose from classes, ",
+        "Fussy: requires has 'class': choose from classes, ",
     ),
     "silent": (attacks(lambda: [Silent()], "privbench_defenses"), "but has no release_class"),
     "old": (

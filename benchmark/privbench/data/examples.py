@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from privbench.errors import BadInputError
+from privbench.errors import BadInputError, no_choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +53,15 @@ class Card:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     groups: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a kind that does not exist: it would be taken for a table.
+
+        Raises:
+            BadInputError: naming the kinds.
+        """
+        if wrong := no_choice(f"kind of '{self.name}'", self.kind, ("image", "binary", "real")):
+            raise BadInputError(wrong)
 
     @property
     def rows(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from privbench.errors import PluginError
 from privbench.games.access import Access
 from privbench.games.attack import Attack
 from privbench.methods.defense import Defense
@@ -24,12 +25,22 @@ _OF_CLASSES = Access.LABELS | Access.POSTERIORS
 
 
 def reason_to_skip(method: Method, cell: Cell) -> str | None:
-    """Return why the method cannot run in the cell, or None: common reasons, then its own."""
+    """Return why the method cannot run in the cell, or None: common reasons, then its own.
+
+    Raises:
+        PluginError: if its own reason is no sentence.
+    """
     for name in required(method):
         unmet = REQUIREMENTS[name](cell)
         if unmet:
             return f"{method.name} needs {unmet}"
-    return method.incompatible(cell)
+    reason: object = method.incompatible(cell)
+    if reason is None or (isinstance(reason, str) and reason.strip()):
+        return reason
+    raise PluginError(
+        f"incompatible() of {method.name} returned {reason!r}: return a sentence, or None if the "
+        "method can run in the cell"
+    )
 
 
 def required(method: Method) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.games.attack import Attack
 from privbench.methods.dataset import Dataset
-from privbench.methods.defense import Defense
-from privbench.methods.requirements import REQUIREMENTS
+from privbench.methods.defense import Defense, Release
+from privbench.methods.facts import wrong_fact
+from privbench.methods.misspelt import misspelt
 from privbench.methods.target import Target
 
 if TYPE_CHECKING:
@@ -48,17 +49,17 @@ def misfit(kind: str, method: Any) -> str | None:
 def _incomplete(kind: str, method: Any) -> str | None:
     """Explain what a method of the right class is missing; None if nothing."""
     name = type(method).__name__
-    if "__dataclass_fields__" not in vars(type(method)):
-        return f"{name} is not itself a dataclass: decorate it with @dataclass(frozen=True)"
+    made = vars(type(method)).get("__dataclass_params__")
+    if made is None or not made.frozen:
+        lacking = "not frozen" if made else "not itself a dataclass"
+        return f"{name} is {lacking}: decorate it with @dataclass(frozen=True)"
     if not isinstance(getattr(method, "name", None), str):
         return f"{name} has no name: set `name: ClassVar[str]`"
     for wanted in _REQUIRED[kind]:
         if not hasattr(method, wanted):
             return f"{name} has no {wanted}: set `{wanted}: ClassVar`, see {KINDS[kind].__name__}"
-    for wanted in method.requires:
-        if wanted not in REQUIREMENTS:
-            known = ", ".join(REQUIREMENTS)
-            return f"{name} requires '{wanted}', which is unknown: choose from {known}"
+    if problem := misspelt(type(method), KINDS[kind]) or wrong_fact(method):
+        return problem
     if kind == "dataset" and "default" not in method.protocols:
         return f"{name} has no protocol 'default': add it to `protocols`"
     return _release_problem(method) if kind == "defense" else None
@@ -78,4 +79,5 @@ def _release_problem(defense: Defense) -> str | None:
             f"{cls.__name__} overrides release() but has no release_class: set "
             "`release_class: ClassVar[type[Release]]` to the class that release() returns"
         )
-    return None
+    made = defense.release_class
+    return misspelt(made, Release) if made else None

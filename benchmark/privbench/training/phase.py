@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import nn
 
-from privbench.errors import PrivbenchError
+from privbench.errors import PrivbenchError, no_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -91,6 +91,13 @@ def autocast(device: str | None) -> AbstractContextManager[Any]:
     return torch.autocast(device, torch.bfloat16) if device else nullcontext()
 
 
+def _choose(**named: tuple[str, tuple[str, ...]]) -> None:
+    """Refuse a value that is none of its choices: it would be taken for one of them."""
+    for what, (value, choices) in named.items():
+        if wrong := no_choice(what, value, choices):
+            raise ValueError(wrong)
+
+
 @dataclass(frozen=True)
 class Clock:
     """Progress of training: epoch from 1, step within it from 0, and the latest measurements."""
@@ -115,6 +122,11 @@ class Stream:
     rows: Examples
     size: int | None = None
     match: Literal["class"] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the value of ``match``."""
+        if self.match not in ("class", None):
+            raise ValueError(f"match is {self.match!r}: write 'class' or None")
 
 
 @dataclass(frozen=True)
@@ -153,6 +165,10 @@ class BatchSpec:
     kind: Literal["shuffle", "poisson"] = "shuffle"
     drop_last: bool = False
 
+    def __post_init__(self) -> None:
+        """Check the kind."""
+        _choose(kind=(self.kind, ("shuffle", "poisson")))
+
     def steps(self, n: int) -> int:
         """Return the number of steps per epoch over n rows."""
         size = min(self.size, n)
@@ -178,6 +194,14 @@ class Optimizer:
     momentum: float = 0.0
     schedule: Literal["constant", "cosine"] = "constant"
     per: Literal["step", "epoch"] = "step"
+
+    def __post_init__(self) -> None:
+        """Check what is chosen by name."""
+        _choose(
+            kind=(self.kind, ("adam", "sgd")),
+            schedule=(self.schedule, ("constant", "cosine")),
+            per=(self.per, ("step", "epoch")),
+        )
 
     def make(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         """Build the torch optimizer."""
@@ -263,7 +287,8 @@ class Phase:
     made_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the names of steps, parts and optimizers are consistent."""
+        """Check that the names of steps, parts, streams and optimizers are consistent."""
+        _choose(reads=(self.reads, ("inputs", "embeddings")))
         if self.schedule is None and len(self.steps) != 1:
             raise ValueError(
                 f"phase '{self.name}' has {len(self.steps)} steps: set `schedule` to choose one"

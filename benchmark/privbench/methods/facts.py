@@ -1,0 +1,105 @@
+"""Whether the facts that a method states about itself have values that mean something.
+
+The planner only compares them. ``protects = "membership"`` would be eleven games of one letter,
+and an output that is no known one would be none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from privbench.errors import PluginError, no_choice
+from privbench.games.access import Access
+from privbench.games.attack import Attack, Shadows
+from privbench.games.catalog import GAMES
+from privbench.methods.defense import Defense, Release
+from privbench.methods.requirements import REQUIREMENTS
+from privbench.methods.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from privbench.method import Method
+
+STAGES = ("data", "labels", "build", "phases", "weights", "release")
+
+
+def wrong_fact(method: Method) -> str | None:
+    """Explain which fact of a method has a value that means nothing; None if none has."""
+    problem = next(_wrong(method), None)
+    return f"{type(method).__name__}: {problem}" if problem else None
+
+
+def _wrong(method: Any) -> Iterator[str]:
+    if type(method.version) is not int:
+        yield f"version is {method.version!r}: write a whole number"
+    yield from _names("requires", method.requires, REQUIREMENTS)
+    if isinstance(method, Attack):
+        yield from _access(method, "needs", "wants")
+        yield from _shadows(method)
+    elif isinstance(method, Target):
+        yield from _access(method, "grants")
+        yield from _flags(method, "contrastive", "labelled_encoder")
+    elif isinstance(method, Defense):
+        yield from _names("protects", method.protects, GAMES)
+        yield from _flags(method, "uses_attributes", "claims_epsilon", "uses_training_data")
+        yield from _release(method.release_class)
+        stages: object = method.stages()
+        if not isinstance(stages, set | frozenset):
+            yield f"stages() is {stages!r}: write a frozenset of names"
+        else:
+            yield from _known("stages()", sorted(stages, key=str), STAGES)
+
+
+def _names(what: str, given: Any, known: Any) -> Iterator[str]:
+    if isinstance(given, str):
+        yield f"{what} is {given!r}: write a tuple of names, ({given!r},)"
+    elif not isinstance(given, tuple | list):
+        yield f"{what} is {given!r}: write a tuple of names"
+    else:
+        yield from _known(what, given, known)
+
+
+def _known(what: str, given: Any, known: Any) -> Iterator[str]:
+    for name in given:
+        if name not in known:
+            yield f"{what} has {name!r}: choose from {', '.join(known)}"
+
+
+def _access(method: Any, *facts: str) -> Iterator[str]:
+    for fact in facts:
+        value = getattr(method, fact)
+        if not isinstance(value, Access):
+            yield f"{fact} is {value!r}: write it with Access, such as Access.POSTERIORS"
+
+
+def _flags(owner: Any, *facts: str) -> Iterator[str]:
+    for fact in facts:
+        value = getattr(owner, fact)
+        if not isinstance(value, bool | property):  # a property of a class answers for instances
+            yield f"{fact} is {value!r}: write True or False"
+
+
+def _shadows(attack: Attack) -> Iterator[str]:
+    try:
+        given: object = attack.shadows
+    except PluginError as error:
+        yield str(error)
+    except Exception:  # noqa: BLE001, S110 - planning asks again, and then it costs its cells only
+        pass
+    else:
+        if not isinstance(given, Shadows):
+            yield f"shadows is {given!r}: return Shadows(count, origin)"
+
+
+def _release(made: Any) -> Iterator[str]:
+    if made is None:
+        return
+    if not (inspect.isclass(made) and issubclass(made, Release)):
+        yield f"release_class is {made!r}: a subclass of Release is needed"
+    elif wrong := no_choice(f"{made.__name__}.of", getattr(made, "of", None),
+                            ("embedding", "posterior")):  # fmt: skip
+        yield wrong
+    else:
+        yield from _flags(made, "feeds_classifier", "keeps_labels", "fresh")
