@@ -102,23 +102,13 @@ class Picky(Guess):
         return f"picky takes no {cell.card.name}"
 
 
-@dataclass(frozen=True)
-class Buggy(Guess):
-    """Raises while the grid is planned."""
-
-    name: ClassVar[str] = "buggy"
-
-    def incompatible(self, cell: Any) -> str | None:
-        raise KeyError(cell.card.name)
-
-
 @pytest.fixture(scope="module")
 def tiny() -> Registry:
     made = Registry()
     offered: dict[str, list[Method]] = {
         "dataset": [TinyImages()], "target": [TinyTarget()],
         "defense": [Nothing(), Shield(), Mask()],
-        "attack": [Guess(), White(), Picky(), Buggy()],
+        "attack": [Guess(), White(), Picky()],
     }  # fmt: skip
     for kind, methods in offered.items():
         for method in methods:
@@ -247,9 +237,17 @@ def test_mistakes_end_the_plan_with_a_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_plugin_that_raises_while_planning_is_named(planned: Any) -> None:
-    with pytest.raises(PluginError, match=r"buggy × none .*KeyError.*leave its method out"):
-        planned(attacks=["buggy"])
+def test_a_dataset_that_raises_while_planning_is_named(
+    planned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every cell needs its card."""
+
+    def card(*given: Any) -> Any:
+        raise KeyError(given)
+
+    monkeypatch.setattr(TinyImages, "card", card)
+    with pytest.raises(PluginError, match=r"dataset 'tiny-images'.*KeyError.*its method out"):
+        planned()
 
 
 def test_shadows_of_another_target(planned: Any) -> None:

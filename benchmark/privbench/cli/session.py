@@ -147,6 +147,8 @@ class Session:
             name = f"{cell.title}, {cell.adversary}, seed {item.trial.seed}"
             if item.skip:
                 state = f"skipped: {item.skip}"
+            elif item.failed:
+                state = f"would fail: {item.failed[0]}"
             elif kept(item.trial.digest, item.skip, self.out):
                 state = "kept"
             else:

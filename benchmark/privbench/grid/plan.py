@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,8 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from privbench.data import protocol as protocols
 from privbench.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
 from privbench.games.access import BLACK_BOX
-from privbench.grid.cell import Trial, cell_record
+from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
+from privbench.grid.trial import encodable
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.training.process_state import restored
@@ -33,10 +34,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Planned:
-    """A trial, and the reason if it is skipped."""
+    """A trial, and the reason if it is skipped or has failed already.
+
+    Attributes:
+        trial: what is to run.
+        skip: why it is skipped.
+        failed: what went wrong when a plugin was asked about its cell, and the traceback.
+    """
 
     trial: Trial
     skip: str | None = None
+    failed: tuple[str, str] | None = None
 
 
 def plan(
@@ -59,38 +67,52 @@ def plan(
         resolve = _Resolver(suite, registry)
         cells = list(resolve.cells(root))
         resolve.check_settings()
-        reasons = [_asked(partial(_title, cell), why_not, cell) for cell in cells]
+        judged = [_judged(cell) for cell in cells]
     planned: dict[str, Planned] = {}
     for seed in suite.seed_list:
-        for cell, reason in zip(cells, reasons, strict=True):
+        for cell, (skip, failed) in zip(cells, judged, strict=True):
             trial = Trial(cell, seed, device, threads)
-            planned.setdefault(trial.digest, Planned(trial, reason))
-    if all(reasons):
-        listed = sorted({reason for reason in reasons if reason})
+            planned.setdefault(trial.digest, Planned(trial, skip, failed))
+    if all(skip for skip, _ in judged):
+        listed = sorted({skip for skip, _ in judged if skip})
         raise BadInputError(f"nothing in this grid can run: {'; '.join(listed)}")
     return list(planned.values())
 
 
-def _title(cell: Cell) -> str:
-    return cell_record(cell).title
+def _judged(cell: Cell) -> tuple[str | None, tuple[str, str] | None]:
+    """Why a cell is skipped, and what went wrong when its methods were asked.
+
+    A plugin that raises here costs its own cells and no others.
+    """
+    try:
+        _ = cell.attack.shadows.count, cell.attack.max_rows  # asked by everything that follows
+        return why_not(cell), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
+        told = str(error) if isinstance(error, PrivbenchError) else _raised(error)
+        return None, (encodable(told), encodable(traceback.format_exc()))
 
 
-def _asked(what: str | Callable[[], str], call: Callable[..., Any], *given: Any) -> Any:
-    """Call a plugin during planning; an exception in it ends planning with one sentence.
+def _raised(error: BaseException) -> str:
+    return (
+        f"a plugin raised {type(error).__name__} while the grid was planned "
+        f"({' '.join(str(error).split())}): fix the plugin or leave its method out"
+    )
+
+
+def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
+    """Ask a plugin what every cell of the grid needs; an exception in it ends planning.
 
     Raises:
-        PluginError: saying what was called.
+        PluginError: one sentence that says what was asked.
     """
     try:
         return call(*given)
     except PrivbenchError:
         raise
     except Exception as error:
-        what = what if isinstance(what, str) else what()
-        raise PluginError(
-            f"{what}: a plugin raised {type(error).__name__} while the grid was planned "
-            f"({' '.join(str(error).split())}): fix the plugin or leave its method out"
-        ) from error
+        raise PluginError(f"{what}: {_raised(error)}") from error
 
 
 class _Resolver:
@@ -215,7 +237,7 @@ def _distinct(
     """
     undefended = all(d.stages() == frozenset() for d in stack)
     releases = any("release" in d.stages() for d in stack)
-    shadowless = attack.shadows.count == 0
+    shadowless = _shadowless(attack)
     seen = set()
     for adversary in adversaries:
         kept = replace(
@@ -228,3 +250,13 @@ def _distinct(
         if kept not in seen:
             seen.add(kept)
             yield kept
+
+
+def _shadowless(attack: Attack) -> bool:
+    """Whether the attack needs no shadows; not if it cannot say so, which fails its cells."""
+    try:
+        return attack.shadows.count == 0
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - told for each of its cells, see above
+        return False

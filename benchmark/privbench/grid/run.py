@@ -9,6 +9,7 @@ from privbench.boards.records import Record
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Executor, Serial, Watch
 from privbench.grid.kept import kept
+from privbench.grid.trial import failed_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,14 @@ def execute(
     records: dict[str, Record] = {}
     todo: list[Trial] = []
     for item in planned:
+        if item.failed is not None:
+            reason, trace = item.failed
+            made = failed_record(item.trial, reason, runner.device, trace)
+            made.write(folder)
+            records[made.trial] = made
+            if watch:
+                watch.trial(made, False)
+            continue
         old = kept(item.trial.digest, item.skip, folder)
         if old is None and item.skip:
             old = _skipped(item, runner)
