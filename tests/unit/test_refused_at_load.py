@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, make_dataclass, replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -12,7 +13,7 @@ from privbench.errors import PluginError
 from privbench.methods import registry as plugins
 from privbench.methods.requirements import reason_to_skip
 from privbench.methods.valid import KINDS, misfit
-from privbench.testing import AnyAttack, TinyImages, TinyTarget
+from privbench.testing import AnyAttack, TinyImages, TinyTarget, tiny_split
 from privbench.training.phase import BatchSpec, Monitor, Optimizer, Stream
 
 
@@ -181,7 +182,8 @@ def test_a_reason_to_skip_that_is_no_sentence(given: Any) -> None:
 
 
 def test_a_card_and_a_phase_of_no_kind() -> None:
-    card, phase = TinyImages().card(None), TinyTarget().phases(None, None, None)[0]  # type: ignore[arg-type]
+    card = TinyImages().card(None)
+    phase = TinyTarget().phases(None, None, SimpleNamespace(protocol=tiny_split().protocol))[0]  # type: ignore[arg-type]
     with pytest.raises(BadInputError, match="kind of 'tiny-images' is 'images': write 'image', "):
         replace(card, kind="images")  # type: ignore[arg-type]
     wrong: list[tuple[Any, dict[str, Any]]] = [

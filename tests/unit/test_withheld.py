@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -176,4 +177,4 @@ def test_a_monitor_measures_labels_without_giving_them_away() -> None:
 
 
 def _phase() -> Phase:
-    return TinyTarget().phases(None, None, None)[0]  # type: ignore[arg-type]
+    return TinyTarget().phases(None, None, SimpleNamespace(protocol=tiny_split().protocol))[0]  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from privbench.testing.fixtures import (
     auc_band,
     memoriser,
     rate_band,
+    stored_as_floats,
     tiny_split,
 )
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.games.attack import Attack
+    from privbench.games.oracle import Oracle
+    from privbench.methods.context import AttackContext
     from privbench.victims.served import Victim
 
 
@@ -43,6 +48,14 @@ def _victims(attack: Attack) -> tuple[Victim, Victim]:
 
 def _play(attack: Attack, served: Victim, order: Tensor | None = None) -> tuple[Any, Any]:
     """Return question and answer, with the question's rows in the given order."""
+    question, oracle, ctx = _posed(attack, served, order)
+    return question, attack.answer(oracle, question, ctx)
+
+
+def _posed(
+    attack: Attack, served: Victim, order: Tensor | None = None
+) -> tuple[Any, Oracle, AttackContext]:
+    """Return question, oracle and context, with the question's rows in the given order."""
     split, game = tiny_split(), GAMES[attack.game]
     question, _ = game.pose(split, served, max_rows=None, sensitive=split.card.sensitive)
     if order is not None and isinstance(question, MembershipQuestion):
@@ -51,8 +64,7 @@ def _play(attack: Attack, served: Victim, order: Tensor | None = None) -> tuple[
         question = AttributeQuestion(question.embeddings[order], question.values)
     elif order is not None:
         question = ReconstructionQuestion(question.embeddings[order])
-    oracle, ctx = arena(attack, served)
-    return question, attack.answer(oracle, question, ctx)
+    return question, *arena(attack, served)
 
 
 def _numbers(answer: Any) -> Tensor:
@@ -76,7 +88,8 @@ def answers(attack: Attack) -> None:
         answer, GAMES[attack.game].pose(split, _victims(attack)[0], max_rows=None,
                                         sensitive=split.card.sensitive)[1],
     )  # fmt: skip
-    assert GAMES[attack.game].headline in metrics
+    headline = GAMES[attack.game].headline
+    assert headline in metrics, f"the answer cannot be scored by {headline}"
 
 
 def is_deterministic(attack: Attack) -> None:
@@ -104,12 +117,40 @@ def is_equivariant(attack: Attack) -> None:
 
 
 def leaves_inputs(attack: Attack) -> None:
-    """The attack does not change the rows that it is given."""
-    split = tiny_split()
-    before = split.candidates.x.clone(), split.pool.x.clone()
-    _play(attack, _victims(attack)[0])
-    assert torch.equal(before[0], split.candidates.x)
-    assert torch.equal(before[1], split.pool.x)
+    """The attack does not change the question, nor the rows that it is given."""
+    served = _victims(attack)[0]
+    question, oracle, ctx = _posed(attack, served)
+    shadows = {f"shadow {i}'s members": s.world.members for i, s in enumerate(ctx.shadows)}
+    given = {"the question": question, "ctx.auxiliary": ctx.auxiliary, **shadows}
+    before = {what: _tensors(value) for what, value in given.items()}
+    attack.answer(oracle, question, ctx)
+    for what, value in given.items():
+        for old, new in zip(before[what], _tensors(value), strict=True):
+            assert torch.equal(old, new), (
+                f"the attack changed {what} while it answered: work on copies"
+            )
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Return copies of all tensors in a dataclass."""
+    if isinstance(value, torch.Tensor):
+        return [value.clone()]
+    if isinstance(value, Mapping):
+        return [copy for held in value.values() for copy in _tensors(held)]
+    if is_dataclass(value):
+        return [copy for f in fields(value) for copy in _tensors(getattr(value, f.name))]
+    return []
+
+
+def reads_floats(attack: Attack) -> None:
+    """The answer is the same if the same images are stored as floats instead of whole numbers."""
+    whole = _numbers(_play(attack, _victims(attack)[0])[1])
+    with stored_as_floats():
+        real = _numbers(_play(attack, _victims(attack)[0])[1])
+    assert torch.allclose(whole, real, rtol=1e-4, atol=1e-4), (
+        "the answer changed when the same images were stored as floats in [0, 1] instead of whole "
+        "numbers: read x through as_float(x, card.scale)"
+    )
 
 
 def _headline(attack: Attack, served: Victim) -> Any:

@@ -25,6 +25,7 @@ from privbench.testing import (
     method_checks,
     target_checks,
 )
+from privbench.testing.fixtures import rebuild
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,22 @@ class Check:
     run: Callable[[], None]
 
     def __call__(self) -> None:
-        """Run the check."""
-        self.run()
+        """Run the check, with fixtures of its own.
+
+        Raises:
+            AssertionError: saying what was tried and what to change.
+        """
+        rebuild()
+        try:
+            self.run()
+        except AssertionError:
+            raise
+        except Exception as error:
+            told = " ".join(str(error).split())
+            raise AssertionError(
+                f"checking that it {self.name} on the kit's rows raised "
+                f"{type(error).__name__}: {told}"
+            ) from error
 
     def __str__(self) -> str:
         """Return the method's name and what is checked."""
@@ -67,6 +82,9 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
         table += [
             ("shapes", target_checks.shapes),
             ("facts of the encoder's loss agree with its phases", target_checks.facts_agree),
+            ("trains on the rows of the protocol", target_checks.obeys),
+            ("reads only the labels and attributes that it declares", target_checks.reads_declared),
+            ("is the same from the store, and on whole numbers and floats", target_checks.reloads),
             (
                 "training is deterministic and blind to the global generator",
                 target_checks.trains_alike,
@@ -77,6 +95,8 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
             ("never widens access", defense_checks.never_widens),
             ("untouched phases stay the same objects", defense_checks.keeps_phases),
             ("defended training is deterministic, and release is row-wise", defense_checks.defends),
+            ("releases each row on its own, and changes nothing else", defense_checks.releases),
+            ("is the same from the store, and on whole numbers and floats", defense_checks.reloads),
         ]
     if isinstance(method, Attack):
         table += [
@@ -84,6 +104,7 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
             ("is deterministic and blind to the global generator", attack_checks.is_deterministic),
             ("a permuted question gives a permuted answer", attack_checks.is_equivariant),
             ("leaves its inputs as they were", attack_checks.leaves_inputs),
+            ("answers alike on whole numbers and floats", attack_checks.reads_floats),
             ("beats chance on a planted victim", partial(attack_checks.beats_chance, auc=auc)),
             ("stays at chance on a null victim", attack_checks.stays_at_chance),
         ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from operator import is_
 from typing import TYPE_CHECKING
 
 import torch
 
+from privbench.data.examples import as_float
 from privbench.games.access import Access
 from privbench.testing.fixtures import (
     TinyTarget,
@@ -15,10 +17,12 @@ from privbench.testing.fixtures import (
     tiny_spec,
     tiny_split,
 )
-from privbench.testing.small import compatible, shortened, trained
+from privbench.testing.small import compatible, same_when_stored, shortened, trained
 
 if TYPE_CHECKING:
-    from privbench.methods.defense import Defense
+    from torch import Tensor
+
+    from privbench.methods.defense import Defense, Release
     from privbench.training.phase import Phase
 
 
@@ -39,9 +43,10 @@ def keeps_phases(defense: Defense) -> None:
     """A defense that does not change phases returns the same objects."""
     phases, after = _phases(defense)
     if "phases" not in defense.stages():
-        assert all(a is b for a, b in zip(phases, after, strict=True))
-    for phase in after:
-        assert phase in phases or phase.name
+        assert len(phases) == len(after) and all(map(is_, phases, after)), (  # noqa: PT018
+            "on_phases returned other phases, but stages() has no 'phases': return the same "
+            "objects, or add 'phases' to stages()"
+        )
 
 
 def _phases(defense: Defense) -> tuple[list[Phase], list[Phase]]:
@@ -69,7 +74,9 @@ def defends(defense: Defense) -> None:
         assert torch.allclose(moved, first.log_posteriors(x)[order], atol=1e-5), (
             "the released value of a row depends on other rows of the query"
         )
-    assert first.grants & ~target.grants == Access.NONE
+    assert first.grants & ~target.grants == Access.NONE, (
+        f"the defended victim grants {first.grants}, more than its target: only remove access"
+    )
     assert bool(first.releases) == ("release" in small.stages()), (
         "stages() does not match the release: include 'release' if there is one"
     )
@@ -77,3 +84,51 @@ def defends(defense: Defense) -> None:
         assert release.of == "embedding" or not release.feeds_classifier, (
             "a release of posteriors cannot feed the classifier: set feeds_classifier = False"
         )
+
+
+def releases(defense: Defense) -> None:
+    """A release answers each row on its own, twice the same, and leaves its arguments alone."""
+    target = TinyTarget()
+    if not compatible(defense, target, (defense,)):
+        return
+    victim = trained(target, (shortened(defense),))
+    rows = tiny_split().pool.select(slice(0, 40))
+    x = as_float(rows.x, rows.scale)
+    for release in victim.releases:
+        value = victim.model.encode(x).float()
+        if release.of == "posterior":
+            value = victim.model.logits(value).double().softmax(-1)
+        u = torch.rand(len(x), release.uniforms, generator=torch.Generator().manual_seed(0))
+        given = x.clone(), value.clone(), u.clone()
+        whole = _asked(release, *given)
+        assert all(map(torch.equal, given, (x, value, u))), (
+            "the release changes its arguments: work on copies"
+        )
+        assert whole.shape == value.shape and bool(whole.isfinite().all()), (  # noqa: PT018
+            f"asked about values of shape {tuple(value.shape)}, the release returned shape "
+            f"{tuple(whole.shape)}, or numbers that are not finite: keep the shape"
+        )
+        again = _asked(release, x, value, u)
+        assert torch.equal(whole, again), (
+            "asked twice about the same rows with the same u, the release answers otherwise: keep "
+            "no state, and take randomness from u only"
+        )
+        for part in (slice(0, 7), slice(7, 40)):
+            alone = _asked(release, x[part], value[part], u[part])
+            assert torch.allclose(alone, whole[part], rtol=1e-4, atol=1e-5), (
+                f"asked about {len(alone)} of the 40 rows, the release answers otherwise: what it "
+                "releases of a row depends on the other rows of the query; compute it row by row"
+            )
+
+
+def _asked(release: Release, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
+    with torch.no_grad():
+        made: Tensor = release(x, value, u)
+    return made
+
+
+def reloads(defense: Defense) -> None:
+    """Defended victims answer the same from the store, and if x is stored as floats."""
+    target = TinyTarget()
+    if compatible(defense, target, (defense,)):
+        same_when_stored(target, (shortened(defense),))

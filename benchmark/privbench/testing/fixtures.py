@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from privbench.data.augmentation import Augmentation
-from privbench.data.examples import Card, Examples
+from privbench.data.examples import Card, Examples, as_float
 from privbench.data.protocol import Protocol
 from privbench.data.split import Split, World, cut
 from privbench.games.access import Access
@@ -30,7 +31,7 @@ from privbench.victims.served import Victim
 from privbench.victims.spec import VictimSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -48,7 +49,11 @@ _ROWS, _SIDE, _CLASSES = 720, 8, 10
 
 @dataclass(frozen=True)
 class TinyImages(Dataset):
-    """Smooth random 8×8 images with ten classes and the attribute ``bright`` (above the median)."""
+    """Smooth random 8×8 images with ten classes and the attribute ``bright`` (above the median).
+
+    Attributes:
+        real: whether x is stored as floats instead of whole numbers; the images are the same.
+    """
 
     name: ClassVar[str] = "tiny-images"
     protocols: ClassVar[Mapping[str, Protocol]] = {
@@ -56,6 +61,8 @@ class TinyImages(Dataset):
             name="default", members=80, nonmembers=80, reference=40, pool=400, test=80
         )
     }
+
+    real: bool = False
 
     def card(self, root: Path | None) -> Card:
         """Describe the dataset."""
@@ -75,7 +82,9 @@ class TinyImages(Dataset):
         y = torch.randint(_CLASSES, (_ROWS,), generator=generator)
         ink = x.mean((1, 2, 3))
         bright = (ink > ink.median()).long()
-        return Examples.of((x * 255).round().byte(), y, {"bright": bright}, scale=255)
+        x = (x * 255).round().byte()
+        stored = as_float(x, 255) if self.real else x
+        return Examples.of(stored, y, {"bright": bright}, scale=255)
 
 
 class _Memory(nn.Module):
@@ -88,7 +97,7 @@ class _Memory(nn.Module):
 
     def __init__(self, members: Examples) -> None:
         super().__init__()
-        self.register_buffer("members", members.x.flatten(1).float() / members.scale)
+        self.register_buffer("members", as_float(members.x, members.scale).flatten(1).clone())
         self.register_buffer("labels", nn.functional.one_hot(members.y, _CLASSES).float())
         generator = torch.Generator().manual_seed(7)
         waves = torch.randn(self.members.shape[1], 16, generator=generator)
@@ -191,11 +200,33 @@ def _two_sided(chance: float) -> float:
     return NormalDist().inv_cdf(1 - chance / 2)
 
 
-@cache
 def tiny_split(seed: int = 0) -> Split:
     """Return the kit's split: 80 members, 80 nonmembers, a pool of 400."""
-    data = TinyImages()
+    return _split(seed, TinyImages(real=_STORED["real"]))
+
+
+@cache
+def _split(seed: int, data: TinyImages) -> Split:
     return cut(data.load(None), data.card(None), data.protocols["default"], seed)
+
+
+#: How the rows of the kit are stored now.
+_STORED = {"real": False}
+
+
+@contextmanager
+def stored_as_floats() -> Iterator[None]:
+    """Store the rows of the kit as floats meanwhile."""
+    _STORED["real"] = True
+    try:
+        yield
+    finally:
+        _STORED["real"] = False
+
+
+def rebuild() -> None:
+    """Forget the rows of the kit: the next that asks gets new ones, however these were changed."""
+    _split.cache_clear()
 
 
 def arena(
@@ -267,10 +298,11 @@ class TinyTarget(Target):
         return Model(card, {"encoder": encoder, "classifier": nn.Linear(8, card.classes or 2)})
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
-        """Return one supervised phase."""
+        """Return a supervised phase, and one of the classifier if it sees other rows."""
         from privbench.training.phase import BatchSpec, Optimizer, Outputs, Phase, Step
 
-        del model, world, ctx
+        del model, world
+        rows, others = ctx.protocol.encoder[-1], ctx.protocol.classifier
 
         def forward(model: Model, batch: Any) -> Outputs:
             h = model.encode(batch.x)
@@ -281,10 +313,13 @@ class TinyTarget(Target):
             return nn.functional.cross_entropy(out.logits, batch.y)
 
         spec = Optimizer("adam", 1e-2)
-        return [
-            Phase(
-                name="encoder", rows="members", forward=forward,
-                steps={"train": Step(loss, trains=("encoder", "classifier"))}, epochs=3,
-                batch=BatchSpec(40), optimizers={"encoder": spec, "classifier": spec},
-            )
-        ]  # fmt: skip
+        both = Phase(
+            name="encoder", rows=rows, forward=forward,
+            steps={"train": Step(loss, trains=("encoder", "classifier"))}, epochs=3,
+            batch=BatchSpec(40), optimizers={"encoder": spec, "classifier": spec},
+        )  # fmt: skip
+        apart = replace(
+            both, name="classifier", rows=others, optimizers={"classifier": spec},
+            steps={"train": Step(loss, trains=("classifier",))},
+        )  # fmt: skip
+        return [both] if others == rows else [both, apart]

@@ -15,8 +15,10 @@ def is_frozen(method: Method) -> None:
     assert decorated, "decorate it with @dataclass(frozen=True)"
     again = type(method)(**method.hyperparameters())
     assert again == method, "equal fields must make equal methods"
-    assert hash(again) == hash(method)
-    assert again.digest == method.digest
+    assert hash(again) == hash(method), "equal methods must have equal hashes: define no __hash__"
+    assert again.digest == method.digest, (
+        "two methods with equal fields have different digests: keep all settings in fields"
+    )
     for name in [*method.hyperparameters(), "anything"]:
         try:
             setattr(method, name, 0)
@@ -36,10 +38,17 @@ def is_described(method: Method) -> None:
         f"'{method.name}' is not kebab-case: use lower-case letters, digits and hyphens"
     )
     assert type(method).__dict__.get("__doc__"), "the class has no docstring: write one"
-    assert not type(method).__doc__.startswith(f"{type(method).__name__}("), "write a docstring"  # type: ignore[union-attr]
-    assert method.version >= 1
-    assert method.paper is None or isinstance(method.paper, Paper)
-    assert isinstance(method.deviations, str)
+    generated = f"{type(method).__name__}("
+    assert not type(method).__doc__.startswith(generated), (  # type: ignore[union-attr]
+        "the class has only the docstring that dataclass generates: write one"
+    )
+    assert method.version >= 1, f"version is {method.version}: count from 1"
+    assert method.paper is None or isinstance(method.paper, Paper), (
+        f"paper is {method.paper!r}: write Paper(title, authors, venue)"
+    )
+    assert isinstance(method.deviations, str), (
+        f'deviations is {method.deviations!r}: write text, or "" for none'
+    )
     assert type(method)().label == method.name, "every hyperparameter needs a default"
 
 

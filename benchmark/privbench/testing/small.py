@@ -12,12 +12,16 @@ from privbench.methods.cell import Cell
 from privbench.methods.requirements import reason_to_skip
 from privbench.testing.fixtures import (
     AnyAttack,
+    stored_as_floats,
     tiny_builder,
     tiny_spec,
     tiny_split,
 )
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privbench.data.split import Split
     from privbench.method import Method
     from privbench.methods.defense import Defense
     from privbench.methods.target import Target
@@ -38,9 +42,47 @@ def trained(target: Target, defenses: tuple[Defense, ...] = (), noise: int = 0) 
         return tiny_builder(tmp).victim(tiny_spec(target, defenses))
 
 
-def compatible(method: Method, target: Target, defenses: tuple[Defense, ...] = ()) -> bool:
-    """Return whether the method is compatible with the kit's cell."""
-    split = tiny_split()
+def same_when_stored(target: Target, defenses: tuple[Defense, ...] = ()) -> None:
+    """Make a victim twice on one store, and once on rows that are stored as floats.
+
+    Raises:
+        AssertionError: if their answers differ.
+    """
+    spec, x = tiny_spec(target, defenses), tiny_split().pool.x[:40]
+    with tempfile.TemporaryDirectory() as tmp:
+        first, second = (answers(tiny_builder(tmp).victim(spec), x) for _ in range(2))
+    for name, answer in first.items():
+        assert torch.equal(answer, second[name]), (
+            f"{name} differ when it is loaded from the store instead of made: keep all state in "
+            "parameters and buffers, and change weights only (no hooks, no attributes)"
+        )
+    with tempfile.TemporaryDirectory() as tmp, stored_as_floats():
+        real = answers(
+            tiny_builder(tmp).victim(tiny_spec(target, defenses)), tiny_split().pool.x[:40]
+        )
+    for name, answer in first.items():
+        assert torch.allclose(answer, real[name], rtol=1e-3, atol=1e-4), (
+            f"{name} differ if the same images are stored as floats in [0, 1] instead of whole "
+            "numbers: read x through as_float(x, card.scale)"
+        )
+
+
+def answers(victim: Victim, x: Tensor) -> dict[str, Tensor]:
+    """Return what a victim answers about these rows."""
+    made = {"embeddings": victim.embeddings(x)}
+    if "classifier" in victim.model:
+        made["posteriors"] = victim.log_posteriors(x).exp()
+    return made
+
+
+def compatible(
+    method: Method,
+    target: Target,
+    defenses: tuple[Defense, ...] = (),
+    split: Split | None = None,
+) -> bool:
+    """Return whether the method is compatible with the kit's cell, or with one of that split."""
+    split = split or tiny_split()
     card = Cell(
         split.card, split.protocol, target, defenses, Adversary(), AnyAttack(),
         split.card.sensitive,

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from privbench.data.protocol import Protocol
+from privbench.data.split import cut
 from privbench.methods.context import TargetContext, seeded
 from privbench.testing.fixtures import (
     CPU,
+    TinyImages,
+    tiny_builder,
+    tiny_spec,
     tiny_split,
 )
-from privbench.testing.small import compatible, shortened, trained
+from privbench.testing.small import compatible, same_when_stored, shortened, trained
+from privbench.victims.obeyed import disobedience
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import Tensor
+
+    from privbench.data.split import Split
     from privbench.methods.target import Target
     from privbench.training.model import Model
     from privbench.training.phase import Phase
+    from privbench.victims.spec import VictimSpec
 
 
 def shapes(target: Target) -> None:
@@ -29,15 +41,19 @@ def shapes(target: Target) -> None:
         return
     model, phases = _planned(target)
     h = model.encode(split.pool.x[:5])
-    assert h.ndim == 2
-    assert len(h) == 5
-    assert model["encoder"].width == h.shape[1], "encoder.width must be the embedding's width"
+    assert h.ndim == 2, f"the encoder maps 5 images to {tuple(h.shape)}: return (5, d)"
+    assert len(h) == 5, f"the encoder maps 5 images to {len(h)} rows: return one per image"
+    width = model["encoder"].width
+    assert width == h.shape[1], (
+        f"encoder.width is {width}, but embeddings have {h.shape[1]} numbers: make them agree"
+    )
     if "classifier" in model:
-        assert model.logits(h).shape == (5, split.card.classes)
+        shape = tuple(model.logits(h).shape)
+        assert shape == (5, split.card.classes), (
+            f"logits of 5 embeddings have shape {shape}: return (5, {split.card.classes})"
+        )
     names = [phase.name for phase in phases]
-    assert len(set(names)) == len(names), "phases must have different names"
-    for phase in phases:
-        assert not isinstance(phase.rows, str) or phase.rows in split.victim().parts
+    assert len(set(names)) == len(names), f"phases are named {names}: give each its own name"
 
 
 def facts_agree(target: Target) -> None:
@@ -58,9 +74,71 @@ def facts_agree(target: Target) -> None:
     )
 
 
-def _planned(target: Target) -> tuple[Model, Sequence[Phase]]:
-    """Return the untrained model and its phases in the kit's world."""
-    split = tiny_split()
+def obeys(target: Target) -> None:
+    """Under each protocol, encoder and classifier train on the rows that it says."""
+    sizes: dict[str, Any] = {"members": 80, "nonmembers": 80, "reference": 40, "pool": 400}
+    pretrained: dict[str, Any] = {**sizes, "public": 60, "downstream": 40}
+    for protocol in (
+        Protocol(**sizes, name="default"),
+        Protocol(
+            **pretrained, name="pretrained", encoder=("public", "members"), classifier="downstream"
+        ),
+        Protocol(**pretrained, name="public", encoder=("public",), classifier="members"),
+    ):
+        data = TinyImages()
+        split = cut(data.load(None), data.card(None), protocol, 0)
+        if compatible(target, target, split=split):
+            problem = disobedience(*_planned(target, split), protocol)
+            assert problem is None, f"under a protocol with {_told(protocol)}, {problem}"
+
+
+def _told(protocol: Protocol) -> str:
+    return f"encoder={protocol.encoder} and classifier='{protocol.classifier}'"
+
+
+def reads_declared(target: Target) -> None:
+    """Labels and attributes that no phase of the encoder declares do not change the encoder."""
+    if not compatible(target, target):
+        return
+    _, phases = _planned(target)
+    phases = [phase for phase in phases if phase.trains("encoder")]
+    spec, x = tiny_spec(shortened(target)), tiny_split().pool.x[:40]
+    members = spec.world.members
+    moved = {n: a.flip(0) for n, a in members.attributes.items()}
+    changes = {
+        "labels": (any(p.reads_labels for p in phases), members.with_y(members.y.flip(0))),
+        "attributes": (
+            any(p.reads_attributes for p in phases), replace(members, attributes=moved),
+        ),
+    }  # fmt: skip
+    plain = None
+    for what, (declared, rows) in changes.items():
+        if declared:
+            continue
+        plain = _embeddings(spec, x) if plain is None else plain
+        other = _embeddings(replace(spec, world=spec.world.replace(members=rows)), x)
+        assert torch.equal(plain, other), (
+            f"the encoder changed when the {what} of its rows were exchanged, but no phase says "
+            f"that it reads {what}: declare reads_{what}, and read them from the batch, not from "
+            "the world"
+        )
+
+
+def _embeddings(spec: VictimSpec, x: Tensor) -> Tensor:
+    """Train a victim on a store of its own; return its embeddings."""
+    with tempfile.TemporaryDirectory() as tmp:
+        return tiny_builder(tmp).victim(spec).embeddings(x)
+
+
+def reloads(target: Target) -> None:
+    """Its victims answer the same from the store, and if x is stored as floats."""
+    if compatible(target, target):
+        same_when_stored(shortened(target))
+
+
+def _planned(target: Target, split: Split | None = None) -> tuple[Model, Sequence[Phase]]:
+    """Return the untrained model and its phases in the victim's world of a split."""
+    split = split or tiny_split()
     ctx = TargetContext(
         card=split.card, protocol=split.protocol, sensitive=(), device=CPU, store=None, seed=0,
         scope="kit",
@@ -77,7 +155,16 @@ def trains_alike(target: Target) -> None:
     before = tiny_split().candidates.x.clone()
     first, second = trained(small, noise=1), trained(small, noise=2)
     x = tiny_split().pool.x[:40]
-    assert torch.equal(first.embeddings(x), second.embeddings(x)), "training is not deterministic"
-    assert torch.equal(before, tiny_split().candidates.x), "training changed its data"
-    assert not any(module.training for module in first.model.modules())
-    assert first.key == second.key
+    assert torch.equal(first.embeddings(x), second.embeddings(x)), (
+        "two trainings gave different embeddings under different seeds of the global generator: "
+        "draw from ctx.generator, or in `prepare` from its uniforms"
+    )
+    assert torch.equal(before, tiny_split().candidates.x), (
+        "training changed the rows that it was given: work on copies"
+    )
+    assert not any(module.training for module in first.model.modules()), (
+        "the trained model is in train mode: leave the modes to the training loop"
+    )
+    assert first.key == second.key, (
+        "two plans of one victim have different keys: build and phases must not draw at random"
+    )

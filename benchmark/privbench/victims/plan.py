@@ -14,6 +14,7 @@ from privbench.errors import PluginError
 from privbench.methods.context import DefenseContext, TargetContext, seeded
 from privbench.store.source import computing_digest, digest
 from privbench.store.store import Key
+from privbench.victims.obeyed import check_obeyed
 from privbench.victims.stages import Draft, LearnedRelease, Stage, shared_phases, touched
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Planner:
             replace(phase, made_by=(spec.target.digest,))
             for phase in seeded(of_target, target_ctx.salt("phases"))
         ]
+        check_obeyed(spec.target, built, phases, spec.protocol)
         for defense, ctx in acting:
             before = {id(phase) for phase in phases}
             on_phases = partial(defense.on_phases, phases, built, spec.world, ctx)

@@ -59,7 +59,7 @@ def check_reload(
             value = model.encode(x).float()
             if release.of == "posterior":
                 value = model.logits(value).double().softmax(-1)
-            answers.append(release(x, value, u))
+            answers.append(release(x.clone(), value, u.clone()))
     if not torch.equal(*answers):
         raise PluginError(
             f"the release of {name} answers otherwise once its stored state is loaded into a newly "

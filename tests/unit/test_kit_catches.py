@@ -1,0 +1,281 @@
+"""The kit catches methods that gave clean boards with wrong numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from privbench import Access, Defense, Membership, MembershipAttack, Model, Phase, Release
+from privbench.errors import PluginError
+from privbench.testing import TinyImages, TinyTarget, checks, tiny_builder, tiny_spec, tiny_split
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def failures(method: Any) -> dict[str, str]:
+    """Return the checks that fail, with what they say."""
+    said = {}
+    for check in checks(method):
+        try:
+            check()
+        except AssertionError as error:
+            said[check.name] = str(error)
+    return said
+
+
+@pytest.mark.parametrize("method", [TinyTarget(), TinyImages()])
+def test_good_methods_pass(method: Any) -> None:
+    assert failures(method) == {}
+
+
+# ---- defenses ------------------------------------------------------------------------------------
+
+
+class Shift(Release):
+    """Adds a learned number."""
+
+    of: ClassVar[Any] = "embedding"
+    by: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("by", torch.zeros(()))
+
+    def fit(self, model: Any, world: Any, ctx: Any) -> None:
+        del model, ctx
+        self.by.fill_(float(len(world.members)))
+
+    def forward(self, x: Any, value: Any, u: Any) -> Any:
+        del x, u
+        return value + self.by
+
+
+class Forgets(Shift):
+    """Keeps state outside buffers."""
+
+    seen = 0.0
+
+    def fit(self, model: Any, world: Any, ctx: Any) -> None:
+        del model, world, ctx
+        self.seen = 1.0
+
+    def forward(self, x: Any, value: Any, u: Any) -> Any:
+        del x, u
+        return value + self.seen
+
+
+class Counts(Shift):
+    """Counts its calls."""
+
+    calls = 0
+
+    def forward(self, x: Any, value: Any, u: Any) -> Any:
+        del x, u
+        self.calls += 1
+        return value + self.calls
+
+
+class Centres(Shift):
+    """Subtracts the mean of the batch: a permutation of the batch does not show it."""
+
+    def forward(self, x: Any, value: Any, u: Any) -> Any:
+        del x, u
+        return value - value.mean(0)
+
+
+class Overwrites(Shift):
+    """Changes what it is given."""
+
+    def forward(self, x: Any, value: Any, u: Any) -> Any:
+        del u
+        x.zero_()
+        return value + 0
+
+
+class Widens(Shift):
+    """Releases another shape."""
+
+    def forward(self, x: Any, value: Any, u: Any) -> Any:
+        del x, u
+        return torch.cat([value, value], 1)
+
+
+def defended(made: type[Release]) -> Any:
+    @dataclass(frozen=True)
+    class Theirs(Defense):
+        """Has that release."""
+
+        name: ClassVar[str] = "theirs"
+        protects: ClassVar[tuple[str, ...]] = ("membership",)
+        release_class: ClassVar[type[Release]] = made
+
+        def release(self, card: Any, model: Any, ctx: Any) -> Release:
+            del card, model, ctx
+            return made()
+
+    return Theirs()
+
+
+@pytest.mark.parametrize(("made", "said"), [
+    (Forgets, "answers otherwise once its stored state is loaded"),
+    (Counts, "answers otherwise"),
+    (Centres, "depends on the other rows of the query"),
+    (Overwrites, "changes its arguments"),
+    (Widens, "shape"),
+])  # fmt: skip
+def test_releases(made: Any, said: str) -> None:
+    assert failures(defended(Shift)) == {}
+    assert said in " ".join(failures(defended(made)).values())
+
+
+@dataclass(frozen=True)
+class Hoards(Defense):
+    """Keeps what it changed of the weights outside the state."""
+
+    name: ClassVar[str] = "hoards"
+    protects: ClassVar[tuple[str, ...]] = ()
+
+    def on_trained(self, model: Any, phases: Any, world: Any, ctx: Any) -> Model:
+        del phases, world, ctx
+        model["encoder"].register_forward_hook(lambda *given: given[2] * 2)
+        changed: Model = model
+        return changed
+
+
+def test_weights() -> None:
+    assert "when it is loaded from the store" in " ".join(failures(Hoards()).values())
+
+
+# ---- targets -------------------------------------------------------------------------------------
+
+
+class Made(TinyTarget):
+    """Changes the phases of the kit's target."""
+
+    def phases(self, model: Any, world: Any, ctx: Any) -> list[Phase]:
+        phase, *_ = super().phases(model, world, ctx)
+        return self.changed(phase, world)
+
+    def changed(self, phase: Phase, world: Any) -> list[Phase]:
+        raise NotImplementedError
+
+
+def target(name: str, changed: Any, **facts: Any) -> Any:
+    made: Any = dataclass(frozen=True)(
+        type("Theirs", (Made,), {"name": name, "changed": changed, **facts})
+    )
+    return made()
+
+
+def steps(phase: Phase, *trains: str, **fields: Any) -> Phase:
+    return replace(
+        phase, steps={"train": replace(phase.steps["train"], trains=trains)},
+        optimizers={part: phase.optimizers[part] for part in trains}, **fields,
+    )  # fmt: skip
+
+
+def by_the_back_door(self: Any, phase: Phase, world: Any) -> list[Phase]:
+    """The loss finds labels in the world instead of in the batch."""
+    del self
+
+    def loss(out: Any, batch: Any, clock: Any) -> Any:
+        del clock
+        return F.cross_entropy(out.logits, world.members.y[batch.rows])
+
+    step = replace(phase.steps["train"], loss=loss)
+    return [replace(phase, steps={"train": step}, reads_labels=False)]
+
+
+TARGETS = {
+    "reference": (lambda _, phase, __: [replace(phase, rows="reference")], "rows 'reference'"),
+    "ignores the protocol": (lambda _, phase, __: [phase], "the protocol shows it downstream"),
+    "no classifier": (lambda _, phase, __: [steps(phase, "encoder")], "no phase trains the class"),
+    "back door": (by_the_back_door, "reads labels"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TARGETS)
+def test_targets(what: str) -> None:
+    change, said = TARGETS[what]
+    facts = {"labelled_encoder": False} if what == "back door" else {}
+    told = " ".join(failures(target("theirs", change, **facts)).values())
+    assert said in told
+
+
+@pytest.mark.parametrize("what", ["reference", "no classifier"])
+def test_the_core_refuses_such_a_target_too(what: str, tmp_path: Path) -> None:
+    change, said = TARGETS[what]
+    with pytest.raises(PluginError, match=f"target theirs under protocol 'default': .*{said}"):
+        tiny_builder(str(tmp_path)).victim(tiny_spec(target("theirs", change)))
+
+
+def test_a_target_that_reads_whole_numbers_only() -> None:
+    @dataclass(frozen=True)
+    class Divides(TinyTarget):
+        """Divides by 255 whatever it gets."""
+
+        name: ClassVar[str] = "divides"
+
+        def build(self, card: Any, ctx: Any) -> Model:
+            model = super().build(card, ctx)
+            model.encode = lambda x: model["encoder"](x.float() / 255)  # type: ignore[method-assign]
+            return model
+
+    assert "whole numbers" in " ".join(failures(Divides()).values())
+
+
+# ---- attacks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Brightness(MembershipAttack):
+    """Reads x as if it were always whole numbers."""
+
+    name: ClassVar[str] = "brightness"
+    needs: ClassVar[Access] = Access.POSTERIORS
+
+    def answer(self, oracle: Any, question: Any, ctx: Any) -> Membership:
+        del ctx
+        sure = oracle.posteriors(question.examples).amax(1)
+        return Membership(sure + question.examples.x.double().mean((1, 2, 3)) / 1e4)
+
+
+@dataclass(frozen=True)
+class Vandal(MembershipAttack):
+    """Destroys what it is given."""
+
+    name: ClassVar[str] = "vandal"
+    needs: ClassVar[Access] = Access.POSTERIORS
+
+    def answer(self, oracle: Any, question: Any, ctx: Any) -> Membership:
+        made = Membership(oracle.posteriors(question.examples).amax(1))
+        question.examples.y.zero_()
+        ctx.auxiliary.x.zero_()
+        return made
+
+
+def test_attacks() -> None:
+    told = failures(Brightness())
+    assert any("whole numbers" in said for said in told.values())
+
+
+def test_no_check_spoils_the_next() -> None:
+    before = tiny_split().pool.x.clone()
+    told = failures(Vandal())
+    assert list(told) == ["leaves its inputs as they were"]
+    assert "the attack changed" in told["leaves its inputs as they were"]
+    checks(TinyTarget())[0]()
+    assert torch.equal(tiny_split().pool.x, before)
+
+
+@pytest.mark.parametrize("method", [
+    Brightness(), Vandal(), Hoards(), defended(Centres), defended(Widens),
+    target("theirs", TARGETS["reference"][0]),
+])  # fmt: skip
+def test_every_failure_says_something(method: Any) -> None:
+    assert all(len(said) > 30 for said in failures(method).values())
