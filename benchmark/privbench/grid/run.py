@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.boards.provenance import provenance
 from privbench.boards.records import Record
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Executor, Serial, Watch
 from privbench.grid.kept import kept
+from privbench.grid.plugins import provenance_of
 from privbench.grid.trial import failed_record
 
 if TYPE_CHECKING:
@@ -75,5 +75,5 @@ def _skipped(item: Planned, runner: TrialRunner) -> Record:
     return Record(
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="skipped",
         reason=item.skip or "", phase=trial.cell.protocol.phase,
-        provenance=provenance(runner.device),
+        provenance=provenance_of(trial.cell, runner.device),
     )  # fmt: skip

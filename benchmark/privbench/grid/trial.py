@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.boards.provenance import provenance
 from privbench.boards.records import Cost, Number, Record
 from privbench.data.examples import Examples, adopted
 from privbench.data.split import Split, cut
@@ -20,6 +19,7 @@ from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
 from privbench.grid.cell import Trial, cell_record, code_digest, dataset_of
+from privbench.grid.plugins import named_answer, provenance_of
 from privbench.methods.context import Shadow
 from privbench.store.source import digest
 from privbench.store.store import Key
@@ -255,7 +255,7 @@ class TrialRunner:
             lambda rows, target: self.builder.train_on(models.of_the_adversary(target), rows),
             self.store, self.device, scope,
         )  # fmt: skip
-        held = self.store.make(key, lambda: match.answer(self._shadows(cell, shadows)))
+        held = self.store.make(key, lambda: named_answer(match, self._shadows(cell, shadows)))
         recorded = [self.builder.recorded(spec) for spec, _ in shadows]
         facts = dict(held.facts)
         facts["sizes"] = game.sizes(truth)
@@ -346,7 +346,7 @@ class TrialRunner:
 def _record(trial: Trial, device: torch.device) -> Record:
     return Record(
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
-        phase=trial.cell.protocol.phase, provenance=provenance(device),
+        phase=trial.cell.protocol.phase, provenance=provenance_of(trial.cell, device),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -117,6 +117,7 @@ class Explanation:
         nearest: digest of the most similar artifact of its kind among those that are stored and
             were built before; None if there is none.
         differs: the fields in which that one differs; empty if a damaged artifact was rebuilt.
+        names: words for digests in the key and in what differs, such as those of methods.
     """
 
     key: Key
@@ -124,6 +125,7 @@ class Explanation:
     seconds: float | None
     nearest: str | None
     differs: Sequence[Difference]
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Several lines for a terminal."""
@@ -136,9 +138,20 @@ class Explanation:
         else:
             reason = f"{self.nearest} was stored, but damaged"
         lines = [f"{self.key.kind} {self.key.digest}: {made}", reason]
-        lines += [f"  {one}" for one in self.differs]
-        lines += ["key", *(f"  {path} = {text}" for path, text in leaves(self.key.fields).items())]
+        named = [
+            Difference(one.path, *(self._named(text) for text in (one.old, one.new)))
+            for one in self.differs
+        ]
+        lines += [f"  {one}" for one in named]
+        parts = leaves(self.key.fields).items()
+        lines += ["key", *(f"  {path} = {self._named(text)}" for path, text in parts)]
         return "\n".join(lines)
+
+    def _named(self, text: str | None) -> Any:
+        """A value of a key; a digest with a name is shown by it, and by its first digits."""
+        digest = (text or "").strip('"')
+        name = self.names.get(digest)
+        return text if name is None else f"{name} ({digest[:8]})"
 
 
 class Row(NamedTuple):

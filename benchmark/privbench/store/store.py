@@ -188,8 +188,16 @@ class Store:
         if manifest is None:
             raise BadInputError(f"artifact {found[0]} was just deleted: choose another")
         key = Key(manifest.kind, manifest.fields)
-        nearest = self._nearest(key, folders[found[0]])
-        return Explanation(key, manifest.created, manifest.seconds, *nearest)
+        nearest, differs = self._nearest(key, folders[found[0]])
+        names = {**self._names(folders.get(nearest or "")), **manifest.facts.get("names", {})}
+        return Explanation(key, manifest.created, manifest.seconds, nearest, differs, names)
+
+    def _names(self, folder: Path | None) -> dict[str, str]:
+        """The names that an artifact gives to digests in its key; artifacts of 0.2.0 give none."""
+        with contextlib.suppress(DamagedError):
+            manifest = read_manifest(folder) if folder else None
+            return dict(manifest.facts.get("names", {})) if manifest else {}
+        return {}
 
     def _nearest(self, key: Key, folder: Path) -> tuple[str | None, Sequence[Difference]]:
         """Of the artifacts of this kind that were built before, the one that differs least."""

@@ -198,7 +198,8 @@ class Builder(Planner):
         give = partial(stage.of.relabel, members, [victim.model for victim in models], ctx)
         y, facts = ctx.timed(partial(seeded, give, ctx.salt("data")))
         facts["spent"] |= spent
-        return {"y": y}, {"notes": ctx.notes, "claims": ctx.claims, **facts}
+        names = {stage.of.digest: f"defense {stage.of.label}"}
+        return {"y": y}, {"notes": ctx.notes, "claims": ctx.claims, "names": names, **facts}
 
     def _run_phase(self, draft: Draft, stage: Stage) -> Made:
         phase = stage.of
@@ -221,14 +222,15 @@ class Builder(Planner):
                 raise TrainingError(
                     f"phase '{phase.name}' changed '{name}': name the part in `trains` or `live`"
                 )
-        return state(draft.model, stage.changed), facts
+        return state(draft.model, stage.changed), {**facts, "names": draft.names()}
 
     def _run_weights(self, draft: Draft, stage: Stage) -> Made:
         defense = stage.of
         assert not isinstance(defense, Phase | LearnedRelease)  # noqa: S101 - a stage of weights
         ctx = self._context(draft.spec, defense, stage.previous, refit=partial(self._refit, draft))
         change = partial(defense.on_trained, draft.model, draft.phases, draft.world, ctx)
-        return _recorded(change, ctx, ctx.salt("trained"))[:2]
+        tensors, facts, _ = _recorded(change, ctx, ctx.salt("trained"))
+        return tensors, {**facts, "names": draft.names()}
 
     def _run_release(self, draft: Draft, stage: Stage) -> Made:
         one = stage.of
@@ -245,7 +247,7 @@ class Builder(Planner):
 
         tensors, facts, learned = _recorded(fit, ctx, ctx.salt("release"))
         check_reload(learned, one, tensors, behind, draft.world.members)
-        return tensors, facts
+        return tensors, {**facts, "names": draft.names()}
 
     def _embedded(self, draft: Draft, phase: Phase, rows: Examples) -> tuple[Phase, Examples]:
         """Embeddings of the frozen encoder, released where the classifier is to train on that.

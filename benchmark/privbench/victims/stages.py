@@ -125,6 +125,16 @@ class Draft:
         last = stages[-1].key.digest if stages else self.base
         return digest([last, self.seeds, self.world.salt("release")])
 
+    def names(self) -> dict[str, str]:
+        """Words for the digests in the keys of its stages, to explain an artifact."""
+        spec = self.spec
+        return {
+            self.base: f"untrained {spec.target.label}",
+            spec.target.digest: f"target {spec.target.label}",
+            **{d.digest: f"defense {d.label}" for d in spec.defenses},
+            **{s.key.digest: f"{s.key.kind} '{s.name}'" for s in self.stages},
+        }
+
     def halves(self) -> tuple[list[Phase], list[Phase]]:
         """Phases up to the last that trains the encoder, and those after it."""
         at = max((i + 1 for i, p in enumerate(self.phases) if p.trains("encoder")), default=0)

@@ -1,0 +1,75 @@
+"""The methods of a cell by name, and where each comes from."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+from privbench.boards.provenance import provenance
+from privbench.grid.cell import dataset_of
+from privbench.store.source import source_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from privbench.method import Method
+    from privbench.methods.cell import Cell
+    from privbench.methods.context import Shadow
+    from privbench.victims.play import Match
+
+
+def origins(cell: Cell) -> dict[str, dict[str, str]]:
+    """Kind and name of each method -> its distribution, version of that, and source digest.
+
+    A method of no installed distribution (one from a notebook) has the distribution ``none``.
+    """
+    return {f"{kind} {method.name}": _origin(type(method)) for kind, method in _methods(cell)}
+
+
+def names(cell: Cell) -> dict[str, str]:
+    """Digest of each method -> its kind and label, to explain keys that hold the digest."""
+    return {method.digest: f"{kind} {method.label}" for kind, method in _methods(cell)}
+
+
+def _methods(cell: Cell) -> list[tuple[str, Method]]:
+    adversary = cell.adversary
+    theirs = [("target", adversary.target), ("dataset", adversary.dataset)]
+    return [
+        ("dataset", dataset_of(cell)),
+        ("target", cell.target),
+        *(("defense", defense) for defense in cell.defenses),
+        ("attack", cell.attack),
+        *((kind, method) for kind, method in theirs if method is not None),
+    ]
+
+
+@functools.cache
+def _origin(cls: type) -> dict[str, str]:
+    package = cls.__module__.partition(".")[0]
+    distribution, version = _distributions().get(package, ("none", ""))
+    return {"distribution": distribution, "version": version, "source": source_digest(cls)}
+
+
+@functools.cache
+def _distributions() -> Mapping[str, tuple[str, str]]:
+    """Top-level package -> name and version of the distribution whose entry point names it."""
+    found = {"privbench": ("privbench", importlib.metadata.version("privbench"))}
+    for point in importlib.metadata.entry_points(group="privbench"):
+        if point.dist is not None:
+            package = point.value.partition(":")[0].partition(".")[0]
+            found.setdefault(package, (point.dist.name, point.dist.version))
+    return found
+
+
+def provenance_of(cell: Cell, device: torch.device) -> dict[str, Any]:
+    """Versions, machine, time, and where the methods of the cell come from; for its record."""
+    return {**provenance(device), "plugins": origins(cell)}
+
+
+def named_answer(match: Match, shadows: tuple[Shadow, ...]) -> tuple[Any, dict[str, Any]]:
+    """Let an attack answer; its facts also name the methods in the key of the answer."""
+    tensors, facts = match.answer(shadows)
+    return tensors, {**facts, "names": names(match.cell)}
