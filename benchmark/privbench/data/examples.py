@@ -157,6 +157,23 @@ class Examples:
         )
         return _keyed(made, self.keys.to(device))
 
+    def private(self) -> Examples:
+        """Return a copy with tensors of its own, for code that might write into them."""
+        made = Examples(
+            self.x.clone(),
+            self.y.clone(),
+            {name: column.clone() for name, column in self.attributes.items()},
+            self.index.clone(),
+            self.source.clone(),
+            self.scale,
+            self.labelled_by,
+        )
+        return _keyed(made, self.keys.clone())
+
+    def rekeyed(self) -> Examples:
+        """Return the same rows with keys of what x holds now, whatever was written into it."""
+        return replace(self)
+
     def with_y(self, y: Tensor) -> Examples:
         """Return the same rows with other labels, (n,) hard or (n, k) soft."""
         if len(y) != len(self):
@@ -259,5 +276,5 @@ def _keyed(rows: Examples, keys: Tensor) -> Examples:
 
 
 def as_float(x: Tensor, scale: float) -> Tensor:
-    """Return x as the float in [0, 1] that models read; float input is returned unchanged."""
-    return x if x.is_floating_point() else x.float().div_(scale)
+    """Return a new tensor with x as the float in [0, 1] that models read."""
+    return x.clone() if x.is_floating_point() else x.float().div_(scale)

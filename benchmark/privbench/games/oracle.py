@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -179,12 +180,15 @@ class Oracle:
             )
 
     def _ask(self, kind: str, x: Tensor | Examples | Views) -> Tensor:
+        # With keys of what the rows hold now: the answer is kept for others under these keys.
         if isinstance(x, Views):
             self.queries += len(x.rows) * x.n
+            x = replace(x, rows=x.rows.rekeyed())
             rows_digest: Callable[[], str] = x.digest
         elif isinstance(x, Examples):
             self.queries += len(x)
-            rows_digest = lambda: x.digest(labels=False)  # noqa: E731 - one word is enough
+            x = x.rekeyed()
+            rows_digest = partial(x.digest, labels=False)
         else:
             self.queries += len(x)
             return self._compute(kind, x)

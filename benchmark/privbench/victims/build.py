@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from privbench.games.access import Access
 from privbench.methods.context import DefenseContext, seeded
 from privbench.store.source import digest
@@ -16,11 +14,12 @@ from privbench.training.loop import Training
 from privbench.training.phase import Phase, Stream, TrainingError
 from privbench.victims.plan import Planner
 from privbench.victims.served import Behind, Victim
-from privbench.victims.stages import Draft, LearnedRelease, Stage, state
+from privbench.victims.stages import Draft, LearnedRelease, Stage, differing, load, state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import torch
     from torch import Tensor, nn
 
     from privbench.data.examples import Examples
@@ -99,6 +98,7 @@ class Builder(Planner):
 
     def train_on(self, spec: VictimSpec, examples: Examples) -> Model:
         """Train the target, undefended, on rows of the caller's choice as its members."""
+        examples = examples.rekeyed()  # of what they hold now: the model is kept under these keys
         world = spec.world.replace(members=examples, downstream=examples)
         return self.model(replace(spec, world=world, defenses=()))
 
@@ -170,7 +170,7 @@ class Builder(Planner):
             if not stage.public:
                 self._load_own(draft)
             artifact = self.store.make(stage.key, partial(self._run_phase, draft, stage))
-            self._load(draft.model, artifact.tensors)
+            load(draft.model, artifact.tensors)
         elif stage.key.kind == "trained":
             artifact = self.store.make(stage.key, partial(self._run_weights, draft, stage))
             draft.model.load_state_dict(self._here(artifact))
@@ -192,8 +192,8 @@ class Builder(Planner):
         models = [self.victim(inner) for inner in stage.inner]
         spent = {key: s for victim in models for key, s in victim.facts["spent"].items()}
         ctx = self._context(stage.before, stage.of)
-        members = stage.before.world.members
-        give = partial(stage.of.relabel, members, [victim.model for victim in models], ctx)
+        trained = [victim.model for victim in models]
+        give = partial(stage.of.relabel, ctx.world.members, trained, ctx)
         y, facts = ctx.timed(partial(seeded, give, ctx.salt("data")))
         facts["spent"] |= spent
         return {"y": y}, {"notes": ctx.notes, "claims": ctx.claims, **facts}
@@ -201,7 +201,7 @@ class Builder(Planner):
     def _run_phase(self, draft: Draft, stage: Stage) -> Made:
         phase = stage.of
         assert isinstance(phase, Phase)  # noqa: S101 - a phase's stage
-        rows = draft.rows(phase).to(self.device)
+        rows = draft.rows(phase).to(self.device).private()
         if phase.reads == "embeddings":
             phase, rows = self._embedded(draft, phase, rows)
         if self.compiled:
@@ -214,18 +214,17 @@ class Builder(Planner):
         before = state(draft.model, others)
         facts = run.run(self.progress)
         self.trained_phases += 1
-        for name, tensor in state(draft.model, others).items():
-            if not torch.equal(tensor, before[name]):
-                raise TrainingError(
-                    f"phase '{phase.name}' changed '{name}': name the part in `trains` or `live`"
-                )
+        if changed := differing(draft.model, before):
+            raise TrainingError(
+                f"phase '{phase.name}' changed '{changed}': name the part in `trains` or `live`"
+            )
         return state(draft.model, stage.changed), facts
 
     def _run_weights(self, draft: Draft, stage: Stage) -> Made:
         defense = stage.of
         assert not isinstance(defense, Phase | LearnedRelease)  # noqa: S101 - a stage of weights
         ctx = self._context(draft.spec, defense, stage.previous, refit=partial(self._refit, draft))
-        change = partial(defense.on_trained, draft.model, draft.phases, draft.world, ctx)
+        change = partial(defense.on_trained, draft.model, draft.phases, ctx.world, ctx)
         return _recorded(change, ctx, ctx.salt("trained"))
 
     def _run_release(self, draft: Draft, stage: Stage) -> Made:
@@ -235,10 +234,17 @@ class Builder(Planner):
 
         def fit() -> nn.Module:
             one.release.requires_grad_(True).train()
-            one.release.fit(self._behind(draft), draft.world, ctx)
+            one.release.fit(self._behind(draft), ctx.world, ctx)
             return one.release
 
-        return _recorded(fit, ctx, ctx.salt("release"))
+        before = state(draft.model, draft.model.parts)
+        made = _recorded(fit, ctx, ctx.salt("release"))
+        if changed := differing(draft.model, before):
+            raise TrainingError(
+                f"fit() of {one.defense.name}'s release changed '{changed}' of the model: train a "
+                "copy, or change weights in on_trained"
+            )
+        return made
 
     def _embedded(self, draft: Draft, phase: Phase, rows: Examples) -> tuple[Phase, Examples]:
         """Embeddings of the frozen encoder, released where the classifier is to train on that.
@@ -288,16 +294,8 @@ class Builder(Planner):
 
     def _load_own(self, draft: Draft) -> None:
         """Load the world's own initial weights, once the phases that all worlds share are over."""
-        self._load(draft.model, draft.own)
+        load(draft.model, draft.own)
         draft.own = {}
-
-    def _load(self, built: Model, tensors: Mapping[str, Tensor]) -> None:
-        parts: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            parts.setdefault(part, {})[rest] = tensor.to(self.device)
-        for part, of_part in parts.items():
-            built[part].load_state_dict(of_part)
 
     def _here(self, artifact: Artifact) -> dict[str, Tensor]:
         return {name: tensor.to(self.device) for name, tensor in artifact.tensors.items()}

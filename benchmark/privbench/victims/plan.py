@@ -64,22 +64,26 @@ class Planner:
         for defense in spec.defenses:
             ctx = self._context(spec, defense)
             begun.append(ctx)
-            on_data = partial(defense.on_data, spec.world, ctx)
-            spec = replace(spec, world=seeded(on_data, ctx.salt("data")))
-            if inner := defense.inner_worlds(spec.world, ctx):
-                labels.append(self._labels_stage(spec, defense, inner))
+            on_data = partial(defense.on_data, ctx.world, ctx)
+            changed = seeded(on_data, ctx.salt("data"))
+            if "data" in defense.stages():
+                spec = replace(spec, world=changed.rekeyed())
+            inner = partial(defense.inner_worlds, spec.world.private(), ctx)
+            if worlds := seeded(inner, ctx.salt("inner")):
+                worlds = [world.rekeyed() for world in worlds]
+                labels.append(self._labels_stage(spec, defense, worlds))
                 spec = self._relabelled(spec, labels[-1])
         contexts = [self._context(spec, d, self._base(spec)) for d in spec.defenses]
         acting = list(zip(spec.defenses, contexts, strict=True))
         built, target_ctx = self._build(spec, contexts, spec.world.salt("init"))
-        of_target = partial(spec.target.phases, built, spec.world, target_ctx)
+        of_target = partial(spec.target.phases, built, spec.world.private(), target_ctx)
         phases = [
             replace(phase, made_by=(spec.target.digest,))
             for phase in seeded(of_target, target_ctx.salt("phases"))
         ]
         for defense, ctx in acting:
             before = {id(phase) for phase in phases}
-            on_phases = partial(defense.on_phases, phases, built, spec.world, ctx)
+            on_phases = partial(defense.on_phases, phases, built, ctx.world, ctx)
             phases = [
                 p if id(p) in before else replace(p, made_by=(*p.made_by, defense.digest))
                 for p in seeded(on_phases, ctx.salt("phases"))
@@ -183,7 +187,7 @@ class Planner:
         """A fresh context for one stage of a defense; ``previous`` is what the stage builds on."""
         previous = self._base(spec) if previous is None else previous
         return DefenseContext(
-            world=spec.world,
+            world=spec.world.private(),
             # Defenses that do not use attributes do not hear of them: so `none` is shared by all.
             sensitive=spec.sensitive if defense.uses_attributes else (),
             scope=digest([previous, spec.seen(defense)]), refit=refit,

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from privbench.data.row_random import salt
+from privbench.errors import AccessDeniedError
 from privbench.games.catalog import GAMES
 from privbench.games.oracle import Oracle
 from privbench.methods.context import AttackContext, seeded
 from privbench.victims.served import Victim, sibling_key, unreleased_key
 from privbench.victims.spec import VictimSpec
+from privbench.victims.stages import differing, load, state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
     from torch import Tensor
@@ -123,18 +126,47 @@ class Match:
         ctx = AttackContext(
             card=cell.card, protocol=cell.protocol, sensitive=cell.sensitive, device=self.device,
             store=self.store, seed=salt(split.seed, "attack", attack.name), scope=self.scope,
-            # Shadows stay in memory for other attacks; this one may change its own copy.
-            shadows=tuple(replace(s, model=copy.deepcopy(s.model)) for s in shadows),
-            auxiliary=game.auxiliary(split), auxiliary_oracle=own, data_seed=split.seed,
+            shadows=tuple(_private(shadow) for shadow in shadows),
+            auxiliary=game.auxiliary(split).private(), auxiliary_oracle=own, data_seed=split.seed,
             train=self.train,
         )  # fmt: skip
-        answer = seeded(partial(attack.answer, asked, self.question, ctx), ctx.salt("global"))
+        question = copy.deepcopy(self.question)
+        with _untouched(self.served, attack.name):
+            answer = seeded(partial(attack.answer, asked, question, ctx), ctx.salt("global"))
         given = getattr(self.question, "embeddings", None)
         return game.pack(answer), {
             "queries": asked.queries + (0 if given is None else len(given)),
             "queries_own": own.queries,
             "notes": _worded({**ctx.notes, **answer.notes}),
         }
+
+
+@contextmanager
+def _untouched(served: Served, attack: str) -> Iterator[None]:
+    """Put the victim's weights back if the attack changed them, and fail it.
+
+    Raises:
+        AccessDeniedError: naming the attack.
+    """
+    if not isinstance(served, Victim):
+        yield
+        return
+    before, changed = state(served.model, served.model.parts), None
+    try:
+        yield
+    finally:
+        if changed := differing(served.model, before):
+            load(served.model, before)
+    if changed:
+        raise AccessDeniedError(f"attack '{attack}' changed '{changed}' of the victim: only ask it")
+
+
+def _private(shadow: Shadow) -> Shadow:
+    """The shadow with a model and rows of its own: others in memory are for other attacks."""
+    return replace(
+        shadow, model=copy.deepcopy(shadow.model), world=shadow.world.private(),
+        nonmembers=shadow.nonmembers.private(),
+    )  # fmt: skip
 
 
 def as_adversary_sees(served: Served, *, adaptive: bool, seed: int) -> Served:
