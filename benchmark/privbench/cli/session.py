@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from privbench.boards.leaderboard import render
 from privbench.cli.console import Watcher, tables
-from privbench.errors import BadInputError, UnknownNameError
+from privbench.errors import BadInputError, UnknownNameError, WriteError
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Serial
@@ -20,6 +21,7 @@ from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.methods import registry as plugins
+from privbench.store.files import write
 from privbench.store.store import Store, default_root
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ def run(
                "executor": executor, "address": address}  # fmt: skip
     session = Session(suite, (), options, console=Console(quiet=True))
     session.run()
+    if session.problem:
+        warnings.warn(session.problem, RuntimeWarning, stacklevel=2)
     return Results(session.records)
 
 
@@ -111,6 +115,7 @@ class Session:
         self.planned = _shard(self.planned, options.get("shard"))
         self.executor = _executor(options, self.device)
         self.records: list[Record] = []
+        self.problem = ""  # why there is no board
 
     def run(self) -> int:
         """Run what is not done yet; return the exit status: 0, or 1 if a cell failed.
@@ -124,18 +129,26 @@ class Session:
             self.records = grid.execute(
                 self.planned, runner, self.out, executor=self.executor, watch=watcher
             )
-        board = self.out / "leaderboard.md"
-        board.write_text(render(self.records, self.suite.name), encoding="utf-8")
+        board = self._board()
         for table in tables(self.records, self.console.width):
             self.console.print(table)
         trained = runner.builder.trained_phases
         failed = sum(record.status == "failed" for record in self.records)
         self.console.print(
             f"{len(self.records)} trials, {failed} failed; {trained} phases trained; "
-            f"results in {self.out}, board in {board}",
+            f"results in {self.out}, {self.problem or f'board in {board}'}",
             **_PLAIN,
         )
-        return 1 if failed else 0
+        return 1 if failed or self.problem else 0
+
+    def _board(self) -> Path:
+        """Write the board, or note why it cannot be written."""
+        board = self.out / "leaderboard.md"
+        try:
+            write(board, render(self.records, self.suite.name))
+        except WriteError as error:
+            self.problem = str(error)
+        return board
 
     def explain(self) -> None:
         """Print the plan: what would run, what is kept, and what is skipped and why."""
@@ -188,7 +201,8 @@ def _phases(
 
 def _estimate(runner: TrialRunner, missing: int) -> str:
     """Estimate the training time from the build seconds of the phases in the store."""
-    seconds = [row.seconds or 0.0 for row in runner.store.list() if row.kind == "phase"]
+    seconds = [row.seconds or 0.0 for row in runner.store.list()
+               if row.kind == "phase" and not row.damaged]  # fmt: skip
     if not missing:
         return "about 0 s"
     if not seconds:

@@ -14,7 +14,7 @@ from privbench.boards.provenance import provenance
 from privbench.boards.records import Cost, Number, Record
 from privbench.data.examples import Examples, adopted
 from privbench.data.split import Split, cut
-from privbench.errors import AccessDeniedError, BadInputError
+from privbench.errors import AccessDeniedError, BadInputError, WriteError
 from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
@@ -339,7 +339,7 @@ def _record(trial: Trial, device: torch.device) -> Record:
 
 def reason(error: BaseException) -> str:
     """Why a trial failed: our own sentences as they are, anything else with its type."""
-    if isinstance(error, BadInputError | AccessDeniedError):
+    if isinstance(error, BadInputError | AccessDeniedError | WriteError):
         return str(error)
     return f"{type(error).__name__}: {error}"
 
