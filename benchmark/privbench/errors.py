@@ -16,6 +16,17 @@ class BadInputError(PrivbenchError):
     """A value, name or file given by the user is invalid."""
 
 
+class WriteError(PrivbenchError, OSError):
+    """A file cannot be written, for example because the disk is full."""
+
+    def __str__(self) -> str:
+        """Which file, why, and what to do."""
+        return (
+            f"cannot write {self.filename} ({self.strerror}): "
+            "once it can be written, the same command goes on"
+        )
+
+
 class PluginError(PrivbenchError):
     """A plugin is broken and the run uses one of its methods."""
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from privbench.errors import BadInputError
 from privbench.games.metrics import Estimate, Refused
-from privbench.store.source import digest
+from privbench.store import files
+from privbench.store.canonical import checksum, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
-SCHEMA = 1
+#: Schema 1 had no checksum. Such results are shown and merged, but no run keeps them.
+SCHEMA, OLD_SCHEMA = 2, 1
 
 
 class Number(BaseModel):
@@ -129,46 +129,74 @@ class Record(BaseModel):
         return folder / f"{self.trial}.json"
 
     def write(self, folder: Path) -> Path:
-        """Write atomically: a reader never sees half a result."""
-        folder.mkdir(parents=True, exist_ok=True)
-        text = self.model_dump_json(indent=1) + "\n"
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        """Write atomically, with a checksum of all other fields.
+
+        Raises:
+            WriteError: if that is impossible; then nothing is left behind.
+        """
+        values = json.loads(self.model_dump_json())
+        values["checksum"] = checksum(values)
         target = self.path(folder)
-        Path(name).replace(target)
+        files.write(target, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
         return target
+
+
+class DamagedResultError(BadInputError):
+    """A file is no valid result.
+
+    Attributes:
+        reason: why, in a few words.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        """Compose the message."""
+        self.reason = reason
+        super().__init__(
+            f"{path} is not a privbench result: {reason}; remove it or run the trial again"
+        )
 
 
 def read(path: Path) -> Record:
     """Read one result.
 
     Raises:
-        BadInputError: if the file is not a result of this schema.
+        DamagedResultError: if the file is not a result, or has changed since it was written.
     """
     try:
         values = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadInputError(
-            f"{path} is not a privbench result: it is not JSON ({error}); "
-            "remove it or run the trial again"
-        ) from None
-    schema = values.get("schema_version", SCHEMA) if isinstance(values, dict) else SCHEMA
-    if schema != SCHEMA:
-        raise BadInputError(
-            f"{path} has schema {schema}, but this privbench reads {SCHEMA}: run the trial again"
-        )
+    except OSError as error:
+        if error.errno in files.BUSY:
+            raise
+        raise DamagedResultError(path, f"it cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedResultError(path, f"it is not JSON ({error})") from None
+    told = dict(values) if isinstance(values, dict) else {}
+    written, schema = told.pop("checksum", None), told.get("schema_version", SCHEMA)
+    if schema not in (SCHEMA, OLD_SCHEMA):
+        known = f"but this privbench reads {OLD_SCHEMA} and {SCHEMA}"
+        raise DamagedResultError(path, f"it has schema {schema}, {known}")
     try:
-        return Record.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise BadInputError(
-            f"{path} is not a privbench result: {where}: {first['msg'].lower()}; "
-            "remove it or run the trial again"
-        ) from None
+        record = Record.model_validate(told or values)
+    except (ValidationError, RecursionError) as error:
+        raise DamagedResultError(path, _wrong(error)) from None
+    if not (_unchanged(told, written) or (written is None and schema == OLD_SCHEMA)):
+        raise DamagedResultError(path, "it has changed since it was written")
+    return record
+
+
+def _unchanged(values: dict[str, Any], written: Any) -> bool:
+    try:
+        return bool(checksum(values) == written)
+    except (ValueError, RecursionError):  # NaN, which is never written, or nested too deep
+        return False
+
+
+def _wrong(error: ValidationError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return str(error)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    return f"{where}: {first['msg'].lower()}"
 
 
 def read_all(folders: Iterable[Path]) -> list[Record]:

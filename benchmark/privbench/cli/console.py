@@ -12,6 +12,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from privbench.boards import leaderboard
+from privbench.errors import WriteError
+from privbench.store.files import write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,8 +149,8 @@ def _duration(seconds: float) -> str:
 
 
 def summarise(
-    console: Console, records: Sequence[Record], out: Path, title: str, trained: int
-) -> None:
+    console: Console, records: Sequence[Record], out: Path, title: str, *, trained: int
+) -> str:
     """Write the board of a run, and print its tables and how it went.
 
     Args:
@@ -157,26 +159,33 @@ def summarise(
         out: folder of results.
         title: of the board.
         trained: number of phases that were trained.
+
+    Returns:
+        Why the board cannot be written; "" if it is.
     """
-    board = out / "leaderboard.md"
-    board.write_text(leaderboard.render(records, title), encoding="utf-8")
+    board, problem = out / "leaderboard.md", ""
+    try:
+        write(board, leaderboard.render(records, title))
+    except WriteError as error:
+        problem = str(error)
     for table in tables(records, console.width):
         console.print(table)
     failed = sum(record.status == "failed" for record in records)
     console.print(
         f"{len(records)} trials, {failed} failed; {trained} phases trained; "
-        f"results in {out}, board in {board}",
+        f"results in {out}, {problem or f'board in {board}'}",
         **PLAIN,
     )
+    return problem
 
 
-def show_finished(records: Sequence[Record], out: Path, title: str) -> None:
+def show_finished(records: Sequence[Record], out: Path, title: str) -> str:
     """Show a grid whose results are all there; the arguments are those of ``summarise``."""
     console = Console()
     with Watcher(console, len(records)) as watcher:
         for record in records:
             watcher.trial(record, True)
-    summarise(console, records, out, title, trained=0)
+    return summarise(console, records, out, title, trained=0)
 
 
 def tables(records: Sequence[Record], width: int = 100) -> list[Table]:

@@ -170,14 +170,13 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
     """Run a grid; show it at once, without importing torch, if it is known to be finished."""
     from privbench.cli.console import show_finished
     from privbench.grid.kept import FinishedGrids
-    from privbench.store.store import default_root
+    from privbench.store.store import NOTES, default_root
 
     given = {name: str(value) for name, value in options.items()}
     request = {**given, "suite": suite.model_dump(mode="json"), "plugins_off": plugins_off}
-    finished = FinishedGrids(default_root() / "finished", request, options["data_root"])
+    finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
     if records := finished.find(options["out"]):
-        show_finished(records, options["out"], suite.name)
-        return 0
+        return 1 if show_finished(records, options["out"], suite.name) else 0
     from privbench.cli.session import Session
 
     session = Session(suite, plugins_off, options)
@@ -231,6 +230,7 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     """Join the results of several folders, as written by `run --shard`, and write a board."""
     from privbench.boards.leaderboard import render
     from privbench.boards.records import read_all
+    from privbench.store.files import write
 
     there = [out] if any(out.glob("*.json")) else []
     records = read_all([*folders, *there])
@@ -238,7 +238,7 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     for record in records:
         record.write(out)
     board = out / "leaderboard.md"
-    board.write_text(text, encoding="utf-8")
+    write(board, text)
     click.echo(f"{len(records)} results in {out}, board in {board}")
 
 
@@ -307,13 +307,13 @@ def leaderboard(folders: tuple[Path, ...], output: Path | None, title: str) -> N
     """Render results as a markdown board; equal results give identical bytes."""
     from privbench.boards.leaderboard import render
     from privbench.boards.records import read_all
+    from privbench.store.files import write
 
     text = render(read_all(folders), title)
     if output is None:
         click.echo(text, nl=False)
     else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
+        write(output, text)
 
 
 @main.group()
@@ -331,13 +331,17 @@ def why(digest: str) -> None:
 @cache.command()
 def ls() -> None:
     """List artifacts."""
-    total = 0
-    for row in _store().list():
+    total, store = 0, _store()
+    for row in store.list():
+        if row.damaged:
+            click.echo(f"{row.digest[:16]}  {row.kind:<10} damaged: {row.damaged}")
+            continue
         total += row.bytes
         seconds = "        –" if row.seconds is None else f"{row.seconds:>8.1f} s"
         held = f"{row.kind:<10} {row.bytes:>12,} bytes  {seconds:<10}"
         click.echo(f"{row.digest[:16]}  {held}  {row.created}")
-    click.echo(f"{total:,} bytes in total in {_store().root}")
+    where = f": {store.missing}" if store.missing else f" in {store.root}"
+    click.echo(f"{total:,} bytes in total{where}")
 
 
 @cache.command()
@@ -349,7 +353,9 @@ def ls() -> None:
 )
 def gc(older_than: float | None) -> None:
     """Remove leftovers of killed runs, damaged artifacts and, if asked, unused ones."""
-    click.echo(f"{_store().gc(older_than):,} bytes freed")
+    store = _store()
+    where = f": {store.missing}" if store.missing else ""
+    click.echo(f"{store.gc(older_than):,} bytes freed{where}")
 
 
 def _store() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Serial
-from privbench.grid.kept import code_files, kept
+from privbench.grid.kept import code_files, is_kept
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner, encodable
@@ -83,6 +84,8 @@ def run(
                "executor": executor, "address": address, "threads": threads}  # fmt: skip
     session = Session(suite, (), options, console=Console(quiet=True))
     session.run()
+    if session.problem:
+        warnings.warn(session.problem, RuntimeWarning, stacklevel=2)
     return Results(session.records)
 
 
@@ -119,6 +122,7 @@ class Session:
         self.executor = _executor(options, self.device)
         self.records: list[Record] = []
         self.files = code_files()
+        self.problem = ""  # why there is no board
 
     def run(self) -> int:
         """Run what is not done yet; return the exit status: 0, or 1 if a cell failed.
@@ -133,8 +137,11 @@ class Session:
                 self.planned, runner, self.out, executor=self.executor, watch=watcher
             )
         trained = runner.builder.trained_phases
-        summarise(self.console, self.records, self.out, self.suite.name, trained)
-        return 1 if any(record.status == "failed" for record in self.records) else 0
+        self.problem = summarise(
+            self.console, self.records, self.out, self.suite.name, trained=trained
+        )
+        failed = any(record.status == "failed" for record in self.records)
+        return 1 if failed or self.problem else 0
 
     def explain(self) -> None:
         """Print the plan: what would run, what is kept, and what is skipped and why."""
@@ -147,7 +154,7 @@ class Session:
             name = f"{cell.title}, {cell.adversary}, seed {item.trial.seed}"
             if item.skip:
                 state = f"skipped: {item.skip}"
-            elif kept(item.trial.digest, item.skip, self.out):
+            elif is_kept(item.trial.digest, item.skip, self.out):
                 state = "kept"
             else:
                 try:
@@ -189,7 +196,8 @@ def _phases(
 
 def _estimate(runner: TrialRunner, missing: int) -> str:
     """Estimate the training time from the build seconds of the phases in the store."""
-    seconds = [row.seconds or 0.0 for row in runner.store.list() if row.kind == "phase"]
+    seconds = [row.seconds or 0.0 for row in runner.store.list()
+               if row.kind == "phase" and not row.damaged]  # fmt: skip
     if not missing:
         return "about 0 s"
     if not seconds:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 from privbench.boards.provenance import provenance
-from privbench.boards.records import Record
+from privbench.boards.records import DamagedResultError, Record
+from privbench.errors import WriteError
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Executor, Serial, Watch
 from privbench.grid.kept import kept
+from privbench.store.files import set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,32 +36,53 @@ def execute(
         planned: the trials, from ``plan``.
         runner: runs one trial.
         folder: of results. Results there that are ok are kept, and skipped ones as long as the
-            reason is the same; failed ones run again.
+            reason is the same; failed ones run again. Damaged ones are set aside.
         executor: where trials run; by default in this process.
         watch: shows how far the grid is.
 
     Returns:
-        All records, in the order of the plan.
+        All records, in the order of the plan. One that could not be written has failed.
     """
     records: dict[str, Record] = {}
     todo: list[Trial] = []
     for item in planned:
-        old = kept(item.trial.digest, item.skip, folder)
+        old = _kept_or_set_aside(item, folder)
         if old is None and item.skip:
-            old = _skipped(item, runner)
-            old.write(folder)
+            old = _written(_skipped(item, runner), folder)
         if old is None:
             todo.append(item.trial)
             continue
         records[old.trial] = old
         if watch:
-            watch.trial(old, True)
+            watch.trial(old, old.status != "failed")
     for record in (executor or Serial()).run(todo, runner, watch):
-        record.write(folder)
-        records[record.trial] = record
+        records[record.trial] = written = _written(record, folder)
         if watch:
-            watch.trial(record, False)
+            watch.trial(written, False)
     return [records[item.trial.digest] for item in planned]
+
+
+def _kept_or_set_aside(item: Planned, folder: Path) -> Record | None:
+    try:
+        return kept(item.trial.digest, item.skip, folder)
+    except DamagedResultError as error:
+        path = folder / f"{item.trial.digest}.json"
+        aside = path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}")
+        set_aside(path, aside, f"result {path}", error.reason)
+        return None
+
+
+def _written(record: Record, folder: Path) -> Record:
+    """Write a record; where that is impossible, the cell has failed."""
+    try:
+        record.write(folder)
+    except WriteError as error:
+        return Record(
+            trial=record.trial, cell=record.cell, seed=record.seed, status="failed",
+            reason=str(error), phase=record.phase, cost=record.cost,
+            provenance=record.provenance,
+        )  # fmt: skip
+    return record
 
 
 def _skipped(item: Planned, runner: TrialRunner) -> Record:

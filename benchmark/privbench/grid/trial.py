@@ -14,7 +14,7 @@ from privbench.boards.provenance import provenance
 from privbench.boards.records import Cost, Number, Record
 from privbench.data.examples import Examples, adopted
 from privbench.data.split import Split, cut
-from privbench.errors import AccessDeniedError, BadInputError
+from privbench.errors import AccessDeniedError, BadInputError, WriteError
 from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
@@ -351,7 +351,7 @@ def _record(trial: Trial, device: torch.device) -> Record:
 
 def reason(error: BaseException) -> str:
     """Why a trial failed: our own sentences as they are, anything else with its type."""
-    named = isinstance(error, BadInputError | AccessDeniedError)
+    named = isinstance(error, BadInputError | AccessDeniedError | WriteError)
     return encodable(str(error) if named else f"{type(error).__name__}: {error}")
 
 
