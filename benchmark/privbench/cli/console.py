@@ -72,7 +72,7 @@ class Watcher:
         if not self.live and now - self._said > _EVERY:
             self._said = now
             busy = "; ".join(at.told(now) for _, at in sorted(self._phases.items()))
-            self._line(f"  [{self.done}/{self.total}]{self._left} {busy}")
+            self._line(f"  [{self.done}/{self.total}{self._left}] {busy}")
 
     def idle(self, worker: int) -> None:
         """Show that a worker trains nothing."""
@@ -80,22 +80,25 @@ class Watcher:
         if worker in self._workers:
             self._bars.update(self._workers[worker], visible=False)
 
-    def nodes(self, done: int, total: int, seconds_left: float | None) -> None:
-        """Show how many nodes of the grid are made and how long the rest takes."""
-        left = "" if seconds_left is None else f", about {_duration(seconds_left)} left"
-        self._left = f" {done} of {total} steps{left}:"
-        self._bars.update(self._trials, told=f"{self.done}/{self.total}{left}")
+    def left(self, seconds: float | None) -> None:
+        """Show how long the rest of the grid takes."""
+        self._left = "" if seconds is None else f", about {_duration(seconds)} left"
+        self._count()
 
     def trial(self, record: Record, was_there: bool) -> None:
         """Show that a trial is finished."""
         self.done += 1
-        self._bars.update(self._trials, completed=self.done, told=f"{self.done}/{self.total}")
+        self._count()
         cell = record.cell
         name = f"{cell.title}, {cell.adversary}, seed {record.seed}"
         how = {"ok": "ok", "skipped": "skipped", "failed": "FAILED"}[record.status]
         tail = f": {' '.join(record.reason.split())}" if record.reason else ""
         cost = "kept" if was_there else f"{record.cost.seconds:.1f} s"
         self._line(f"[{self.done}/{self.total}] {name}: {how} ({cost}){tail}")
+
+    def _count(self) -> None:
+        told = f"{self.done}/{self.total}{self._left}"
+        self._bars.update(self._trials, completed=self.done, told=told)
 
     def _draw(self, worker: int, at: _Phase, now: float) -> None:
         if worker not in self._workers:

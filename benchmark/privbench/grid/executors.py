@@ -33,8 +33,8 @@ class Watch(Protocol):
     def idle(self, worker: int) -> None:
         """A worker is through with its node."""
 
-    def nodes(self, done: int, total: int, seconds_left: float | None) -> None:
-        """So many nodes of the graph are made; the rest takes about ``seconds_left``."""
+    def left(self, seconds: float | None) -> None:
+        """The rest of the grid takes about so many seconds; None if unknown."""
 
 
 class Executor(Protocol):
@@ -59,7 +59,7 @@ class Serial:
             if watch:
                 watch.idle(0)
                 each = (time.monotonic() - begun) / i
-                watch.nodes(i, len(trials), each * (len(trials) - i))
+                watch.left(each * (len(trials) - i))
 
 
 class Workers(ABC):
@@ -85,7 +85,6 @@ class Workers(ABC):
         try:
             self.start(Setup(runner.store.root, str(runner.device), runner.root, builder.compiled))
             schedule = Schedule(graph(trials, runner))
-            total = len(schedule.pending)
             while not schedule.over:
                 while self.free() > 0 and (node := schedule.next(self.busy())):
                     if node.name in schedule.suspected:
@@ -101,9 +100,8 @@ class Workers(ABC):
                     builder.trained_phases += message.trained_phases
                     yield from _settled(schedule, node, message, runner)
                     if watch:
-                        left = schedule.seconds_left(max(self.free() + self.busy(), 1))
                         watch.idle(worker)
-                        watch.nodes(total - len(schedule.pending), total, left)
+                        watch.left(schedule.seconds_left(max(self.free() + self.busy(), 1)))
         finally:
             self.stop()
 
