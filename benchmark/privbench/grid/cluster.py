@@ -39,7 +39,7 @@ class _Task:
 
 @dataclass
 class Ray(Workers):
-    """Runs nodes as Ray tasks of one CPU each; on CUDA each has a share of a GPU.
+    """Runs nodes as Ray tasks of one CPU each; on CUDA each has a GPU.
 
     All machines need privbench, the same plugins, and the store (``PRIVBENCH_CACHE``) on a shared
     path: this is checked before anything runs.
@@ -47,12 +47,10 @@ class Ray(Workers):
     Attributes:
         address: of the cluster; None for the one that Ray finds, or else one on this machine.
         timeout: see ``Workers``.
-        gpus: share of a GPU that a node has on CUDA.
     """
 
     address: str | None = None
     timeout: float | None = None
-    gpus: float = 1.0
     _tasks: dict[Any, _Task] = field(default_factory=dict)
     _unsent: list[tuple[Node, Lost]] = field(default_factory=list)
 
@@ -78,7 +76,7 @@ class Ray(Workers):
         on_gpu = setup.device.startswith("cuda")
         # Ray shows a task its own GPU only, as the first one.
         self._setup = replace(setup, device="cuda" if on_gpu else setup.device)
-        self._gpus = self.gpus if on_gpu else 0
+        self._gpus = 1 if on_gpu else 0
         if on_gpu and not self._ray.cluster_resources().get("GPU"):
             raise BadInputError("--device cuda: the Ray cluster has no GPU: use --device cpu")
         self._make = self._ray.remote(
@@ -93,7 +91,7 @@ class Ray(Workers):
         there = self._ray.cluster_resources()
         slots = int(there.get("CPU", 1))
         if self._gpus:
-            slots = min(slots, int(there.get("GPU", 0) / self._gpus))
+            slots = min(slots, int(there.get("GPU", 0)))
         return max(slots, 1) - self.busy()
 
     def busy(self) -> int:

@@ -149,13 +149,13 @@ class _Planner:
         """Identity of the chain of each victim that a trial needs, inner ones included."""
         found: dict[Role, str] = {}
         for name, spec in specs.items():
-            chain = self._chain(spec)
-            for i, inner in chain.inner:
+            found[Role(name)] = self._chained(spec)
+            for i, inner in self.chains[spec.identity].inner:
                 found[Role(name, i)] = inner
-            found[Role(name)] = spec.identity
         return found
 
-    def _chain(self, spec: VictimSpec) -> _Chain:
+    def _chained(self, spec: VictimSpec) -> str:
+        """Plan the chain of a victim, and of those inside it; return its identity."""
         if spec.identity not in self.chains:
             stages = [stage for stage in self.builder.draft(spec).stages if stage.stored]
             inner = [(stage.key, inner) for stage in stages for inner in stage.inner]
@@ -165,15 +165,11 @@ class _Planner:
                 tuple(stage.key in self.builder.store for stage in stages),
                 tuple(_once(stage) for stage in stages),
                 tuple(
-                    (i, self._planned(inner))
+                    (i, self._chained(inner))
                     for i, (key, inner) in enumerate(inner)
                     if key not in self.builder.store
                 ),
             )
-        return self.chains[spec.identity]
-
-    def _planned(self, spec: VictimSpec) -> str:
-        self._chain(spec)
         return spec.identity
 
     def add(self, trial: Trial, role: Role, identity: str) -> str | None:

@@ -169,17 +169,17 @@ class Builder(Planner):
             if not stage.public:
                 self._load_own(draft)
             artifact = self.store.make(stage.key, partial(self._run_phase, draft, stage))
-            self._load(draft.model, artifact.tensors)
+            _load(draft.model, artifact.tensors)
         elif stage.key.kind == "trained":
             artifact = self.store.make(stage.key, partial(self._run_weights, draft, stage))
-            draft.model.load_state_dict(self._here(artifact))
+            draft.model.load_state_dict(artifact.tensors)
             draft.model.eval().requires_grad_(False)
         elif stage.key.kind == "labels":
             artifact = self.store.find(stage.key)
         elif isinstance(stage.of, LearnedRelease):
             if stage.stored:
                 artifact = self.store.make(stage.key, partial(self._run_release, draft, stage))
-                stage.of.release.load_state_dict(self._here(artifact))
+                stage.of.release.load_state_dict(artifact.tensors)
                 stage.of.release.eval().requires_grad_(False)
             draft.fitted.append(stage.of)
         if artifact is not None:
@@ -287,19 +287,18 @@ class Builder(Planner):
 
     def _load_own(self, draft: Draft) -> None:
         """Load the world's own initial weights, once the phases that all worlds share are over."""
-        self._load(draft.model, draft.own)
+        _load(draft.model, draft.own)
         draft.own = {}
 
-    def _load(self, built: Model, tensors: Mapping[str, Tensor]) -> None:
-        parts: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            parts.setdefault(part, {})[rest] = tensor.to(self.device)
-        for part, of_part in parts.items():
-            built[part].load_state_dict(of_part)
 
-    def _here(self, artifact: Artifact) -> dict[str, Tensor]:
-        return {name: tensor.to(self.device) for name, tensor in artifact.tensors.items()}
+def _load(built: Model, tensors: Mapping[str, Tensor]) -> None:
+    """Load the parts that the tensors name."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(".")
+        parts.setdefault(part, {})[rest] = tensor
+    for part, of_part in parts.items():
+        built[part].load_state_dict(of_part)
 
 
 def _untrained_key(draft: Draft) -> str:

@@ -125,7 +125,7 @@ class Match:
             store=self.store, seed=salt(split.seed, "attack", attack.name), scope=self.scope,
             # Shadows stay in memory for other attacks; this one may change its own copy.
             shadows=tuple(replace(s, model=copy.deepcopy(s.model)) for s in shadows),
-            auxiliary=game.auxiliary(split), auxiliary_oracle=own, data_seed=split.seed,
+            auxiliary=split.pool, auxiliary_oracle=own, data_seed=split.seed,
             train=self.train,
         )  # fmt: skip
         answer = seeded(partial(attack.answer, asked, self.question, ctx), ctx.salt("global"))

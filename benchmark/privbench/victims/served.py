@@ -35,6 +35,7 @@ class Victim:
         model: the raw model.
         key: digest of all that the answers depend on.
         grants: what it answers.
+        releases: what changes the answers before anyone reads them, in order.
         facts: what its making recorded: seconds, phases, notes, claims.
     """
 
@@ -56,7 +57,7 @@ class Victim:
         self.key = key
         self.grants = grants
         self.facts = dict(facts or {})
-        self._releases = tuple(releases)
+        self.releases = tuple(releases)
         self._seed = seed
         self._asker = asker
         self._asked = 0
@@ -71,7 +72,7 @@ class Victim:
 
     def labels(self, x: Tensor) -> Tensor:
         """Released classes (n,) int64; releases that keep labels are not asked for posteriors."""
-        kept = all(r.keeps_labels for r in self._releases if r.of == "posterior")
+        kept = all(r.keeps_labels for r in self.releases if r.of == "posterior")
         ask = self._undefended_log_posteriors if kept else self._log_posteriors
         return self._passes(x, lambda rows: ask(rows).argmax(-1))
 
@@ -93,7 +94,7 @@ class Victim:
             self.model,
             key=sibling_key(self.key, seed),
             grants=self.grants,
-            releases=[release.sibling(seed) for release in self._releases],
+            releases=[release.sibling(seed) for release in self.releases],
             seed=salt(self._seed, "sibling", seed),
             facts=self.facts,
         )
@@ -101,7 +102,7 @@ class Victim:
     @property
     def fresh(self) -> bool:
         """Whether asking twice draws twice, so that answers must not be kept."""
-        return any(release.fresh for release in self._releases)
+        return any(release.fresh for release in self.releases)
 
     def session(self, asker: str) -> Victim:
         """The same victim with its count of queries at zero: what one asker meets.
@@ -109,18 +110,13 @@ class Victim:
         Fresh draws depend on asker and count, and so would otherwise on who asked before.
         """
         return Victim(
-            self.card, self.model, key=self.key, grants=self.grants, releases=self._releases,
+            self.card, self.model, key=self.key, grants=self.grants, releases=self.releases,
             seed=self._seed, facts=self.facts, asker=asker,
         )  # fmt: skip
 
     def unreleased(self) -> Victim:
         """The same model with nothing in between: how a naive adversary sees its own rows."""
         return Victim(self.card, self.model, key=unreleased_key(self.key), grants=self.grants)
-
-    @property
-    def releases(self) -> tuple[Release, ...]:
-        """What stands between the model and the outside, in order."""
-        return self._releases
 
     def _passes(self, x: Tensor, ask: Callable[[Tensor], Tensor]) -> Tensor:
         device = next(self.model.parameters()).device
@@ -141,7 +137,7 @@ class Victim:
 
     def _log_posteriors(self, x: Tensor) -> Tensor:
         log_p = self._undefended_log_posteriors(x)
-        if not any(release.of == "posterior" for release in self._releases):
+        if not any(release.of == "posterior" for release in self.releases):
             return log_p
         released = self._released("posterior", x, log_p.exp())
         return released.clamp_min(torch.finfo(released.dtype).tiny).log()
@@ -151,7 +147,7 @@ class Victim:
         return self.model.logits(self._embed(x)).double().log_softmax(-1)
 
     def _released(self, of: str, x: Tensor, value: Tensor) -> Tensor:
-        for release in self._releases:
+        for release in self.releases:
             if release.of == of:
                 keys = fold(row_keys(x, self.card.scale), salt(self._seed, release.place))
                 if release.fresh:
