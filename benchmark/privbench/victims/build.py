@@ -84,10 +84,6 @@ class Builder(Planner):
             seed=draft.world.salt("release"), facts=draft.record(),
         )  # fmt: skip
 
-    def model(self, spec: VictimSpec) -> Model:
-        """Make all stages and return the raw model."""
-        return self._made(spec).model
-
     def untrained(self, spec: VictimSpec) -> Victim:
         """The target's encoder before any training, undefended."""
         draft = self.draft(replace(spec, defenses=()))
@@ -99,7 +95,7 @@ class Builder(Planner):
     def train_on(self, spec: VictimSpec, examples: Examples) -> Model:
         """Train the target, undefended, on rows of the caller's choice as its members."""
         world = spec.world.replace(members=examples, downstream=examples)
-        return self.model(replace(spec, world=world, defenses=()))
+        return self._made(replace(spec, world=world, defenses=())).model
 
     def planned(self, spec: VictimSpec) -> dict[Key, bool]:
         """Keys of all stages, those of inner victims first; whether the store holds them."""
