@@ -114,7 +114,7 @@ class Watcher:
 
 @dataclass
 class _Phase:
-    """What a worker trains: ``total`` epochs of ``rows`` rows; seen first at ``begun``."""
+    """What a worker trains: ``total`` epochs of ``rows`` rows; first reported at ``begun``."""
 
     name: str
     total: int
@@ -125,19 +125,19 @@ class _Phase:
     said: float | None = None
 
     def rate(self, now: float) -> str:
-        """Rows per second since it was first seen."""
+        """Return rows per second since the first report."""
         seconds = now - self.begun
         rows = (self.done - self.first) * self.rows
         return f"{rows / seconds:,.0f} rows/s" if seconds > 0 and rows else ""
 
     def told(self, now: float) -> str:
-        """How far it is, in a few words."""
+        """Return the progress as a short text."""
         rate = self.rate(now)
         return f"{self.name}: epoch {self.done:.1f}/{self.total}{', ' + rate if rate else ''}"
 
 
 def _duration(seconds: float) -> str:
-    """Two figures that a person can use.
+    """Return a duration with about two significant digits.
 
     >>> _duration(42.3), _duration(754), _duration(9000)
     ('42 s', '13 min', '2.5 h')
@@ -151,8 +151,8 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
     """The board's main columns as tables for a terminal; the markdown board has all of them.
 
     Args:
-        records: of any games.
-        width: of the terminal, in characters; where it is too narrow, columns are left out and
+        records: records of any games.
+        width: width of the terminal in characters; if it is too narrow, columns are left out, and
             numbers are never broken.
     """
     made = []
@@ -184,7 +184,7 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
 def _fitting(
     shown: list[int], names: list[str], rows: list[list[str]], fixed: int, width: int
 ) -> list[int]:
-    """Columns that fit into the width."""
+    """Return the columns that fit into the width."""
     needed = {
         i: 3 + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _NARROWEST)
         for i in shown

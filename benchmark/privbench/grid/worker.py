@@ -1,4 +1,4 @@
-"""What a worker does, in a process or on a cluster: it makes the nodes that it is given."""
+"""A worker, in a process or on a cluster: it makes the nodes that it is given."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a worker needs to begin.
+    """Everything that a worker needs to start.
 
     Attributes:
         store: folder of artifacts.
-        device: where it computes.
-        root: folder of data sets.
-        compiled: whether encoders go through torch.compile.
-        threads: of torch.
+        device: device on which it computes.
+        root: folder of datasets.
+        compiled: whether encoders are compiled by torch.compile.
+        threads: number of torch's threads.
     """
 
     store: Path
@@ -38,7 +38,7 @@ class Setup:
     threads: int = 1
 
     def runner(self, progress: Progress) -> TrialRunner:
-        """A runner on this setup, which takes over torch's number of threads."""
+        """Return a runner with this setup; sets torch's number of threads."""
         import torch
 
         torch.set_num_threads(self.threads)
@@ -50,12 +50,12 @@ class Setup:
 
 @dataclass(frozen=True)
 class Begun:
-    """The worker is up and begins with its node."""
+    """The worker has started and begins its node."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """How far a phase of training is; see ``Progress``."""
+    """Progress of a training phase; see ``Progress``."""
 
     phase: str
     done: float
@@ -65,14 +65,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Done:
-    """The worker is through with its node.
+    """The worker finished its node.
 
     Attributes:
-        seconds: that it took.
-        trained_phases: how many phases it trained.
-        record: of a trial, as JSON.
-        error: why the node could not be made; "" if it is made.
-        traceback: of the error.
+        seconds: seconds that it took.
+        trained_phases: number of phases that it trained.
+        record: the record of a trial, as JSON.
+        error: why the node could not be made; "" if it was made.
+        traceback: traceback of the error.
     """
 
     seconds: float = 0.0
@@ -84,9 +84,9 @@ class Done:
 
 @dataclass(frozen=True)
 class Lost:
-    """The worker ended, or ran out of memory, before it was through.
+    """The worker died or ran out of memory before it finished its node.
 
-    ``again`` is whether a second try makes sense; the rest as in ``Done``.
+    ``again`` says whether to try once more; the rest as in ``Done``.
     """
 
     how: str
@@ -95,14 +95,14 @@ class Lost:
     traceback: str = ""
 
 
-#: How the reason of a failure for want of memory begins; a second try, alone, may succeed.
+#: Errors of memory: a second try, alone, may succeed.
 _NO_MEMORY = ("MemoryError", "OutOfMemoryError")
 
 Message: TypeAlias = "Begun | Step | Done | Lost"
 
 
 def make(node: Node, runner: TrialRunner) -> Done | Lost:
-    """Make a node; what goes wrong comes back as text."""
+    """Make a node; errors are returned as text."""
     given = node.trial
     if Trial(given.cell, given.seed, given.device).digest != given.digest:
         return Done(error="the code changed during the run: run the command again")
@@ -124,10 +124,10 @@ def make(node: Node, runner: TrialRunner) -> Done | Lost:
 
 
 class Reporter:
-    """Sends progress, a few times a second at most."""
+    """Sends progress, at most a few times per second."""
 
     def __init__(self, send: Callable[[Step], object]) -> None:
-        """``send`` brings it to who shows it."""
+        """``send`` passes it on to the display."""
         self.send = send
         self.said = 0.0
 

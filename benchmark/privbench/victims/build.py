@@ -1,4 +1,4 @@
-"""Making victims: stage after stage, each from the store if it was made before."""
+"""Builds victims stage by stage; a stage that was built before is loaded from the store."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of a victim before anything is trained.
+    """What is known about a victim before anything is trained.
 
     Attributes:
-        key: of its answers.
-        untrained: key of the answers of the model before training.
-        stages: keys of the artifacts that it is made of.
-        released: whether anything stands between the model and the outside.
+        key: key of its answers.
+        untrained: key of the answers of the untrained model.
+        stages: keys of the artifacts that it consists of.
+        released: whether releases change the model's answers.
     """
 
     key: str
@@ -53,10 +53,10 @@ class Plan:
 
 
 class Builder(Planner):
-    """Plans victims, and makes them.
+    """Plans and builds victims.
 
     Attributes:
-        trained_phases: how many phases this builder has trained.
+        trained_phases: number of phases that this builder has trained.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Builder(Planner):
         self.trained_phases = 0
         self._plans: dict[str, Plan] = {}
 
-    # ---- what comes out --------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------
 
     def victim(self, spec: VictimSpec) -> Victim:
-        """Make all stages and serve the result."""
+        """Build all stages and serve the result."""
         draft = self._made(spec)
         return Victim(
             spec.card, draft.model, key=draft.key, grants=access(spec.target, spec.defenses),
@@ -85,7 +85,7 @@ class Builder(Planner):
         )  # fmt: skip
 
     def untrained(self, spec: VictimSpec) -> Victim:
-        """The target's encoder before any training, undefended."""
+        """Return the undefended target before any training."""
         draft = self.draft(replace(spec, defenses=()))
         self._load_own(draft)
         return Victim(
@@ -93,12 +93,12 @@ class Builder(Planner):
         )  # fmt: skip
 
     def train_on(self, spec: VictimSpec, examples: Examples) -> Model:
-        """Train the target, undefended, on rows of the caller's choice as its members."""
+        """Train the undefended target with these rows as its members."""
         world = spec.world.replace(members=examples, downstream=examples)
         return self._made(replace(spec, world=world, defenses=())).model
 
     def planned(self, spec: VictimSpec) -> dict[Key, bool]:
-        """Keys of all stages, those of inner victims first; whether the store holds them."""
+        """Return the keys of all stages, inner victims first, and whether the store holds them."""
         draft = self.draft(spec)
         keys: dict[Key, bool] = {}
         for stage in draft.stages:
@@ -109,7 +109,7 @@ class Builder(Planner):
         return keys
 
     def plan(self, spec: VictimSpec) -> Plan:
-        """What is known of a victim before it is made; remembered by identity."""
+        """Return what is known about a victim before it is built; cached by identity."""
         if spec.identity not in self._plans:
             draft = self.draft(spec)
             keys = tuple(stage.key for stage in draft.stages if stage.stored)
@@ -119,7 +119,7 @@ class Builder(Planner):
         return self._plans[spec.identity]
 
     def recorded(self, spec: VictimSpec) -> dict[str, Any]:
-        """Seconds by artifact, and machines, of a victim's stages as far as the store has them."""
+        """Return build seconds by artifact, and machines, of the stages that the store holds."""
         spent: dict[str, float] = {}
         made_on: list[Any] = []
         for key in self.plan(spec).stages:
@@ -129,7 +129,7 @@ class Builder(Planner):
                 made_on.append(fact["made_on"])
         return {"spent": spent, "made_on": made_on}
 
-    # ---- making ----------------------------------------------------------------------------
+    # ---- building --------------------------------------------------------------------------
 
     def _made(self, spec: VictimSpec) -> Draft:
         draft = self.make_until(spec, None)
@@ -137,7 +137,7 @@ class Builder(Planner):
         return draft
 
     def make_until(self, spec: VictimSpec, last: str | None) -> Draft:
-        """Make the stages up to that of the key with digest ``last``; all for None."""
+        """Build the stages up to the one whose key has digest ``last``; None for all."""
         draft = self.draft(spec)
         for stage in draft.labels:
             self.store.make(stage.key, partial(self._run_labels, stage))
@@ -156,7 +156,7 @@ class Builder(Planner):
         return draft
 
     def make(self, draft: Draft, stage: Stage) -> None:
-        """Make a draft's next stage, or load it, and take it into the draft."""
+        """Build or load the next stage of a draft, and update the draft."""
         draft.model.eval().requires_grad_(False)
         if stage.after_encoder and not draft.initial:
             draft.keep_initial()
@@ -236,9 +236,10 @@ class Builder(Planner):
         return _recorded(fit, ctx, ctx.salt("release"))
 
     def _embedded(self, draft: Draft, phase: Phase, rows: Examples) -> tuple[Phase, Examples]:
-        """Embeddings of the frozen encoder, released where the classifier is to train on that.
+        """Replace x by embeddings of the frozen encoder.
 
-        They take the place of x in the phase's rows, in its streams and in what it monitors.
+        This applies to the phase's rows, its streams and its monitor. If the classifier trains on
+        released embeddings, they pass through the release.
         """
         fed = [one.release for one in draft.fitted if one.defense.feeds_classifier]
         frozen = self._serving(draft, fed)
@@ -247,7 +248,7 @@ class Builder(Planner):
             return replace(examples, x=frozen.embeddings(examples.x))
 
         steps, monitor = dict(phase.steps), phase.monitor
-        made: dict[int, Stream] = {}  # steps that share a stream go on sharing it
+        made: dict[int, Stream] = {}  # steps that share a stream still share it
         for name, step in steps.items():
             for stream in step.streams.values():
                 made.setdefault(id(stream), replace(stream, rows=embed(stream.rows)))
@@ -271,7 +272,7 @@ class Builder(Planner):
         )  # fmt: skip
 
     def _behind(self, draft: Draft) -> Model:
-        """The model as a release meets it: behind the embeddings that are released already."""
+        """Return the model that a release learns from; its embeddings pass the earlier releases."""
         released = [one.release for one in draft.fitted if one.release.of == "embedding"]
         return Behind(self._serving(draft, released)) if released else draft.model
 
@@ -282,7 +283,7 @@ class Builder(Planner):
         )  # fmt: skip
 
     def _load_own(self, draft: Draft) -> None:
-        """Load the world's own initial weights, once the phases that all worlds share are over."""
+        """Load this world's initial weights, after the phases that all worlds share."""
         _load(draft.model, draft.own)
         draft.own = {}
 
@@ -302,7 +303,7 @@ def _untrained_key(draft: Draft) -> str:
 
 
 def access(target: Target, defenses: Sequence[Defense]) -> Access:
-    """What a victim of that target grants under these defenses."""
+    """Return the access that a victim of that target grants under these defenses."""
     granted = target.grants
     for defense in defenses:
         granted = defense.access(granted)
@@ -310,7 +311,7 @@ def access(target: Target, defenses: Sequence[Defense]) -> Access:
 
 
 def _recorded(change: Callable[[], nn.Module], ctx: DefenseContext, seed: int) -> Made:
-    """The state that a defense makes, with what it noted and claimed meanwhile."""
+    """Return the state dict that ``change`` computes, with the notes and claims it made."""
     changed, timing = ctx.timed(partial(seeded, change, seed))
     facts = {"notes": ctx.notes, "claims": ctx.claims, **timing}
     return {n: t.detach().contiguous() for n, t in changed.state_dict().items()}, facts
