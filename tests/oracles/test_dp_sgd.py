@@ -162,7 +162,7 @@ def _card(target: Any, *defenses: Any, **protocol: Any) -> Cell:
 
 def test_contrastive_losses_are_refused_unless_the_encoder_is_public() -> None:
     dp = DPSGD()
-    assert "no sum over examples" in (dp.incompatible(_card(SimCLR(), dp)) or "")
+    assert "not a sum over examples" in (dp.incompatible(_card(SimCLR(), dp)) or "")
     assert dp.incompatible(_card(SimCLR(), dp, public=100, encoder=("public",))) is None
     assert dp.incompatible(_card(Supervised(), dp)) is None
 
@@ -178,7 +178,7 @@ def test_phases_whose_clipping_bounds_nobody_are_refused(tmp_path: Path) -> None
             DPSGD(noise_multiplier=1.0).on_phases([changed], making.model, making.world, ctx)
         return str(error.value)
 
-    assert "no sum over examples" in refused(replace(phase, per_example=False))
+    assert "not a sum over examples" in refused(replace(phase, per_example=False))
     step = phase.steps["train"]
     streamed = replace(step, streams={"reference": Stream(making.world.reference)})
     assert "further rows" in refused(replace(phase, steps={"train": streamed}))

@@ -295,7 +295,7 @@ def test_ok_results_are_kept_and_failed_ones_run_again(planned: Any, tmp_path: P
     seen: list[tuple[str, bool]] = []
     watch = SimpleNamespace(
         trial=lambda r, kept: seen.append((r.status, kept)),
-        nodes=lambda *_: None,
+        left=lambda *_: None,
         idle=lambda *_: None,
     )
     records = go(items, tmp_path, second, watch=watch)

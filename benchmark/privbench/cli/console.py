@@ -76,7 +76,7 @@ class Watcher:
         if not self.live and now - self._said > _EVERY:
             self._said = now
             busy = "; ".join(at.told(now) for _, at in sorted(self._phases.items()))
-            self._line(f"  [{self.done}/{self.total}]{self._left} {busy}")
+            self._line(f"  [{self.done}/{self.total}{self._left}] {busy}")
 
     def idle(self, worker: int) -> None:
         """Show that a worker trains nothing."""
@@ -84,22 +84,25 @@ class Watcher:
         if worker in self._workers:
             self._bars.update(self._workers[worker], visible=False)
 
-    def nodes(self, done: int, total: int, seconds_left: float | None) -> None:
-        """Show how many nodes of the grid are made and how long the rest takes."""
-        left = "" if seconds_left is None else f", about {_duration(seconds_left)} left"
-        self._left = f" {done} of {total} steps{left}:"
-        self._bars.update(self._trials, told=f"{self.done}/{self.total}{left}")
+    def left(self, seconds: float | None) -> None:
+        """Show how long the rest of the grid takes."""
+        self._left = "" if seconds is None else f", about {_duration(seconds)} left"
+        self._count()
 
     def trial(self, record: Record, was_there: bool) -> None:
         """Show that a trial is finished."""
         self.done += 1
-        self._bars.update(self._trials, completed=self.done, told=f"{self.done}/{self.total}")
+        self._count()
         cell = record.cell
         name = f"{cell.title}, {cell.adversary}, seed {record.seed}"
         how = {"ok": "ok", "skipped": "skipped", "failed": "FAILED"}[record.status]
         tail = f": {' '.join(record.reason.split())}" if record.reason else ""
         cost = "kept" if was_there else f"{record.cost.seconds:.1f} s"
         self._line(f"[{self.done}/{self.total}] {name}: {how} ({cost}){tail}")
+
+    def _count(self) -> None:
+        told = f"{self.done}/{self.total}{self._left}"
+        self._bars.update(self._trials, completed=self.done, told=told)
 
     def _draw(self, worker: int, at: _Phase, now: float) -> None:
         if worker not in self._workers:
@@ -115,7 +118,7 @@ class Watcher:
 
 @dataclass
 class _Phase:
-    """What a worker trains: ``total`` epochs of ``rows`` rows; seen first at ``begun``."""
+    """What a worker trains: ``total`` epochs of ``rows`` rows; first reported at ``begun``."""
 
     name: str
     total: int
@@ -126,19 +129,19 @@ class _Phase:
     said: float | None = None
 
     def rate(self, now: float) -> str:
-        """Rows per second since it was first seen."""
+        """Return rows per second since the first report."""
         seconds = now - self.begun
         rows = (self.done - self.first) * self.rows
         return f"{rows / seconds:,.0f} rows/s" if seconds > 0 and rows else ""
 
     def told(self, now: float) -> str:
-        """How far it is, in a few words."""
+        """Return the progress as a short text."""
         rate = self.rate(now)
         return f"{self.name}: epoch {self.done:.1f}/{self.total}{', ' + rate if rate else ''}"
 
 
 def _duration(seconds: float) -> str:
-    """Two figures that a person can use.
+    """Return a duration with about two significant digits.
 
     >>> _duration(42.3), _duration(754), _duration(9000)
     ('42 s', '13 min', '2.5 h')
@@ -192,8 +195,8 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
     """The board's main columns as tables for a terminal; the markdown board has all of them.
 
     Args:
-        records: of any games.
-        width: of the terminal, in characters; where it is too narrow, columns are left out and
+        records: records of any games.
+        width: width of the terminal in characters; if it is too narrow, columns are left out, and
             numbers are never broken.
     """
     made = []
@@ -225,7 +228,7 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
 def _fitting(
     shown: list[int], names: list[str], rows: list[list[str]], fixed: int, width: int
 ) -> list[int]:
-    """Columns that fit into the width."""
+    """Return the columns that fit into the width."""
     needed = {
         i: 3 + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _NARROWEST)
         for i in shown

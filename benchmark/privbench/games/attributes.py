@@ -105,10 +105,6 @@ class AttributeGame(Game):
         truth = {name: rows.attributes[name].cpu().numpy() for name in sensitive}
         return question, AttributeTruth(truth, rows.y.cpu().numpy())
 
-    def auxiliary(self, split: Split) -> Examples:
-        """Return the adversary's pool, with attributes."""
-        return split.pool
-
     def pack(self, answer: Attributes) -> dict[str, Tensor]:
         """Return probabilities (n, values) float64 by attribute."""
         return {name: p.double() for name, p in answer.probabilities.items()}

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.data.examples import Examples
     from privbench.data.split import Split
     from privbench.games.oracle import Served
 
@@ -50,10 +49,6 @@ class Game(ABC):
             max_rows: maximum number of rows, the first in canonical order; None for all.
             sensitive: sensitive attributes of the cell.
         """
-
-    @abstractmethod
-    def auxiliary(self, split: Split) -> Examples:
-        """Return the adversary's rows, with labels and attributes."""
 
     @abstractmethod
     def pack(self, answer: Any) -> dict[str, Tensor]:

@@ -93,10 +93,6 @@ class MembershipGame(Game):
         question = MembershipQuestion(examples, split.protocol.phase)
         return question, split.member[rows].cpu().numpy()
 
-    def auxiliary(self, split: Split) -> Examples:
-        """Return the adversary's pool; the victim trained on none of it."""
-        return split.pool
-
     def pack(self, answer: Membership) -> dict[str, Tensor]:
         """Return scores (n,) float64, and decisions (n,) bool if there are any."""
         tensors = {"scores": torch.as_tensor(answer.scores).double()}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.data.examples import Card, Examples
+    from privbench.data.examples import Card
     from privbench.data.split import Split
     from privbench.games.oracle import Oracle, Served
     from privbench.methods.context import AttackContext
@@ -103,10 +103,6 @@ class ReconstructionGame(Game):
         rows = strangers(split).select(slice(0, max_rows))
         question = ReconstructionQuestion(served.embeddings(rows.x))
         return question, ReconstructionTruth(as_float(rows.x, rows.scale), split.card)
-
-    def auxiliary(self, split: Split) -> Examples:
-        """Return the adversary's pool."""
-        return split.pool
 
     def pack(self, answer: Reconstruction) -> dict[str, Tensor]:
         """Return the reconstructed inputs (n, *shape)."""

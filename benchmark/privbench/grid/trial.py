@@ -1,4 +1,4 @@
-"""One trial: make the victim, pose the question, let the attack answer, score."""
+"""Runs one trial: build the victim, pose the question, run the attack, score its answer."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
 
 class TrialRunner:
-    """Runs trials. Everything that trials share is made once and kept in the store.
+    """Runs trials. Everything that trials share is computed once and kept in the store.
 
     Attributes:
-        store: of artifacts.
-        builder: that makes victims.
+        store: store of artifacts.
+        builder: builds victims.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TrialRunner:
         compiled: bool = False,
         threads: int = 1,
     ) -> None:
-        """``root`` is the folder of data sets, ``threads`` the number for each trial."""
+        """``root`` is the folder of datasets, ``threads`` the number of each trial."""
         self.store = store
         self.device = device
         self.root = root
@@ -75,13 +75,13 @@ class TrialRunner:
         self._examples: dict[str, Examples] = {}
         self._splits: dict[str, Split] = {}
         self._victims: dict[str, Victim] = {}
-        self._making = 0.0  # seconds that victims and shadows of this trial took to make or load
+        self._making = 0.0  # seconds to build or load the victims and shadows of this trial
 
     def run(self, trial: Trial) -> Record:
-        """Run a trial. What goes wrong inside the cell is data: a failed record.
+        """Run a trial; any error inside the cell gives a failed record.
 
         Raises:
-            KeyboardInterrupt: and nothing else.
+            KeyboardInterrupt: the only exception that is not recorded.
         """
         with threads(self.builder.threads):
             return self._run(trial)
@@ -103,9 +103,9 @@ class TrialRunner:
         return record
 
     def make(self, trial: Trial, role: Role, last: str) -> None:
-        """Make what a node of the graph names for the trial.
+        """Make a node of the graph for the trial.
 
-        That is the baselines, or stages of a victim up to the stage of that key.
+        That is the baselines, or the stages of a victim up to the key with digest ``last``.
         """
         with threads(self.builder.threads):
             if role.name == "baselines":
@@ -150,7 +150,7 @@ class TrialRunner:
     # ---- what trials share ------------------------------------------------------------------
 
     def split(self, cell: Cell, seed: int) -> Split:
-        """Cut the cell's dataset; equal for every cell of that dataset, protocol and seed."""
+        """Split the cell's dataset; equal for all cells of that dataset, protocol and seed."""
         at = digest([dataset_of(cell).digest, cell.protocol, seed])
         if at not in self._splits:
             rows = self._rows(dataset_of(cell))
@@ -177,12 +177,12 @@ class TrialRunner:
         return self._splits[at]
 
     def models(self, cell: Cell, seed: int) -> Models:
-        """Which models the cell needs under that seed."""
+        """Return the models that the cell needs under that seed."""
         parts = self.split(cell, seed)
         return Models(cell, parts, self.adversary_split(cell, parts))
 
     def _victim(self, spec: VictimSpec, room: int = 64) -> Victim:
-        """Make or load a victim; ``room`` of them stay in memory."""
+        """Build or load a victim; at most ``room`` of them stay in memory."""
         at = spec.identity
         if at not in self._victims:
             while len(self._victims) >= room:
@@ -197,7 +197,7 @@ class TrialRunner:
     def _shadows(
         self, cell: Cell, worlds: Sequence[tuple[VictimSpec, Examples]]
     ) -> tuple[Shadow, ...]:
-        """Exactly the shadows that the attack declared, made or loaded."""
+        """Build or load the shadows that the attack declared."""
         shadows = []
         for spec, others in worlds:
             made = self._victim(spec, room=64 + len(worlds))
@@ -216,7 +216,7 @@ class TrialRunner:
         return Pixels(models.cell.card)
 
     def specs(self, trial: Trial) -> dict[str, VictimSpec]:
-        """All victims that the trial needs; once it is answered, it needs no shadow."""
+        """All victims that the trial needs; no shadows if the store holds its answers."""
         specs = self._specs(trial)
         shadows = [name for name in specs if name.startswith("shadow")]
         if shadows and self._answered(self.models(trial.cell, trial.seed)):
@@ -235,7 +235,7 @@ class TrialRunner:
     # ---- one game ---------------------------------------------------------------------------
 
     def _play(self, models: Models, game: Game, served: Served) -> tuple[Metrics, dict[str, Any]]:
-        """Pose, answer (from the store if it was answered before), score.
+        """Pose the question, get the answer (from the store if it is there) and score it.
 
         The answer's key needs the shadows' keys only: a finished answer loads no shadow.
         """
@@ -266,12 +266,12 @@ class TrialRunner:
         return game.score(facts["answer"], truth), facts
 
     def _answer_key(self, models: Models, served: str, own: str) -> tuple[Key, str]:
-        """Key of an answer, and the digest of all that the attack may read meanwhile.
+        """Return the key of an answer, and the digest of everything that the attack may read.
 
         Args:
-            models: of the cell.
-            served: key of who is asked.
-            own: key of the same as it answers the adversary's own rows.
+            models: models of the cell.
+            served: key of the victim or control that the attack queries.
+            own: key of the same, as it answers the adversary's own rows.
         """
         cell, parts = models.cell, models.split
         given = {
@@ -286,7 +286,7 @@ class TrialRunner:
         return Key("answer", {"attack": cell.attack.digest, **given}), digest(given)
 
     def _answered(self, models: Models) -> bool:
-        """Whether the store holds the answers about the victim and all controls."""
+        """Return whether the store holds the answers about the victim and all controls."""
         victim, null = self.builder.plan(models.victim()), self.builder.plan(models.null())
         controls = {
             "null": (null.key, null.released),
@@ -303,10 +303,10 @@ class TrialRunner:
                 return False
         return True
 
-    # ---- beside the answer --------------------------------------------------------------------
+    # ---- baselines and utility ----------------------------------------------------------------
 
     def baselines_key(self, cell: Cell, seed: int) -> Key:
-        """Key of the baselines: they read no victim, so all cells of a question share them."""
+        """Return the key of the baselines; all cells of a question share them."""
         parts = self.split(cell, seed)
         return Key("baselines", {
             "split": parts.digest, "seed": parts.seed, "game": cell.attack.game,
@@ -333,7 +333,7 @@ class TrialRunner:
         }
 
     def _utility(self, cell: Cell, parts: Split, made: Victim) -> dict[str, float]:
-        """Test accuracy, accuracy on what the classifier trained on, and their difference."""
+        """Return the accuracy on test rows and on the classifier's training rows, and the gap."""
         if cell.card.classes is None or "classifier" not in made.model:
             return {}
         key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
@@ -350,18 +350,18 @@ def _record(trial: Trial, device: torch.device) -> Record:
 
 
 def reason(error: BaseException) -> str:
-    """Why a trial failed: our own sentences as they are, anything else with its type."""
+    """Return why a trial failed: our own messages as they are, others with their type."""
     named = isinstance(error, BadInputError | AccessDeniedError | WriteError)
     return encodable(str(error) if named else f"{type(error).__name__}: {error}")
 
 
 def encodable(text: str) -> str:
-    """Text that UTF-8 can encode: lone surrogates become escapes."""
+    """Return text that UTF-8 can encode: lone surrogates become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def failed_record(trial: Trial, reason: str, device: torch.device, traceback: str = "") -> Record:
-    """The record of a trial that could not even run."""
+    """Return the record of a trial that could not run."""
     record = _record(trial, device)
     record.status, record.reason, record.traceback = "failed", reason, traceback
     return record

@@ -1,4 +1,4 @@
-"""Making victims: stage after stage, each from the store if it was made before."""
+"""Builds victims stage by stage; a stage that was built before is loaded from the store."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of a victim before anything is trained.
+    """What is known about a victim before anything is trained.
 
     Attributes:
-        key: of its answers.
-        untrained: key of the answers of the model before training.
-        stages: keys of the artifacts that it is made of.
-        released: whether anything stands between the model and the outside.
+        key: key of its answers.
+        untrained: key of the answers of the untrained model.
+        stages: keys of the artifacts that it consists of.
+        released: whether releases change the model's answers.
     """
 
     key: str
@@ -52,10 +52,10 @@ class Plan:
 
 
 class Builder(Planner):
-    """Plans victims, and makes them.
+    """Plans and builds victims.
 
     Attributes:
-        trained_phases: how many phases this builder has trained.
+        trained_phases: number of phases that this builder has trained.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Builder(Planner):
         self.trained_phases = 0
         self._plans: dict[str, Plan] = {}
 
-    # ---- what comes out --------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------
 
     def victim(self, spec: VictimSpec) -> Victim:
-        """Make all stages and serve the result."""
+        """Build all stages and serve the result."""
         draft = self._made(spec)
         return Victim(
             spec.card, draft.model, key=draft.key, grants=access(spec.target, spec.defenses),
@@ -84,12 +84,8 @@ class Builder(Planner):
             seed=draft.world.salt("release"), facts=draft.record(),
         )  # fmt: skip
 
-    def model(self, spec: VictimSpec) -> Model:
-        """Make all stages and return the raw model."""
-        return self._made(spec).model
-
     def untrained(self, spec: VictimSpec) -> Victim:
-        """The target's encoder before any training, undefended."""
+        """Return the undefended target before any training."""
         draft = self.draft(replace(spec, defenses=()))
         self._load_own(draft)
         return Victim(
@@ -97,13 +93,13 @@ class Builder(Planner):
         )  # fmt: skip
 
     def train_on(self, spec: VictimSpec, examples: Examples) -> Model:
-        """Train the target, undefended, on rows of the caller's choice as its members."""
+        """Train the undefended target with these rows as its members."""
         examples = examples.rekeyed()  # of what they hold now: the model is kept under these keys
         world = spec.world.replace(members=examples, downstream=examples)
-        return self.model(replace(spec, world=world, defenses=()))
+        return self._made(replace(spec, world=world, defenses=())).model
 
     def planned(self, spec: VictimSpec) -> dict[Key, bool]:
-        """Keys of all stages, those of inner victims first; whether the store holds them."""
+        """Return the keys of all stages, inner victims first, and whether the store holds them."""
         draft = self.draft(spec)
         keys: dict[Key, bool] = {}
         for stage in draft.stages:
@@ -114,7 +110,7 @@ class Builder(Planner):
         return keys
 
     def plan(self, spec: VictimSpec) -> Plan:
-        """What is known of a victim before it is made; remembered by identity."""
+        """Return what is known about a victim before it is built; cached by identity."""
         if spec.identity not in self._plans:
             draft = self.draft(spec)
             keys = tuple(stage.key for stage in draft.stages if stage.stored)
@@ -124,7 +120,7 @@ class Builder(Planner):
         return self._plans[spec.identity]
 
     def recorded(self, spec: VictimSpec) -> dict[str, Any]:
-        """Seconds by artifact, and machines, of a victim's stages as far as the store has them."""
+        """Return build seconds by artifact, and machines, of the stages that the store holds."""
         spent: dict[str, float] = {}
         made_on: list[Any] = []
         for key in self.plan(spec).stages:
@@ -134,7 +130,7 @@ class Builder(Planner):
                 made_on.append(fact["made_on"])
         return {"spent": spent, "made_on": made_on}
 
-    # ---- making ----------------------------------------------------------------------------
+    # ---- building --------------------------------------------------------------------------
 
     def _made(self, spec: VictimSpec) -> Draft:
         draft = self.make_until(spec, None)
@@ -142,7 +138,7 @@ class Builder(Planner):
         return draft
 
     def make_until(self, spec: VictimSpec, last: str | None) -> Draft:
-        """Make the stages up to that of the key with digest ``last``; all for None."""
+        """Build the stages up to the one whose key has digest ``last``; None for all."""
         draft = self.draft(spec)
         for stage in draft.labels:
             self.store.make(stage.key, partial(self._run_labels, stage))
@@ -161,7 +157,7 @@ class Builder(Planner):
         return draft
 
     def make(self, draft: Draft, stage: Stage) -> None:
-        """Make a draft's next stage, or load it, and take it into the draft."""
+        """Build or load the next stage of a draft, and update the draft."""
         draft.model.eval().requires_grad_(False)
         if stage.after_encoder and not draft.initial:
             draft.keep_initial()
@@ -173,14 +169,14 @@ class Builder(Planner):
             load(draft.model, artifact.tensors)
         elif stage.key.kind == "trained":
             artifact = self.store.make(stage.key, partial(self._run_weights, draft, stage))
-            draft.model.load_state_dict(self._here(artifact))
+            draft.model.load_state_dict(artifact.tensors)
             draft.model.eval().requires_grad_(False)
         elif stage.key.kind == "labels":
             artifact = self.store.find(stage.key)
         elif isinstance(stage.of, LearnedRelease):
             if stage.stored:
                 artifact = self.store.make(stage.key, partial(self._run_release, draft, stage))
-                stage.of.release.load_state_dict(self._here(artifact))
+                stage.of.release.load_state_dict(artifact.tensors)
                 stage.of.release.eval().requires_grad_(False)
             draft.fitted.append(stage.of)
         if artifact is not None:
@@ -247,9 +243,10 @@ class Builder(Planner):
         return made
 
     def _embedded(self, draft: Draft, phase: Phase, rows: Examples) -> tuple[Phase, Examples]:
-        """Embeddings of the frozen encoder, released where the classifier is to train on that.
+        """Replace x by embeddings of the frozen encoder.
 
-        They take the place of x in the phase's rows, in its streams and in what it monitors.
+        This applies to the phase's rows, its streams and its monitor. If the classifier trains on
+        released embeddings, they pass through the release.
         """
         fed = [one.release for one in draft.fitted if one.release.feeds_classifier]
         frozen = self._serving(draft, fed)
@@ -258,7 +255,7 @@ class Builder(Planner):
             return replace(examples, x=frozen.embeddings(examples.x))
 
         steps, monitor = dict(phase.steps), phase.monitor
-        made: dict[int, Stream] = {}  # steps that share a stream go on sharing it
+        made: dict[int, Stream] = {}  # steps that share a stream still share it
         for name, step in steps.items():
             for stream in step.streams.values():
                 made.setdefault(id(stream), replace(stream, rows=embed(stream.rows)))
@@ -282,7 +279,7 @@ class Builder(Planner):
         )  # fmt: skip
 
     def _behind(self, draft: Draft) -> Model:
-        """The model as a release meets it: behind the embeddings that are released already."""
+        """Return the model that a release learns from; its embeddings pass the earlier releases."""
         released = [one.release for one in draft.fitted if one.release.of == "embedding"]
         return Behind(self._serving(draft, released)) if released else draft.model
 
@@ -293,12 +290,9 @@ class Builder(Planner):
         )  # fmt: skip
 
     def _load_own(self, draft: Draft) -> None:
-        """Load the world's own initial weights, once the phases that all worlds share are over."""
+        """Load this world's initial weights, after the phases that all worlds share."""
         load(draft.model, draft.own)
         draft.own = {}
-
-    def _here(self, artifact: Artifact) -> dict[str, Tensor]:
-        return {name: tensor.to(self.device) for name, tensor in artifact.tensors.items()}
 
 
 def _untrained_key(draft: Draft) -> str:
@@ -306,7 +300,7 @@ def _untrained_key(draft: Draft) -> str:
 
 
 def access(target: Target, defenses: Sequence[Defense]) -> Access:
-    """What a victim of that target grants under these defenses."""
+    """Return the access that a victim of that target grants under these defenses."""
     granted = target.grants
     for defense in defenses:
         granted = defense.access(granted)
@@ -314,7 +308,7 @@ def access(target: Target, defenses: Sequence[Defense]) -> Access:
 
 
 def _recorded(change: Callable[[], nn.Module], ctx: DefenseContext, seed: int) -> Made:
-    """The state that a defense makes, with what it noted and claimed meanwhile."""
+    """Return the state dict that ``change`` computes, with the notes and claims it made."""
     changed, timing = ctx.timed(partial(seeded, change, seed))
     facts = {"notes": ctx.notes, "claims": ctx.claims, **timing}
     return {n: t.detach().contiguous() for n, t in changed.state_dict().items()}, facts

@@ -1,4 +1,4 @@
-"""An attack plays its game against a victim: what it is given, and what it answers."""
+"""Runs an attack against a victim: the models it needs, its context and its answer."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Models:
-    """Which models a cell needs under one seed: the victim, its null, shadows and the adversary's.
+    """The models that a cell needs under one seed.
 
     Attributes:
-        cell: that is played.
-        split: of its dataset.
+        cell: the cell.
+        split: split of its dataset.
         pool: the same split with the adversary's pool, which may come from another dataset.
     """
 
@@ -54,7 +54,7 @@ class Models:
         return self._spec(self.split.victim(), self.cell.defenses)
 
     def null(self) -> VictimSpec:
-        """The same making in a world that holds no candidate."""
+        """The same target and defenses in a world without candidates."""
         return self._spec(self.split.null(), self.cell.defenses)
 
     def undefended(self) -> VictimSpec:
@@ -62,7 +62,7 @@ class Models:
         return self._spec(self.split.victim(), ())
 
     def shadows(self) -> list[tuple[VictimSpec, Examples]]:
-        """Exactly the shadows that the attack declared, each with its nonmembers."""
+        """The shadows that the attack declared, each with its nonmembers."""
         wanted, adversary = self.cell.attack.shadows, self.cell.adversary
         parts = self.pool if wanted.origin == "offline" else self.split
         draw = parts.offline if wanted.origin == "offline" else parts.online
@@ -74,7 +74,7 @@ class Models:
         ]
 
     def of_the_adversary(self, target: Target | None) -> VictimSpec:
-        """What the adversary trains on rows of its choice; the rows are put in later."""
+        """The model that the adversary trains on its own rows; the caller sets these rows."""
         world = replace(self.pool.offline(0)[0], branch=1)
         return self._spec(world, (), target, self.pool.card)
 
@@ -94,15 +94,15 @@ class Models:
 
 @dataclass(frozen=True)
 class Match:
-    """What an answer is made from.
+    """Everything that an attack's answer depends on.
 
     Attributes:
-        cell: with the attack.
-        served: who is asked: the victim, or a control in its place.
-        auxiliary_served: the same as it answers the adversary's own rows.
-        question: of the game.
-        split: with the adversary's pool.
-        train: trains a target on rows of the adversary's choice.
+        cell: the cell, with the attack.
+        served: the victim or a control.
+        auxiliary_served: the same, as it answers the adversary's own rows.
+        question: the question of the game.
+        split: the split with the adversary's pool.
+        train: trains a target on rows that the adversary chooses.
         store, device, scope: see ``AttackContext``.
     """
 
@@ -117,7 +117,7 @@ class Match:
     scope: str
 
     def answer(self, shadows: tuple[Shadow, ...]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
-        """Let the attack answer; tensors and facts for the store."""
+        """Run the attack; return tensors and facts for the store."""
         cell, attack, split = self.cell, self.cell.attack, self.split
         access = (attack.needs | attack.wants) & cell.access
         asked = Oracle(self.served, access, asker=attack.name, store=self.store)
@@ -127,7 +127,7 @@ class Match:
             card=cell.card, protocol=cell.protocol, sensitive=cell.sensitive, device=self.device,
             store=self.store, seed=salt(split.seed, "attack", attack.name), scope=self.scope,
             shadows=tuple(_private(shadow) for shadow in shadows),
-            auxiliary=game.auxiliary(split).private(), auxiliary_oracle=own, data_seed=split.seed,
+            auxiliary=split.pool.private(), auxiliary_oracle=own, data_seed=split.seed,
             train=self.train,
         )  # fmt: skip
         question = copy.deepcopy(self.question)
@@ -170,16 +170,16 @@ def _private(shadow: Shadow) -> Shadow:
 
 
 def as_adversary_sees(served: Served, *, adaptive: bool, seed: int) -> Served:
-    """The victim as it answers rows that the adversary itself releases."""
+    """Return the victim as it answers rows that the adversary itself releases."""
     if not isinstance(served, Victim) or not served.releases:
         return served
     return served.sibling(salt(seed, "adversary")) if adaptive else served.unreleased()
 
 
 def key_as_adversary_sees(key: str, *, released: bool, adaptive: bool, seed: int) -> str:
-    """Key of what ``as_adversary_sees`` gives, of a victim that is not made yet.
+    """Return the key of what ``as_adversary_sees`` returns, for a victim that is not built yet.
 
-    ``released`` is whether anything stands between model and outside.
+    ``released`` says whether releases change the model's answers.
     """
     if not released:
         return key
@@ -187,7 +187,7 @@ def key_as_adversary_sees(key: str, *, released: bool, adaptive: bool, seed: int
 
 
 def utility(victim: Victim, split: Split) -> dict[str, float]:
-    """Test accuracy, accuracy on what the classifier trained on, and their difference."""
+    """Return the accuracy on test rows and on the classifier's training rows, and the gap."""
     trained_on = split.victim().parts[split.protocol.classifier]
     right = {}
     asked = victim.session("utility")
@@ -199,7 +199,7 @@ def utility(victim: Victim, split: Split) -> dict[str, float]:
 
 
 def _worded(notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Notes with words for numbers that JSON does not have (an infinite threshold)."""
+    """Replace numbers that JSON lacks (such as an infinite threshold) by words."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in notes.items()

@@ -90,7 +90,7 @@ class DPSGD(Defense):
         if cell.target.contrastive and "members" in cell.protocol.encoder:
             return (
                 f"dp-sgd clips gradients of single examples, and the contrastive loss of "
-                f"{cell.target.name} is no sum over examples"
+                f"{cell.target.name} is not a sum over examples"
             )
         return None
 
@@ -188,7 +188,7 @@ def _check(phase: Phase) -> None:
     """
     what = f"dp-sgd cannot make phase '{phase.name}' private: "
     if not phase.per_example:
-        raise BadInputError(what + "its loss is no sum over examples")
+        raise BadInputError(what + "its loss is not a sum over examples")
     if any(step.streams for step in phase.steps.values()):
         raise BadInputError(what + "its loss reads further rows, which would be clipped together")
     if len(phase.steps) > 1 or len({repr(spec) for spec in phase.optimizers.values()}) > 1:
