@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ CIFAR = Augmentation(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), gr
 DIGITS = Augmentation(crop=(0.5, 1.0), shift=1, jitter=(0.4, 0.4, 0.0, 0.0), blur=0.5)
 CASES = {
     "cifar-hsv": (CIFAR, (256, 3, 32, 32)),
+    "cifar-hsv-random-order": (replace(CIFAR, order="random"), (256, 3, 32, 32)),
+    "cifar-yiq": (replace(CIFAR, hue="yiq"), (256, 3, 32, 32)),
     "crop-and-flip": (Augmentation(crop=(0.08, 1.0), flip=0.5), (256, 3, 32, 32)),
     "digits": (DIGITS, (100, 1, 8, 8)),
     "stl10-hsv": (CIFAR, (32, 3, 96, 96)),

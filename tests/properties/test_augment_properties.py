@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +40,8 @@ augmentations = st.builds(
     blur=probability,
     blur_sigma=ends(0.1, 3.0),
     blur_kernel=st.sampled_from([1, 3, 5]),
+    hue=st.sampled_from(["hsv", "yiq"]),
+    order=st.sampled_from(["fixed", "random"]),
 )
 
 
@@ -111,6 +114,8 @@ def test_the_identity_returns_x() -> None:
     "augmentation",
     [
         Augmentation(jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1e-9),
+        Augmentation(jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1e-9, order="random"),
+        Augmentation(jitter=(0.8, 0.8, 0.8, 0.5), jitter_p=1e-9, hue="yiq"),
         Augmentation(grey=1e-9, flip=1e-9, vflip=1e-9, blur=1e-9),
         Augmentation(crop=(1.0, 1.0), ratio=(1.0, 1.0)),
         Augmentation(jitter=(0.0, 0.0, 0.0, 0.0), jitter_p=1.0),
@@ -135,6 +140,7 @@ def test_what_is_not_drawn_leaves_x_to_the_bit(augmentation: Augmentation) -> No
         Augmentation(jitter=(0.0, 0.8, 0.0, 0.0)),
         Augmentation(jitter=(0.0, 0.0, 0.8, 0.0)),
         Augmentation(jitter=(0.0, 0.0, 0.0, 0.5)),
+        Augmentation(jitter=(0.8, 0.8, 0.8, 0.5), hue="yiq"),
     ],
 )
 def test_every_image_draws_its_own_parameters(augmentation: Augmentation) -> None:
@@ -160,8 +166,13 @@ def test_a_probability_is_one(p: float, name: str) -> None:
 def test_one_channel_has_no_colour() -> None:
     x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     augmentation = Augmentation(jitter=(0.0, 0.0, 0.9, 0.5), jitter_p=1.0, grey=1.0)
-    u = torch.rand(6, augmentation.uniforms, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(augment(x, augmentation, u), x)
+    for each in (
+        augmentation,
+        replace(augmentation, hue="yiq"),
+        replace(augmentation, order="random"),
+    ):
+        u = torch.rand(6, each.uniforms, generator=torch.Generator().manual_seed(1))
+        assert torch.equal(augment(x, each, u), x)
 
 
 # ── within ───────────────────────────────────────────────────────────────────
@@ -196,6 +207,7 @@ def test_within_is_nowhere_stronger_than_recipe_or_limits(
         for name in ("flip", "vflip", "jitter_p", "grey", "blur"):
             assert getattr(narrowed, name) == 0 or getattr(bound, name) > 0
     assert limits.ratio[0] <= narrowed.ratio[0] <= narrowed.ratio[1] <= limits.ratio[1]
+    assert (narrowed.hue, narrowed.order) == (augmentation.hue, augmentation.order)
 
 
 @given(augmentations)
@@ -227,6 +239,8 @@ def test_nothing_is_within_nothing(augmentation: Augmentation) -> None:
         ({"blur_sigma": (0.0, 1.0)}, "blur_sigma must"),
         ({"blur_kernel": 4}, "blur_kernel must be odd"),
         ({"blur_kernel": -3}, "blur_kernel must be odd"),
+        ({"hue": "rgb"}, "hue must"),
+        ({"order": "any"}, "order must"),
     ],
 )
 def test_a_wrong_range_is_refused(wrong: dict[str, Any], message: str) -> None:

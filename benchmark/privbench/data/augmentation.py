@@ -3,7 +3,7 @@
 torchvision v2 draws one set of parameters per call, so a batch would share one crop. Here the crop,
 shift and flips of an image become one interpolation matrix per axis, ``rows @ x @ columns^T``.
 Blur works the same way; colour operations are elementwise. Each operation agrees with torchvision
-v2's to float rounding. All randomness comes from the caller's uniforms,
+v2's to float rounding, except under ``hue="yiq"``. All randomness comes from the caller's uniforms,
 and nothing synchronises with the device.
 
 Order: resized crop, shift, flips, colour jitter, grey, blur.
@@ -11,10 +11,11 @@ Order: resized crop, shift, flips, colour jitter, grey, blur.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from torch import Tensor
 _CHUNK = 2**18  # numbers that a CPU's cache holds at a time; images are independent of each other
 _ATTEMPTS = 10  # attempts to draw a box that fits the image, as in torchvision's RandomResizedCrop
 _LUMA = (0.2989, 0.587, 0.114)  # torchvision's; they sum to 0.9999
+_CHROMA = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))  # I and Q of YIQ
 _PROBABILITIES = ("flip", "vflip", "jitter_p", "grey", "blur")
 
 
@@ -38,12 +40,17 @@ class Augmentation:
         vflip: probability of a vertical flip.
         jitter: strengths of brightness, contrast, saturation (s: a factor uniform in
             [max(0, 1 - s), 1 + s]) and hue (h at most 0.5: turns uniform in [-h, h]), as
-            torchvision's ColorJitter, but always in this order. None for no jitter.
+            torchvision's ColorJitter. None for no jitter.
         jitter_p: probability of the jitter.
         grey: probability of greyscale.
         blur: probability of a Gaussian blur.
         blur_sigma: standard deviation of the blur in pixels, uniform in this range.
         blur_kernel: width of the blur in pixels, odd and less than twice the image's smaller side.
+        hue: ``hsv`` is exact. ``yiq`` is faster: the whole jitter of an RGB image is one 3x3 matrix
+            that scales and rotates its chroma, clamped once. It gives a different distribution of
+            colours, in which the order of the operations does not matter.
+        order: order of the jitter's operations: ``fixed`` as listed, or ``random``, a permutation
+            per image (torchvision draws one per call).
 
     Raises:
         ValueError: if a value is out of range or a range is not increasing.
@@ -60,6 +67,8 @@ class Augmentation:
     blur: float = 0.0
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     blur_kernel: int = 3
+    hue: Literal["hsv", "yiq"] = "hsv"
+    order: Literal["fixed", "random"] = "fixed"
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -76,6 +85,8 @@ class Augmentation:
             ("blur_sigma", 0 < self.blur_sigma[0] <= self.blur_sigma[1] < math.inf,
              "hold 0 < low <= high"),
             ("blur_kernel", self.blur_kernel > 0 and self.blur_kernel % 2 == 1, "be odd"),
+            ("hue", self.hue in {"hsv", "yiq"}, "be 'hsv' or 'yiq'"),
+            ("order", self.order in {"fixed", "random"}, "be 'fixed' or 'random'"),
         ]  # fmt: skip
         for name, holds, rule in rules:
             if not holds:
@@ -93,8 +104,8 @@ class Augmentation:
         blur) is 0 if its limit is 0. The rest is capped: the ends of crop rise to the limit's lower
         end (a larger box is weaker); each component of jitter, shift, blur_kernel and the ends of
         blur_sigma (by the limit's upper end) are the smaller of both; the ends of ratio move into
-        the limit's range. Other probabilities do not change: limits restrict how strong an
-        operation is, not how often it happens.
+        the limit's range. Other probabilities, hue and order do not change: limits restrict how
+        strong an operation is, not how often it happens.
 
         >>> limits = Augmentation(crop=(0.5, 1.0), shift=1)
         >>> Augmentation(crop=(0.2, 1.0), flip=0.5, shift=3).within(limits)
@@ -158,8 +169,9 @@ def _augment(x: Tensor, augmentation: Augmentation, u: Tensor) -> Tensor:
     if augmentation.crop or augmentation.shift or augmentation.flip or augmentation.vflip:
         x = _move(x, boxes(u, x.shape[2], x.shape[3], augmentation), part, augmentation)
     if augmentation.jitter and augmentation.jitter_p:
-        on = _images(part["jitter"][:, 0] < augmentation.jitter_p)
-        x = torch.where(on, _jitter(x, u, augmentation), x)
+        fold = augmentation.hue == "yiq" and x.shape[1] > 1
+        jittered = _turn_chroma(x, u, augmentation) if fold else _jitter(x, u, augmentation)
+        x = torch.where(_images(part["jitter"][:, 0] < augmentation.jitter_p), jittered, x)
     if augmentation.grey and x.shape[1] > 1:
         x = torch.where(_images(part["grey"][:, 0] < augmentation.grey), _luma(x), x)
     if augmentation.blur:
@@ -200,8 +212,8 @@ def columns(u: Tensor, augmentation: Augmentation) -> dict[str, Tensor]:
     """Return the columns of u for each operation.
 
     crop: ten areas, ten ratios, top, left; shift: down, right; flip, vflip, grey: whether; jitter:
-    whether, brightness, contrast, saturation, hue, and one that is not read; blur: whether, sigma.
-    An operation that is off has no columns.
+    whether, brightness, contrast, saturation, hue, order; blur: whether, sigma. An operation that
+    is off has no columns.
     """
     widths = _widths(augmentation)
     return dict(zip(widths, torch.split(u, list(widths.values()), dim=1), strict=True))
@@ -332,10 +344,12 @@ def _luma(x: Tensor) -> Tensor:
 
 
 def _jitter(x: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
-    """Return x after the four operations, clamped after each one."""
+    """Return x after the four operations in the augmentation's order, clamped after each one."""
     factors = _factors(u, augmentation).to(x.dtype)
     brightness, contrast, saturation, hue = (s > 0 for s in augmentation.jitter or (0, 0, 0, 0))
     rgb = x.shape[1] > 1
+    if augmentation.order == "random":
+        return _jitter_in_any_order(x, u, factors, augmentation)
     if brightness:
         x = (x * _images(factors[:, 0])).clamp_(0, 1)
     if contrast:
@@ -343,6 +357,37 @@ def _jitter(x: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
     if saturation and rgb:
         x = _blend(_luma(x), x, factors[:, 2])
     return _turn_hue(x, factors[:, 3]) if hue and rgb else x
+
+
+def _jitter_in_any_order(
+    x: Tensor, u: Tensor, factors: Tensor, augmentation: Augmentation
+) -> Tensor:
+    """Return x after the operations in each image's own order.
+
+    Hue is the most expensive operation, so it runs once for the whole batch: for each image, the
+    blends that precede it in the order run before, the others after.
+    """
+    every = _constant(tuple(itertools.permutations(range(4))), torch.int64, x.device)
+    order = every[(columns(u, augmentation)["jitter"][:, 5] * len(every)).long()]
+    turn_at = order.argmax(1)  # hue is number 3
+    rgb = x.shape[1] > 1
+
+    def blend(x: Tensor, step: int, on: Tensor) -> Tensor:
+        which = order[:, step]
+        if not rgb:
+            on = on & (which != 2)  # noqa: PLR2004
+        factor = torch.where(on, factors.gather(1, which[:, None]).squeeze(1), 1.0)
+        luma = _luma(x)
+        reference = torch.where(_images(which == 1), luma.mean((1, 2, 3), keepdim=True), luma)
+        return _blend(reference * _images(which > 0), x, factor)
+
+    for step in range(3):
+        x = blend(x, step, step < turn_at)
+    if rgb and augmentation.jitter and augmentation.jitter[3]:
+        x = _turn_hue(x, factors[:, 3])
+    for step in range(1, 4):
+        x = blend(x, step, step > turn_at)
+    return x
 
 
 def _blend(reference: Tensor, x: Tensor, factor: Tensor) -> Tensor:
@@ -364,6 +409,33 @@ def _turn_hue(x: Tensor, turn: Tensor) -> Tensor:
     off = hue[:, None] + _constant((((0.0,),), ((2 / 3,),), ((1 / 3,),)), x.dtype, x.device)
     off.frac_().sub_(0.5).abs_().mul_(-6).add_(2).clamp_(0, 1)
     return torch.addcmul(value[:, None], chroma[:, None], off, value=-1).clamp_(0, 1)
+
+
+def _turn_chroma(x: Tensor, u: Tensor, augmentation: Augmentation) -> Tensor:
+    """Return RGB x after the whole jitter as one matrix per image, clamped once.
+
+    Saturation scales the chroma of YIQ and hue rotates it. Both keep the luma, so they commute with
+    brightness and contrast.
+    """
+    brightness, contrast, saturation, turn = _factors(u, augmentation).to(x.dtype).unbind(1)
+    angle = -2 * math.pi * turn  # red to green is clockwise in (I, Q)
+    ones = torch.ones_like(turn)
+    mix = torch.stack([ones, saturation * angle.cos(), saturation * angle.sin()], 1)
+    mix = mix * (brightness * contrast)[:, None]
+    matrix = (mix @ _constant(_yiq_basis(), x.dtype, x.device).flatten(1)).view(-1, 3, 3)
+    offset = (brightness * (1 - contrast))[:, None] * _luma(x).mean((1, 2, 3))[:, None]
+    out = torch.baddbmm(offset[:, None, :].expand(-1, 3, 1), matrix, x.flatten(2))
+    return out.view_as(x).clamp_(0, 1)
+
+
+@cache
+def _yiq_basis() -> tuple[Any, ...]:
+    """Return three 3x3 matrices: RGB to its luma, to its chroma, to its chroma rotated by 90°."""
+    to = torch.tensor([_LUMA, *_CHROMA], dtype=torch.float64)
+    back = torch.linalg.inv(to)
+    turned = torch.stack([-to[2], to[1]])
+    parts = (back[:, :1] @ to[:1], back[:, 1:] @ to[1:], back[:, 1:] @ turned)
+    return tuple(tuple(tuple(row) for row in part.tolist()) for part in parts)
 
 
 @cache
