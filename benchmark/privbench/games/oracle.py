@@ -134,6 +134,7 @@ class Oracle:
         self.__most = max(KEPT_BYTES_OF_EACH, KEPT_BYTES // models)
         self.access = access & served.grants
         self.queries = 0
+        self.__kept: list[Key] = []
 
     @property
     def card(self) -> Card:
@@ -214,10 +215,17 @@ class Oracle:
                 raise _TooLargeError
             return {"answer": torch.cat([*first, *rest])}, {}
 
+        self.__kept.append(key)
         try:
             return store.make(key, build).tensors["answer"]
         except _TooLargeError:
             return torch.cat([*first, *rest])
+
+    def forget(self) -> None:
+        """Delete from the store what was asked here: the model may have been another."""
+        for key in self.__kept:
+            if self.__store is not None:
+                self.__store.remove(key)
 
     def _compute(self, kind: str, x: Tensor | Examples | Views) -> Tensor:
         return torch.cat([*self._parts(kind, x)])

@@ -290,6 +290,11 @@ class Store:
                     lock.unlink(missing_ok=True)
         return freed
 
+    def remove(self, key: Key) -> None:
+        """Delete the artifact of a key, if there is one."""
+        with self._lock(key.digest):
+            _delete(self._folder(key), key.digest)
+
     # ---- folders and locks ---------------------------------------------------------------------
 
     def _folder(self, key: Key) -> Path:

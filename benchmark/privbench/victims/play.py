@@ -131,7 +131,7 @@ class Match:
             train=self.train,
         )  # fmt: skip
         question = copy.deepcopy(self.question)
-        with _untouched(self.served, attack.name):
+        with _untouched(self.served, attack.name, asked, own):
             answer = seeded(partial(attack.answer, asked, question, ctx), ctx.salt("global"))
         given = getattr(self.question, "embeddings", None)
         return game.pack(answer), {
@@ -142,8 +142,10 @@ class Match:
 
 
 @contextmanager
-def _untouched(served: Served, attack: str) -> Iterator[None]:
+def _untouched(served: Served, attack: str, *oracles: Oracle) -> Iterator[None]:
     """Put the victim's weights back if the attack changed them, and fail it.
+
+    What its oracles kept for other attacks is forgotten.
 
     Raises:
         AccessDeniedError: naming the attack.
@@ -157,6 +159,8 @@ def _untouched(served: Served, attack: str) -> Iterator[None]:
     finally:
         if changed := differing(served.model, before):
             load(served.model, before)
+            for oracle in oracles:
+                oracle.forget()
     if changed:
         raise AccessDeniedError(f"attack '{attack}' changed '{changed}' of the victim: only ask it")
 
