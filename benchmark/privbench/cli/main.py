@@ -145,6 +145,10 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
     help="Time limit for one attack; if exceeded, the cell fails.",
 )  # fmt: skip
 @click.option(
+    "--isolate", is_flag=True,
+    help="Run every cell in a process of its own, and its attack in one without the truth.",
+)  # fmt: skip
+@click.option(
     "--shard", metavar="I/N", help="Run part I of N of the grid; join the parts with `merge`."
 )
 @click.option(

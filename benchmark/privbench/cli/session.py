@@ -59,6 +59,7 @@ def run(
     executor: str | None = None,
     address: str | None = None,
     threads: int = 1,
+    isolate: bool = False,
 ) -> Results:
     """Run a suite from Python; see ``Suite`` for its keys.
 
@@ -74,6 +75,8 @@ def run(
         address: of a Ray cluster.
         threads: of each job. Other numbers give other last bits, so results and artifacts of one
             number are not reused for another.
+        isolate: whether every cell runs in a process of its own, and its attack in one without the
+            truth.
     """
     if isinstance(suite, str | Path):
         suite = read_suite(Path(suite))
@@ -81,7 +84,8 @@ def run(
         suite = suite_from(dict(suite), "the suite")
     options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
                "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
-               "executor": executor, "address": address, "threads": threads}  # fmt: skip
+               "executor": executor, "address": address, "threads": threads,
+               "isolate": isolate}  # fmt: skip
     session = Session(suite, (), options, console=Console(quiet=True))
     session.run()
     if session.problem:
@@ -208,6 +212,7 @@ def _estimate(runner: TrialRunner, missing: int) -> str:
 def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
     """Run in this process, in workers if several are asked for or there is a limit, or on Ray."""
     jobs, timeout = options.get("jobs", "1"), options.get("timeout")
+    isolate = bool(options.get("isolate"))
     devices = _devices(options.get("devices"), device)
     if jobs == "auto":
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -223,21 +228,21 @@ def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
     if options.get("address") and kind != "ray":
         raise BadInputError("--address is for --executor ray: give both")
     if kind == "ray":
-        if devices or str(jobs) != "1":
+        if devices or str(jobs) != "1" or isolate:
             raise BadInputError("--executor ray takes CPUs and GPUs from the cluster: leave out "
-                                "--jobs and --devices")  # fmt: skip
+                                "--jobs, --devices and --isolate")  # fmt: skip
         from privbench.grid.cluster import Ray
 
         return Ray(options.get("address"), timeout)
-    workers = count > 1 or timeout is not None or bool(devices)
+    workers = count > 1 or timeout is not None or bool(devices) or isolate
     if kind == "serial" and workers:
         raise BadInputError("--executor serial has neither workers nor a time limit: leave out "
-                            "--jobs, --devices and --timeout")  # fmt: skip
+                            "--jobs, --devices, --timeout and --isolate")  # fmt: skip
     if kind != "processes" and not workers:
         return Serial()
     from privbench.grid.processes import Processes
 
-    return Processes(max(count, len(devices)), timeout, devices)
+    return Processes(max(count, len(devices)), timeout, devices, isolate)
 
 
 def _devices(given: str | None, device: torch.device) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
 from privbench.grid.cell import Trial, cell_record, code_digest, dataset_of
+from privbench.grid.isolated import answer_apart
 from privbench.methods.context import Shadow
 from privbench.store.source import digest
 from privbench.store.store import Key
@@ -27,6 +28,7 @@ from privbench.victims.build import Builder
 from privbench.victims.play import (
     Match,
     Models,
+    Trainer,
     as_adversary_sees,
     key_as_adversary_sees,
     utility,
@@ -66,8 +68,20 @@ class TrialRunner:
         progress: Progress | None = None,
         compiled: bool = False,
         threads: int = 1,
+        isolate: bool = False,
     ) -> None:
-        """``root`` is the folder of datasets, ``threads`` the number of each trial."""
+        """Create a runner.
+
+        Args:
+            store: store of artifacts.
+            device: device of all models.
+            root: folder of datasets.
+            progress: shows training.
+            compiled: whether encoders are compiled by torch.compile.
+            threads: number of threads of each trial.
+            isolate: whether each attack answers in a process of its own.
+        """
+        self.isolate = isolate
         self.store = store
         self.device = device
         self.root = root
@@ -250,11 +264,11 @@ class TrialRunner:
         own = as_adversary_sees(served, adaptive=cell.adversary.adaptive, seed=parts.seed)
         key, scope = self._answer_key(models, str(served.key), str(own.key))
         match = Match(
-            cell, served, own, question, pool,
-            lambda rows, target: self.builder.train_on(models.of_the_adversary(target), rows),
-            self.store, self.device, scope,
+            cell, served, own, question, pool.pool, pool.seed,
+            Trainer(self.builder, models.of_the_adversary()), self.store, self.device, scope,
         )  # fmt: skip
-        held = self.store.make(key, lambda: match.answer(self._shadows(cell, shadows)))
+        answer = answer_apart if self.isolate else Match.answer
+        held = self.store.make(key, lambda: answer(match, self._shadows(cell, shadows)))
         recorded = [self.builder.recorded(spec) for spec, _ in shadows]
         facts = dict(held.facts)
         facts["sizes"] = game.sizes(truth)

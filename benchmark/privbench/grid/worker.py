@@ -30,6 +30,7 @@ class Setup:
         root: folder of datasets.
         compiled: whether encoders are compiled by torch.compile.
         threads: number of threads of each node.
+        isolate: whether each attack answers in a process of its own.
     """
 
     store: Path
@@ -37,12 +38,13 @@ class Setup:
     root: Path | None
     compiled: bool
     threads: int = 1
+    isolate: bool = False
 
     def runner(self, progress: Progress) -> TrialRunner:
         """Return a runner with this setup."""
         return TrialRunner(
             Store(self.store), torch.device(self.device), root=self.root, progress=progress,
-            compiled=self.compiled, threads=self.threads,
+            compiled=self.compiled, threads=self.threads, isolate=self.isolate,
         )  # fmt: skip
 
 

@@ -73,6 +73,10 @@ class Builder(Planner):
         self.trained_phases = 0
         self._plans: dict[str, Plan] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process."""
+        return {**vars(self), "progress": None, "trained_phases": 0, "_plans": {}}
+
     # ---- results ---------------------------------------------------------------------------
 
     def victim(self, spec: VictimSpec) -> Victim:

@@ -19,7 +19,7 @@ from privbench.victims.spec import VictimSpec
 from privbench.victims.stages import differing, load, state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import torch
     from torch import Tensor
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from privbench.methods.target import Target
     from privbench.store.store import Store
     from privbench.training.model import Model
+    from privbench.victims.build import Builder
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,10 @@ class Models:
             for world, others in drawn
         ]
 
-    def of_the_adversary(self, target: Target | None) -> VictimSpec:
+    def of_the_adversary(self) -> VictimSpec:
         """The model that the adversary trains on its own rows; the caller sets these rows."""
         world = replace(self.pool.offline(0)[0], branch=1)
-        return self._spec(world, (), target, self.pool.card)
+        return self._spec(world, (), None, self.pool.card)
 
     def _spec(
         self,
@@ -93,6 +94,24 @@ class Models:
 
 
 @dataclass(frozen=True)
+class Trainer:
+    """Trains models for the adversary.
+
+    Attributes:
+        builder: builds them.
+        spec: what it builds, on other rows and perhaps of another target.
+    """
+
+    builder: Builder
+    spec: VictimSpec
+
+    def __call__(self, rows: Examples, target: Target | None) -> Model:
+        """Train the target, by default the victim's, with these rows as its members."""
+        spec = replace(self.spec, target=target) if target else self.spec
+        return self.builder.train_on(spec, rows)
+
+
+@dataclass(frozen=True)
 class Match:
     """Everything that an attack's answer depends on.
 
@@ -101,7 +120,8 @@ class Match:
         served: the victim or a control.
         auxiliary_served: the same, as it answers the adversary's own rows.
         question: the question of the game.
-        split: the split with the adversary's pool.
+        auxiliary: the adversary's rows.
+        seed: seed of the split.
         train: trains a target on rows that the adversary chooses.
         store, device, scope: see ``AttackContext``.
     """
@@ -110,24 +130,25 @@ class Match:
     served: Served
     auxiliary_served: Served
     question: Any
-    split: Split
-    train: Callable[[Examples, Target | None], Model]
+    auxiliary: Examples
+    seed: int
+    train: Trainer
     store: Store
     device: torch.device
     scope: str
 
     def answer(self, shadows: tuple[Shadow, ...]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
         """Run the attack; return tensors and facts for the store."""
-        cell, attack, split = self.cell, self.cell.attack, self.split
+        cell, attack = self.cell, self.cell.attack
         access = (attack.needs | attack.wants) & cell.access
         asked = Oracle(self.served, access, asker=attack.name, store=self.store)
         own = Oracle(self.auxiliary_served, access, asker=attack.name, store=self.store)
         game = GAMES[attack.game]
         ctx = AttackContext(
             card=cell.card, protocol=cell.protocol, sensitive=cell.sensitive, device=self.device,
-            store=self.store, seed=salt(split.seed, "attack", attack.name), scope=self.scope,
+            store=self.store, seed=salt(self.seed, "attack", attack.name), scope=self.scope,
             shadows=tuple(_private(shadow) for shadow in shadows),
-            auxiliary=split.pool.private(), auxiliary_oracle=own, data_seed=split.seed,
+            auxiliary=self.auxiliary.private(), auxiliary_oracle=own, data_seed=self.seed,
             train=self.train,
         )  # fmt: skip
         question = copy.deepcopy(self.question)
