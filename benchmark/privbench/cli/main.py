@@ -179,8 +179,9 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
     given = {name: str(value) for name, value in options.items()}
     request = {**given, "suite": suite.model_dump(mode="json"), "plugins_off": plugins_off}
     finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
-    if records := finished.find(options["out"]):
-        return 1 if show_finished(records, options["out"], suite.name) else 0
+    out = options["out"].absolute()
+    if records := finished.find(out):
+        return 1 if show_finished(records, out, suite.name) else 0
     from privbench.cli.session import Session
 
     session = Session(suite, plugins_off, options)
