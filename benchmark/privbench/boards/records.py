@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from privbench.errors import BadInputError
 from privbench.games.metrics import Estimate, Refused
 from privbench.store.source import digest
+from privbench.text import shown
+from privbench.values import Count, Measured  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,9 +27,9 @@ class Number(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
+    value: Measured | None = None
+    low: Measured | None = None
+    high: Measured | None = None
     refused: str | None = None
 
     @classmethod
@@ -45,7 +47,7 @@ class MethodRecord(BaseModel):
 
     name: str
     label: str
-    version: int
+    version: Count
     fields: dict[str, Any]
 
 
@@ -87,11 +89,11 @@ class Cost(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    seconds: float = 0.0
-    seconds_training: float = 0.0
-    queries_per_sample: float = 0.0
-    queries_own: int = 0
-    peak_bytes: int = 0
+    seconds: Measured = 0.0
+    seconds_training: Measured = 0.0
+    queries_per_sample: Measured = 0.0
+    queries_own: Count = 0
+    peak_bytes: Count = 0
 
 
 class Record(BaseModel):
@@ -102,17 +104,17 @@ class Record(BaseModel):
     schema_version: int = SCHEMA
     trial: str
     cell: CellRecord
-    seed: int
+    seed: Count
     status: Literal["ok", "skipped", "failed"]
     reason: str = ""
     traceback: str = ""
     phase: str = ""
-    sizes: dict[str, int] = Field(default_factory=dict)
+    sizes: dict[str, Count] = Field(default_factory=dict)
     metrics: dict[str, Number] = Field(default_factory=dict)
     controls: dict[str, dict[str, Number]] = Field(default_factory=dict)
     baselines: dict[str, dict[str, Number]] = Field(default_factory=dict)
-    utility: dict[str, float] = Field(default_factory=dict)
-    updates: dict[str, int] = Field(default_factory=dict)
+    utility: dict[str, Measured] = Field(default_factory=dict)
+    updates: dict[str, Count] = Field(default_factory=dict)
     notes: dict[str, Any] = Field(default_factory=dict)
     claims: list[dict[str, Any]] = Field(default_factory=list)
     split: dict[str, str] = Field(default_factory=dict)
@@ -149,7 +151,7 @@ def read(path: Path) -> Record:
         BadInputError: if the file is not a result of this schema.
     """
     try:
-        values = json.loads(path.read_bytes())
+        values = from_json(path.read_bytes(), allow_inf_nan=False)
     except ValueError as error:
         raise BadInputError(
             f"{path} is not a privbench result: it is not JSON ({error}); "
@@ -158,13 +160,14 @@ def read(path: Path) -> Record:
     schema = values.get("schema_version", SCHEMA) if isinstance(values, dict) else SCHEMA
     if schema != SCHEMA:
         raise BadInputError(
-            f"{path} has schema {schema}, but this privbench reads {SCHEMA}: run the trial again"
+            f"{path} has schema {shown(schema)}, but this privbench reads {SCHEMA}: "
+            "run the trial again"
         )
     try:
         return Record.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        where = shown(".".join(str(part) for part in first["loc"]) or "the file")
         raise BadInputError(
             f"{path} is not a privbench result: {where}: {first['msg'].lower()}; "
             "remove it or run the trial again"
