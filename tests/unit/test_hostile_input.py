@@ -147,7 +147,7 @@ def test_python_is_as_strict() -> None:
         ("simclr.augmentation={crop: [.inf, 1]}", "simclr.augmentation: give finite numbers"),
         ("simclr.augmentation={shift: 1" + "0" * 30 + "}", "augmentation: give 10,000,000 or less"),
         ("lira.k=1", "lira.k: give 2 or more, not 1"),
-        ("lira.k=9999999", "lira asks for 9999999 shadows: choose 10,000 or fewer"),
+        ("lira.k=9999999", "lira asks for 9999999 shadows: choose 1,000 or fewer"),
         ("lira.k=[" + "1, " * 9000 + "1]", "lira.k: give a whole number, not [1, 1"),
         ("lira.variance=" + "x" * 9000, "lira.variance: give 'auto', 'per-example' or 'pooled'"),
     ],

@@ -187,14 +187,17 @@ def read_all(folders: Iterable[Path]) -> list[Record]:
     for folder in folders:
         if not folder.exists():
             raise BadInputError(
-                f"no results folder at {folder}: run `privbench run --out {folder}` first"
+                f"no results folder at {shown(str(folder), 200)}: "
+                "run `privbench run --out FOLDER` first"
             )
         for path in _files(folder):
             record = read(path)
             found[record.trial] = min(found.get(record.trial, record), record, key=_rank)
     if not found:
         listed = ", ".join(str(f) for f in folders)
-        raise BadInputError(f"no results in {listed}: run `privbench run --out FOLDER` first")
+        raise BadInputError(
+            f"no results in {shown(listed, 200)}: run `privbench run --out FOLDER` first"
+        )
     return [found[trial] for trial in sorted(found)]
 
 

@@ -54,7 +54,7 @@ class _Commands(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            at = f" {error.filename}" if error.filename else ""
+            at = f" {shown(str(error.filename), 200)}" if error.filename else ""
             message = f"cannot read or write{at}: {error.strerror or error}"
         except KeyboardInterrupt:
             click.echo(
@@ -196,7 +196,7 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
     merged = {**base.get("set", {})}
     for method, fields in settings.items():
         merged[method] = {**merged.get(method, {}), **fields}
-    return suite_from({**base, **named, "set": merged}, f"suite {path}")
+    return suite_from({**base, **named, "set": merged}, f"suite {shown(str(path), 200)}")
 
 
 @main.command()
@@ -270,7 +270,9 @@ def show(plugins_off: list[str], name: str) -> None:
 
         path = Path(name)
         if not path.exists():
-            raise BadInputError(f"no result at {path}: results are in the directory given by --out")
+            raise BadInputError(
+                f"no result at {shown(name, 200)}: results are in the directory given by --out"
+            )
         _say(result_card(read(path)))
         return
     from privbench.cli.show import method_card

@@ -212,7 +212,7 @@ def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
         raise BadInputError(
             f"--jobs {shown(jobs)}: give a whole number from 1 to {MOST_JOBS:,}, or auto"
         )
-    if timeout is not None and not 0 < timeout <= MOST_SECONDS:
+    if timeout is not None and not (_is_real(timeout) and 0 < timeout <= MOST_SECONDS):
         raise BadInputError(
             f"--timeout {shown(timeout)}: give a number of seconds above 0, up to 1e9"
         )
@@ -259,6 +259,10 @@ def _devices(given: str | None, device: torch.device) -> tuple[str, ...]:
     return tuple(str(_device(f"cuda:{word}")) for word in numbers)
 
 
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 9  # noqa: PLR2004 - below 2^31
 
@@ -280,7 +284,7 @@ def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
 
 
 def _root(given: Path | None) -> Path | None:
-    if given is not None and not given.is_dir():
+    if given is not None and not os.path.isdir(given):  # noqa: PTH112 - False for any bad name
         raise BadInputError(
             f"--data-root (or PRIVBENCH_DATA) {shown(str(given))} is not a directory: "
             "create it or choose another"
@@ -305,7 +309,7 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except (RuntimeError, ValueError, UnicodeError):  # half a character is no device either
+    except (RuntimeError, ValueError, TypeError):  # half a character is no device either
         raise BadInputError(f"unknown device '{shown(name)}': use cpu, cuda or auto") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadInputError(f"--device {name}: torch finds no CUDA device: use cpu or auto")

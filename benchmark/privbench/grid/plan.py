@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 MOST_TRIALS = 50_000
-MOST_SHADOWS = 10_000
+MOST_SHADOWS = 1_000
 _NEEDED = ("members", "nonmembers", "pool")  # parts of a protocol that have no default
 
 

@@ -129,16 +129,18 @@ def read_suite(path: Path) -> Suite:
     Raises:
         BadInputError: if it is missing, not YAML or invalid; the message says where.
     """
+    told = shown(str(path), 200)
+    where = f"suite {told}"
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(strict_yaml.LONGEST + 1)
     except FileNotFoundError:
         raise BadInputError(
-            f"no suite at {path}: give a YAML file, or use --attack and --defense"
+            f"no suite at {told}: give a YAML file, or use --attack and --defense"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadInputError(f"cannot read suite {path}: {why}; give a YAML file") from None
+        raise BadInputError(f"cannot read {where}: {why}; give a YAML file") from None
     try:
         values = strict_yaml.load(text)
     except yaml.YAMLError as error:
@@ -146,15 +148,11 @@ def read_suite(path: Path) -> Suite:
         at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or f"not YAML ({' '.join(str(error).split())})"
         place = "at this line" if mark else "in this file"
-        raise BadInputError(
-            f"suite {path}{at}: {shown(problem, 160)}; fix the YAML {place}"
-        ) from None
+        raise BadInputError(f"{where}{at}: {shown(problem, 160)}; fix the YAML {place}") from None
     if not isinstance(values, dict):
         given = "empty" if values is None else f"a {type(values).__name__}"
-        raise BadInputError(
-            f"suite {path} is {given}: write keys, for example `attacks: [encodermi-t]`"
-        )
-    return suite_from({"name": path.stem, **values}, f"suite {path}")
+        raise BadInputError(f"{where} is {given}: write keys, for example `attacks: [encodermi-t]`")
+    return suite_from({"name": shown(path.stem), **values}, where)
 
 
 def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
