@@ -6,7 +6,7 @@ import errno
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -38,6 +38,18 @@ def _say(text: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(terminal(text), err=err, nl=nl)
 
 
+def _refuse(message: str) -> NoReturn:
+    _say(f"privbench: {' '.join(message.split())}", err=True)
+    raise click.exceptions.Exit(2)
+
+
+def _misused(error: click.UsageError) -> str:
+    if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later raise the help
+        raise error
+    where = error.ctx.command_path if error.ctx else "privbench"
+    return f"{shown(error.format_message().rstrip('.'), 200)}; see `{where} --help`"
+
+
 class _Commands(click.Group):
     """Prints errors as one sentence with status 2; an interruption ends with status 130."""
 
@@ -47,10 +59,7 @@ class _Commands(click.Group):
         except PrivbenchError as error:
             message = str(error)
         except click.UsageError as error:
-            if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later raise the help
-                raise
-            where = error.ctx.command_path if error.ctx else "privbench"
-            message = f"{shown(error.format_message().rstrip('.'), 200)}; see `{where} --help`"
+            message = _misused(error)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
@@ -62,8 +71,13 @@ class _Commands(click.Group):
                 err=True,
             )
             ctx.exit(130)
-        _say(f"privbench: {' '.join(message.split())}", err=True)
-        raise click.exceptions.Exit(2)
+        _refuse(message)
+
+    def make_context(self, *given: Any, **named: Any) -> click.Context:
+        try:
+            return super().make_context(*given, **named)
+        except click.UsageError as error:  # of an option before the command
+            _refuse(_misused(error))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
