@@ -51,7 +51,7 @@ class Method(ABC):
     A subclass is a frozen dataclass whose fields are hyperparameters with the paper's defaults.
     Ranges are written once, in the annotation (``epochs: Annotated[int, Ge(1)] = 300``), and are
     enforced everywhere: in Python, in YAML and for ``--set``. Numbers are finite; where an
-    annotation names no upper end, it is 10 million for whole numbers and 1e9 for others.
+    annotation names no upper end, it is a million for whole numbers and 1e9 for others.
 
     Attributes:
         name: used on the command line; unique among methods of its kind.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 #: The largest whole number and the largest other number, where an annotation names no upper end.
-MOST_WHOLE = 10_000_000
+MOST_WHOLE = 1_000_000
 MOST = 1e9
 
 #: A number in a result: finite, and no larger than means and intervals can be computed of.
@@ -24,7 +24,9 @@ Measured = Annotated[float, Strict(), Ge(-1e15), Le(1e15)]
 Count = Annotated[int, Strict(), Ge(0), Le(10**15)]
 
 
-def misfit(adapter: TypeAdapter[Any], given: Any, *, bounded: bool = False) -> tuple[Any, str]:
+def misfit(
+    adapter: TypeAdapter[Any], given: Any, *, bounded: bool = False, whole: int = MOST_WHOLE
+) -> tuple[Any, str]:
     """The value as its annotation wants it and "", or what to give instead.
 
     A value that JSON can hold is checked as in a JSON file: a list may stand for a tuple, and a
@@ -34,6 +36,7 @@ def misfit(adapter: TypeAdapter[Any], given: Any, *, bounded: bool = False) -> t
         adapter: of the annotation.
         given: by the user.
         bounded: whether the annotation itself names the upper end.
+        whole: the largest whole number otherwise.
     """
     try:
         text = json.dumps(given, allow_nan=False)
@@ -41,7 +44,7 @@ def misfit(adapter: TypeAdapter[Any], given: Any, *, bounded: bool = False) -> t
         text = None  # an object of Python
     except (ValueError, RecursionError):
         return None, f"give finite numbers, not {quoted(given)}"
-    if not bounded and (most := _above(given)):
+    if not bounded and (most := _above(given, whole)):
         return None, f"give {most:,.0f} or less, not {quoted(given)}"
     try:
         if text is None:
@@ -58,14 +61,14 @@ def is_bounded(annotation: Any) -> bool:
     return any(isinstance(part, Le | Lt) for part in getattr(annotation, "__metadata__", ()))
 
 
-def _above(given: Any) -> float:
+def _above(given: Any, whole: int) -> float:
     """The limit that a number inside the value exceeds; 0 if none does."""
     if isinstance(given, dict):
         given = list(given.values())
     if isinstance(given, list | tuple):
-        return max(map(_above, given), default=0)
+        return max((_above(one, whole) for one in given), default=0)
     if isinstance(given, int | float):
-        most = MOST_WHOLE if isinstance(given, int) else MOST
+        most = whole if isinstance(given, int) else MOST
         return most if abs(given) > most else 0
     return 0
 

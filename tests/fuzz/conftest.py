@@ -96,8 +96,7 @@ class Fuzz:
             with _limited():
                 return call()
         except _HangError:
-            place = traceback.format_exc(limit=-1).splitlines()[-3].strip()
-            self.find(f"hang: {place}", what, traceback.format_exc(limit=-12))
+            self.find(f"hang {len(self.found)}", what, traceback.format_exc(limit=-12))
         except Exception as error:  # noqa: BLE001 - that is what is looked for
             place = traceback.format_exc(limit=-1).splitlines()[1].strip()
             told = "".join(traceback.format_exception(error, limit=-6))

@@ -60,7 +60,7 @@ def damage(root: Path, chance: random.Random, hostile: Any) -> str:
         text = hostile.text(raw.decode("utf-8", "replace"), chance)
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
     else:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         if edit == 4:
             path.mkdir()
         elif edit == 5:

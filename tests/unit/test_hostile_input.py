@@ -132,7 +132,7 @@ def test_python_is_as_strict() -> None:
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("simclr.epochs=1" + "0" * 100, "simclr.epochs: give 10,000,000 or less"),
+        ("simclr.epochs=1" + "0" * 100, "simclr.epochs: give 1,000,000 or less"),
         ("simclr.epochs=true", "simclr.epochs: give a whole number, not True"),
         ("simclr.epochs='5'", "simclr.epochs: give a whole number, not '5'"),
         ("simclr.epochs=1:30", "simclr.epochs: give a whole number, not '1:30'"),
@@ -145,15 +145,16 @@ def test_python_is_as_strict() -> None:
         ("simclr.cosine=1", "simclr.cosine: give true or false, not 1"),
         ("simclr.cosine=yes", "simclr.cosine: give true or false, not 'yes'"),
         ("simclr.augmentation={crop: [.inf, 1]}", "simclr.augmentation: give finite numbers"),
-        ("simclr.augmentation={shift: 1" + "0" * 30 + "}", "augmentation: give 10,000,000 or less"),
+        ("simclr.augmentation={shift: 1" + "0" * 30 + "}", "augmentation: give 1,000,000 or less"),
+        ("selena.models=1001", "selena.models: give 1000 or less, not 1001"),
         ("lira.k=1", "lira.k: give 2 or more, not 1"),
-        ("lira.k=9999999", "lira asks for 9999999 shadows: choose 1,000 or fewer"),
+        ("lira.k=999999", "lira asks for 999999 shadows: choose 1,000 or fewer"),
         ("lira.k=[" + "1, " * 9000 + "1]", "lira.k: give a whole number, not [1, 1"),
         ("lira.variance=" + "x" * 9000, "lira.variance: give 'auto', 'per-example' or 'pooled'"),
     ],
 )
 def test_hyperparameters(dry: Any, setting: str, sentence: str) -> None:
-    said = dry("--attack", "lira", "--set", setting)
+    said = dry("--attack", "lira", "--defense", "selena", "--set", setting)
     assert sentence in said
     assert len(said) < 300
 
@@ -181,7 +182,7 @@ def test_counts(dry: Any, tmp_path: Path) -> None:
         ({"members": True}, "members: give a number"),
         ({"members": "80"}, "members: give a number"),
         ({"members": float("nan")}, "give finite numbers"),
-        ({"members": 10**100}, "give 10,000,000 or less"),
+        ({"members": 10**100}, "give 1,000,000,000 or less"),
         ({"shadow": "5"}, "shadow: give a whole number, not '5'"),
         ({"name": "x" * 200}, "name: give at most 80 characters"),
         ({"encoder": 3}, "encoder: "),

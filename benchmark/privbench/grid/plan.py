@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MOST_TRIALS = 50_000
 MOST_SHADOWS = 1_000
+MOST_ROWS = 1_000_000_000
 _NEEDED = ("members", "nonmembers", "pool")  # parts of a protocol that have no default
 
 
@@ -189,7 +190,9 @@ class _Resolver:
             if key not in known:
                 raise UnknownNameError(f"part of {where}", key, known)
         wanted = get_type_hints(protocols.Protocol, include_extras=True)
-        checked = {key: misfit(TypeAdapter(wanted[key]), named[key]) for key in named}
+        checked = {
+            key: misfit(TypeAdapter(wanted[key]), named[key], whole=MOST_ROWS) for key in named
+        }
         wrong = [f"{key}: {problem}" for key, (_, problem) in checked.items() if problem]
         wrong += [f"{key}: give a number" for key in _NEEDED if key not in named]
         if len(str(named.get("name", ""))) > LONGEST:
