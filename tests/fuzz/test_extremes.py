@@ -11,7 +11,21 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(0)  # each case has a limit of its own
 
-ENDS = (1_000_000, 1e9, 0, 1, 2, -1, 1e-9, 1e-320, 0.999999, "x", [1], [], [1_000_000] * 3)
+ENDS: tuple[Any, ...] = (
+    1_000_000,
+    1e9,
+    0,
+    1,
+    2,
+    -1,
+    1e-9,
+    1e-320,
+    0.999999,
+    "x",
+    [1],
+    [],
+    [1_000_000] * 3,
+)
 
 
 def test_extremes(fuzz: Any, registry: Registry) -> None:
