@@ -7,6 +7,8 @@ but a result (see ``records``).
 import difflib
 from collections.abc import Iterable
 
+from privbench.text import shown
+
 
 class PrivbenchError(Exception):
     """Base of all errors whose message is shown to the user unchanged."""
@@ -57,4 +59,4 @@ class UnknownNameError(BadInputError):
             tail = f"did you mean '{near}'?"
         else:
             tail = f"choose from {', '.join(names)}" if names else "there are none"
-        super().__init__(f"unknown {what} '{name}': {tail}{hint}")
+        super().__init__(f"unknown {what} '{shown(name)}': {tail}{hint}")

@@ -125,6 +125,12 @@ def test_books_of_a_gaussian_known_exactly() -> None:
     assert twice == pytest.approx(exact, abs=0.02)
 
 
+@pytest.mark.parametrize("accountant", ["rdp", "prv", "gdp"])
+def test_an_epsilon_that_no_noise_reaches_is_refused(accountant: str) -> None:
+    with pytest.raises(BadInputError, match="give a larger one"):
+        noise_multiplier(1e-9, 1e-5, ((0.1, 10),), accountant)
+
+
 def test_noise_follows_from_the_target_epsilon() -> None:
     runs = ((0.5, 30), (0.2, 10))
     sigma = noise_multiplier(4.0, 1e-5, runs, "rdp")

@@ -126,6 +126,7 @@ def said(result: Result) -> str:
     ("args", "sentence"),
     [
         (("lisst",), "unknown command 'lisst': did you mean 'list'?"),
+        (("--atack",), "No such option '--atack'; see `main --help`"),
         (("list", "atacks"), "unknown kind 'atacks': did you mean 'attacks'?"),
         (("show", "suer"), "unknown method 'suer': did you mean 'sure'?"),
         (("show", "none.json"), "no result at none.json"),

@@ -257,7 +257,7 @@ RESULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a list": (lambda at: at.write_text("[1]"), "the file: input should be a valid dict"),
     "no number": (
         lambda at: edit(at, '"test_accuracy": 0.', '"test_accuracy": NaN, "x": 0.'),
-        "it has changed since it was written",
+        "it is not JSON",
     ),
     "no text": (lambda at: at.write_bytes(b"\xff\x00"), "it is not JSON"),
     "folder": (lambda at: in_place_of(at, "folder"), "it cannot be read .Is a directory"),

@@ -6,11 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from privbench.errors import BadInputError
 from privbench.games.metrics import Estimate, Refused
 from privbench.store import files
 from privbench.store.canonical import checksum, digest
+from privbench.text import shown
+from privbench.values import Count, Measured  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,9 +28,9 @@ class Number(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
+    value: Measured | None = None
+    low: Measured | None = None
+    high: Measured | None = None
     refused: str | None = None
 
     @classmethod
@@ -45,7 +48,7 @@ class MethodRecord(BaseModel):
 
     name: str
     label: str
-    version: int
+    version: Count
     fields: dict[str, Any]
 
 
@@ -87,11 +90,11 @@ class Cost(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    seconds: float = 0.0
-    seconds_training: float = 0.0
-    queries_per_sample: float = 0.0
-    queries_own: int = 0
-    peak_bytes: int = 0
+    seconds: Measured = 0.0
+    seconds_training: Measured = 0.0
+    queries_per_sample: Measured = 0.0
+    queries_own: Count = 0
+    peak_bytes: Count = 0
 
 
 class Record(BaseModel):
@@ -102,17 +105,17 @@ class Record(BaseModel):
     schema_version: int = SCHEMA
     trial: str
     cell: CellRecord
-    seed: int
+    seed: Count
     status: Literal["ok", "skipped", "failed"]
     reason: str = ""
     traceback: str = ""
     phase: str = ""
-    sizes: dict[str, int] = Field(default_factory=dict)
+    sizes: dict[str, Count] = Field(default_factory=dict)
     metrics: dict[str, Number] = Field(default_factory=dict)
     controls: dict[str, dict[str, Number]] = Field(default_factory=dict)
     baselines: dict[str, dict[str, Number]] = Field(default_factory=dict)
-    utility: dict[str, float] = Field(default_factory=dict)
-    updates: dict[str, int] = Field(default_factory=dict)
+    utility: dict[str, Measured] = Field(default_factory=dict)
+    updates: dict[str, Count] = Field(default_factory=dict)
     notes: dict[str, Any] = Field(default_factory=dict)
     claims: list[dict[str, Any]] = Field(default_factory=list)
     split: dict[str, str] = Field(default_factory=dict)
@@ -163,7 +166,7 @@ def read(path: Path) -> Record:
         DamagedResultError: if the file is not a result, or has changed since it was written.
     """
     try:
-        values = json.loads(path.read_bytes())
+        values = from_json(path.read_bytes(), allow_inf_nan=False)
     except OSError as error:
         if error.errno in files.BUSY:
             raise
@@ -174,7 +177,7 @@ def read(path: Path) -> Record:
     written, schema = told.pop("checksum", None), told.get("schema_version", SCHEMA)
     if schema not in (SCHEMA, OLD_SCHEMA):
         known = f"but this privbench reads {OLD_SCHEMA} and {SCHEMA}"
-        raise DamagedResultError(path, f"it has schema {schema}, {known}")
+        raise DamagedResultError(path, f"it has schema {shown(schema)}, {known}")
     try:
         record = Record.model_validate(told or values)
     except (ValidationError, RecursionError) as error:
@@ -187,7 +190,7 @@ def read(path: Path) -> Record:
 def _unchanged(values: dict[str, Any], written: Any) -> bool:
     try:
         return bool(checksum(values) == written)
-    except (ValueError, RecursionError):  # NaN, which is never written, or nested too deep
+    except (ValueError, RecursionError):  # nested too deep
         return False
 
 
@@ -195,7 +198,7 @@ def _wrong(error: ValidationError | RecursionError) -> str:
     if isinstance(error, RecursionError):
         return str(error)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    where = shown(".".join(str(part) for part in first["loc"]) or "the file")
     return f"{where}: {first['msg'].lower()}"
 
 
@@ -212,14 +215,17 @@ def read_all(folders: Iterable[Path]) -> list[Record]:
     for folder in folders:
         if not folder.exists():
             raise BadInputError(
-                f"no results folder at {folder}: run `privbench run --out {folder}` first"
+                f"no results folder at {shown(str(folder), 200)}: "
+                "run `privbench run --out FOLDER` first"
             )
         for path in _files(folder):
             record = read(path)
             found[record.trial] = min(found.get(record.trial, record), record, key=_rank)
     if not found:
         listed = ", ".join(str(f) for f in folders)
-        raise BadInputError(f"no results in {listed}: run `privbench run --out FOLDER` first")
+        raise BadInputError(
+            f"no results in {shown(listed, 200)}: run `privbench run --out FOLDER` first"
+        )
     return [found[trial] for trial in sorted(found)]
 
 

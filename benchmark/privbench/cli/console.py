@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from privbench.boards import leaderboard
 from privbench.errors import WriteError
 from privbench.store.files import write
+from privbench.text import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,25 @@ _REDRAWN = 0.1  # seconds between drawings of one worker's bar
 PLAIN: Any = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
 
 
+class _Terminal(Console):
+    """Prints text as text: the border to the terminal."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Neutralise what a terminal would obey; tables hold ``_plain`` text already."""
+        shown = [terminal(one) if isinstance(one, str) else one for one in objects]
+        super().print(*shown, **options)
+
+
+def terminal_console(**options: Any) -> Console:
+    """A console for text of users and plugins; the options are rich's."""
+    return _Terminal(**options)
+
+
+def _plain(text: str) -> Text:
+    """Text without markup, emoji codes or anything that a terminal obeys."""
+    return Text(terminal(text))
+
+
 class Watcher:
     """Shows the progress of trials and of each worker; training reports to it as ``Progress``."""
 
@@ -47,8 +67,8 @@ class Watcher:
         self._said = time.monotonic()
         self._phases: dict[int, _Phase] = {}  # worker -> what it trains
         self._bars = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
-            TextColumn("{task.fields[told]}"), console=console,
+            SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(),
+            TextColumn("{task.fields[told]}", markup=False), console=console,
             transient=True, disable=not self.live,
         )  # fmt: skip
         self._trials = self._bars.add_task("trials", total=total, told="")
@@ -108,7 +128,7 @@ class Watcher:
         if worker not in self._workers:
             self._workers[worker] = self._bars.add_task("", total=1.0, told="")
         self._bars.update(
-            self._workers[worker], description=f"  {escape(at.name)}", total=at.total,
+            self._workers[worker], description=f"  {terminal(at.name)}", total=at.total,
             completed=at.done, told=at.rate(now), visible=True,
         )  # fmt: skip
 
@@ -214,13 +234,13 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
         for i in shown:
             first = i < fixed
             table.add_column(
-                names[i],
+                _plain(names[i]),
                 justify="left" if first else "right",
                 no_wrap=first,
                 min_width=None if first else _NARROWEST,
             )
         for row in rows:
-            table.add_row(*(escape(row[i].replace(" [", "\n[")) for i in shown))
+            table.add_row(*(_plain(row[i].replace(" [", "\n[")) for i in shown))
         made.append(table)
     return made
 
@@ -240,6 +260,6 @@ def _fitting(
     return shown
 
 
-def _title(game: str, names: list[str], row: list[str], fixed: set[int]) -> str:
+def _title(game: str, names: list[str], row: list[str], fixed: set[int]) -> Text:
     said = ", ".join(f"{names[i]} {row[i]}" for i in sorted(fixed))
-    return escape(f"{game.capitalize()} ({said})" if said else game.capitalize())
+    return _plain(f"{game.capitalize()} ({said})" if said else game.capitalize())

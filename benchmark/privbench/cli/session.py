@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from privbench.boards.leaderboard import render
-from privbench.cli.console import PLAIN, Watcher, summarise
+from privbench.cli.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
@@ -23,6 +23,7 @@ from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner, encodable
 from privbench.methods import registry as plugins
 from privbench.store.store import Store, default_root
+from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Where trials run.
 EXECUTORS = ("serial", "processes", "ray")
+MOST_JOBS = 4096
+MOST_SECONDS = 1e9
 
 
 class Results(list["Record"]):
@@ -108,7 +111,7 @@ class Session:
         Raises:
             PrivbenchError: if the suite or an option is invalid.
         """
-        self.console = console or Console()
+        self.console = console or terminal_console()
         self.suite = suite
         self.shown_out: Path = options["out"]
         self.out = self.shown_out.absolute()  # whatever folder a plugin goes to
@@ -218,10 +221,15 @@ def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     else:
         count = int(jobs) if _is_number(str(jobs)) else 0
-    if not count:
-        raise BadInputError(f"--jobs {jobs}: give a whole number above 0, or auto")
-    if timeout is not None and not timeout > 0:
-        raise BadInputError(f"--timeout {timeout}: give a number of seconds above 0")
+    count = count or 0
+    if not 0 < count <= MOST_JOBS:
+        raise BadInputError(
+            f"--jobs {shown(jobs)}: give a whole number from 1 to {MOST_JOBS:,}, or auto"
+        )
+    if timeout is not None and not (_is_real(timeout) and 0 < timeout <= MOST_SECONDS):
+        raise BadInputError(
+            f"--timeout {shown(timeout)}: give a number of seconds above 0, up to 1e9"
+        )
     kind = options.get("executor")
     if kind not in (None, *EXECUTORS):
         raise UnknownNameError("executor", str(kind), EXECUTORS)
@@ -255,14 +263,22 @@ def _devices(given: str | None, device: torch.device) -> tuple[str, ...]:
         return ()
     numbers = [word.strip() for word in given.split(",")]
     if not all(_is_number(word) for word in numbers):
-        raise BadInputError(f"--devices {given}: write numbers of CUDA devices, for example 0,1")
+        raise BadInputError(
+            f"--devices {shown(given)}: write numbers of CUDA devices, for example 0,1"
+        )
     if device.type != "cuda":
-        raise BadInputError(f"--devices {given} needs --device cuda, and this run is on {device}")
+        raise BadInputError(
+            f"--devices {shown(given)} needs --device cuda, and this run is on {device}"
+        )
     return tuple(str(_device(f"cuda:{word}")) for word in numbers)
 
 
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+    return text.isascii() and text.isdecimal() and len(text) <= 9  # noqa: PLR2004 - below 2^31
 
 
 def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
@@ -275,27 +291,30 @@ def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
         return planned
     i, slash, n = shard.partition("/")
     if not (slash and _is_number(i) and _is_number(n) and 1 <= int(i) <= int(n)):
-        raise BadInputError(f"--shard {shard}: write I/N with I from 1 to N, for example 2/8")
+        raise BadInputError(
+            f"--shard {shown(shard)}: write I/N with I from 1 to N, for example 2/8"
+        )
     return planned[int(i) - 1 :: int(n)]
 
 
 def _root(given: Path | None) -> Path | None:
-    if given is not None and not given.is_dir():
+    if given is not None and not os.path.isdir(given):  # noqa: PTH112 - False for any bad name
         raise BadInputError(
-            f"--data-root (or PRIVBENCH_DATA) {given} is not a directory: "
+            f"--data-root (or PRIVBENCH_DATA) {shown(str(given))} is not a directory: "
             "create it or choose another"
         )
     return given
 
 
-def _writable(folder: Path, shown: Path) -> None:
+def _writable(folder: Path, given: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise BadInputError(
-            f"--out {shown} cannot be written ({error.strerror}): choose another directory"
+            f"--out {shown(str(given))} cannot be written ({error.strerror}): "
+            "choose another directory"
         ) from None
 
 
@@ -304,8 +323,8 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
-        raise BadInputError(f"unknown device '{name}': use cpu, cuda or auto") from None
+    except (RuntimeError, ValueError, TypeError):  # half a character is no device either
+        raise BadInputError(f"unknown device '{shown(name)}': use cpu, cuda or auto") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadInputError(f"--device {name}: torch finds no CUDA device: use cpu or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

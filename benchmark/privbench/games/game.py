@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from privbench.games.metrics import Estimate, Refused
 
 if TYPE_CHECKING:
@@ -19,7 +21,23 @@ Metrics = dict[str, Estimate | Refused]
 
 
 class BadAnswerError(ValueError):
-    """An attack's answer has the wrong shape or contains numbers that are not finite."""
+    """An attack's answer has the wrong type or shape, or its numbers are not real and finite."""
+
+
+def real(values: Any, what: str) -> Tensor:
+    """The values as a tensor of real numbers.
+
+    Raises:
+        BadAnswerError: if they are none.
+    """
+    try:
+        made = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(values).__name__
+        raise BadAnswerError(f"{what} are no numbers but a {kind}: return a tensor") from None
+    if made.is_complex():
+        raise BadAnswerError(f"{what} are complex: return real numbers")
+    return made
 
 
 class Game(ABC):

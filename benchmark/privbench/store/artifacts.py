@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from privbench.store.canonical import canonical, checksum, digest, leaves, loads, plain
 from privbench.store.files import BUSY
 from privbench.store.files import synced as _write
+from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -222,7 +223,7 @@ def _reading(name: str) -> Iterator[None]:
             raise
         raise DamagedError(f"its {name} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"its {name} cannot be read: {error!r}") from error
+        raise DamagedError(f"its {name} cannot be read: {shown(repr(error))}") from error
 
 
 def same_key(manifest: Manifest, key: Key) -> bool:

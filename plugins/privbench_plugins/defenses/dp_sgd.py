@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 _TOLERANCE = 0.01
 #: Noise multiplier at which the search ends: no target epsilon is that large.
 _LEAST = 0.01
+#: Noise multiplier at which the search gives up: accountants have a smallest epsilon.
+_MOST = 1e4
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,11 @@ def noise_multiplier(
     high = 0.5 if accountant == "rdp" else noise_multiplier(epsilon, delta, runs, "rdp")
     while spent_epsilon(high, delta, runs, accountant) > epsilon:
         high *= 2
+        if high > _MOST:
+            raise BadInputError(
+                f"dp-sgd.epsilon {epsilon:g} is below what noise of {_MOST:,.0f} reaches: "
+                "give a larger one"
+            )
     low = high / 1.3
     while spent_epsilon(low, delta, runs, accountant) <= epsilon and low > _LEAST:
         high, low = low, low / 1.3
