@@ -35,6 +35,12 @@ if os.environ.get("PRIVBENCH_TEST_ROUNDING"):  # another machine's rounding: see
     torch.Tensor.backward = _rounded  # type: ignore[method-assign]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long to fuzz."""
+    parser.addoption("--fuzz", type=int, default=100, help="cases of each fuzzer [100]")
+    parser.addoption("--fuzz-stores", action="store_true", help="fuzz damaged stores too")
+
+
 @pytest.fixture(autouse=True)
 def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's store."""

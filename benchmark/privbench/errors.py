@@ -7,6 +7,8 @@ but a result (see ``records``).
 import difflib
 from collections.abc import Iterable
 
+from privbench.text import shown
+
 
 class PrivbenchError(Exception):
     """Base of all errors whose message is shown to the user unchanged."""
@@ -14,6 +16,17 @@ class PrivbenchError(Exception):
 
 class BadInputError(PrivbenchError):
     """A value, name or file given by the user is invalid."""
+
+
+class WriteError(PrivbenchError, OSError):
+    """A file cannot be written, for example because the disk is full."""
+
+    def __str__(self) -> str:
+        """Which file, why, and what to do."""
+        return (
+            f"cannot write {self.filename} ({self.strerror}): "
+            "once it can be written, the same command goes on"
+        )
 
 
 class PluginError(PrivbenchError):
@@ -58,4 +71,4 @@ class UnknownNameError(BadInputError):
             tail = f"did you mean '{near}'?"
         else:
             tail = f"choose from {', '.join(names)}" if names else "there are none"
-        super().__init__(f"unknown {what} '{name}': {tail}{hint}")
+        super().__init__(f"unknown {what} '{shown(name)}': {tail}{hint}")

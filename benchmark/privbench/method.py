@@ -11,10 +11,11 @@ from abc import ABC
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from privbench.errors import BadInputError, UnknownNameError
 from privbench.store.source import digest, source_digest
+from privbench.values import is_bounded, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +50,8 @@ class Method(ABC):
 
     A subclass is a frozen dataclass whose fields are hyperparameters with the paper's defaults.
     Ranges are written once, in the annotation (``epochs: Annotated[int, Ge(1)] = 300``), and are
-    enforced everywhere: in Python, in YAML and for ``--set``.
+    enforced everywhere: in Python, in YAML and for ``--set``. Numbers are finite; where an
+    annotation names no upper end, it is a million for whole numbers and 1e9 for others.
 
     Attributes:
         name: used on the command line; unique among methods of its kind.
@@ -90,13 +92,12 @@ class Method(ABC):
             BadInputError: naming each invalid field, its valid range and the value given.
         """
         wrong = []
-        for field, adapter in _adapters(type(self)).items():
-            given = getattr(self, field)
-            try:
-                object.__setattr__(self, field, adapter.validate_python(given))
-            except ValidationError as error:
-                first = error.errors()[0]
-                wrong.append(f"{self.name}.{field}: {_demand(first)}, not {given!r}")
+        for field, (adapter, bounded) in _adapters(type(self)).items():
+            made, problem = misfit(adapter, getattr(self, field), bounded=bounded)
+            if problem:
+                wrong.append(f"{self.name}.{field}: {problem}")
+            else:
+                object.__setattr__(self, field, made)
         if wrong:
             raise BadInputError("; ".join(wrong))
 
@@ -163,38 +164,13 @@ class Method(ABC):
         return {name: value for name, value in vars(self).items() if name != "digest"}
 
 
-#: Type of a pydantic error -> what the user should give.
-_DEMANDS = {
-    "greater_than_equal": "give {ge} or more",
-    "greater_than": "give more than {gt}",
-    "less_than_equal": "give {le} or less",
-    "less_than": "give less than {lt}",
-    "literal_error": "give {expected}",
-    "int_type": "give a whole number",
-    "int_parsing": "give a whole number",
-    "int_from_float": "give a whole number",
-    "float_type": "give a number",
-    "float_parsing": "give a number",
-    "finite_number": "give a finite number",
-    "bool_type": "give true or false",
-    "bool_parsing": "give true or false",
-    "string_type": "give text",
-    "none_required": "give null",
-    "too_short": "give {min_length} or more of them",
-}
-
-
-def _demand(error: Mapping[str, Any]) -> str:
-    """What the user should give instead, in one clause."""
-    told = _DEMANDS.get(error["type"])
-    return told.format(**error.get("ctx", {})) if told else error["msg"].lower()
-
-
 @functools.cache
-def _adapters(cls: type) -> dict[str, TypeAdapter[Any]]:
+def _adapters(cls: type) -> dict[str, tuple[TypeAdapter[Any], bool]]:
+    """How each field is checked, and whether its annotation names an upper end."""
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"{cls.__name__} must be a frozen dataclass: add @dataclass(frozen=True)")
-    return {f.name: TypeAdapter(_annotation(cls, f.name)) for f in dataclasses.fields(cls)}
+    found = {f.name: _annotation(cls, f.name) for f in dataclasses.fields(cls)}
+    return {name: (TypeAdapter(one), is_bounded(one)) for name, one in found.items()}
 
 
 def _annotation(cls: type, field: str) -> Any:

@@ -1,7 +1,8 @@
 """What a defense costs: time per defended answer, and time to make a defended victim.
 
 ``uv run pytest --benchmark-only tests/benchmarks/test_defense_speed.py`` prints both beside
-``none``, as ratios of one run. Members are 100 of the embedded digits.
+``none``, as ratios of one run. Members are 100 of the embedded digits. What is timed is checked:
+answers are distributions and equal when asked again, and a victim made again is the same one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from privbench.data.split import Split, cut
 from privbench.methods import registry as plugins
@@ -57,8 +59,12 @@ def _made(target: Target, name: str, folder: str) -> Victim:
 def test_answers(benchmark: Any, tmp_path: Any, name: str) -> None:
     served = _made(Supervised(), name, str(tmp_path))
     x = _digits().pool.x[:256]
-    served.log_posteriors(x)
-    benchmark.pedantic(served.log_posteriors, (x,), rounds=5)
+    first = served.log_posteriors(x)
+    again = benchmark.pedantic(served.log_posteriors, (x,), rounds=5)
+    assert first.shape == (256, 10)
+    torch.testing.assert_close(first.exp().sum(1), torch.ones(256).double())
+    assert served.fresh or torch.equal(first, again)
+    assert torch.equal(served.labels(x), first.argmax(1)) or served.fresh
 
 
 @pytest.mark.benchmark(group="a supervised victim, 100 members")
@@ -80,8 +86,14 @@ def _time(benchmark: Any, target: Target, name: str, rounds: int) -> None:
         folders.append(TemporaryDirectory())
         return (target, name, folders[-1].name), {}
 
-    if name in ("none", "dp-sgd"):  # the first optimizer of a process, and Opacus, load for seconds
-        _made(*fresh()[0])
-    benchmark.pedantic(_made, setup=fresh, rounds=rounds)
+    # Also loads what the first of a process needs: optimizers, Opacus.
+    first = _made(*fresh()[0])
+    again: Victim = benchmark.pedantic(_made, setup=fresh, rounds=rounds)
     for folder in folders:
         folder.cleanup()
+    assert any(phase.get("updates") for phase in again.facts["phases"])
+    assert again.key == first.key
+    weights = again.weights()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in first.weights().items())
+    x = _digits().pool.x[:256]
+    assert torch.equal(again.labels(x), first.labels(x)) or first.fresh

@@ -1,6 +1,8 @@
 """The grid itself: several workers, a finished grid, planning, and what one node costs.
 
-``uv run python tests/benchmarks/table.py`` runs these and writes leaderboards/speed.md.
+``uv run python tests/benchmarks/table.py`` runs these and writes leaderboards/speed.md. Each checks
+its results: every trial of the plan is there and ok, and equal where both sides compute in the same
+way.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from privbench.boards.records import read_all
 from privbench.grid.executors import Serial
 from privbench.grid.plan import Planned, plan
 from privbench.grid.processes import Processes
@@ -26,6 +29,11 @@ from privbench.grid.trial import TrialRunner
 from privbench.methods.registry import load
 from privbench.store.store import Store
 from privbench.testing import CPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from privbench.boards.records import Record
 
 SUITE = {
     "datasets": ["digits"],
@@ -77,6 +85,19 @@ def _command(folder: Path, jobs: int, threads: int) -> None:
     )  # fmt: skip
 
 
+def _complete(folder: Path) -> None:
+    """Check that there is a result for every trial of the suite; threads may change last bits."""
+    wanted = plan(suite_from(SUITE, "x"), load(), root=None, device="cpu")
+    records = read_all([folder / "out"])
+    assert {record.trial for record in records} == {item.trial.digest for item in wanted}
+    assert len(records) == 80
+    _ok(records)
+
+
+def _ok(records: Iterable[Record]) -> None:
+    assert {(record.status, record.reason) for record in records} == {("ok", "")}
+
+
 @cache
 def _finished() -> Path:
     folder = Path(mkdtemp())
@@ -84,9 +105,9 @@ def _finished() -> Path:
     return folder
 
 
-def _once(benchmark: Any, work: Any, units: float) -> None:
+def _once(benchmark: Any, work: Any, units: float) -> Any:
     benchmark.extra_info["units"] = units
-    benchmark.pedantic(work, rounds=1)
+    return benchmark.pedantic(work, rounds=1)
 
 
 JOBS = "10 attacks x 8 defenses, digits, supervised: --jobs 2 | one job with two threads | 1.6"
@@ -95,25 +116,36 @@ JOBS = "10 attacks x 8 defenses, digits, supervised: --jobs 2 | one job with two
 @pytest.mark.benchmark(group=JOBS)
 def test_grid_two_jobs(benchmark: Any, tmp_path: Path) -> None:
     _once(benchmark, lambda: _command(tmp_path, 2, 1), 1)
+    _complete(tmp_path)
 
 
 @pytest.mark.benchmark(group=JOBS)
 def test_grid_two_threads(benchmark: Any, tmp_path: Path) -> None:
     _once(benchmark, lambda: _command(tmp_path, 1, 2), 1)
+    _complete(tmp_path)
 
 
 AGAIN = "the finished grid again | its first run | 100"
 
 
+def _files(folder: Path) -> dict[str, tuple[int, bytes]]:
+    found = (folder / "out").glob("*.json")
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in found}
+
+
 @pytest.mark.benchmark(group=AGAIN)
 def test_finished_again(benchmark: Any) -> None:
     folder = _finished()
+    before = _files(folder)
     _once(benchmark, lambda: _command(folder, 1, 2), 1)
+    _complete(folder)
+    assert _files(folder) == before
 
 
 @pytest.mark.benchmark(group=AGAIN)
 def test_finished_first(benchmark: Any, tmp_path: Path) -> None:
     _once(benchmark, lambda: _command(tmp_path, 1, 2), 1)
+    _complete(tmp_path)
 
 
 def _planned(attacks: list[Any], **more: Any) -> list[Planned]:
@@ -138,7 +170,11 @@ def test_sleep_workers(benchmark: Any, tmp_path: Path) -> None:
     work = lambda: execute(  # noqa: E731
         planned, TrialRunner(Store(tmp_path / "s"), CPU), tmp_path / "o", executor=Processes(8)
     )
-    _once(benchmark, work, len(planned))
+    records = _once(benchmark, work, len(planned))
+    _ok(records)
+    here = execute(planned[:1], TrialRunner(Store(tmp_path / "t"), CPU), tmp_path / "p")
+    assert [record.trial for record in records] == [item.trial.digest for item in planned]
+    assert records[0].digest == here[0].digest
 
 
 @pytest.mark.benchmark(group=SLEEP)
@@ -147,23 +183,28 @@ def test_sleep_serial(benchmark: Any, tmp_path: Path) -> None:
     work = lambda: execute(  # noqa: E731
         planned, TrialRunner(Store(tmp_path / "s"), CPU), tmp_path / "o", executor=Serial()
     )
-    _once(benchmark, work, len(planned))
+    records = _once(benchmark, work, len(planned))
+    _ok(records)
+    assert [record.trial for record in records] == [item.trial.digest for item in planned]
 
 
 @pytest.mark.benchmark(group="a trial that computes nothing: question, two answers, score, record")
 def test_trial_overhead(benchmark: Any, tmp_path: Path) -> None:
     planned = _planned([{"sleeper": {"number": i}} for i in range(101)])
     runner = TrialRunner(Store(tmp_path / "s"), CPU)
-    execute(planned[:1], runner, tmp_path / "o")
-    _once(benchmark, lambda: execute(planned[1:], runner, tmp_path / "o"), 100)
+    (first,) = execute(planned[:1], runner, tmp_path / "o")
+    records = _once(benchmark, lambda: execute(planned[1:], runner, tmp_path / "o"), 100)
+    _ok(records)
+    assert all(record.metrics == first.metrics for record in records)
 
 
 @pytest.mark.benchmark(group="a kept cell")
 def test_kept_cell(benchmark: Any, tmp_path: Path) -> None:
     planned = _planned([{"sleeper": {"number": i}} for i in range(100)])
     runner = TrialRunner(Store(tmp_path / "s"), CPU)
-    execute(planned, runner, tmp_path / "o")
-    _once(benchmark, lambda: execute(planned, runner, tmp_path / "o"), 100)
+    first = execute(planned, runner, tmp_path / "o")
+    assert _once(benchmark, lambda: execute(planned, runner, tmp_path / "o"), 100) == first
+    _ok(first)
 
 
 @pytest.mark.benchmark(group="planning a cell, of 115,200")

@@ -22,7 +22,7 @@ from privbench import (
 )
 from privbench.methods.requirements import reason_to_skip
 from privbench_plugins._shared.regression import regress
-from privbench_plugins.attacks.attribute_decensoring import AttributeDecensoring, standardised
+from privbench_plugins.attacks.attribute_decensoring import AttributeDecensoring
 
 D = 6
 CARD = Card(
@@ -196,13 +196,6 @@ def test_cells_without_something_to_guess_are_unfit() -> None:
     assert "names none" in str(reason_to_skip(attack, cell(sensitive=())))
     assert "attribute 'z', which" in str(reason_to_skip(attack, cell(sensitive=("z",))))
     assert "reads images" in str(reason_to_skip(attack.replace(backbone="resnet18"), cell()))
-
-
-def test_standardised_shifts_and_scales_by_the_first() -> None:
-    x = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
-    first, second = standardised(x, torch.tensor([[2.0, 6.0]]))
-    assert first.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
-    assert second.tolist() == [[0.0, 1.0]]
 
 
 def test_regression_finds_a_linear_map_and_counts_updates() -> None:

@@ -125,6 +125,12 @@ def test_books_of_a_gaussian_known_exactly() -> None:
     assert twice == pytest.approx(exact, abs=0.02)
 
 
+@pytest.mark.parametrize("accountant", ["rdp", "prv", "gdp"])
+def test_an_epsilon_that_no_noise_reaches_is_refused(accountant: str) -> None:
+    with pytest.raises(BadInputError, match="give a larger one"):
+        noise_multiplier(1e-9, 1e-5, ((0.1, 10),), accountant)
+
+
 def test_noise_follows_from_the_target_epsilon() -> None:
     runs = ((0.5, 30), (0.2, 10))
     sigma = noise_multiplier(4.0, 1e-5, runs, "rdp")
@@ -162,7 +168,7 @@ def _card(target: Any, *defenses: Any, **protocol: Any) -> Cell:
 
 def test_contrastive_losses_are_refused_unless_the_encoder_is_public() -> None:
     dp = DPSGD()
-    assert "no sum over examples" in (dp.incompatible(_card(SimCLR(), dp)) or "")
+    assert "not a sum over examples" in (dp.incompatible(_card(SimCLR(), dp)) or "")
     assert dp.incompatible(_card(SimCLR(), dp, public=100, encoder=("public",))) is None
     assert dp.incompatible(_card(Supervised(), dp)) is None
 
@@ -178,7 +184,7 @@ def test_phases_whose_clipping_bounds_nobody_are_refused(tmp_path: Path) -> None
             DPSGD(noise_multiplier=1.0).on_phases([changed], making.model, making.world, ctx)
         return str(error.value)
 
-    assert "no sum over examples" in refused(replace(phase, per_example=False))
+    assert "not a sum over examples" in refused(replace(phase, per_example=False))
     step = phase.steps["train"]
     streamed = replace(step, streams={"reference": Stream(making.world.reference)})
     assert "further rows" in refused(replace(phase, steps={"train": streamed}))

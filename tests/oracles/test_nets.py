@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from privbench.errors import UnknownNameError
 from privbench.training.nets import BACKBONES, SplitBatchNorm, backbone, gradient_reversal, mlp
 
 IMAGES = [name for name in BACKBONES if name != "mlp"]
@@ -65,9 +66,7 @@ def test_convolutions_refuse_tables(name: str) -> None:
 
 
 def test_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(
-        ValueError, match=r"'resnet-18': did you mean 'resnet18'\? choose from mlp,"
-    ):
+    with pytest.raises(UnknownNameError, match=r"'resnet-18': did you mean 'resnet18'\?"):
         backbone("resnet-18", (3, 32, 32))
 
 
@@ -191,7 +190,6 @@ def test_mlp_is_alternating_affine_maps_and_ends_without_relu() -> None:
     hidden = (second.weight @ (first.weight @ x.T + first.bias[:, None]).relu()).T + second.bias
     torch.testing.assert_close(net(x), hidden.relu() @ third.weight.T + third.bias)
     assert (net(x) < 0).any()
-    assert mlp([5, 3], final_bias=False).state_dict().keys() == {"0.weight"}
     with pytest.raises(ValueError, match=r"an input and an output width, got \[5\]"):
         mlp([5])
 

@@ -61,7 +61,7 @@ def test_no_model_labels_a_row_that_it_saw(tmp_path: Path) -> None:
     (stage,) = draft.labels
     saw = torch.stack([one.world.contains(members) for one in stage.inner], dim=1)
     assert torch.equal((~saw).sum(1), torch.full((80,), 2))
-    p = torch.stack([posteriors(builder.model(one), members) for one in stage.inner])
+    p = torch.stack([posteriors(builder.victim(one).model, members) for one in stage.inner])
     soft = draft.world.members.y
     for row in range(80):
         out = [i for i in range(5) if not saw[row, i]]

@@ -125,7 +125,7 @@ def wrapped(membership: Any) -> Callable[[Victim], Any]:
     classification = pytest.importorskip("art.estimators.classification")
     return lambda victim: classification.PyTorchClassifier(
         model=_Posteriors(victim.model), loss=nn.CrossEntropyLoss(), input_shape=CARD.shape,
-        nb_classes=CARD.classes, clip_values=CARD.range, device_type="cpu",
+        nb_classes=CARD.classes, clip_values=(0.0, 1.0), device_type="cpu",
     )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from privbench.games.metrics import (
     best_threshold,
     precision,
     recall,
-    roc_points,
     tpr_at_fpr,
 )
 
@@ -67,20 +66,6 @@ def test_auc_flips_under_negation_and_under_swapped_sides(case: Case) -> None:
             [1 - got.value, 1 - got.high, 1 - got.low],
             atol=1e-9,
         )
-
-
-@unhurried
-@given(cases())
-def test_roc_is_every_threshold(case: Case) -> None:
-    inside, outside = split(case)
-    fpr, tpr, thresholds = roc_points(*case)
-    assert (fpr[0], tpr[0], thresholds[0]) == (0, 0, math.inf)
-    assert (fpr[-1], tpr[-1]) == (1, 1)
-    assert thresholds[1:].tolist() == sorted(set(case[0]), reverse=True)
-    assert tpr[1:].tolist() == [float(reached(inside, t)) for t in thresholds[1:]]
-    assert fpr[1:].tolist() == [float(reached(outside, t)) for t in thresholds[1:]]
-    area = float(np.sum(np.diff(fpr) * (tpr[1:] + tpr[:-1]) / 2))
-    assert math.isclose(area, auc(*case).value, abs_tol=1e-12)
 
 
 @unhurried
@@ -147,7 +132,6 @@ def test_order_of_the_samples_does_not_matter(case: Case) -> None:
             (
                 [round(x, 9) for x in (area.value, area.low, area.high)],
                 tpr_at_fpr(scores, member, 0.5),
-                [column.tolist() for column in roc_points(scores, member)],
                 best_threshold(scores, member),
             )
         )
@@ -162,8 +146,6 @@ def test_strictly_monotone_maps_change_nothing(case: Case) -> None:
     mapped = ranks.astype(float) ** 3 - 7
     assert auc(mapped, member) == auc(scores, member)
     assert tpr_at_fpr(mapped, member, 0.3) == tpr_at_fpr(scores, member, 0.3)
-    rates, expected = roc_points(mapped, member)[:2], roc_points(scores, member)[:2]
-    np.testing.assert_array_equal(rates, expected)
 
 
 @unhurried

@@ -126,6 +126,7 @@ def said(result: Result) -> str:
     ("args", "sentence"),
     [
         (("lisst",), "unknown command 'lisst': did you mean 'list'?"),
+        (("--atack",), "No such option '--atack'; see `main --help`"),
         (("list", "atacks"), "unknown kind 'atacks': did you mean 'attacks'?"),
         (("show", "suer"), "unknown method 'suer': did you mean 'sure'?"),
         (("show", "none.json"), "no result at none.json"),
@@ -319,4 +320,4 @@ def test_cache(run: Run) -> None:
 def test_results_are_plain_json(run: Run, tmp_path: Path) -> None:
     assert run(*SURE).exit_code == 0
     (path,) = (tmp_path / "results").glob("*.json")
-    assert json.loads(path.read_text(encoding="utf-8"))["schema_version"] == 1
+    assert json.loads(path.read_text(encoding="utf-8"))["schema_version"] == 2

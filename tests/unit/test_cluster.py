@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,23 @@ def test_a_cluster_of_two_nodes_gives_the_results_of_a_serial_run(tmp_path: Path
     assert found["ray"] == found["serial"]
     assert found["nodes"] == 2
     assert found["phases"][0] == found["phases"][1]
+
+
+def test_an_address_where_no_cluster_answers_is_refused_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(json.dumps(GRID))
+    command = [
+        str(Path(sys.executable).parent / "privbench"), "run", str(suite), "--out",
+        str(tmp_path / "out"), "--device", "cpu", "--executor", "ray", "--address", "127.0.0.1:1",
+    ]  # fmt: skip
+    environment = {**os.environ, "PRIVBENCH_CACHE": str(tmp_path / "store")}
+    begun = time.monotonic()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert time.monotonic() - begun < 60  # imports included; Ray alone would try for minutes
+    assert done.returncode == 2
+    (sentence,) = done.stderr.splitlines()
+    assert "--address 127.0.0.1:1: no Ray cluster answers there" in sentence
 
 
 if __name__ == "__main__":

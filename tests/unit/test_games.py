@@ -221,8 +221,3 @@ def test_majority_and_label_only_by_hand() -> None:
     assert majority.value == pytest.approx((values == 1).mean())
     guess = (truth.y != 1) & (truth.y != 2)  # of classes that the pool lacks: the majority
     assert by_label.value == pytest.approx((values == guess).mean())
-
-
-def test_auxiliary_rows_are_the_pool() -> None:
-    assert ATTRIBUTES.auxiliary(tiny_split()) is MEMBERSHIP.auxiliary(tiny_split())
-    assert MEMBERSHIP.auxiliary(tiny_split()) is tiny_split().pool

@@ -12,6 +12,7 @@ import pytest
 from privbench.boards.records import CellRecord, MethodRecord, Record
 from privbench.grid import kept
 from privbench.grid.kept import FinishedGrids, code_files
+from privbench.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +47,12 @@ def test_a_finished_grid_is_shown_without_torch(tmp_path: Path) -> None:
     assert second[0] == f"{first[0].split(' (')[0]} (kept)"
     assert second[1:-2] == first[1:-2]  # the tables
     (result,) = (tmp_path / "out").glob("*.json")
+    (note,) = (tmp_path / "store" / "finished").iterdir()
+    Store(tmp_path / "store").gc(older_than_days=1)
+    assert note.exists()
+    os.utime(note, (0, 0))
+    Store(tmp_path / "store").gc(older_than_days=1)
+    assert not note.exists()
     result.unlink()
     assert _cli(tmp_path)[-1] == "status 0 True"
     assert result.exists()

@@ -144,7 +144,8 @@ def test_utility_cost_and_counts() -> None:
 
 def test_skipped_and_failed_are_listed_once_with_their_reason() -> None:
     text = render(everything())
-    want = "- white × none × simclr × digits (adaptive), seeds 0, 1: white needs WEIGHTS | more"
+    cell = "white × none × simclr × digits (adaptive)"
+    want = f"- {cell}, seeds 0, 1: white needs WEIGHTS \\| more"
     assert want in text.splitlines()
     assert "(adaptive), seeds 0: ValueError: first second" in text
     assert text.index("## Skipped") < text.index("## Failed")

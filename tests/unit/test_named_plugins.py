@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from privbench.boards.records import read
+from privbench.grid.failures import failed_record
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import TrialRunner, failed_record
+from privbench.grid.trial import TrialRunner
 from privbench.store.source import source_digest
 from privbench.store.store import Store
 

@@ -177,7 +177,7 @@ def test_what_the_store_holds_is_no_node(tmp_path: Path) -> None:
 
 
 def test_a_finished_answer_needs_no_shadow(tmp_path: Path) -> None:
-    attacks = [{"lira": {"k": 1}}, {"encodermi-v": {"epochs": 1, "steps": 1}}]
+    attacks = [{"lira": {"k": 2}}, {"encodermi-v": {"epochs": 1, "steps": 1}}]
     suites = [
         {**GRID, "attacks": attacks[:1], "defenses": [{"memguard": _TINY_MEMGUARD}]},
         {**GRID, "attacks": attacks[1:], "targets": [{"simclr": {"epochs": 1, "backbone": "mlp"}}],

@@ -293,7 +293,7 @@ def test_ok_results_are_kept_and_failed_ones_run_again(planned: Any, tmp_path: P
     seen: list[tuple[str, bool]] = []
     watch = SimpleNamespace(
         trial=lambda r, kept: seen.append((r.status, kept)),
-        nodes=lambda *_: None,
+        left=lambda *_: None,
         idle=lambda *_: None,
     )
     records = go(items, tmp_path, second, watch=watch)
@@ -347,7 +347,8 @@ def test_a_damaged_result_runs_again(planned: Any, tmp_path: Path, damage: str) 
         damage = record.model_copy(update={"trial": "0" * 8}).model_dump_json()
     path.write_text(damage, encoding="utf-8")
     lab = Lab()
-    assert go(items, tmp_path, lab) == [record]
+    with pytest.warns(RuntimeWarning, match=r"\.json is damaged \(.*moved to .*\.damaged-"):
+        assert go(items, tmp_path, lab) == [record]
     assert lab.ran == ["none 0"]
     assert read(path) == record
 

@@ -164,13 +164,14 @@ def no_manifest(path: Path) -> None:
 
 
 def other_key(path: Path) -> None:
-    text = (path / "manifest.json").read_text()
-    (path / "manifest.json").write_text(text.replace('"seed": 0', '"seed": 1'))
+    other = Store(path.parents[2]).keep(key(seed=1), {}, {})
+    (other.path / "manifest.json").rename(path / "manifest.json")
+    other.path.rmdir()
 
 
 def other_schema(path: Path) -> None:
     text = (path / "manifest.json").read_text()
-    (path / "manifest.json").write_text(text.replace('"schema": 1', '"schema": 0'))
+    (path / "manifest.json").write_text(text.replace('"schema": 2', '"schema": 0'))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def other_schema(path: Path) -> None:
         (half_manifest, "its manifest.json cannot be read"),
         (no_manifest, "it has no manifest.json"),
         (other_key, "its manifest belongs to another key"),
-        (other_schema, "its schema is 0, not 1"),
+        (other_schema, "its schema is 0, not 2"),
     ],
 )
 def test_a_damaged_artifact_is_set_aside_and_made_again(

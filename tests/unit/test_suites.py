@@ -15,7 +15,7 @@ SUITES = sorted(Path(__file__).parents[2].glob("leaderboards/suites/*.yaml"))
 #: What stands in a suite to be skipped, and says why on its board.
 EXPECTED = (
     "reconstruction-rmle needs GRADIENTS, which only a white-box adversary has",
-    "dp-sgd clips gradients of single examples, and the contrastive loss of simclr is no sum",
+    "dp-sgd clips gradients of single examples, and the contrastive loss of simclr is not a sum",
     "selena protects by soft labels, and the encoder of simclr sees members without labels",
 )
 

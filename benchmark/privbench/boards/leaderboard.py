@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.boards import overview
 from privbench.errors import BadInputError
 from privbench.games.metrics import mean_over_seeds
+from privbench.text import markdown, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -89,17 +90,18 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     """Render results as markdown.
 
     Raises:
-        BadInputError: if results of different presets are mixed, or if a cell has two results for
-            one seed (from different code, torch versions or devices).
+        BadInputError: if results of different presets are mixed, if a cell has two results for
+            one seed (from different code, torch versions or devices), or if no board shows a game.
     """
     presets = sorted({record.cell.preset for record in records})
     if len(presets) > 1:
         raise BadInputError(
-            f"these results mix presets {', '.join(presets)}: "
+            f"these results mix presets {shown(', '.join(presets))}: "
             "put the results of each preset into a separate folder"
         )
     _refuse_twins(records)
-    lines = [f"# {_one_line(title)}", ""]
+    _refuse_unknown_games(records)
+    lines = [f"# {markdown(title)}", ""]
     grid = overview.overview(records)
     if grid:
         lines += ["## Overview", "", *grid, *overview.LEGEND.splitlines(), ""]
@@ -108,7 +110,7 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
         if mine:
             lines += [f"## {game.capitalize()}", "", *_table(game, mine), ""]
     lines += _troubles(records)
-    lines += [f"Preset: {', '.join(presets)}.", "", *LEGEND.splitlines()]
+    lines += [f"Preset: {markdown(', '.join(presets))}.", "", *LEGEND.splitlines()]
     if any("claimed_epsilon" in record.metrics for record in records):
         lines += ["", *CLAIMS_LEGEND.splitlines()]
     return "\n".join(lines) + "\n"
@@ -178,8 +180,19 @@ def _refuse_twins(records: Sequence[Record]) -> None:
         if twin != record.trial:
             first, second = sorted((twin, record.trial))
             raise BadInputError(
-                f"{record.cell.title}, seed {record.seed} has two results, from different code, "
-                f"torch versions or devices: remove {first}.json or {second}.json"
+                f"{shown(record.cell.title, 200)}, seed {record.seed} has two results, from "
+                "different code, torch versions or devices: "
+                f"remove {shown(first)}.json or {shown(second)}.json"
+            )
+
+
+def _refuse_unknown_games(records: Iterable[Record]) -> None:
+    for record in records:
+        game = record.cell.game
+        if record.status == "ok" and game not in GAMES:
+            raise BadInputError(
+                f"{shown(record.cell.title, 200)} plays '{shown(game)}', which no board shows: "
+                f"remove {shown(record.trial)}.json"
             )
 
 
@@ -280,16 +293,8 @@ def _table(game: str, records: Sequence[Record]) -> list[str]:
     names = headings(game, records)
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     return lines + [
-        f"| {' | '.join(_escaped(text) for text in row)} |" for row in cells(game, records)
+        f"| {' | '.join(markdown(text) for text in row)} |" for row in cells(game, records)
     ]
-
-
-def _escaped(text: str) -> str:
-    return _one_line(text).replace("|", "\\|")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _troubles(records: Sequence[Record]) -> list[str]:
@@ -302,8 +307,8 @@ def _troubles(records: Sequence[Record]) -> list[str]:
                 cell = record.cell
                 named = cell.protocol.get("name", "default")
                 cut = "" if named == "default" else f", protocol {named}"
-                what = _one_line(f"{cell.title} ({cell.adversary}{cut})")
-                grouped.setdefault((what, _one_line(record.reason)), []).append(record.seed)
+                what = markdown(f"{cell.title} ({cell.adversary}{cut})")
+                grouped.setdefault((what, markdown(record.reason)), []).append(record.seed)
         if grouped:
             lines += [f"## {status.capitalize()}", ""]
             lines += [

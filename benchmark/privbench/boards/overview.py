@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from privbench.text import markdown
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -43,6 +45,8 @@ def overview(records: Iterable[Record]) -> list[str]:
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         cell = record.cell
+        if cell.game not in HEADLINES:
+            continue  # an attack that plays a game of its own is listed as skipped
         named = str(cell.protocol.get("name", "default"))
         dataset = cell.dataset.label + ("" if named == "default" else f" ({named})")
         groups.setdefault((dataset, cell.target.label, cell.adversary), []).append(record)
@@ -54,7 +58,8 @@ def overview(records: Iterable[Record]) -> list[str]:
         table = _table(mine)
         if table:
             dataset, target, adversary = names
-            lines += [f"### {dataset}, {target}, {adversary} adversary", "", *table, ""]
+            heading = markdown(f"{dataset}, {target}, {adversary} adversary")
+            lines += [f"### {heading}", "", *table, ""]
     return lines
 
 
@@ -71,14 +76,14 @@ def _table(records: Sequence[Record]) -> list[str]:
     across = sorted(set(columns), key=lambda column: (list(HEADLINES).index(column[0]), column[2]))
     if len(spots) < 2 or len(across) * len(spots) < FEWEST:  # noqa: PLR2004
         return []
-    heads = [f"{attack} ({HEADLINES[game][0]})" for game, _, attack in across]
+    heads = [markdown(f"{attack} ({HEADLINES[game][0]})") for game, _, attack in across]
     lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
     seeds = len({record.seed for record in records})
     for defense in sorted(spots, key=lambda name: (name != "none", name)):
         row = {column: _number(spots[defense].get(column, []), seeds) for column in across}
         best = _strongest(row)
         shown = [f"**{text}**" if column in best else text for column, text in row.items()]
-        lines.append(_line([defense, *shown, _tested(spots[defense])]))
+        lines.append(_line([markdown(defense), *shown, _tested(spots[defense])]))
     return lines
 
 
@@ -143,4 +148,4 @@ def _strongest(row: dict[Column, str]) -> set[Column]:
 
 
 def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(" ".join(c.split()).replace("|", "\\|") for c in cells) + " |"
+    return f"| {' | '.join(cells)} |"

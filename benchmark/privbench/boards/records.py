@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from privbench.errors import BadInputError
 from privbench.games.metrics import Estimate, Refused
-from privbench.store.source import digest
+from privbench.store import files
+from privbench.store.canonical import checksum, digest
+from privbench.text import shown
+from privbench.values import Count, Measured  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
-SCHEMA = 1
+#: Schema 1 had no checksum. Such results are shown and merged, but no run keeps them.
+SCHEMA, OLD_SCHEMA = 2, 1
 
 
 class Number(BaseModel):
@@ -25,9 +28,9 @@ class Number(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
+    value: Measured | None = None
+    low: Measured | None = None
+    high: Measured | None = None
     refused: str | None = None
 
     @classmethod
@@ -45,7 +48,7 @@ class MethodRecord(BaseModel):
 
     name: str
     label: str
-    version: int
+    version: Count
     fields: dict[str, Any]
 
 
@@ -87,11 +90,11 @@ class Cost(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    seconds: float = 0.0
-    seconds_training: float = 0.0
-    queries_per_sample: float = 0.0
-    queries_own: int = 0
-    peak_bytes: int = 0
+    seconds: Measured = 0.0
+    seconds_training: Measured = 0.0
+    queries_per_sample: Measured = 0.0
+    queries_own: Count = 0
+    peak_bytes: Count = 0
 
 
 class Record(BaseModel):
@@ -102,17 +105,17 @@ class Record(BaseModel):
     schema_version: int = SCHEMA
     trial: str
     cell: CellRecord
-    seed: int
+    seed: Count
     status: Literal["ok", "skipped", "failed"]
     reason: str = ""
     traceback: str = ""
     phase: str = ""
-    sizes: dict[str, int] = Field(default_factory=dict)
+    sizes: dict[str, Count] = Field(default_factory=dict)
     metrics: dict[str, Number] = Field(default_factory=dict)
     controls: dict[str, dict[str, Number]] = Field(default_factory=dict)
     baselines: dict[str, dict[str, Number]] = Field(default_factory=dict)
-    utility: dict[str, float] = Field(default_factory=dict)
-    updates: dict[str, int] = Field(default_factory=dict)
+    utility: dict[str, Measured] = Field(default_factory=dict)
+    updates: dict[str, Count] = Field(default_factory=dict)
     notes: dict[str, Any] = Field(default_factory=dict)
     claims: list[dict[str, Any]] = Field(default_factory=list)
     split: dict[str, str] = Field(default_factory=dict)
@@ -129,46 +132,74 @@ class Record(BaseModel):
         return folder / f"{self.trial}.json"
 
     def write(self, folder: Path) -> Path:
-        """Write atomically: a reader never sees half a result."""
-        folder.mkdir(parents=True, exist_ok=True)
-        text = self.model_dump_json(indent=1) + "\n"
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        """Write atomically, with a checksum of all other fields.
+
+        Raises:
+            WriteError: if that is impossible; then nothing is left behind.
+        """
+        values = json.loads(self.model_dump_json())
+        values["checksum"] = checksum(values)
         target = self.path(folder)
-        Path(name).replace(target)
+        files.write(target, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
         return target
+
+
+class DamagedResultError(BadInputError):
+    """A file is no valid result.
+
+    Attributes:
+        reason: why, in a few words.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        """Compose the message."""
+        self.reason = reason
+        super().__init__(
+            f"{path} is not a privbench result: {reason}; remove it or run the trial again"
+        )
 
 
 def read(path: Path) -> Record:
     """Read one result.
 
     Raises:
-        BadInputError: if the file is not a result of this schema.
+        DamagedResultError: if the file is not a result, or has changed since it was written.
     """
     try:
-        values = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadInputError(
-            f"{path} is not a privbench result: it is not JSON ({error}); "
-            "remove it or run the trial again"
-        ) from None
-    schema = values.get("schema_version", SCHEMA) if isinstance(values, dict) else SCHEMA
-    if schema != SCHEMA:
-        raise BadInputError(
-            f"{path} has schema {schema}, but this privbench reads {SCHEMA}: run the trial again"
-        )
+        values = from_json(path.read_bytes(), allow_inf_nan=False)
+    except OSError as error:
+        if error.errno in files.BUSY:
+            raise
+        raise DamagedResultError(path, f"it cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedResultError(path, f"it is not JSON ({error})") from None
+    told = dict(values) if isinstance(values, dict) else {}
+    written, schema = told.pop("checksum", None), told.get("schema_version", SCHEMA)
+    if schema not in (SCHEMA, OLD_SCHEMA):
+        known = f"but this privbench reads {OLD_SCHEMA} and {SCHEMA}"
+        raise DamagedResultError(path, f"it has schema {shown(schema)}, {known}")
     try:
-        return Record.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise BadInputError(
-            f"{path} is not a privbench result: {where}: {first['msg'].lower()}; "
-            "remove it or run the trial again"
-        ) from None
+        record = Record.model_validate(told or values)
+    except (ValidationError, RecursionError) as error:
+        raise DamagedResultError(path, _wrong(error)) from None
+    if not (_unchanged(told, written) or (written is None and schema == OLD_SCHEMA)):
+        raise DamagedResultError(path, "it has changed since it was written")
+    return record
+
+
+def _unchanged(values: dict[str, Any], written: Any) -> bool:
+    try:
+        return bool(checksum(values) == written)
+    except (ValueError, RecursionError):  # nested too deep
+        return False
+
+
+def _wrong(error: ValidationError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return str(error)
+    first = error.errors()[0]
+    where = shown(".".join(str(part) for part in first["loc"]) or "the file")
+    return f"{where}: {first['msg'].lower()}"
 
 
 def read_all(folders: Iterable[Path]) -> list[Record]:
@@ -184,14 +215,17 @@ def read_all(folders: Iterable[Path]) -> list[Record]:
     for folder in folders:
         if not folder.exists():
             raise BadInputError(
-                f"no results folder at {folder}: run `privbench run --out {folder}` first"
+                f"no results folder at {shown(str(folder), 200)}: "
+                "run `privbench run --out FOLDER` first"
             )
         for path in _files(folder):
             record = read(path)
             found[record.trial] = min(found.get(record.trial, record), record, key=_rank)
     if not found:
         listed = ", ".join(str(f) for f in folders)
-        raise BadInputError(f"no results in {listed}: run `privbench run --out FOLDER` first")
+        raise BadInputError(
+            f"no results in {shown(listed, 200)}: run `privbench run --out FOLDER` first"
+        )
     return [found[trial] for trial in sorted(found)]
 
 

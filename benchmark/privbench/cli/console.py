@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from privbench.boards import leaderboard
+from privbench.errors import WriteError
+from privbench.store.files import write
+from privbench.text import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +35,25 @@ _REDRAWN = 0.1  # seconds between drawings of one worker's bar
 PLAIN: Any = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
 
 
+class _Terminal(Console):
+    """Prints text as text: the border to the terminal."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Neutralise what a terminal would obey; tables hold ``_plain`` text already."""
+        shown = [terminal(one) if isinstance(one, str) else one for one in objects]
+        super().print(*shown, **options)
+
+
+def terminal_console(**options: Any) -> Console:
+    """A console for text of users and plugins; the options are rich's."""
+    return _Terminal(**options)
+
+
+def _plain(text: str) -> Text:
+    """Text without markup, emoji codes or anything that a terminal obeys."""
+    return Text(terminal(text))
+
+
 class Watcher:
     """Shows the progress of trials and of each worker; training reports to it as ``Progress``."""
 
@@ -45,8 +67,8 @@ class Watcher:
         self._said = time.monotonic()
         self._phases: dict[int, _Phase] = {}  # worker -> what it trains
         self._bars = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(),
-            TextColumn("{task.fields[told]}"), console=console,
+            SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(),
+            TextColumn("{task.fields[told]}", markup=False), console=console,
             transient=True, disable=not self.live,
         )  # fmt: skip
         self._trials = self._bars.add_task("trials", total=total, told="")
@@ -74,7 +96,7 @@ class Watcher:
         if not self.live and now - self._said > _EVERY:
             self._said = now
             busy = "; ".join(at.told(now) for _, at in sorted(self._phases.items()))
-            self._line(f"  [{self.done}/{self.total}]{self._left} {busy}")
+            self._line(f"  [{self.done}/{self.total}{self._left}] {busy}")
 
     def idle(self, worker: int) -> None:
         """Show that a worker trains nothing."""
@@ -82,16 +104,15 @@ class Watcher:
         if worker in self._workers:
             self._bars.update(self._workers[worker], visible=False)
 
-    def nodes(self, done: int, total: int, seconds_left: float | None) -> None:
-        """Show how many nodes of the grid are made and how long the rest takes."""
-        left = "" if seconds_left is None else f", about {_duration(seconds_left)} left"
-        self._left = f" {done} of {total} steps{left}:"
-        self._bars.update(self._trials, told=f"{self.done}/{self.total}{left}")
+    def left(self, seconds: float | None) -> None:
+        """Show how long the rest of the grid takes."""
+        self._left = "" if seconds is None else f", about {_duration(seconds)} left"
+        self._count()
 
     def trial(self, record: Record, was_there: bool) -> None:
         """Show that a trial is finished."""
         self.done += 1
-        self._bars.update(self._trials, completed=self.done, told=f"{self.done}/{self.total}")
+        self._count()
         cell = record.cell
         name = f"{cell.title}, {cell.adversary}, seed {record.seed}"
         how = {"ok": "ok", "skipped": "skipped", "failed": "FAILED"}[record.status]
@@ -99,11 +120,15 @@ class Watcher:
         cost = "kept" if was_there else f"{record.cost.seconds:.1f} s"
         self._line(f"[{self.done}/{self.total}] {name}: {how} ({cost}){tail}")
 
+    def _count(self) -> None:
+        told = f"{self.done}/{self.total}{self._left}"
+        self._bars.update(self._trials, completed=self.done, told=told)
+
     def _draw(self, worker: int, at: _Phase, now: float) -> None:
         if worker not in self._workers:
             self._workers[worker] = self._bars.add_task("", total=1.0, told="")
         self._bars.update(
-            self._workers[worker], description=f"  {escape(at.name)}", total=at.total,
+            self._workers[worker], description=f"  {terminal(at.name)}", total=at.total,
             completed=at.done, told=at.rate(now), visible=True,
         )  # fmt: skip
 
@@ -113,7 +138,7 @@ class Watcher:
 
 @dataclass
 class _Phase:
-    """What a worker trains: ``total`` epochs of ``rows`` rows; seen first at ``begun``."""
+    """What a worker trains: ``total`` epochs of ``rows`` rows; first reported at ``begun``."""
 
     name: str
     total: int
@@ -124,19 +149,19 @@ class _Phase:
     said: float | None = None
 
     def rate(self, now: float) -> str:
-        """Rows per second since it was first seen."""
+        """Return rows per second since the first report."""
         seconds = now - self.begun
         rows = (self.done - self.first) * self.rows
         return f"{rows / seconds:,.0f} rows/s" if seconds > 0 and rows else ""
 
     def told(self, now: float) -> str:
-        """How far it is, in a few words."""
+        """Return the progress as a short text."""
         rate = self.rate(now)
         return f"{self.name}: epoch {self.done:.1f}/{self.total}{', ' + rate if rate else ''}"
 
 
 def _duration(seconds: float) -> str:
-    """Two figures that a person can use.
+    """Return a duration with about two significant digits.
 
     >>> _duration(42.3), _duration(754), _duration(9000)
     ('42 s', '13 min', '2.5 h')
@@ -147,8 +172,8 @@ def _duration(seconds: float) -> str:
 
 
 def summarise(
-    console: Console, records: Sequence[Record], out: Path, title: str, trained: int
-) -> None:
+    console: Console, records: Sequence[Record], out: Path, title: str, *, trained: int
+) -> str:
     """Write the board of a run, and print its tables and how it went.
 
     Args:
@@ -157,34 +182,41 @@ def summarise(
         out: folder of results.
         title: of the board.
         trained: number of phases that were trained.
+
+    Returns:
+        Why the board cannot be written; "" if it is.
     """
-    board = out / "leaderboard.md"
-    board.write_text(leaderboard.render(records, title), encoding="utf-8")
+    board, problem = out / "leaderboard.md", ""
+    try:
+        write(board, leaderboard.render(records, title))
+    except WriteError as error:
+        problem = str(error)
     for table in tables(records, console.width):
         console.print(table)
     failed = sum(record.status == "failed" for record in records)
     console.print(
         f"{len(records)} trials, {failed} failed; {trained} phases trained; "
-        f"results in {out}, board in {board}",
+        f"results in {out}, {problem or f'board in {board}'}",
         **PLAIN,
     )
+    return problem
 
 
-def show_finished(records: Sequence[Record], out: Path, title: str) -> None:
+def show_finished(records: Sequence[Record], out: Path, title: str) -> str:
     """Show a grid whose results are all there; the arguments are those of ``summarise``."""
     console = Console()
     with Watcher(console, len(records)) as watcher:
         for record in records:
             watcher.trial(record, True)
-    summarise(console, records, out, title, trained=0)
+    return summarise(console, records, out, title, trained=0)
 
 
 def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
     """The board's main columns as tables for a terminal; the markdown board has all of them.
 
     Args:
-        records: of any games.
-        width: of the terminal, in characters; where it is too narrow, columns are left out and
+        records: records of any games.
+        width: width of the terminal in characters; if it is too narrow, columns are left out, and
             numbers are never broken.
     """
     made = []
@@ -202,13 +234,13 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
         for i in shown:
             first = i < fixed
             table.add_column(
-                names[i],
+                _plain(names[i]),
                 justify="left" if first else "right",
                 no_wrap=first,
                 min_width=None if first else _NARROWEST,
             )
         for row in rows:
-            table.add_row(*(escape(row[i].replace(" [", "\n[")) for i in shown))
+            table.add_row(*(_plain(row[i].replace(" [", "\n[")) for i in shown))
         made.append(table)
     return made
 
@@ -216,7 +248,7 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
 def _fitting(
     shown: list[int], names: list[str], rows: list[list[str]], fixed: int, width: int
 ) -> list[int]:
-    """Columns that fit into the width."""
+    """Return the columns that fit into the width."""
     needed = {
         i: 3 + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _NARROWEST)
         for i in shown
@@ -228,6 +260,6 @@ def _fitting(
     return shown
 
 
-def _title(game: str, names: list[str], row: list[str], fixed: set[int]) -> str:
+def _title(game: str, names: list[str], row: list[str], fixed: set[int]) -> Text:
     said = ", ".join(f"{names[i]} {row[i]}" for i in sorted(fixed))
-    return escape(f"{game.capitalize()} ({said})" if said else game.capitalize())
+    return _plain(f"{game.capitalize()} ({said})" if said else game.capitalize())

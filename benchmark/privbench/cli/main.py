@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from privbench import __version__
 from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
+from privbench.text import shown, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +23,33 @@ if TYPE_CHECKING:
     from privbench.methods.registry import Registry
 
 _KINDS = ("attacks", "defenses", "targets", "datasets", "plugins")
+
+
+class _Finite(click.FloatRange):
+    """A number that is neither NaN nor infinite."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        made = super().convert(value, param, ctx)
+        if not math.isfinite(made):
+            self.fail(f"{shown(value)} is not a finite number.", param, ctx)
+        return made
+
+
+def _say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text of users and plugins as text: the border to the terminal."""
+    click.echo(terminal(text), err=err, nl=nl)
+
+
+def _refuse(message: str) -> NoReturn:
+    _say(f"privbench: {' '.join(message.split())}", err=True)
+    raise click.exceptions.Exit(2)
+
+
+def _misused(error: click.UsageError) -> str:
+    if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later raise the help
+        raise error
+    where = error.ctx.command_path if error.ctx else "privbench"
+    return f"{shown(error.format_message().rstrip('.'), 200)}; see `{where} --help`"
 
 
 class _Commands(click.Group):
@@ -32,14 +61,11 @@ class _Commands(click.Group):
         except PrivbenchError as error:
             message = str(error)
         except click.UsageError as error:
-            if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later raise the help
-                raise
-            where = error.ctx.command_path if error.ctx else "privbench"
-            message = f"{error.format_message().rstrip('.')}; see `{where} --help`"
+            message = _misused(error)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            at = f" {error.filename}" if error.filename else ""
+            at = f" {shown(str(error.filename), 200)}" if error.filename else ""
             message = f"cannot read or write{at}: {error.strerror or error}"
         except KeyboardInterrupt:
             click.echo(
@@ -47,8 +73,13 @@ class _Commands(click.Group):
                 err=True,
             )
             ctx.exit(130)
-        click.echo(f"privbench: {' '.join(message.split())}", err=True)
-        raise click.exceptions.Exit(2)
+        _refuse(message)
+
+    def make_context(self, *given: Any, **named: Any) -> click.Context:
+        try:
+            return super().make_context(*given, **named)
+        except click.UsageError as error:  # of an option before the command
+            _refuse(_misused(error))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0]
@@ -67,7 +98,7 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
     """Measure which privacy attacks work against which defenses, on which models, at what cost."""
     for given in plugins_off:
         if not given.startswith("no:"):
-            raise BadInputError(f"-p {given}: write -p no:NAME to switch a plugin off")
+            raise BadInputError(f"-p {shown(given)}: write -p no:NAME to switch a plugin off")
     ctx.obj = [given.removeprefix("no:") for given in plugins_off]
 
 
@@ -104,7 +135,7 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
     metavar="NAME",
     help="Sensitive attribute [the dataset's default].",
 )
-@click.option("--seeds", type=click.IntRange(min=1), help="Number of seeds [1].")
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Number of seeds [1].")
 @click.option(
     "--preset", metavar="NAME", help="cpu for small sizes, paper for the published sizes [cpu]."
 )
@@ -141,8 +172,12 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
 )  # fmt: skip
 @click.option("--address", help="Address of a Ray cluster; auto finds the running one.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+    "--timeout", type=_Finite(min=0, max=1e9, min_open=True), metavar="SECONDS",
     help="Time limit for one attack; if exceeded, the cell fails.",
+)  # fmt: skip
+@click.option(
+    "--isolate", is_flag=True,
+    help="Run every cell in a process of its own, and its attack in one without the truth.",
 )  # fmt: skip
 @click.option(
     "--shard", metavar="I/N", help="Run part I of N of the grid; join the parts with `merge`."
@@ -170,14 +205,14 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
     """Run a grid; show it at once, without importing torch, if it is known to be finished."""
     from privbench.cli.console import show_finished
     from privbench.grid.kept import FinishedGrids
-    from privbench.store.store import default_root
+    from privbench.store.store import NOTES, default_root
 
     given = {name: str(value) for name, value in options.items()}
     request = {**given, "suite": suite.model_dump(mode="json"), "plugins_off": plugins_off}
-    finished = FinishedGrids(default_root() / "finished", request, options["data_root"])
-    if records := finished.find(options["out"]):
-        show_finished(records, options["out"], suite.name)
-        return 0
+    finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
+    out = options["out"].absolute()
+    if records := finished.find(out):
+        return 1 if show_finished(records, out, suite.name) else 0
     from privbench.cli.session import Session
 
     session = Session(suite, plugins_off, options)
@@ -216,7 +251,7 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
     merged = {**base.get("set", {})}
     for method, fields in settings.items():
         merged[method] = {**merged.get(method, {}), **fields}
-    return suite_from({**base, **named, "set": merged}, f"suite {path}")
+    return suite_from({**base, **named, "set": merged}, f"suite {shown(str(path), 200)}")
 
 
 @main.command()
@@ -231,6 +266,7 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     """Join the results of several folders, as written by `run --shard`, and write a board."""
     from privbench.boards.leaderboard import render
     from privbench.boards.records import read_all
+    from privbench.store.files import write
 
     there = [out] if any(out.glob("*.json")) else []
     records = read_all([*folders, *there])
@@ -238,8 +274,8 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     for record in records:
         record.write(out)
     board = out / "leaderboard.md"
-    board.write_text(text, encoding="utf-8")
-    click.echo(f"{len(records)} results in {out}, board in {board}")
+    write(board, text)
+    _say(f"{len(records)} results in {out}, board in {board}")
 
 
 @main.command("list")
@@ -252,21 +288,21 @@ def list_(plugins_off: list[str], kind: str | None, errors: bool) -> None:
         raise UnknownNameError("kind", kind, _KINDS)
     registry = _registry(plugins_off)
     for listed in (kind,) if kind else _KINDS:
-        click.echo(f"{listed}:")
+        _say(f"{listed}:")
         if listed == "plugins":
             _list_plugins(registry, errors=errors)
             continue
         for method in registry.all(listed[:-1]):
-            click.echo(f"  {method.name:<26} {_first_sentence(type(method).__doc__)}")
+            _say(f"  {method.name:<26} {_first_sentence(type(method).__doc__)}")
 
 
 def _list_plugins(registry: Registry, *, errors: bool) -> None:
     for plugin in registry.plugins:
         tail = "; ".join(filter(None, [", ".join(plugin.methods), *plugin.problems]))
         tail = f": {tail}" if tail else ""
-        click.echo(f"  {plugin.name:<26} {plugin.status:<9} {plugin.distribution}{tail}")
+        _say(f"  {plugin.name:<26} {plugin.status:<9} {plugin.distribution}{tail}")
         if errors and plugin.trace:
-            click.echo(plugin.trace)
+            _say(plugin.trace)
 
 
 def _first_sentence(text: str | None) -> str:
@@ -290,13 +326,15 @@ def show(plugins_off: list[str], name: str) -> None:
 
         path = Path(name)
         if not path.exists():
-            raise BadInputError(f"no result at {path}: results are in the directory given by --out")
-        click.echo(result_card(read(path)))
+            raise BadInputError(
+                f"no result at {shown(name, 200)}: results are in the directory given by --out"
+            )
+        _say(result_card(read(path)))
         return
     from privbench.cli.show import method_card
 
     cards = [method_card(kind, method) for kind, method in _registry(plugins_off).find(name)]
-    click.echo("\n\n".join(cards))
+    _say("\n\n".join(cards))
 
 
 @main.command()
@@ -307,13 +345,13 @@ def leaderboard(folders: tuple[Path, ...], output: Path | None, title: str) -> N
     """Render results as a markdown board; equal results give identical bytes."""
     from privbench.boards.leaderboard import render
     from privbench.boards.records import read_all
+    from privbench.store.files import write
 
     text = render(read_all(folders), title)
     if output is None:
-        click.echo(text, nl=False)
+        _say(text, nl=False)
     else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
+        write(output, text)
 
 
 @main.group()
@@ -325,31 +363,37 @@ def cache() -> None:
 @click.argument("digest")
 def why(digest: str) -> None:
     """Explain an artifact: what it depends on, and why it had to be built."""
-    click.echo(str(_store().why(digest)))
+    _say(str(_store().why(digest)))
 
 
 @cache.command()
 def ls() -> None:
     """List artifacts."""
-    total = 0
-    for row in _store().list():
+    total, store = 0, _store()
+    for row in store.list():
+        if row.damaged:
+            click.echo(f"{row.digest[:16]}  {row.kind:<10} damaged: {row.damaged}")
+            continue
         total += row.bytes
         seconds = "        –" if row.seconds is None else f"{row.seconds:>8.1f} s"
         held = f"{row.kind:<10} {row.bytes:>12,} bytes  {seconds:<10}"
-        click.echo(f"{row.digest[:16]}  {held}  {row.created}")
-    click.echo(f"{total:,} bytes in total in {_store().root}")
+        _say(f"{row.digest[:16]}  {held}  {row.created}")
+    where = f": {store.missing}" if store.missing else f" in {store.root}"
+    _say(f"{total:,} bytes in total{where}")
 
 
 @cache.command()
 @click.option(
     "--older-than",
-    type=click.FloatRange(min=0),
+    type=_Finite(min=0),
     metavar="DAYS",
     help="Also remove artifacts unused for DAYS.",
 )
 def gc(older_than: float | None) -> None:
     """Remove leftovers of killed runs, damaged artifacts and, if asked, unused ones."""
-    click.echo(f"{_store().gc(older_than):,} bytes freed")
+    store = _store()
+    where = f": {store.missing}" if store.missing else ""
+    _say(f"{store.gc(older_than):,} bytes freed{where}")
 
 
 def _store() -> Any:

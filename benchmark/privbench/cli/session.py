@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +12,19 @@ import torch
 from rich.console import Console
 
 from privbench.boards.leaderboard import render
-from privbench.cli.console import PLAIN, Watcher, summarise
+from privbench.cli.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Serial
-from privbench.grid.kept import code_files, kept
+from privbench.grid.failures import encodable
+from privbench.grid.kept import code_files, is_kept
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
-from privbench.grid.trial import TrialRunner, encodable
+from privbench.grid.trial import TrialRunner
 from privbench.methods import registry as plugins
 from privbench.store.store import Store, default_root
+from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Where trials run.
 EXECUTORS = ("serial", "processes", "ray")
+MOST_JOBS = 4096
+MOST_SECONDS = 1e9
 
 
 class Results(list["Record"]):
@@ -58,6 +63,7 @@ def run(
     executor: str | None = None,
     address: str | None = None,
     threads: int = 1,
+    isolate: bool = False,
 ) -> Results:
     """Run a suite from Python; see ``Suite`` for its keys.
 
@@ -73,6 +79,8 @@ def run(
         address: of a Ray cluster.
         threads: of each job. Other numbers give other last bits, so results and artifacts of one
             number are not reused for another.
+        isolate: whether every cell runs in a process of its own, and its attack in one without the
+            truth.
     """
     if isinstance(suite, str | Path):
         suite = read_suite(Path(suite))
@@ -80,9 +88,12 @@ def run(
         suite = suite_from(dict(suite), "the suite")
     options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
                "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
-               "executor": executor, "address": address, "threads": threads}  # fmt: skip
+               "executor": executor, "address": address, "threads": threads,
+               "isolate": isolate}  # fmt: skip
     session = Session(suite, (), options, console=Console(quiet=True))
     session.run()
+    if session.problem:
+        warnings.warn(session.problem, RuntimeWarning, stacklevel=2)
     return Results(session.records)
 
 
@@ -101,7 +112,7 @@ class Session:
         Raises:
             PrivbenchError: if the suite or an option is invalid.
         """
-        self.console = console or Console()
+        self.console = console or terminal_console()
         self.suite = suite
         self.shown_out: Path = options["out"]
         self.out = self.shown_out.absolute()  # whatever folder a plugin goes to
@@ -119,6 +130,7 @@ class Session:
         self.executor = _executor(options, self.device)
         self.records: list[Record] = []
         self.files = code_files()
+        self.problem = ""  # why there is no board
 
     def run(self) -> int:
         """Run what is not done yet; return the exit status: 0, or 1 if a cell failed.
@@ -133,8 +145,11 @@ class Session:
                 self.planned, runner, self.out, executor=self.executor, watch=watcher
             )
         trained = runner.builder.trained_phases
-        summarise(self.console, self.records, self.out, self.suite.name, trained)
-        return 1 if any(record.status == "failed" for record in self.records) else 0
+        self.problem = summarise(
+            self.console, self.records, self.out, self.suite.name, trained=trained
+        )
+        failed = any(record.status == "failed" for record in self.records)
+        return 1 if failed or self.problem else 0
 
     def explain(self) -> None:
         """Print the plan: what would run, what is kept, and what is skipped and why."""
@@ -149,7 +164,7 @@ class Session:
                 state = f"skipped: {item.skip}"
             elif item.failed:
                 state = f"would fail: {item.failed[0]}"
-            elif kept(item.trial.digest, item.skip, self.out):
+            elif is_kept(item.trial.digest, item.skip, self.out):
                 state = "kept"
             else:
                 try:
@@ -191,7 +206,8 @@ def _phases(
 
 def _estimate(runner: TrialRunner, missing: int) -> str:
     """Estimate the training time from the build seconds of the phases in the store."""
-    seconds = [row.seconds or 0.0 for row in runner.store.list() if row.kind == "phase"]
+    seconds = [row.seconds or 0.0 for row in runner.store.list()
+               if row.kind == "phase" and not row.damaged]  # fmt: skip
     if not missing:
         return "about 0 s"
     if not seconds:
@@ -202,36 +218,42 @@ def _estimate(runner: TrialRunner, missing: int) -> str:
 def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
     """Run in this process, in workers if several are asked for or there is a limit, or on Ray."""
     jobs, timeout = options.get("jobs", "1"), options.get("timeout")
+    isolate = bool(options.get("isolate"))
     devices = _devices(options.get("devices"), device)
     if jobs == "auto":
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     else:
         count = int(jobs) if _is_number(str(jobs)) else 0
-    if not count:
-        raise BadInputError(f"--jobs {jobs}: give a whole number above 0, or auto")
-    if timeout is not None and not timeout > 0:
-        raise BadInputError(f"--timeout {timeout}: give a number of seconds above 0")
+    count = count or 0
+    if not 0 < count <= MOST_JOBS:
+        raise BadInputError(
+            f"--jobs {shown(jobs)}: give a whole number from 1 to {MOST_JOBS:,}, or auto"
+        )
+    if timeout is not None and not (_is_real(timeout) and 0 < timeout <= MOST_SECONDS):
+        raise BadInputError(
+            f"--timeout {shown(timeout)}: give a number of seconds above 0, up to 1e9"
+        )
     kind = options.get("executor")
     if kind not in (None, *EXECUTORS):
         raise UnknownNameError("executor", str(kind), EXECUTORS)
     if options.get("address") and kind != "ray":
         raise BadInputError("--address is for --executor ray: give both")
     if kind == "ray":
-        if devices or str(jobs) != "1":
+        if devices or str(jobs) != "1" or isolate:
             raise BadInputError("--executor ray takes CPUs and GPUs from the cluster: leave out "
-                                "--jobs and --devices")  # fmt: skip
+                                "--jobs, --devices and --isolate")  # fmt: skip
         from privbench.grid.cluster import Ray
 
         return Ray(options.get("address"), timeout)
-    workers = count > 1 or timeout is not None or bool(devices)
+    workers = count > 1 or timeout is not None or bool(devices) or isolate
     if kind == "serial" and workers:
         raise BadInputError("--executor serial has neither workers nor a time limit: leave out "
-                            "--jobs, --devices and --timeout")  # fmt: skip
+                            "--jobs, --devices, --timeout and --isolate")  # fmt: skip
     if kind != "processes" and not workers:
         return Serial()
     from privbench.grid.processes import Processes
 
-    return Processes(max(count, len(devices)), timeout, devices)
+    return Processes(max(count, len(devices)), timeout, devices, isolate)
 
 
 def _devices(given: str | None, device: torch.device) -> tuple[str, ...]:
@@ -244,14 +266,22 @@ def _devices(given: str | None, device: torch.device) -> tuple[str, ...]:
         return ()
     numbers = [word.strip() for word in given.split(",")]
     if not all(_is_number(word) for word in numbers):
-        raise BadInputError(f"--devices {given}: write numbers of CUDA devices, for example 0,1")
+        raise BadInputError(
+            f"--devices {shown(given)}: write numbers of CUDA devices, for example 0,1"
+        )
     if device.type != "cuda":
-        raise BadInputError(f"--devices {given} needs --device cuda, and this run is on {device}")
+        raise BadInputError(
+            f"--devices {shown(given)} needs --device cuda, and this run is on {device}"
+        )
     return tuple(str(_device(f"cuda:{word}")) for word in numbers)
 
 
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+    return text.isascii() and text.isdecimal() and len(text) <= 9  # noqa: PLR2004 - below 2^31
 
 
 def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
@@ -264,27 +294,30 @@ def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
         return planned
     i, slash, n = shard.partition("/")
     if not (slash and _is_number(i) and _is_number(n) and 1 <= int(i) <= int(n)):
-        raise BadInputError(f"--shard {shard}: write I/N with I from 1 to N, for example 2/8")
+        raise BadInputError(
+            f"--shard {shown(shard)}: write I/N with I from 1 to N, for example 2/8"
+        )
     return planned[int(i) - 1 :: int(n)]
 
 
 def _root(given: Path | None) -> Path | None:
-    if given is not None and not given.is_dir():
+    if given is not None and not os.path.isdir(given):  # noqa: PTH112 - False for any bad name
         raise BadInputError(
-            f"--data-root (or PRIVBENCH_DATA) {given} is not a directory: "
+            f"--data-root (or PRIVBENCH_DATA) {shown(str(given))} is not a directory: "
             "create it or choose another"
         )
     return given
 
 
-def _writable(folder: Path, shown: Path) -> None:
+def _writable(folder: Path, given: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise BadInputError(
-            f"--out {shown} cannot be written ({error.strerror}): choose another directory"
+            f"--out {shown(str(given))} cannot be written ({error.strerror}): "
+            "choose another directory"
         ) from None
 
 
@@ -293,8 +326,8 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
-        raise BadInputError(f"unknown device '{name}': use cpu, cuda or auto") from None
+    except (RuntimeError, ValueError, TypeError):  # half a character is no device either
+        raise BadInputError(f"unknown device '{shown(name)}': use cpu, cuda or auto") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadInputError(f"--device {name}: torch finds no CUDA device: use cpu or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

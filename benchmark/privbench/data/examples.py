@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from privbench.errors import BadInputError, no_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
     from torch import Tensor
@@ -67,11 +67,6 @@ class Card:
     def rows(self) -> int:
         """Return the number of rows of all sources together."""
         return sum(self.sources.values())
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """Return the range of x as float: always the unit interval."""
-        return (0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -142,29 +137,40 @@ class Examples:
 
     def select(self, rows: Tensor | slice) -> Examples:
         """Return rows by position, mask or slice, in that order."""
-        made = Examples(
-            self.x[rows],
-            self.y[rows],
-            {name: column[rows] for name, column in self.attributes.items()},
-            self.index[rows],
-            self.source[rows],
-            self.scale,
-            self.labelled_by,
-        )
-        return _keyed(made, self.keys[rows])
+        return self._each(lambda column: column[rows])
 
     def to(self, device: torch.device | str) -> Examples:
         """Copy to a device (does nothing if the rows are already there)."""
+        return self._each(lambda column: column.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Examples:
+        """Apply one change to every column."""
+        made = replace(
+            self,
+            x=change(self.x),
+            y=change(self.y),
+            attributes={name: change(column) for name, column in self.attributes.items()},
+            index=change(self.index),
+            source=change(self.source),
+        )
+        return _keyed(made, change(self.keys))
+
+    def private(self) -> Examples:
+        """Return a copy with tensors of its own, for code that might write into them."""
         made = Examples(
-            self.x.to(device),
-            self.y.to(device),
-            {name: column.to(device) for name, column in self.attributes.items()},
-            self.index.to(device),
-            self.source.to(device),
+            self.x.clone(),
+            self.y.clone(),
+            {name: column.clone() for name, column in self.attributes.items()},
+            self.index.clone(),
+            self.source.clone(),
             self.scale,
             self.labelled_by,
         )
-        return _keyed(made, self.keys.to(device))
+        return _keyed(made, self.keys.clone())
+
+    def rekeyed(self) -> Examples:
+        """Return the same rows with keys of what x holds now, whatever was written into it."""
+        return replace(self)
 
     def with_y(self, y: Tensor) -> Examples:
         """Return the same rows with other labels, (n,) hard or (n, k) soft."""
@@ -268,5 +274,5 @@ def _keyed(rows: Examples, keys: Tensor) -> Examples:
 
 
 def as_float(x: Tensor, scale: float) -> Tensor:
-    """Return x as the float in [0, 1] that models read; float input is returned unchanged."""
-    return x if x.is_floating_point() else x.float().div_(scale)
+    """Return a new tensor with x as the float in [0, 1] that models read."""
+    return x.clone() if x.is_floating_point() else x.float().div_(scale)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge
@@ -10,7 +10,7 @@ from annotated_types import Ge
 from privbench.errors import BadInputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from privbench.data.examples import Card
 
@@ -39,6 +39,7 @@ class Part:
 
 
 PartLike = Part | int | float
+_PARTS = ("members", "nonmembers", "reference", "public", "downstream", "pool", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +80,9 @@ class Protocol:
 
     def __post_init__(self) -> None:
         """Convert plain sizes to parts and check the phases."""
-        for name, value in self._raw_parts():
-            if not isinstance(value, Part):
+        for name in _PARTS:
+            value = getattr(self, name)
+            if not isinstance(value, Part | str):
                 object.__setattr__(self, name, Part(value))
         if not self.encoder:
             raise BadInputError(
@@ -98,17 +100,10 @@ class Protocol:
                     f"protocol '{self.name}': a phase sees {part}, but {part} has no size; set it"
                 )
 
-    def _raw_parts(self) -> Iterator[tuple[str, PartLike]]:
-        for item in fields(self):
-            if item.name in ("name", "encoder", "classifier", "inclusion", "shadow"):
-                continue
-            value = getattr(self, item.name)
-            if not isinstance(value, str):
-                yield item.name, value
-
     def parts(self) -> Mapping[str, Part]:
         """Return parts by name; ``test`` is absent if it is the nonmembers."""
-        return {name: v if isinstance(v, Part) else Part(v) for name, v in self._raw_parts()}
+        named = {name: getattr(self, name) for name in _PARTS}
+        return {name: part for name, part in named.items() if isinstance(part, Part)}
 
     @property
     def phase(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +14,7 @@ from privbench.data.row_random import fold, salt, uniform
 from privbench.store.source import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
@@ -60,6 +61,18 @@ class World:
         """Return the same world with some parts replaced, for ``Defense.on_data``."""
         return replace(self, parts={**self.parts, **parts})
 
+    def private(self) -> World:
+        """Return the same world with rows of its own, for code that might write into them.
+
+        A part is copied when it is first read.
+        """
+        return replace(self, parts=_Copied(self.parts))
+
+    def rekeyed(self) -> World:
+        """Return the same world with keys of what its rows hold now."""
+        parts = {name: part.rekeyed() for name, part in self.parts.items()}
+        return replace(self, parts=parts)
+
     def contains(self, rows: Examples) -> Tensor:
         """Return which rows are members in this world: (n,) bool."""
         return torch.isin(rows.index, self.members.index)
@@ -74,6 +87,25 @@ class World:
         """Return a seed for one purpose in this world; hyperparameters and attack do not count."""
         return salt(self.seed, _SEED_WORDS.get(self.origin, self.origin), self.index, self.branch,
                     *purpose)  # fmt: skip
+
+
+class _Copied(Mapping[str, Examples]):
+    """Copies of rows, each made when it is first read."""
+
+    def __init__(self, parts: Mapping[str, Examples]) -> None:
+        self._parts = parts
+        self._copies: dict[str, Examples] = {}
+
+    def __getitem__(self, name: str) -> Examples:
+        if name not in self._copies:
+            self._copies[name] = self._parts[name].private()
+        return self._copies[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from privbench.errors import BadInputError
 from privbench.games import metrics
 from privbench.games.access import Access
 from privbench.games.attack import Attack
-from privbench.games.game import BadAnswerError, Game, Metrics
+from privbench.games.game import BadAnswerError, Game, Metrics, real
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,13 +105,12 @@ class AttributeGame(Game):
         truth = {name: rows.attributes[name].cpu().numpy() for name in sensitive}
         return question, AttributeTruth(truth, rows.y.cpu().numpy())
 
-    def auxiliary(self, split: Split) -> Examples:
-        """Return the adversary's pool, with attributes."""
-        return split.pool
-
     def pack(self, answer: Attributes) -> dict[str, Tensor]:
         """Return probabilities (n, values) float64 by attribute."""
-        return {name: p.double() for name, p in answer.probabilities.items()}
+        if not isinstance(answer, Attributes):
+            raise BadAnswerError(f"the answer is a {type(answer).__name__}: return Attributes")
+        given = answer.probabilities.items()
+        return {name: real(p, f"probabilities of '{name}'").double() for name, p in given}
 
     def unpack(self, tensors: Mapping[str, Tensor]) -> Attributes:
         """Return an answer with these probabilities by attribute."""
@@ -125,7 +124,8 @@ class AttributeGame(Game):
                 raise BadAnswerError(
                     f"no probabilities for attribute '{name}': answer every attribute asked about"
                 )
-            given = answer.probabilities[name].detach().cpu().numpy()
+            found = real(answer.probabilities[name], f"probabilities of '{name}'")
+            given = found.detach().cpu().numpy()
             if given.ndim != 2 or len(given) != len(values):  # noqa: PLR2004 - rows by values
                 raise BadAnswerError(
                     f"probabilities of '{name}' have shape {given.shape}: "

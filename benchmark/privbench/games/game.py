@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from privbench.games.metrics import Estimate, Refused
 
 if TYPE_CHECKING:
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.data.examples import Examples
     from privbench.data.split import Split
     from privbench.games.oracle import Served
 
@@ -20,7 +21,23 @@ Metrics = dict[str, Estimate | Refused]
 
 
 class BadAnswerError(ValueError):
-    """An attack's answer has the wrong shape or contains numbers that are not finite."""
+    """An attack's answer has the wrong type or shape, or its numbers are not real and finite."""
+
+
+def real(values: Any, what: str) -> Tensor:
+    """The values as a tensor of real numbers.
+
+    Raises:
+        BadAnswerError: if they are none.
+    """
+    try:
+        made = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(values).__name__
+        raise BadAnswerError(f"{what} are no numbers but a {kind}: return a tensor") from None
+    if made.is_complex():
+        raise BadAnswerError(f"{what} are complex: return real numbers")
+    return made
 
 
 class Game(ABC):
@@ -50,10 +67,6 @@ class Game(ABC):
             max_rows: maximum number of rows, the first in canonical order; None for all.
             sensitive: sensitive attributes of the cell.
         """
-
-    @abstractmethod
-    def auxiliary(self, split: Split) -> Examples:
-        """Return the adversary's rows, with labels and attributes."""
 
     @abstractmethod
     def pack(self, answer: Any) -> dict[str, Tensor]:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from privbench.data.examples import as_float
 from privbench.games import metrics
 from privbench.games.attack import Attack
 from privbench.games.audit import audited
-from privbench.games.game import BadAnswerError, Game, Metrics
+from privbench.games.game import BadAnswerError, Game, Metrics, real
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,15 +92,13 @@ class MembershipGame(Game):
         question = MembershipQuestion(examples, split.protocol.phase)
         return question, split.member[rows].cpu().numpy()
 
-    def auxiliary(self, split: Split) -> Examples:
-        """Return the adversary's pool; the victim trained on none of it."""
-        return split.pool
-
     def pack(self, answer: Membership) -> dict[str, Tensor]:
         """Return scores (n,) float64, and decisions (n,) bool if there are any."""
-        tensors = {"scores": torch.as_tensor(answer.scores).double()}
+        if not isinstance(answer, Membership):
+            raise BadAnswerError(f"the answer is a {type(answer).__name__}: return a Membership")
+        tensors = {"scores": real(answer.scores, "scores").double()}
         if answer.decisions is not None:
-            tensors["decisions"] = torch.as_tensor(answer.decisions).bool()
+            tensors["decisions"] = _flags(answer.decisions)
         return tensors
 
     def unpack(self, tensors: Mapping[str, Tensor]) -> Membership:
@@ -125,13 +122,15 @@ class MembershipGame(Game):
             raise BadAnswerError(
                 f"{int(np.isnan(scores).sum())} scores are NaN: give every row a number"
             )
+        if not np.isfinite(scores).any():
+            raise BadAnswerError("no score is finite, so rows cannot be ranked: give finite scores")
         made: Metrics = {
             "auc": metrics.auc(scores, truth),
             "tpr_at_fpr_0.01": metrics.tpr_at_fpr(scores, truth, 0.01),
             "tpr_at_fpr_0.001": metrics.tpr_at_fpr(scores, truth, 0.001),
         }
         if answer.decisions is not None:
-            decisions = _vector(answer.decisions, len(truth), "decisions").astype(bool)
+            decisions = _vector(_flags(answer.decisions), len(truth), "decisions").astype(bool)
             made["balanced_accuracy"] = metrics.balanced_accuracy(decisions, truth)
             made["precision"] = metrics.precision(decisions, truth)
             made["recall"] = metrics.recall(decisions, truth)
@@ -192,10 +191,16 @@ def blind_auc(
     return metrics.auc(ranks, truth)
 
 
-def _vector(values: object, n: int, what: str) -> NDArray[np.generic]:
-    array = (
-        values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    )
+def _flags(values: Any) -> Tensor:
+    """The decisions as bool; a NaN or a share is none."""
+    given = real(values, "decisions")
+    if not bool(((given == 0) | (given == 1)).all()):
+        raise BadAnswerError("decisions must be true or false (or 1 or 0): apply a threshold")
+    return given.bool()
+
+
+def _vector(values: Any, n: int, what: str) -> NDArray[np.generic]:
+    array = real(values, what).detach().cpu().numpy()
     if array.shape != (n,):
         raise BadAnswerError(f"{what} have shape {array.shape}: return shape ({n},)")
     return array

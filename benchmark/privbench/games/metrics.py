@@ -111,26 +111,6 @@ def auc(scores: ArrayLike, member: ArrayLike) -> Estimate:
     return _estimate(value, odds * factor / (1 + odds * factor), odds / (odds + factor))
 
 
-def roc_points(scores: ArrayLike, member: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Return every point of the ROC curve, without interpolation and without dropping points.
-
-    Returns:
-        ``(fpr, tpr, thresholds)``, each ``(distinct scores + 1,)``, thresholds decreasing. At the
-        first point, (0, 0) at ``inf``, no row is called a member. The others use
-        ``score >= threshold`` (if a score is itself ``inf``, that threshold occurs twice).
-
-    >>> [column.tolist() for column in roc_points([3, 1, 2, 1], [1, 1, 0, 0])]
-    [[0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 0.5, 1.0], [inf, 3.0, 2.0, 1.0]]
-    """
-    inside, outside = _sides(scores, member)
-    thresholds, true_hits, false_hits = _hits(inside, outside)
-    return (
-        np.concatenate(([0.0], false_hits / outside.size)),
-        np.concatenate(([0.0], true_hits / inside.size)),
-        np.concatenate(([np.inf], thresholds)),
-    )
-
-
 def tpr_at_fpr(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate | Refused:
     """Return the largest TPR of a threshold whose FPR is at most `fpr`, in (0, 1).
 
@@ -143,7 +123,7 @@ def tpr_at_fpr(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate | R
 
     Returns:
         `Refused` if fewer than ``1 / fpr`` nonmembers were evaluated: one false positive would
-        already exceed `fpr`. (`roc_points` contains the TPR without any false positive.)
+        already exceed `fpr`.
 
     >>> tpr_at_fpr([.9, .8, .3, .7, .2, .1, .05], [1, 1, 1, 0, 0, 0, 0], .25).value
     1.0
@@ -152,7 +132,7 @@ def tpr_at_fpr(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate | R
 
     inside, outside = _sides(scores, member)
     if not 0 < fpr < 1:
-        raise ValueError(f"fpr must be strictly between 0 and 1, got {fpr}; see also roc_points.")
+        raise ValueError(f"fpr must be strictly between 0 and 1, got {fpr}.")
     n = outside.size
     tolerated = math.floor(fpr * n + _ROUNDING)
     if tolerated < 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -133,6 +134,7 @@ class Oracle:
         self.__most = max(KEPT_BYTES_OF_EACH, KEPT_BYTES // models)
         self.access = access & served.grants
         self.queries = 0
+        self.__kept: list[Key] = []
 
     @property
     def card(self) -> Card:
@@ -179,12 +181,15 @@ class Oracle:
             )
 
     def _ask(self, kind: str, x: Tensor | Examples | Views) -> Tensor:
+        # With keys of what the rows hold now: the answer is kept for others under these keys.
         if isinstance(x, Views):
             self.queries += len(x.rows) * x.n
+            x = replace(x, rows=x.rows.rekeyed())
             rows_digest: Callable[[], str] = x.digest
         elif isinstance(x, Examples):
             self.queries += len(x)
-            rows_digest = lambda: x.digest(labels=False)  # noqa: E731 - one word is enough
+            x = x.rekeyed()
+            rows_digest = partial(x.digest, labels=False)
         else:
             self.queries += len(x)
             return self._compute(kind, x)
@@ -210,10 +215,17 @@ class Oracle:
                 raise _TooLargeError
             return {"answer": torch.cat([*first, *rest])}, {}
 
+        self.__kept.append(key)
         try:
             return store.make(key, build).tensors["answer"]
         except _TooLargeError:
             return torch.cat([*first, *rest])
+
+    def forget(self) -> None:
+        """Delete from the store what was asked here: the model may have been another."""
+        for key in self.__kept:
+            if self.__store is not None:
+                self.__store.remove(key)
 
     def _compute(self, kind: str, x: Tensor | Examples | Views) -> Tensor:
         return torch.cat([*self._parts(kind, x)])

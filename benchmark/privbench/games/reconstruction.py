@@ -14,14 +14,14 @@ from privbench.games import metrics
 from privbench.games.access import Access
 from privbench.games.attack import Attack
 from privbench.games.attributes import strangers
-from privbench.games.game import BadAnswerError, Game, Metrics
+from privbench.games.game import BadAnswerError, Game, Metrics, real
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from privbench.data.examples import Card, Examples
+    from privbench.data.examples import Card
     from privbench.data.split import Split
     from privbench.games.oracle import Oracle, Served
     from privbench.methods.context import AttackContext
@@ -104,13 +104,11 @@ class ReconstructionGame(Game):
         question = ReconstructionQuestion(served.embeddings(rows.x))
         return question, ReconstructionTruth(as_float(rows.x, rows.scale), split.card)
 
-    def auxiliary(self, split: Split) -> Examples:
-        """Return the adversary's pool."""
-        return split.pool
-
     def pack(self, answer: Reconstruction) -> dict[str, Tensor]:
         """Return the reconstructed inputs (n, *shape)."""
-        return {"x": answer.x}
+        if not isinstance(answer, Reconstruction):
+            raise BadAnswerError(f"the answer is a {type(answer).__name__}: return Reconstruction")
+        return {"x": real(answer.x, "values of x")}
 
     def unpack(self, tensors: Mapping[str, Tensor]) -> Reconstruction:
         """Return an answer with these inputs."""
@@ -123,7 +121,7 @@ class ReconstructionGame(Game):
         any normalisation, so the data range is 1. Each metric is a mean over rows; PSNR is computed
         per row, not from the mean error.
         """
-        given = answer.x.detach()
+        given = real(answer.x, "values of x").detach()
         if given.shape != truth.x.shape:
             raise BadAnswerError(
                 f"x has shape {tuple(given.shape)}: return shape {tuple(truth.x.shape)}"

@@ -1,4 +1,4 @@
-"""A trial, which is a cell with one seed; and the cell as plain values, for records."""
+"""A trial (a cell with one seed), and the record of a cell as plain values."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def cell_record(cell: Cell) -> CellRecord:
 
 
 def dataset_of(cell: Cell) -> Dataset:
-    """The dataset of the cell.
+    """Return the dataset of the cell.
 
     Raises:
-        TypeError: for a cell that has only a card.
+        TypeError: if the cell has only a card.
     """
     if cell.dataset is None:
         raise TypeError("a cell of a trial needs a dataset")

@@ -29,7 +29,7 @@ NODES_PER_WORKER = 500
 
 @dataclass
 class _Task:
-    """A node that Ray makes somewhere."""
+    """A node that runs as a Ray task."""
 
     node: Node
     number: int
@@ -39,20 +39,18 @@ class _Task:
 
 @dataclass
 class Ray(Workers):
-    """Runs nodes as Ray tasks of one CPU each; on CUDA each has a share of a GPU.
+    """Runs nodes as Ray tasks of one CPU each; on CUDA each has a GPU.
 
     All machines need privbench, the same plugins, and the store (``PRIVBENCH_CACHE``) on a shared
     path: this is checked before anything runs.
 
     Attributes:
-        address: of the cluster; None for the one that Ray finds, or else one on this machine.
+        address: address of the cluster; None for the one that Ray finds, else a new local one.
         timeout: see ``Workers``.
-        gpus: share of a GPU that a node has on CUDA.
     """
 
     address: str | None = None
     timeout: float | None = None
-    gpus: float = 1.0
     _tasks: dict[Any, _Task] = field(default_factory=dict)
     _unsent: list[tuple[Node, Lost]] = field(default_factory=list)
 
@@ -78,7 +76,7 @@ class Ray(Workers):
         on_gpu = setup.device.startswith("cuda")
         # Ray shows a task its own GPU only, as the first one.
         self._setup = replace(setup, device="cuda" if on_gpu else setup.device)
-        self._gpus = self.gpus if on_gpu else 0
+        self._gpus = 1 if on_gpu else 0
         if on_gpu and not self._ray.cluster_resources().get("GPU"):
             raise BadInputError("--device cuda: the Ray cluster has no GPU: use --device cpu")
         self._make = self._ray.remote(
@@ -89,15 +87,15 @@ class Ray(Workers):
         self._check_store(setup.store)
 
     def free(self) -> int:
-        """How many more nodes the cluster, as large as it is now, can make at the same time."""
+        """Return how many more nodes the cluster can make now; clusters may grow and shrink."""
         there = self._ray.cluster_resources()
         slots = int(there.get("CPU", 1))
         if self._gpus:
-            slots = min(slots, int(there.get("GPU", 0) / self._gpus))
+            slots = min(slots, int(there.get("GPU", 0)))
         return max(slots, 1) - self.busy()
 
     def busy(self) -> int:
-        """How many nodes are being made."""
+        """Return how many nodes are being made."""
         return len(self._tasks)
 
     def give(self, node: Node) -> None:
@@ -112,7 +110,7 @@ class Ray(Workers):
             self._tasks[ref] = _Task(node, number)
 
     def listen(self) -> Iterator[tuple[Node, int, Message]]:
-        """What workers say of their nodes, or how they ended."""
+        """Yield the messages of workers, or how they ended."""
         unsent, self._unsent = self._unsent, []
         yield from ((node, 0, lost) for node, lost in unsent)
         if not self._tasks:
@@ -134,7 +132,7 @@ class Ray(Workers):
                 self._ray.cancel(ref, force=True)
 
     def stop(self) -> None:
-        """End all tasks at once, and what was started here."""
+        """End all tasks at once, and Ray if this run started it."""
         if not hasattr(self, "_ray"):
             return
         for ref in self._tasks:
@@ -174,7 +172,7 @@ class Ray(Workers):
         return result
 
     def _check_store(self, store: Path) -> None:
-        """Every machine must find a file that this one writes into the store."""
+        """Check that every machine sees a file that this one writes into the store."""
         store.mkdir(parents=True, exist_ok=True)
         token = store / f".shared-{secrets.token_hex(8)}"
         token.touch()
@@ -201,31 +199,31 @@ class Ray(Workers):
             token.unlink(missing_ok=True)
 
     def _at(self, machine: str) -> Any:
-        """Scheduling onto that machine of the cluster."""
+        """Return the strategy that schedules a task on that machine."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return NodeAffinitySchedulingStrategy(machine, soft=False)
 
 
 class _News:
-    """Holds the latest message of every node until it is asked for."""
+    """Keeps the latest message of every node until it is read."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Begun | Step] = {}
 
     def tell(self, name: str, message: Begun | Step) -> None:
-        """Take a message about a node."""
+        """Store a message about a node."""
         self.latest[name] = message
 
     def take(self) -> dict[str, Begun | Step]:
-        """Hand over what came since the last call."""
+        """Return the messages since the last call."""
         taken, self.latest = self.latest, {}
         return taken
 
 
 @functools.lru_cache(maxsize=1)
 def _runner(setup: Setup) -> tuple[TrialRunner, Reporter]:
-    """The runner of this worker process, with what it has in memory."""
+    """Return the runner of this worker process; it keeps data and victims in memory."""
     reporter = Reporter(lambda _: None)
     return setup.runner(reporter), reporter
 

@@ -1,4 +1,4 @@
-"""Where trials run: in this process, or as nodes of a graph that workers make."""
+"""Executors: run trials in this process, or split them into nodes that workers make."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from privbench.boards.records import Record
+from privbench.grid.failures import failed_record
 from privbench.grid.graph import graph
 from privbench.grid.schedule import Schedule
-from privbench.grid.trial import failed_record
 from privbench.grid.worker import Begun, Done, Lost, Setup, Step
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Watch(Protocol):
-    """Shows how far a grid is."""
+    """Shows the progress of a grid."""
 
     def trial(self, record: Record, was_there: bool) -> None:
         """A trial is finished; ``was_there`` if its result was kept."""
@@ -31,23 +31,23 @@ class Watch(Protocol):
         """A worker trains; see ``training.phase.Progress``."""
 
     def idle(self, worker: int) -> None:
-        """A worker is through with its node."""
+        """A worker finished its node."""
 
-    def nodes(self, done: int, total: int, seconds_left: float | None) -> None:
-        """So many nodes of the graph are made; the rest takes about ``seconds_left``."""
+    def left(self, seconds: float | None) -> None:
+        """The rest of the grid takes about so many seconds; None if unknown."""
 
 
 class Executor(Protocol):
-    """Runs trials somewhere: here, in processes, on a cluster. The order of results is free."""
+    """Runs trials here, in processes or on a cluster. Results may come in any order."""
 
     def run(
         self, trials: Sequence[Trial], runner: TrialRunner, watch: Watch | None = None
     ) -> Iterator[Record]:
-        """Yield a record for every trial as it is done."""
+        """Yield the record of every trial as soon as it is finished."""
 
 
 class Serial:
-    """One trial after the other, in this process."""
+    """Runs one trial after the other, in this process."""
 
     def run(
         self, trials: Sequence[Trial], runner: TrialRunner, watch: Watch | None = None
@@ -59,18 +59,18 @@ class Serial:
             if watch:
                 watch.idle(0)
                 each = (time.monotonic() - begun) / i
-                watch.nodes(i, len(trials), each * (len(trials) - i))
+                watch.left(each * (len(trials) - i))
 
 
 class Workers(ABC):
     """Lets workers make the nodes of the graph.
 
-    Workers never decide what to make, so no two make the same thing and none waits for another. A
-    worker that dies takes one node with it: that node is tried once more, alone, and then fails as
-    data. What is finished is in the store, so an interrupted run goes on where it was.
+    Workers never decide what to make, so no two make the same thing and none waits for another. If
+    a worker dies, its node is tried once more, alone; if it dies again, the node's trials fail.
+    Everything finished is in the store, so an interrupted run can continue.
 
     Attributes:
-        timeout: seconds that one trial may take once its victims are trained; None for no limit.
+        timeout: maximum seconds of a trial after its victims are trained; None for no limit.
     """
 
     timeout: float | None
@@ -78,7 +78,7 @@ class Workers(ABC):
     def run(
         self, trials: Sequence[Trial], runner: TrialRunner, watch: Watch | None = None
     ) -> Iterator[Record]:
-        """Yield a record for every trial as it is done."""
+        """Yield the record of every trial as soon as it is finished."""
         if not trials:
             return
         builder = runner.builder
@@ -88,7 +88,6 @@ class Workers(ABC):
                       builder.threads)
             )  # fmt: skip
             schedule = Schedule(graph(trials, runner))
-            total = len(schedule.pending)
             while not schedule.over:
                 while self.free() > 0 and (node := schedule.next(self.busy())):
                     if not self.fits(node):
@@ -107,33 +106,32 @@ class Workers(ABC):
                     builder.trained_phases += message.trained_phases
                     yield from _settled(schedule, node, message, runner)
                     if watch:
-                        left = schedule.seconds_left(max(self.free() + self.busy(), 1))
                         watch.idle(worker)
-                        watch.nodes(total - len(schedule.pending), total, left)
+                        watch.left(schedule.seconds_left(max(self.free() + self.busy(), 1)))
         finally:
             self.stop()
 
     def overdue(self, node: Node, begun: float | None) -> bool:
-        """Whether a trial that began at ``begun`` (``time.monotonic``) is over the limit."""
+        """Return whether a trial that began at ``begun`` (``time.monotonic``) exceeds the limit."""
         if self.timeout is None or begun is None or node.role is not None:
             return False
         return time.monotonic() - begun > self.timeout
 
     def stopped(self) -> Lost:
-        """What is said of a trial that was stopped for being overdue."""
+        """Return the message for a trial that was stopped at the limit."""
         return Lost(f"stopped after {self.timeout:g} s, the limit of --timeout", again=False)
 
     @abstractmethod
     def start(self, setup: Setup) -> None:
-        """Get ready; called once, before anything else."""
+        """Prepare; called once, before anything else."""
 
     @abstractmethod
     def free(self) -> int:
-        """How many more nodes can be made at the same time."""
+        """Return how many more nodes can be made at the same time."""
 
     @abstractmethod
     def busy(self) -> int:
-        """How many nodes are being made."""
+        """Return how many nodes are being made."""
 
     def fits(self, node: Node) -> bool:
         """Whether there is memory for the node now; if not, it waits until another is over."""
@@ -141,26 +139,26 @@ class Workers(ABC):
         return True
 
     def rest(self) -> None:
-        """Let go of what idle workers hold: the next node needs all the memory there is."""
+        """Free the memory of idle workers: the next node needs all of it."""
         return
 
     @abstractmethod
     def give(self, node: Node) -> None:
-        """Let a worker make a node."""
+        """Give a node to a worker."""
 
     @abstractmethod
     def listen(self) -> Iterator[tuple[Node, int, Message]]:
-        """Wait a moment; what workers say of their nodes, with the worker's number from 0."""
+        """Wait briefly; yield messages of workers: node, number of the worker from 0, message."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End all workers at once, whatever they do."""
+        """End all workers at once, even busy ones."""
 
 
 def _settled(
     schedule: Schedule, node: Node, message: Done | Lost, runner: TrialRunner
 ) -> Iterator[Record]:
-    """The records that follow from the end of a node."""
+    """Yield the records of the trials that a finished node decides."""
     if isinstance(message, Lost):
         lost = schedule.died(node, again=message.again)
         for trial in lost:

@@ -1,9 +1,9 @@
-"""What has to be made for a grid, as a graph that is known before anything is made.
+"""The graph of everything that a grid needs; it is known before anything is made.
 
-A node is a run of stages of one victim that the same victims share, the baselines of a question, or
-a trial. An edge says that one node needs what another one makes. Nodes are named by the key of
-their last stage, so two trials that need the same victim need the same node, and nothing is made
-twice.
+A node is a trial, the baselines of a question, or consecutive stages of a victim. Stages are in one
+node if the same victims share them. An edge says that one node needs the result of another. A node
+is named by the key of its last stage, so two trials that need the same victim need the same node,
+and nothing is made twice.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Role:
-    """What of a trial: ``victim``, ``null``, ``shadow 3``, or one that it trains inside.
+    """The part of a trial that a node makes: ``victim``, ``null``, ``shadow 3`` or ``baselines``.
 
-    ``baselines`` stands for the baselines of its question.
+    ``inner`` is the position of a model that a defense of that victim trains.
     """
 
     name: str
     inner: int | None = None
 
 
-#: Models that an attack asks.
+#: Models that an attack queries.
 _ASKED = (Role("victim"), Role("null"), Role("shadow 0"))
 
 
@@ -47,12 +47,12 @@ class Node:
 
     Attributes:
         name: digest of the key of its last stage, or of the trial.
-        trial: that it is for; of several the first.
-        role: of the victim in the trial; None for the trial itself.
-        kind: for people; nodes of one kind take about equally long.
-        needs: names of nodes that it cannot be made without.
-        after: names of nodes that leave in the store what it would make too. It waits for them,
-            so that nothing is made twice, but does not fail with them.
+        trial: the first trial that needs it.
+        role: role of the victim in the trial; None for the trial itself.
+        kind: readable name; nodes of one kind take about equally long.
+        needs: names of nodes that must be made before it.
+        after: names of nodes that store something that it would also compute. It waits for them, so
+            that nothing is computed twice, but does not fail with them.
     """
 
     name: str
@@ -65,10 +65,10 @@ class Node:
 
 @dataclass(frozen=True)
 class _Chain:
-    """A victim's stages that leave an artifact: digests of keys, names, and if held.
+    """The stages of a victim that leave an artifact: digests, names, and whether the store has it.
 
-    ``shares`` names what a stage makes on its way (``ctx.once``), which other stages may make too.
-    ``inner`` holds the victims that have to be trained before: position and identity.
+    ``shares`` names what a stage computes with ``ctx.once``, which other stages may compute too.
+    ``inner`` holds the victims that must be trained before: position and identity.
     """
 
     digests: tuple[str, ...]
@@ -79,9 +79,9 @@ class _Chain:
 
 
 def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
-    """Plan the trials: all nodes by name, those that a node needs before it.
+    """Plan the trials; return all nodes by name, each after the nodes that it needs.
 
-    A trial whose victims cannot be planned is a node without needs: it fails as data when it runs.
+    A trial whose victims cannot be planned is a node without needs: running it records the error.
     """
     planner = _Planner(runner.builder)
     wanted: list[tuple[Trial, dict[Role, str]]] = []
@@ -111,10 +111,10 @@ def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
 
 
 def _shares(trial: Trial, roles: dict[Role, str]) -> list[str]:
-    """What a trial leaves in the store for others, besides victims and its own answer.
+    """Name what a trial stores that other trials would also compute.
 
-    The victim's utility, and the outputs of models for the question. Sets of shadows begin with
-    the same one, which stands for all of them.
+    That is the victim's utility, and the outputs of models for the question. All sets of shadows
+    begin with the same shadow, so the first one represents the set.
     """
     cell = trial.cell
     asked = [cell.attack.game, str(cell.attack.max_rows)]
@@ -127,7 +127,7 @@ def _shares(trial: Trial, roles: dict[Role, str]) -> list[str]:
 
 
 def depths(nodes: dict[str, Node]) -> dict[str, int]:
-    """How many nodes the longest path from each node to a trial has."""
+    """Return the number of nodes on the longest path from each node to a trial."""
     found = dict.fromkeys(nodes, 1)
     for name in reversed(list(nodes)):  # a node comes after all that it needs
         for needed in nodes[name].needs | nodes[name].after:
@@ -143,19 +143,19 @@ class _Planner:
         self.chains: dict[str, _Chain] = {}
         self.users: Counter[str] = Counter()
         self.nodes: dict[str, Node] = {}
-        self.first: dict[str, str] = {}  # what several nodes would make -> the first of them
+        self.first: dict[str, str] = {}  # what several nodes would compute -> the first of them
 
     def roles(self, specs: dict[str, VictimSpec]) -> dict[Role, str]:
-        """Identity of the chain of each victim that a trial needs, inner ones included."""
+        """Return the identity of every victim that a trial needs, including inner ones."""
         found: dict[Role, str] = {}
         for name, spec in specs.items():
-            chain = self._chain(spec)
-            for i, inner in chain.inner:
+            found[Role(name)] = self._chained(spec)
+            for i, inner in self.chains[spec.identity].inner:
                 found[Role(name, i)] = inner
-            found[Role(name)] = spec.identity
         return found
 
-    def _chain(self, spec: VictimSpec) -> _Chain:
+    def _chained(self, spec: VictimSpec) -> str:
+        """Plan the chain of a victim, and of those inside it; return its identity."""
         if spec.identity not in self.chains:
             stages = [stage for stage in self.builder.draft(spec).stages if stage.stored]
             inner = [(stage.key, inner) for stage in stages for inner in stage.inner]
@@ -165,19 +165,15 @@ class _Planner:
                 tuple(stage.key in self.builder.store for stage in stages),
                 tuple(_once(stage) for stage in stages),
                 tuple(
-                    (i, self._planned(inner))
+                    (i, self._chained(inner))
                     for i, (key, inner) in enumerate(inner)
                     if key not in self.builder.store
                 ),
             )
-        return self.chains[spec.identity]
-
-    def _planned(self, spec: VictimSpec) -> str:
-        self._chain(spec)
         return spec.identity
 
     def add(self, trial: Trial, role: Role, identity: str) -> str | None:
-        """Add what is missing of a chain; return the name of its last node, None if all is there.
+        """Add the missing nodes of a chain; return the last one's name, None if none is missing.
 
         A run of stages ends where the number of victims that share them changes.
         """
@@ -203,7 +199,7 @@ class _Planner:
         return {key.digest}
 
     def after(self, name: str, shares: Iterable[str]) -> set[str]:
-        """The nodes that make first what this node would make too."""
+        """Return the nodes that compute first what this node would compute too."""
         return {self.first.setdefault(share, name) for share in shares} - {name}
 
     def _last(self, chain: _Chain) -> str | None:
@@ -211,7 +207,7 @@ class _Planner:
 
 
 def _once(stage: Stage) -> str:
-    """Names what a stage may make with ``ctx.once``; "" for a phase, which has no such context."""
+    """Name what a stage may compute with ``ctx.once``; "" for a phase, which has no context."""
     if isinstance(stage.of, Phase):
         return ""
     defense = stage.of.defense if isinstance(stage.of, LearnedRelease) else stage.of
@@ -219,7 +215,7 @@ def _once(stage: Stage) -> str:
 
 
 def _runs(missing: Iterable[int], users: Sequence[int]) -> list[list[int]]:
-    """Cut positions into runs that equally many victims share.
+    """Cut positions into runs that the same number of victims share.
 
     >>> _runs([0, 1, 2, 3], [9, 9, 2, 1])
     [[0, 1], [2], [3]]

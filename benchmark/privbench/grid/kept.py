@@ -5,8 +5,8 @@ A finished grid is recognised without planning it again, so torch is not importe
 
 from __future__ import annotations
 
+import contextlib
 import os
-import secrets
 import sys
 import time
 from importlib.metadata import entry_points
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from privbench.boards.records import Record, read
-from privbench.errors import BadInputError
+from privbench.boards.records import SCHEMA, DamagedResultError, Record, read
+from privbench.errors import WriteError
+from privbench.store.files import write
 from privbench.store.source import digest, files_read
 
 if TYPE_CHECKING:
@@ -35,18 +36,28 @@ def kept(trial: str, skip: str | None, folder: Path) -> Record | None:
         trial: digest of the trial.
         skip: the reason to skip it now; None if it runs.
         folder: of results.
+
+    Raises:
+        DamagedResultError: if there is something else.
     """
     path = folder / f"{trial}.json"
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
-    try:
-        record = read(path)
-    except BadInputError:
-        return None  # an older schema or a damaged file is run again and overwritten
+    record = read(path)
+    if record.schema_version != SCHEMA:
+        raise DamagedResultError(path, f"its schema is {record.schema_version}, not {SCHEMA}")
     if record.trial != trial:  # somebody renamed a file
-        return None
+        raise DamagedResultError(path, f"it is of trial {record.trial}")
     still = record.status == "ok" or (record.status, record.reason) == ("skipped", skip)
     return record if still else None
+
+
+def is_kept(trial: str, skip: str | None, folder: Path) -> bool:
+    """Whether a run would keep the result on disk; a damaged one is made again."""
+    try:
+        return kept(trial, skip, folder) is not None
+    except DamagedResultError:
+        return False
 
 
 class _Note(BaseModel):
@@ -88,7 +99,10 @@ class FinishedGrids:
             return None
         if _stamps(note.files) != note.files:
             return None
-        found = [kept(trial, skip, out) for trial, skip in note.trials]
+        try:
+            found = [kept(trial, skip, out) for trial, skip in note.trials]
+        except DamagedResultError:
+            return None  # a run sets it aside and says so
         records = [record for record in found if record is not None]
         return records if len(records) == len(found) else None
 
@@ -104,13 +118,8 @@ class FinishedGrids:
         if max((changed for changed, _ in files.values()), default=0) > _STARTED:
             return  # a file was edited while it was imported: which text ran is not known
         note = _Note(trials=list(trials), files=dict(files))
-        draft = self.path.with_suffix(f".{secrets.token_hex(4)}.tmp")
-        try:
-            draft.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(note.model_dump_json(), encoding="utf-8")
-            draft.replace(self.path)
-        except OSError:  # a note only saves time
-            draft.unlink(missing_ok=True)
+        with contextlib.suppress(WriteError):  # a note only saves time
+            write(self.path, note.model_dump_json())
 
 
 def code_files() -> dict[str, tuple[int, int]]:

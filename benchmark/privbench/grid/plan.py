@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from privbench.data import protocol as protocols
 from privbench.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
 from privbench.games.access import BLACK_BOX
 from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
-from privbench.grid.trial import encodable
+from privbench.grid.failures import encodable
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
+from privbench.text import LONGEST, shown
 from privbench.training.process_state import restored
+from privbench.values import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
     from privbench.methods.defense import Defense
     from privbench.methods.registry import Registry
     from privbench.methods.target import Target
+
+
+MOST_TRIALS = 120_000
+MOST_SHADOWS = 1_000
+MOST_ROWS = 1_000_000_000
+_NEEDED = ("members", "nonmembers", "pool")  # parts of a protocol that have no default
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,13 @@ def plan(
     """
     with restored():
         resolve = _Resolver(suite, registry)
-        cells = list(resolve.cells(root))
+        cells = []
+        for cell in resolve.cells(root):
+            cells.append(cell)
+            if len(cells) * len(suite.seed_list) > MOST_TRIALS:
+                raise BadInputError(
+                    f"this grid has more than {MOST_TRIALS:,} trials: split it into several suites"
+                )
         resolve.check_settings()
         judged = [_judged(cell) for cell in cells]
     planned: dict[str, Planned] = {}
@@ -80,7 +94,7 @@ def plan(
 
 
 def _judged(cell: Cell) -> tuple[str | None, tuple[str, str] | None]:
-    """Why a cell is skipped, and what went wrong when its methods were asked.
+    """Return why a cell is skipped, and what went wrong when its methods were asked.
 
     A plugin that raises here costs its own cells and no others.
     """
@@ -97,7 +111,7 @@ def _judged(cell: Cell) -> tuple[str | None, tuple[str, str] | None]:
 def _raised(error: BaseException) -> str:
     return (
         f"a plugin raised {type(error).__name__} while the grid was planned "
-        f"({' '.join(str(error).split())}): fix the plugin or leave its method out"
+        f"({shown(str(error), 160)}): fix the plugin or leave its method out"
     )
 
 
@@ -130,6 +144,12 @@ class _Resolver:
         targets: list[Target] = [self._method("target", ref) for ref in suite.targets]
         stacks = self._stacks()
         attacks: list[Attack] = [self._method("attack", ref) for ref in suite.attacks]
+        for attack in attacks:
+            if _shadows(attack) > MOST_SHADOWS:
+                raise BadInputError(
+                    f"{attack.name} asks for {shown(attack.shadows.count)} shadows: "
+                    f"choose {MOST_SHADOWS:,} or fewer"
+                )
         adversaries = [self._adversary(spec) for spec in suite.adversaries]
         if suite.preset not in self.presets:
             raise UnknownNameError("preset", suite.preset, self.presets)
@@ -160,7 +180,9 @@ class _Resolver:
         elif len(ref) == 1:
             ((name, given),) = ref.items()
         else:
-            raise BadInputError(f"{kind} {ref}: write a name, or one name with its hyperparameters")
+            raise BadInputError(
+                f"{kind} {shown(ref)}: write a name, or one name with its hyperparameters"
+            )
         method: Method = self.registry.get(kind, name)
         self.used.add(name)
         self.presets |= set(method.presets)
@@ -174,9 +196,13 @@ class _Resolver:
             names = [name.strip() for name in ref.split("+")] if isinstance(ref, str) else [ref]
             stack = tuple(self._method("defense", name) for name in names)
             if len({d.name for d in stack}) < len(stack):
-                raise BadInputError(f"defense '{ref}' stacks a method on itself: name it once")
+                raise BadInputError(
+                    f"defense '{shown(ref)}' stacks a method on itself: name it once"
+                )
             if len(stack) > 1 and "none" in names:
-                raise BadInputError(f"defense '{ref}' stacks 'none', which does nothing: remove it")
+                raise BadInputError(
+                    f"defense '{shown(ref)}' stacks 'none', which does nothing: remove it"
+                )
             if stack not in stacks:
                 stacks.append(stack)
         return stacks
@@ -191,17 +217,22 @@ class _Resolver:
     def _protocol(self, named: str | dict[str, Any], dataset: Dataset) -> protocols.Protocol:
         if isinstance(named, str):
             return protocols.protocol_named(named, dataset.protocols)
-        where = f"protocol '{named.get('name', 'custom')}'"
-        known = {field.name for field in fields(protocols.Protocol)}
+        where = f"protocol '{shown(named.get('name', 'custom'))}'"
+        known = [field.name for field in fields(protocols.Protocol)]
         for key in named:
             if key not in known:
                 raise UnknownNameError(f"part of {where}", key, known)
-        try:
-            made = TypeAdapter(protocols.Protocol).validate_python(named)
-        except ValidationError as error:
-            wrong = {str(e["loc"][0]): e["msg"].lower() for e in error.errors()}
-            listed = "; ".join(f"{key}: {message}" for key, message in wrong.items())
-            raise BadInputError(f"{where}: {listed}") from None
+        wanted = get_type_hints(protocols.Protocol, include_extras=True)
+        checked = {
+            key: misfit(TypeAdapter(wanted[key]), named[key], whole=MOST_ROWS) for key in named
+        }
+        wrong = [f"{key}: {problem}" for key, (_, problem) in checked.items() if problem]
+        wrong += [f"{key}: give a number" for key in _NEEDED if key not in named]
+        if len(str(named.get("name", ""))) > LONGEST:
+            wrong.append(f"name: give at most {LONGEST} characters")
+        if wrong:
+            raise BadInputError(f"{where}: {'; '.join(wrong)}")
+        made = protocols.Protocol(**{key: value for key, (value, _) in checked.items()})
         negative = [f"{key} {part.size}" for key, part in made.parts().items() if part.size < 0]
         if negative:
             raise BadInputError(f"{where}: {', '.join(negative)}: give 0 rows or more")
@@ -237,7 +268,7 @@ def _distinct(
     """
     undefended = all(d.stages() == frozenset() for d in stack)
     releases = any("release" in d.stages() for d in stack)
-    shadowless = _shadowless(attack)
+    shadowless = _shadows(attack) == 0
     seen = set()
     for adversary in adversaries:
         kept = replace(
@@ -252,11 +283,11 @@ def _distinct(
             yield kept
 
 
-def _shadowless(attack: Attack) -> bool:
-    """Whether the attack needs no shadows; not if it cannot say so, which fails its cells."""
+def _shadows(attack: Attack) -> int:
+    """Return how many shadows an attack needs; 1 if it cannot say so, which fails its cells."""
     try:
-        return attack.shadows.count == 0
+        return int(attack.shadows.count)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # noqa: BLE001 - told for each of its cells, see above
-        return False
+    except BaseException:  # noqa: BLE001 - told for each of its cells, see ``_judged``
+        return 1

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from privbench.method import Method
     from privbench.methods.cell import Cell
-    from privbench.methods.context import Shadow
-    from privbench.victims.play import Match
 
 
 def origins(cell: Cell) -> dict[str, dict[str, str]]:
@@ -69,7 +67,7 @@ def provenance_of(cell: Cell, device: torch.device) -> dict[str, Any]:
     return {**provenance(device), "plugins": origins(cell)}
 
 
-def named_answer(match: Match, shadows: tuple[Shadow, ...]) -> tuple[Any, dict[str, Any]]:
-    """Let an attack answer; its facts also name the methods in the key of the answer."""
-    tensors, facts = match.answer(shadows)
-    return tensors, {**facts, "names": names(match.cell)}
+def named_answer(made: tuple[Any, Mapping[str, Any]], cell: Cell) -> tuple[Any, dict[str, Any]]:
+    """An answer for the store; its facts also name the methods in its key."""
+    tensors, facts = made
+    return tensors, {**facts, "names": names(cell)}

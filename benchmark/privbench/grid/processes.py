@@ -63,11 +63,14 @@ class Processes(Workers):
         timeout: see ``Workers``.
         devices: that workers compute on; () for the runner's. Several workers share a CUDA device
             as far as its memory allows, see ``Devices``.
+        isolate: whether every node is made in a process of its own, and every attack answers in
+            another one.
     """
 
     jobs: int
     timeout: float | None = None
     devices: tuple[str, ...] = ()
+    isolate: bool = False
     _devices: Devices = field(default_factory=lambda: Devices({}))
     _context: Any = None
     _workers: dict[int, _Worker] = field(default_factory=dict)
@@ -75,7 +78,7 @@ class Processes(Workers):
 
     def start(self, setup: Setup) -> None:
         """Workers start when they are needed; what they start from imports meanwhile."""
-        self._setup = setup
+        self._setup = replace(setup, isolate=self.isolate)
         self._devices = Devices({name: room(name) for name in self.devices or (setup.device,)})
         if sys.platform == "linux":
             self._context = multiprocessing.get_context("forkserver")
@@ -155,6 +158,10 @@ class Processes(Workers):
             self._end(worker)
             yield self.stopped()
 
+    @property
+    def _nodes_per_worker(self) -> int:
+        return 1 if self.isolate else NODES_PER_WORKER
+
     def _over(self, worker: _Worker, peak: int | None = None) -> None:
         """A worker's node is over."""
         assert worker.node is not None  # noqa: S101
@@ -165,7 +172,7 @@ class Processes(Workers):
         """An idle worker on that device. One on another device ends, if all have been started."""
         idle = [worker for worker in self._workers.values() if not worker.node]
         for worker in sorted(idle, key=lambda worker: worker.device != device):
-            fresh = worker.made < NODES_PER_WORKER and worker.process.is_alive()
+            fresh = worker.made < self._nodes_per_worker and worker.process.is_alive()
             if fresh and worker.device == device:
                 return worker
             if not fresh or len(self._workers) == self.jobs:
@@ -178,7 +185,7 @@ class Processes(Workers):
         context = self._context
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, life_theirs, setup), daemon=True)
+        process = context.Process(target=work, args=(theirs, life_theirs, setup))
         with _as_child(setup.threads):
             process.start()
         theirs.close()

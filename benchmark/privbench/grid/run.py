@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
-from privbench.boards.records import Record
+from privbench.boards.records import DamagedResultError, Record
+from privbench.errors import WriteError
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Executor, Serial, Watch
+from privbench.grid.failures import failed_record
 from privbench.grid.kept import kept
 from privbench.grid.plugins import provenance_of
-from privbench.grid.trial import failed_record
+from privbench.store.files import set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,12 +37,12 @@ def execute(
         planned: the trials, from ``plan``.
         runner: runs one trial.
         folder: of results. Results there that are ok are kept, and skipped ones as long as the
-            reason is the same; failed ones run again.
+            reason is the same; failed ones run again. Damaged ones are set aside.
         executor: where trials run; by default in this process.
         watch: shows how far the grid is.
 
     Returns:
-        All records, in the order of the plan.
+        All records, in the order of the plan. One that could not be written has failed.
     """
     records: dict[str, Record] = {}
     todo: list[Trial] = []
@@ -47,27 +50,47 @@ def execute(
         if item.failed is not None:
             reason, trace = item.failed
             made = failed_record(item.trial, reason, runner.device, trace)
-            made.write(folder)
-            records[made.trial] = made
+            records[made.trial] = _written(made, folder)
             if watch:
                 watch.trial(made, False)
             continue
-        old = kept(item.trial.digest, item.skip, folder)
+        old = _kept_or_set_aside(item, folder)
         if old is None and item.skip:
-            old = _skipped(item, runner)
-            old.write(folder)
+            old = _written(_skipped(item, runner), folder)
         if old is None:
             todo.append(item.trial)
             continue
         records[old.trial] = old
         if watch:
-            watch.trial(old, True)
+            watch.trial(old, old.status != "failed")
     for record in (executor or Serial()).run(todo, runner, watch):
-        record.write(folder)
-        records[record.trial] = record
+        records[record.trial] = written = _written(record, folder)
         if watch:
-            watch.trial(record, False)
+            watch.trial(written, False)
     return [records[item.trial.digest] for item in planned]
+
+
+def _kept_or_set_aside(item: Planned, folder: Path) -> Record | None:
+    try:
+        return kept(item.trial.digest, item.skip, folder)
+    except DamagedResultError as error:
+        path = folder / f"{item.trial.digest}.json"
+        aside = path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}")
+        set_aside(path, aside, f"result {path}", error.reason)
+        return None
+
+
+def _written(record: Record, folder: Path) -> Record:
+    """Write a record; where that is impossible, the cell has failed."""
+    try:
+        record.write(folder)
+    except WriteError as error:
+        return Record(
+            trial=record.trial, cell=record.cell, seed=record.seed, status="failed",
+            reason=str(error), phase=record.phase, cost=record.cost,
+            provenance=record.provenance,
+        )  # fmt: skip
+    return record
 
 
 def _skipped(item: Planned, runner: TrialRunner) -> Record:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from annotated_types import Ge, Le, Len
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from privbench.errors import BadInputError, UnknownNameError
+from privbench.grid import strict_yaml
+from privbench.text import quoted, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 #: The name of a method, or name -> hyperparameters.
 Ref = str | dict[str, dict[str, Any]]
+#: scikit-learn takes no larger seed.
+Seed = Annotated[StrictInt, Ge(0), Le(2**32 - 1)]
+MOST_SEEDS = 1_000
 
 
 class AdversarySpec(BaseModel):
@@ -21,10 +27,10 @@ class AdversarySpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    adaptive: bool = True
+    adaptive: StrictBool = True
     target: Ref | None = None
     dataset: Ref | None = None
-    white_box: bool = False
+    white_box: StrictBool = False
 
 
 class Suite(BaseModel):
@@ -37,7 +43,7 @@ class Suite(BaseModel):
         protocols: names, or protocols written in full.
         adversaries: "adaptive", "naive", "white-box" (adaptive, with gradients and weights), or
             written in full, with the target of the shadows and the dataset of the pool.
-        seeds: their number, or a list of seeds.
+        seeds: their number, at most 1,000, or a list of seeds.
         preset: name of the preset that sets the size of every method.
         sensitive: attributes to infer; None for the dataset's default.
         set: method -> hyperparameters, applied to all entries of the method.
@@ -55,11 +61,13 @@ class Suite(BaseModel):
     adversaries: list[Literal["adaptive", "naive", "white-box"] | AdversarySpec] = Field(
         default=["adaptive"], min_length=1
     )
-    seeds: int | list[int] = 1
+    seeds: (
+        Annotated[StrictInt, Ge(1), Le(MOST_SEEDS)] | Annotated[list[Seed], Len(1, MOST_SEEDS)]
+    ) = 1
     preset: str = "cpu"
     sensitive: list[str] | None = None
     set: dict[str, dict[str, Any]] = {}
-    baseline: bool = True
+    baseline: StrictBool = True
 
     @property
     def seed_list(self) -> list[int]:
@@ -82,11 +90,9 @@ def suite_from(values: dict[str, Any], where: str) -> Suite:
     try:
         suite = Suite.model_validate(values)
     except ValidationError as error:
-        wrong = {str(e["loc"][0]): e for e in error.errors()}
+        wrong = {str(e["loc"][0]): e for e in error.errors(include_url=False, include_input=False)}
         listed = "; ".join(_misfit(key, values.get(key), e) for key, e in wrong.items())
         raise BadInputError(f"{where}: {listed}") from None
-    if not suite.seed_list or min(suite.seed_list) < 0:
-        raise BadInputError(f"{where}: seeds must be {_WANTED['seeds']}, not {suite.seeds}")
     return suite
 
 
@@ -99,7 +105,7 @@ _WANTED = {
     "attacks": "a list of names, or of {name: {field: value}}, at least one",
     "adversaries": "a list of 'adaptive', 'naive', 'white-box', or "
     "{adaptive: true, white_box: false, target: name, dataset: name}",
-    "seeds": "a count above 0 or a list of seeds from 0",
+    "seeds": f"a count from 1 to {MOST_SEEDS:,} or a list of seeds from 0 and below {2**32:,}",
     "preset": "a name",
     "sensitive": "a list of attribute names",
     "set": "{method: {field: value}}",
@@ -111,10 +117,10 @@ def _misfit(key: str, given: Any, error: Any) -> str:
     """What a key must be and what was given."""
     if error["type"] == "missing":
         return f"{key} is missing: it must be {_WANTED[key]}"
-    place = error["loc"][1] if len(error["loc"]) > 1 else None
-    if isinstance(given, list) and isinstance(place, int):
+    place = next((part for part in error["loc"] if isinstance(part, int)), None)
+    if isinstance(given, list) and place is not None:
         given = given[place]
-    return f"{key} must be {_WANTED[key]}, not {given!r}"
+    return f"{key} must be {_WANTED[key]}, not {quoted(given)}"
 
 
 def read_suite(path: Path) -> Suite:
@@ -123,36 +129,37 @@ def read_suite(path: Path) -> Suite:
     Raises:
         BadInputError: if it is missing, not YAML or invalid; the message says where.
     """
+    told = shown(str(path), 200)
+    where = f"suite {told}"
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(strict_yaml.LONGEST + 1)
     except FileNotFoundError:
         raise BadInputError(
-            f"no suite at {path}: give a YAML file, or use --attack and --defense"
+            f"no suite at {told}: give a YAML file, or use --attack and --defense"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise BadInputError(f"cannot read suite {path}: {why}; give a YAML file") from None
+        raise BadInputError(f"cannot read {where}: {why}; give a YAML file") from None
     try:
-        values = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2026-13-41 is not a date
+        values = strict_yaml.load(text)
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or f"not YAML ({' '.join(str(error).split())})"
         place = "at this line" if mark else "in this file"
-        raise BadInputError(f"suite {path}{at}: {problem}; fix the YAML {place}") from None
+        raise BadInputError(f"{where}{at}: {shown(problem, 160)}; fix the YAML {place}") from None
     if not isinstance(values, dict):
         given = "empty" if values is None else f"a {type(values).__name__}"
-        raise BadInputError(
-            f"suite {path} is {given}: write keys, for example `attacks: [encodermi-t]`"
-        )
-    return suite_from({"name": path.stem, **values}, f"suite {path}")
+        raise BadInputError(f"{where} is {given}: write keys, for example `attacks: [encodermi-t]`")
+    return suite_from({"name": shown(path.stem), **values}, where)
 
 
 def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
     """``METHOD.FIELD=VALUE`` -> {method: {field: value}}; values are read as YAML.
 
     Raises:
-        BadInputError: for a setting in any other form.
+        BadInputError: for a setting in any other form, or one that is given twice.
 
     >>> parse_settings(["talos.adversarial_factor=5", "simclr.crop=[0.2, 1]"])
     {'talos': {'adversarial_factor': 5}, 'simclr': {'crop': [0.2, 1]}}
@@ -163,12 +170,15 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
         method, dot, field = left.strip().rpartition(".")
         if not (equals and dot and method and field):
             raise BadInputError(
-                f"--set {setting}: write METHOD.FIELD=VALUE, for example talos.adversarial_factor=3"
+                f"--set {shown(setting)}: write METHOD.FIELD=VALUE, for example "
+                "talos.adversarial_factor=3"
             )
+        if field in made.setdefault(method, {}):
+            raise BadInputError(f"--set {shown(f'{method}.{field}')} is given twice: give it once")
         try:
-            made.setdefault(method, {})[field] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError):
+            made[method][field] = strict_yaml.load(value)
+        except yaml.YAMLError:
             raise BadInputError(
-                f"--set {setting}: '{value}' is not a YAML value: put it in quotes"
+                f"--set {shown(setting)}: '{shown(value)}' is not a YAML value: put it in quotes"
             ) from None
     return made

@@ -1,4 +1,4 @@
-"""One trial: make the victim, pose the question, let the attack answer, score."""
+"""Runs one trial: build the victim, pose the question, run the attack, score its answer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from privbench.boards.records import Cost, Number, Record
 from privbench.data.examples import Examples, adopted
 from privbench.data.split import Split, cut
 from privbench.data.validation import validated
-from privbench.errors import AccessDeniedError, BadInputError
 from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
-from privbench.grid.cell import Trial, cell_record, code_digest, dataset_of
-from privbench.grid.plugins import named_answer, provenance_of
+from privbench.grid.cell import Trial, code_digest, dataset_of
+from privbench.grid.failures import blank_record, encodable, reason
+from privbench.grid.isolated import answer_apart
+from privbench.grid.plugins import named_answer
 from privbench.methods.context import Shadow
 from privbench.store.source import digest
 from privbench.store.store import Key
@@ -28,6 +29,7 @@ from privbench.victims.build import Builder
 from privbench.victims.play import (
     Match,
     Models,
+    Trainer,
     as_adversary_sees,
     key_as_adversary_sees,
     utility,
@@ -51,11 +53,11 @@ if TYPE_CHECKING:
 
 
 class TrialRunner:
-    """Runs trials. Everything that trials share is made once and kept in the store.
+    """Runs trials. Everything that trials share is computed once and kept in the store.
 
     Attributes:
-        store: of artifacts.
-        builder: that makes victims.
+        store: store of artifacts.
+        builder: builds victims.
     """
 
     def __init__(
@@ -67,8 +69,20 @@ class TrialRunner:
         progress: Progress | None = None,
         compiled: bool = False,
         threads: int = 1,
+        isolate: bool = False,
     ) -> None:
-        """``root`` is the folder of data sets, ``threads`` the number for each trial."""
+        """Create a runner.
+
+        Args:
+            store: store of artifacts.
+            device: device of all models.
+            root: folder of datasets.
+            progress: shows training.
+            compiled: whether encoders are compiled by torch.compile.
+            threads: number of threads of each trial.
+            isolate: whether each attack answers in a process of its own.
+        """
+        self.isolate = isolate
         self.store = store
         self.device = device
         self.root = root
@@ -76,19 +90,19 @@ class TrialRunner:
         self._examples: dict[str, Examples] = {}
         self._splits: dict[str, Split] = {}
         self._victims: dict[str, Victim] = {}
-        self._making = 0.0  # seconds that victims and shadows of this trial took to make or load
+        self._making = 0.0  # seconds to build or load the victims and shadows of this trial
 
     def run(self, trial: Trial) -> Record:
-        """Run a trial. What goes wrong inside the cell is data: a failed record.
+        """Run a trial; any error inside the cell gives a failed record.
 
         Raises:
-            KeyboardInterrupt: and nothing else.
+            KeyboardInterrupt: the only exception that is not recorded.
         """
         with threads(self.builder.threads):
             return self._run(trial)
 
     def _run(self, trial: Trial) -> Record:
-        record = _record(trial, self.device)
+        record = blank_record(trial, self.device)
         begun, self._making = time.perf_counter(), 0.0
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -104,9 +118,9 @@ class TrialRunner:
         return record
 
     def make(self, trial: Trial, role: Role, last: str) -> None:
-        """Make what a node of the graph names for the trial.
+        """Make a node of the graph for the trial.
 
-        That is the baselines, or stages of a victim up to the stage of that key.
+        That is the baselines, or the stages of a victim up to the key with digest ``last``.
         """
         with threads(self.builder.threads):
             if role.name == "baselines":
@@ -151,7 +165,7 @@ class TrialRunner:
     # ---- what trials share ------------------------------------------------------------------
 
     def split(self, cell: Cell, seed: int) -> Split:
-        """Cut the cell's dataset; equal for every cell of that dataset, protocol and seed."""
+        """Split the cell's dataset; equal for all cells of that dataset, protocol and seed."""
         at = digest([dataset_of(cell).digest, cell.protocol, seed])
         if at not in self._splits:
             rows = self._rows(dataset_of(cell))
@@ -178,12 +192,12 @@ class TrialRunner:
         return self._splits[at]
 
     def models(self, cell: Cell, seed: int) -> Models:
-        """Which models the cell needs under that seed."""
+        """Return the models that the cell needs under that seed."""
         parts = self.split(cell, seed)
         return Models(cell, parts, self.adversary_split(cell, parts))
 
     def _victim(self, spec: VictimSpec, room: int = 64) -> Victim:
-        """Make or load a victim; ``room`` of them stay in memory."""
+        """Build or load a victim; at most ``room`` of them stay in memory."""
         at = spec.identity
         if at not in self._victims:
             while len(self._victims) >= room:
@@ -198,7 +212,7 @@ class TrialRunner:
     def _shadows(
         self, cell: Cell, worlds: Sequence[tuple[VictimSpec, Examples]]
     ) -> tuple[Shadow, ...]:
-        """Exactly the shadows that the attack declared, made or loaded."""
+        """Build or load the shadows that the attack declared."""
         shadows = []
         for spec, others in worlds:
             made = self._victim(spec, room=64 + len(worlds))
@@ -217,7 +231,7 @@ class TrialRunner:
         return Pixels(models.cell.card)
 
     def specs(self, trial: Trial) -> dict[str, VictimSpec]:
-        """All victims that the trial needs; once it is answered, it needs no shadow."""
+        """All victims that the trial needs; no shadows if the store holds its answers."""
         specs = self._specs(trial)
         shadows = [name for name in specs if name.startswith("shadow")]
         if shadows and self._answered(self.models(trial.cell, trial.seed)):
@@ -236,7 +250,7 @@ class TrialRunner:
     # ---- one game ---------------------------------------------------------------------------
 
     def _play(self, models: Models, game: Game, served: Served) -> tuple[Metrics, dict[str, Any]]:
-        """Pose, answer (from the store if it was answered before), score.
+        """Pose the question, get the answer (from the store if it is there) and score it.
 
         The answer's key needs the shadows' keys only: a finished answer loads no shadow.
         """
@@ -251,11 +265,13 @@ class TrialRunner:
         own = as_adversary_sees(served, adaptive=cell.adversary.adaptive, seed=parts.seed)
         key, scope = self._answer_key(models, str(served.key), str(own.key))
         match = Match(
-            cell, served, own, question, pool,
-            lambda rows, target: self.builder.train_on(models.of_the_adversary(target), rows),
-            self.store, self.device, scope,
+            cell, served, own, question, pool.pool, pool.seed,
+            Trainer(self.builder, models.of_the_adversary()), self.store, self.device, scope,
         )  # fmt: skip
-        held = self.store.make(key, lambda: named_answer(match, self._shadows(cell, shadows)))
+        answer = answer_apart if self.isolate else Match.answer
+        held = self.store.make(
+            key, lambda: named_answer(answer(match, self._shadows(cell, shadows)), cell)
+        )
         recorded = [self.builder.recorded(spec) for spec, _ in shadows]
         facts = dict(held.facts)
         facts["sizes"] = game.sizes(truth)
@@ -267,12 +283,12 @@ class TrialRunner:
         return game.score(facts["answer"], truth), facts
 
     def _answer_key(self, models: Models, served: str, own: str) -> tuple[Key, str]:
-        """Key of an answer, and the digest of all that the attack may read meanwhile.
+        """Return the key of an answer, and the digest of everything that the attack may read.
 
         Args:
-            models: of the cell.
-            served: key of who is asked.
-            own: key of the same as it answers the adversary's own rows.
+            models: models of the cell.
+            served: key of the victim or control that the attack queries.
+            own: key of the same, as it answers the adversary's own rows.
         """
         cell, parts = models.cell, models.split
         given = {
@@ -287,7 +303,7 @@ class TrialRunner:
         return Key("answer", {"attack": cell.attack.digest, **given}), digest(given)
 
     def _answered(self, models: Models) -> bool:
-        """Whether the store holds the answers about the victim and all controls."""
+        """Return whether the store holds the answers about the victim and all controls."""
         victim, null = self.builder.plan(models.victim()), self.builder.plan(models.null())
         controls = {
             "null": (null.key, null.released),
@@ -304,10 +320,10 @@ class TrialRunner:
                 return False
         return True
 
-    # ---- beside the answer --------------------------------------------------------------------
+    # ---- baselines and utility ----------------------------------------------------------------
 
     def baselines_key(self, cell: Cell, seed: int) -> Key:
-        """Key of the baselines: they read no victim, so all cells of a question share them."""
+        """Return the key of the baselines; all cells of a question share them."""
         parts = self.split(cell, seed)
         return Key("baselines", {
             "split": parts.digest, "seed": parts.seed, "game": cell.attack.game,
@@ -334,38 +350,13 @@ class TrialRunner:
         }
 
     def _utility(self, cell: Cell, parts: Split, made: Victim) -> dict[str, float]:
-        """Test accuracy, accuracy on what the classifier trained on, and their difference."""
+        """Return the accuracy on test rows and on the classifier's training rows, and the gap."""
         if cell.card.classes is None or "classifier" not in made.model:
             return {}
         key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
 
         facts = self.store.make(key, lambda: ({}, utility(made, parts))).facts
         return {name: facts[name] for name in ("test_accuracy", "train_accuracy", "gap")}
-
-
-def _record(trial: Trial, device: torch.device) -> Record:
-    return Record(
-        trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
-        phase=trial.cell.protocol.phase, provenance=provenance_of(trial.cell, device),
-    )  # fmt: skip
-
-
-def reason(error: BaseException) -> str:
-    """Why a trial failed: our own sentences as they are, anything else with its type."""
-    named = isinstance(error, BadInputError | AccessDeniedError)
-    return encodable(str(error) if named else f"{type(error).__name__}: {error}")
-
-
-def encodable(text: str) -> str:
-    """Text that UTF-8 can encode: lone surrogates become escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def failed_record(trial: Trial, reason: str, device: torch.device, traceback: str = "") -> Record:
-    """The record of a trial that could not even run."""
-    record = _record(trial, device)
-    record.status, record.reason, record.traceback = "failed", reason, traceback
-    return record
 
 
 def _numbers(metrics: Metrics) -> dict[str, Number]:

@@ -1,4 +1,4 @@
-"""What a worker does, in a process or on a cluster: it makes the nodes that it is given."""
+"""A worker, in a process or on a cluster: it makes the nodes that it is given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from privbench.grid.trial import TrialRunner, encodable, reason
+from privbench.grid.failures import encodable, reason
+from privbench.grid.trial import TrialRunner
 from privbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -22,14 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a worker needs to begin.
+    """Everything that a worker needs to start.
 
     Attributes:
         store: folder of artifacts.
-        device: where it computes.
-        root: folder of data sets.
-        compiled: whether encoders go through torch.compile.
-        threads: of each node.
+        device: device on which it computes.
+        root: folder of datasets.
+        compiled: whether encoders are compiled by torch.compile.
+        threads: number of threads of each node.
+        isolate: whether each attack answers in a process of its own.
     """
 
     store: Path
@@ -37,23 +39,24 @@ class Setup:
     root: Path | None
     compiled: bool
     threads: int = 1
+    isolate: bool = False
 
     def runner(self, progress: Progress) -> TrialRunner:
-        """A runner on this setup."""
+        """Return a runner with this setup."""
         return TrialRunner(
             Store(self.store), torch.device(self.device), root=self.root, progress=progress,
-            compiled=self.compiled, threads=self.threads,
+            compiled=self.compiled, threads=self.threads, isolate=self.isolate,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Begun:
-    """The worker is up and begins with its node."""
+    """The worker has started and begins its node."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """How far a phase of training is; see ``Progress``."""
+    """Progress of a training phase; see ``Progress``."""
 
     phase: str
     done: float
@@ -63,14 +66,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Done:
-    """The worker is through with its node.
+    """The worker finished its node.
 
     Attributes:
-        seconds: that it took.
-        trained_phases: how many phases it trained.
-        record: of a trial, as JSON.
-        error: why the node could not be made; "" if it is made.
-        traceback: of the error.
+        seconds: seconds that it took.
+        trained_phases: number of phases that it trained.
+        record: the record of a trial, as JSON.
+        error: why the node could not be made; "" if it was made.
+        traceback: traceback of the error.
         peak_bytes: most memory that it took on a CUDA device; 0 on the CPU.
     """
 
@@ -84,9 +87,9 @@ class Done:
 
 @dataclass(frozen=True)
 class Lost:
-    """The worker ended, or ran out of memory, before it was through.
+    """The worker died or ran out of memory before it finished its node.
 
-    ``again`` is whether a second try makes sense; the rest as in ``Done``.
+    ``again`` says whether to try once more; the rest as in ``Done``.
     """
 
     how: str
@@ -96,14 +99,14 @@ class Lost:
     peak_bytes: int | None = None
 
 
-#: How the reason of a failure for want of memory begins; a second try, alone, may succeed.
+#: Errors of memory: a second try, alone, may succeed.
 _NO_MEMORY = ("MemoryError", "OutOfMemoryError")
 
 Message: TypeAlias = "Begun | Step | Done | Lost"
 
 
 def make(node: Node, runner: TrialRunner) -> Done | Lost:
-    """Make a node; what goes wrong comes back as text."""
+    """Make a node; errors are returned as text."""
     given = node.trial
     if replace(given).digest != given.digest:
         return Done(error="the code changed during the run: run the command again")
@@ -133,10 +136,10 @@ def make(node: Node, runner: TrialRunner) -> Done | Lost:
 
 
 class Reporter:
-    """Sends progress, a few times a second at most."""
+    """Sends progress, at most a few times per second."""
 
     def __init__(self, send: Callable[[Step], object]) -> None:
-        """``send`` brings it to who shows it."""
+        """``send`` passes it on to the display."""
         self.send = send
         self.said = 0.0
 

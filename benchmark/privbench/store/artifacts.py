@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -11,15 +12,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from privbench.store.canonical import canonical, digest, leaves, loads, plain
+from privbench.store.canonical import canonical, checksum, digest, leaves, loads, plain
+from privbench.store.files import BUSY
+from privbench.store.files import synced as _write
+from privbench.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 
@@ -72,16 +76,18 @@ class Artifact:
         key: what it depends on.
         facts: notes from building it, for example seconds; not part of its identity.
         path: the folder of the artifact.
+        has_tensors: whether there are any.
     """
 
     key: Key
     facts: Mapping[str, Any]
     path: Path
+    has_tensors: bool
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, Tensor]:
         """The tensors by name, on the CPU; read from the file at the first access."""
-        if not (self.path / TENSORS).exists() and self.path.exists():
+        if not self.has_tensors:
             return {}
         from safetensors.torch import load_file
 
@@ -155,13 +161,14 @@ class Explanation:
 
 
 class Row(NamedTuple):
-    """One stored artifact, as listed."""
+    """One stored artifact, as listed; ``damaged`` is why it cannot be used, or ""."""
 
     kind: str
     digest: str
     bytes: int
     seconds: float | None
     created: str
+    damaged: str = ""
 
 
 class DamagedError(Exception):
@@ -191,27 +198,45 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest in a folder; None if the folder does not exist.
+    """Return the manifest in a folder; None if there is nothing.
 
     Raises:
         DamagedError: if there is no valid manifest, or the tensor file has the wrong size.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 - False for a link to itself, too
+        if os.path.lexists(folder):
+            raise DamagedError("it is no folder")
         return None
-    try:
-        told = loads((folder / MANIFEST).read_text("utf-8"))
+    with _reading(MANIFEST):
+        text = (folder / MANIFEST).read_text("utf-8")
+        told = json.loads(text)
         if told["schema"] != SCHEMA:
             raise DamagedError(f"its schema is {told['schema']}, not {SCHEMA}")
+        if told.pop("checksum", None) != checksum(told):
+            raise DamagedError(f"its {MANIFEST} has changed since it was written")
+        told = loads(text) if '"$float"' in text else told  # which takes twice as long
         names = ("kind", "fields", "facts", "created", "tensors")
         manifest = Manifest(**{name: told[name] for name in names})
+    with _reading(TENSORS):
         size = (folder / TENSORS).stat().st_size if manifest.tensors else 0
         if size != manifest.bytes:
             raise DamagedError(f"{TENSORS} has {size} bytes, not {manifest.bytes}")
-    except FileNotFoundError as error:
-        raise DamagedError(f"it has no {os.path.basename(error.filename)}") from error  # noqa: PTH119
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DamagedError(f"its {MANIFEST} cannot be read: {error!r}") from error
     return manifest
+
+
+@contextlib.contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Turn whatever comes of reading a damaged file into a `DamagedError`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DamagedError(f"it has no {name}") from error
+    except OSError as error:
+        if error.errno in BUSY:
+            raise
+        raise DamagedError(f"its {name} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"its {name} cannot be read: {shown(repr(error))}") from error
 
 
 def same_key(manifest: Manifest, key: Key) -> bool:
@@ -228,11 +253,8 @@ def verify(folder: Path, manifest: Manifest, key: Key) -> None:
     if not same_key(manifest, key):
         raise DamagedError("its manifest belongs to another key")
     if manifest.tensors:
-        try:
-            with (folder / TENSORS).open("rb") as file:
-                found = hashlib.file_digest(file, _hash).hexdigest()
-        except FileNotFoundError as error:
-            raise DamagedError(f"it has no {TENSORS}") from error
+        with _reading(TENSORS), (folder / TENSORS).open("rb") as file:
+            found = hashlib.file_digest(file, _hash).hexdigest()
         if found != manifest.tensors["blake2b"]:
             raise DamagedError(f"{TENSORS} has changed since it was written")
 
@@ -257,6 +279,7 @@ def write_files(
         "tensors": content and {"bytes": len(content), "blake2b": _hash(content).hexdigest()},
         "privbench": version("privbench"),
     }
+    manifest["checksum"] = checksum(manifest)
     _write(folder / MANIFEST, json.dumps(manifest, indent=1, allow_nan=False).encode())
 
 
@@ -270,10 +293,3 @@ def _serialise(tensors: Mapping[str, Tensor]) -> bytes:
     # Contiguous copies: views of one storage are rejected. save_file would create mode 600 files.
     copies = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     return save(copies)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -18,7 +18,19 @@ def digest(value: Any) -> str:
     >>> digest({"lr": 0.1, "epochs": 3}) == digest({"epochs": 3, "lr": 0.1})
     True
     """
-    return hashlib.blake2b(canonical(value).encode(), digest_size=16).hexdigest()
+    return checksum(plain(value))
+
+
+def checksum(value: Any) -> str:
+    """Return the digest of a value that is plain already, as JSON text is when it is parsed.
+
+    Raises:
+        ValueError: for NaN and infinities, which are no JSON.
+
+    >>> checksum({"epsilon": {"$float": "inf"}}) == digest({"epsilon": float("inf")})
+    True
+    """
+    return hashlib.blake2b(_dump(value).encode(), digest_size=16).hexdigest()
 
 
 def canonical(value: Any) -> str:

@@ -15,12 +15,12 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privbench.errors import BadInputError
+from privbench.errors import BadInputError, WriteError
 from privbench.store.artifacts import (
     MANIFEST,
     Artifact,
@@ -35,6 +35,7 @@ from privbench.store.artifacts import (
     write_files,
 )
 from privbench.store.canonical import canonical, leaves, loads
+from privbench.store.files import naming, set_aside
 from privbench.store.machine import machine
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ COMPARED = 2000
 #: Prefixes for the names of folders that are being written or deleted, and of damaged ones.
 DRAFT, DAMAGED = ".draft-", ".damaged-"
 LOCKS = ".locks"
+NOTES = "finished"  #: notes about finished grids, see `privbench.grid.kept`
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
@@ -68,8 +70,18 @@ class Store:
 
         Args:
             root: the folder, for example `default_root()`.
+
+        Raises:
+            BadInputError: if something else is in its place.
         """
+        if os.path.lexists(root) and not root.is_dir():
+            raise BadInputError(f"the store {root} is no folder: set PRIVBENCH_CACHE to a folder")
         self.root = root
+
+    @property
+    def missing(self) -> str:
+        """That its folder does not exist, in words; "" if it does."""
+        return "" if self.root.is_dir() else f"the store {self.root} does not exist"
 
     # ---- reading and writing -------------------------------------------------------------------
 
@@ -81,12 +93,17 @@ class Store:
         return False
 
     def facts(self, key: Key) -> Mapping[str, Any] | None:
-        """The facts recorded when the artifact of this key was built; None if it is not stored."""
-        with contextlib.suppress(DamagedError):
-            manifest = read_manifest(self._folder(key))
-            if manifest is not None and same_key(manifest, key):
-                return manifest.facts
-        return None
+        """The facts recorded when the artifact of this key was built; None if it is not stored.
+
+        A damaged artifact is renamed with a warning and treated as missing.
+        """
+        folder = self._folder(key)
+        try:
+            manifest = read_manifest(folder)
+        except DamagedError as error:
+            self._set_aside(folder, str(error))
+            return None
+        return manifest.facts if manifest is not None and same_key(manifest, key) else None
 
     def find(self, key: Key) -> Artifact | None:
         """Return the complete artifact of exactly this key, or None.
@@ -104,7 +121,7 @@ class Store:
             return None
         with contextlib.suppress(OSError):  # the store may be read-only for this user
             os.utime(folder / MANIFEST)
-        return Artifact(key, manifest.facts, folder)
+        return Artifact(key, manifest.facts, folder, bool(manifest.tensors))
 
     def keep(self, key: Key, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Artifact:
         """Store an artifact; if it exists already, that one is kept and returned.
@@ -145,17 +162,18 @@ class Store:
     def _write(self, key: Key, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Artifact:
         folder = self._folder(key)
         draft = _aside(folder, DRAFT)
-        draft.mkdir(parents=True)
         try:
-            write_files(draft, key, tensors, facts)
-            try:
-                os.replace(draft, folder)  # noqa: PTH105
-            except OSError:  # another machine was first; locks may not work across machines
-                if self.find(key) is None:  # its artifact is damaged
+            with naming(folder):
+                draft.mkdir(parents=True)
+                write_files(draft, key, tensors, facts)
+                try:
                     os.replace(draft, folder)  # noqa: PTH105
+                except OSError:  # another machine was first; locks may not work across machines
+                    if self.find(key) is None:  # its artifact is damaged
+                        os.replace(draft, folder)  # noqa: PTH105
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-        return Artifact(key, loads(canonical(facts)), folder)
+        return Artifact(key, loads(canonical(facts)), folder, bool(tensors))
 
     # ---- explaining ----------------------------------------------------------------------------
 
@@ -177,7 +195,8 @@ class Store:
             )
         if not found:
             near = difflib.get_close_matches(prefix.ljust(32, "."), folders, n=1, cutoff=0)
-            tail = f"nearest is {near[0]}" if near else f"the store {self.root} is empty"
+            empty = f"the store {self.root} is empty" if self.root.is_dir() else self.missing
+            tail = f"nearest is {near[0]}" if near else empty
             raise BadInputError(f"no artifact begins with '{prefix}': {tail}")
         try:
             manifest = read_manifest(folders[found[0]])
@@ -222,7 +241,7 @@ class Store:
         built = folder.stat().st_mtime_ns
         dated = []
         for other in self._folders(kind):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 dated.append((other.stat().st_mtime_ns, other))
         older = sorted((one for one in dated if one[0] < built), reverse=True)
         return tuple(other for _, other in older[:COMPARED])
@@ -237,13 +256,16 @@ class Store:
     # ---- housekeeping --------------------------------------------------------------------------
 
     def list(self) -> Iterator[Row]:
-        """Yield one row per artifact, in no particular order."""
+        """Yield one row per artifact, damaged ones included, in no particular order."""
         for folder in self._folders():
-            with contextlib.suppress(DamagedError):
+            try:
                 manifest = read_manifest(folder)
-                if manifest is not None:
-                    size, seconds = manifest.bytes, manifest.seconds
-                    yield Row(manifest.kind, folder.name, size, seconds, manifest.created)
+            except DamagedError as error:
+                yield Row(folder.parent.parent.name, folder.name, 0, None, "", str(error))
+                continue
+            if manifest is not None:
+                size, seconds = manifest.bytes, manifest.seconds
+                yield Row(manifest.kind, folder.name, size, seconds, manifest.created)
 
     def gc(self, older_than_days: float | None = None) -> int:
         """Delete leftovers of killed processes, damaged and old artifacts; return freed bytes.
@@ -257,17 +279,29 @@ class Store:
         """
         cutoff = None if older_than_days is None else time.time() - older_than_days * 86400
         freed = 0
+        for lock in [*self.root.glob(f"{LOCKS}/*")]:
+            if lock.is_symlink() or not lock.is_file():
+                freed += _remove(lock)
         for entry in [*self.root.glob("[a-z]*/??/*")]:
             aside = re.match(rf"(?:{DRAFT}|{DAMAGED})([0-9a-f]{{32}})-", entry.name)
             if aside or (_DIGEST.fullmatch(entry.name) and _is_waste(entry, cutoff)):
-                with self._lock(aside[1] if aside else entry.name, wait=False) as locked:
-                    freed += _delete(entry) if locked else 0
+                digest = aside[1] if aside else entry.name
+                with self._lock(digest, wait=False) as locked:
+                    freed += _delete(entry, digest) if locked else 0
+        for note in [*self.root.glob(f"{NOTES}/*.json")]:
+            if cutoff is not None and note.lstat().st_mtime < cutoff:
+                freed += _remove(note)
         for lock in [*self.root.glob(f"{LOCKS}/*")]:
             with self._lock(lock.stem, wait=False) as locked:
                 if locked:
                     # A process that waits for the lock notices this and creates a new one.
                     lock.unlink(missing_ok=True)
         return freed
+
+    def remove(self, key: Key) -> None:
+        """Delete the artifact of a key, if there is one."""
+        with self._lock(key.digest):
+            _delete(self._folder(key), key.digest)
 
     # ---- folders and locks ---------------------------------------------------------------------
 
@@ -280,16 +314,7 @@ class Store:
                 yield folder
 
     def _set_aside(self, folder: Path, reason: str) -> None:
-        aside = _aside(folder, DAMAGED)
-        try:
-            os.replace(folder, aside)  # noqa: PTH105
-        except FileNotFoundError:  # deleted or moved by another process
-            return
-        warnings.warn(
-            f"artifact {folder.name} is damaged ({reason}): moved to {aside}, treated as missing",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        set_aside(folder, _aside(folder, DAMAGED), f"artifact {folder.name}", reason)
 
     @contextlib.contextmanager
     def _lock(self, digest: str, *, wait: bool = True) -> Iterator[bool]:
@@ -300,13 +325,15 @@ class Store:
         from filelock import FileLock, Timeout
 
         path = self.root / LOCKS / f"{digest}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=-1 if wait else 0)
         except Timeout:
             yield False
             return
+        except OSError as error:
+            raise WriteError(error.errno, error.strerror or str(error), str(path)) from error
         try:
             yield True
         finally:
@@ -324,14 +351,25 @@ def _is_waste(folder: Path, cutoff: float | None) -> bool:
         return cutoff is not None and (folder / MANIFEST).stat().st_mtime <= cutoff
     except DamagedError:
         return True
+    except FileNotFoundError:  # another gc was first
+        return False
 
 
-def _delete(folder: Path) -> int:
-    draft = _aside(folder, DRAFT)
+def _delete(entry: Path, digest: str) -> int:
+    draft = _aside(entry.with_name(digest), DRAFT)
     try:
-        os.replace(folder, draft)  # noqa: PTH105 - atomic: no reader may see half of it
+        os.replace(entry, draft)  # noqa: PTH105 - atomic: no reader may see half of it
     except FileNotFoundError:  # another gc was first
         return 0
-    size = sum(path.stat().st_size for path in draft.iterdir())
-    shutil.rmtree(draft, ignore_errors=True)
-    return size
+    return _remove(draft)
+
+
+def _remove(path: Path) -> int:
+    """Delete a folder, or whatever is in its place; of a link, not what it leads to."""
+    if path.is_symlink() or not path.is_dir():
+        size = path.lstat().st_size
+        path.unlink()
+        return size
+    held = [one.lstat() for one in path.rglob("*")]
+    shutil.rmtree(path, ignore_errors=True)
+    return sum(one.st_size for one in held if not stat.S_ISDIR(one.st_mode))

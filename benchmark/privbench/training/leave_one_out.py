@@ -20,7 +20,7 @@ from privbench.training.phase import Batch, Clock, TrainingError
 from privbench.training.withheld import Declared, Withheld
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -70,21 +70,30 @@ def refit(
         name for name, _ in model.named_parameters() if name.split(".")[1] in step.trains
     ]  # "parts.<part>..."
     start = {name: initial[name.removeprefix("parts.")] for name in names}
-    blocks = [
-        _block(model, phase, rows, initial=start, seed=seed, dropped=out, exchanged=other)
-        for out, other in zip(
-            torch.split(dropped, SIDE_BY_SIDE), torch.split(exchanged, SIDE_BY_SIDE), strict=True
-        )
-    ]
-    return {n.removeprefix("parts."): torch.cat([block[n] for block in blocks]) for n in names}
+    blocks = []
+    for out, other in zip(
+        torch.split(dropped, SIDE_BY_SIDE), torch.split(exchanged, SIDE_BY_SIDE), strict=True
+    ):
+        stacked = {
+            name: tensor.expand(len(out), *tensor.shape).clone().requires_grad_()
+            for name, tensor in start.items()
+        }
+        _train(model, phase, rows, stacked, _batches(len(rows), phase, seed, out, other))
+        blocks.append(stacked)
+    return {
+        name.removeprefix("parts."): torch.cat([block[name].detach() for block in blocks])
+        for name in names
+    }
 
 
 class _Loss(nn.Module):
     """The phase's loss as a module that contains the model, so its parameters can be replaced."""
 
-    def __init__(self, model: Model, phase: Phase, clock: Clock) -> None:
+    clock: Clock  #: of the step
+
+    def __init__(self, model: Model, phase: Phase) -> None:
         super().__init__()
-        self.model, self.phase, self.clock = model, phase, clock
+        self.model, self.phase = model, phase
 
     def forward(self, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
         y = y if self.phase.reads_labels else Withheld.like(y, self.phase.name)
@@ -93,36 +102,29 @@ class _Loss(nn.Module):
         return step.loss(self.phase.forward(self.model, batch), batch, self.clock)
 
 
-def _block(
+def _train(
     model: Model,
     phase: Phase,
     rows: Examples,
-    *,
-    initial: Mapping[str, Tensor],
-    seed: int,
-    dropped: Tensor,
-    exchanged: Tensor,
-) -> dict[str, Tensor]:
-    r, n = len(dropped), len(rows)
-    stacked = {name: t.expand(r, *t.shape).clone().requires_grad_() for name, t in initial.items()}
+    stacked: Mapping[str, Tensor],
+    batches: Iterable[tuple[int, int, Tensor]],
+) -> None:
+    """Train the stacked parameters (r, ...), each on its own rows of every batch."""
     optimizers = [
         (spec, spec.make([t for name, t in stacked.items() if name.split(".")[1] == part]))  # type: ignore[misc]
         for part, spec in phase.optimizers.items()
     ]
-    steps = phase.batch.steps(n)
+    steps = phase.batch.steps(len(rows))
     model.eval()
-    batches = _batches(n, phase, seed, dropped, exchanged)
+    loss = _Loss(model, phase)
+
+    def one(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+        named = {f"model.{name}": tensor for name, tensor in parameters.items()}
+        made: Tensor = functional_call(loss, named, (x, y, at), tie_weights=False)
+        return made
+
     for done, (epoch, i, at) in enumerate(batches):
-        loss = _Loss(model, phase, Clock(epoch, i, phase.epochs, steps))
-
-        def one(
-            parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, at: Tensor,
-            loss: nn.Module = loss,
-        ) -> Tensor:  # fmt: skip
-            named = {f"model.{name}": tensor for name, tensor in parameters.items()}
-            made: Tensor = functional_call(loss, named, (x, y, at), tie_weights=False)
-            return made
-
+        loss.clock = Clock(epoch, i, phase.epochs, steps)
         x = rows.x.index_select(0, at.flatten()).view(*at.shape, *rows.x.shape[1:])
         losses = vmap(one)(stacked, x, rows.y[at], at)
         for spec, optimizer in optimizers:
@@ -133,7 +135,6 @@ def _block(
         losses.sum().backward()  # type: ignore[no-untyped-call]
         for _, optimizer in optimizers:
             optimizer.step()
-    return {name: tensor.detach() for name, tensor in stacked.items()}
 
 
 def _batches(

@@ -1,4 +1,4 @@
-"""Making victims: stage after stage, each from the store if it was made before."""
+"""Builds victims stage by stage; a stage that was built before is loaded from the store."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from privbench.games.access import Access
 from privbench.methods.context import DefenseContext, seeded
@@ -18,11 +16,12 @@ from privbench.training.phase import Phase, Stream, TrainingError
 from privbench.victims.plan import Planner
 from privbench.victims.reloaded import check_reload
 from privbench.victims.served import Behind, Victim
-from privbench.victims.stages import Draft, LearnedRelease, Stage, state
+from privbench.victims.stages import Draft, LearnedRelease, Stage, differing, load, state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import torch
     from torch import Tensor, nn
 
     from privbench.data.examples import Examples
@@ -39,13 +38,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known of a victim before anything is trained.
+    """What is known about a victim before anything is trained.
 
     Attributes:
-        key: of its answers.
-        untrained: key of the answers of the model before training.
-        stages: keys of the artifacts that it is made of.
-        released: whether anything stands between the model and the outside.
+        key: key of its answers.
+        untrained: key of the answers of the untrained model.
+        stages: keys of the artifacts that it consists of.
+        released: whether releases change the model's answers.
     """
 
     key: str
@@ -55,10 +54,10 @@ class Plan:
 
 
 class Builder(Planner):
-    """Plans victims, and makes them.
+    """Plans and builds victims.
 
     Attributes:
-        trained_phases: how many phases this builder has trained.
+        trained_phases: number of phases that this builder has trained.
     """
 
     def __init__(
@@ -76,10 +75,14 @@ class Builder(Planner):
         self.trained_phases = 0
         self._plans: dict[str, Plan] = {}
 
-    # ---- what comes out --------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process."""
+        return {**vars(self), "progress": None, "trained_phases": 0, "_plans": {}}
+
+    # ---- results ---------------------------------------------------------------------------
 
     def victim(self, spec: VictimSpec) -> Victim:
-        """Make all stages and serve the result."""
+        """Build all stages and serve the result."""
         draft = self._made(spec)
         return Victim(
             spec.card, draft.model, key=draft.key, grants=access(spec.target, spec.defenses),
@@ -87,12 +90,8 @@ class Builder(Planner):
             seed=draft.world.salt("release"), facts=draft.record(),
         )  # fmt: skip
 
-    def model(self, spec: VictimSpec) -> Model:
-        """Make all stages and return the raw model."""
-        return self._made(spec).model
-
     def untrained(self, spec: VictimSpec) -> Victim:
-        """The target's encoder before any training, undefended."""
+        """Return the undefended target before any training."""
         draft = self.draft(replace(spec, defenses=()))
         self._load_own(draft)
         return Victim(
@@ -100,12 +99,13 @@ class Builder(Planner):
         )  # fmt: skip
 
     def train_on(self, spec: VictimSpec, examples: Examples) -> Model:
-        """Train the target, undefended, on rows of the caller's choice as its members."""
+        """Train the undefended target with these rows as its members."""
+        examples = examples.rekeyed()  # of what they hold now: the model is kept under these keys
         world = spec.world.replace(members=examples, downstream=examples)
-        return self.model(replace(spec, world=world, defenses=()))
+        return self._made(replace(spec, world=world, defenses=())).model
 
     def planned(self, spec: VictimSpec) -> dict[Key, bool]:
-        """Keys of all stages, those of inner victims first; whether the store holds them."""
+        """Return the keys of all stages, inner victims first, and whether the store holds them."""
         draft = self.draft(spec)
         keys: dict[Key, bool] = {}
         for stage in draft.stages:
@@ -116,7 +116,7 @@ class Builder(Planner):
         return keys
 
     def plan(self, spec: VictimSpec) -> Plan:
-        """What is known of a victim before it is made; remembered by identity."""
+        """Return what is known about a victim before it is built; cached by identity."""
         if spec.identity not in self._plans:
             draft = self.draft(spec)
             keys = tuple(stage.key for stage in draft.stages if stage.stored)
@@ -126,7 +126,7 @@ class Builder(Planner):
         return self._plans[spec.identity]
 
     def recorded(self, spec: VictimSpec) -> dict[str, Any]:
-        """Seconds by artifact, and machines, of a victim's stages as far as the store has them."""
+        """Return build seconds by artifact, and machines, of the stages that the store holds."""
         spent: dict[str, float] = {}
         made_on: list[Any] = []
         for key in self.plan(spec).stages:
@@ -136,7 +136,7 @@ class Builder(Planner):
                 made_on.append(fact["made_on"])
         return {"spent": spent, "made_on": made_on}
 
-    # ---- making ----------------------------------------------------------------------------
+    # ---- building --------------------------------------------------------------------------
 
     def _made(self, spec: VictimSpec) -> Draft:
         draft = self.make_until(spec, None)
@@ -144,7 +144,7 @@ class Builder(Planner):
         return draft
 
     def make_until(self, spec: VictimSpec, last: str | None) -> Draft:
-        """Make the stages up to that of the key with digest ``last``; all for None."""
+        """Build the stages up to the one whose key has digest ``last``; None for all."""
         draft = self.draft(spec)
         for stage in draft.labels:
             self.store.make(stage.key, partial(self._run_labels, stage))
@@ -163,7 +163,7 @@ class Builder(Planner):
         return draft
 
     def make(self, draft: Draft, stage: Stage) -> None:
-        """Make a draft's next stage, or load it, and take it into the draft."""
+        """Build or load the next stage of a draft, and update the draft."""
         draft.model.eval().requires_grad_(False)
         if stage.after_encoder and not draft.initial:
             draft.keep_initial()
@@ -172,17 +172,17 @@ class Builder(Planner):
             if not stage.public:
                 self._load_own(draft)
             artifact = self.store.make(stage.key, partial(self._run_phase, draft, stage))
-            self._load(draft.model, artifact.tensors)
+            load(draft.model, artifact.tensors)
         elif stage.key.kind == "trained":
             artifact = self.store.make(stage.key, partial(self._run_weights, draft, stage))
-            draft.model.load_state_dict(self._here(artifact))
+            draft.model.load_state_dict(artifact.tensors)
             draft.model.eval().requires_grad_(False)
         elif stage.key.kind == "labels":
             artifact = self.store.find(stage.key)
         elif isinstance(stage.of, LearnedRelease):
             if stage.stored:
                 artifact = self.store.make(stage.key, partial(self._run_release, draft, stage))
-                stage.of.release.load_state_dict(self._here(artifact))
+                stage.of.release.load_state_dict(artifact.tensors)
                 stage.of.release.eval().requires_grad_(False)
             draft.fitted.append(stage.of)
         if artifact is not None:
@@ -194,8 +194,8 @@ class Builder(Planner):
         models = [self.victim(inner) for inner in stage.inner]
         spent = {key: s for victim in models for key, s in victim.facts["spent"].items()}
         ctx = self._context(stage.before, stage.of)
-        members = stage.before.world.members
-        give = partial(stage.of.relabel, members, [victim.model for victim in models], ctx)
+        trained = [victim.model for victim in models]
+        give = partial(stage.of.relabel, ctx.world.members, trained, ctx)
         y, facts = ctx.timed(partial(seeded, give, ctx.salt("data")))
         facts["spent"] |= spent
         names = {stage.of.digest: f"defense {stage.of.label}"}
@@ -204,7 +204,7 @@ class Builder(Planner):
     def _run_phase(self, draft: Draft, stage: Stage) -> Made:
         phase = stage.of
         assert isinstance(phase, Phase)  # noqa: S101 - a phase's stage
-        rows = draft.rows(phase).to(self.device)
+        rows = draft.rows(phase).to(self.device).private()
         if phase.reads == "embeddings":
             phase, rows = self._embedded(draft, phase, rows)
         if self.compiled:
@@ -217,18 +217,17 @@ class Builder(Planner):
         before = state(draft.model, others)
         facts = run.run(self.progress)
         self.trained_phases += 1
-        for name, tensor in state(draft.model, others).items():
-            if not torch.equal(tensor, before[name]):
-                raise TrainingError(
-                    f"phase '{phase.name}' changed '{name}': name the part in `trains` or `live`"
-                )
+        if changed := differing(draft.model, before):
+            raise TrainingError(
+                f"phase '{phase.name}' changed '{changed}': name the part in `trains` or `live`"
+            )
         return state(draft.model, stage.changed), {**facts, "names": draft.names()}
 
     def _run_weights(self, draft: Draft, stage: Stage) -> Made:
         defense = stage.of
         assert not isinstance(defense, Phase | LearnedRelease)  # noqa: S101 - a stage of weights
         ctx = self._context(draft.spec, defense, stage.previous, refit=partial(self._refit, draft))
-        change = partial(defense.on_trained, draft.model, draft.phases, draft.world, ctx)
+        change = partial(defense.on_trained, draft.model, draft.phases, ctx.world, ctx)
         tensors, facts, _ = _recorded(change, ctx, ctx.salt("trained"))
         return tensors, {**facts, "names": draft.names()}
 
@@ -242,17 +241,24 @@ class Builder(Planner):
         def fit() -> nn.Module:
             learned = copy.deepcopy(one.release)  # what is served gets the stored state only
             learned.requires_grad_(True).train()
-            learned.fit(behind, draft.world, ctx)
+            learned.fit(behind, ctx.world, ctx)
             return learned.eval()
 
+        before = state(draft.model, draft.model.parts)
         tensors, facts, learned = _recorded(fit, ctx, ctx.salt("release"))
+        if changed := differing(draft.model, before):
+            raise TrainingError(
+                f"fit() of {one.defense.name}'s release changed '{changed}' of the model: train a "
+                "copy, or change weights in on_trained"
+            )
         check_reload(learned, one, tensors, behind, draft.world.members)
         return tensors, {**facts, "names": draft.names()}
 
     def _embedded(self, draft: Draft, phase: Phase, rows: Examples) -> tuple[Phase, Examples]:
-        """Embeddings of the frozen encoder, released where the classifier is to train on that.
+        """Replace x by embeddings of the frozen encoder.
 
-        They take the place of x in the phase's rows, in its streams and in what it monitors.
+        This applies to the phase's rows, its streams and its monitor. If the classifier trains on
+        released embeddings, they pass through the release.
         """
         fed = [one.release for one in draft.fitted if one.release.feeds_classifier]
         frozen = self._serving(draft, fed)
@@ -261,7 +267,7 @@ class Builder(Planner):
             return replace(examples, x=frozen.embeddings(examples.x))
 
         steps, monitor = dict(phase.steps), phase.monitor
-        made: dict[int, Stream] = {}  # steps that share a stream go on sharing it
+        made: dict[int, Stream] = {}  # steps that share a stream still share it
         for name, step in steps.items():
             for stream in step.streams.values():
                 made.setdefault(id(stream), replace(stream, rows=embed(stream.rows)))
@@ -285,7 +291,7 @@ class Builder(Planner):
         )  # fmt: skip
 
     def _behind(self, draft: Draft) -> Model:
-        """The model as a release meets it: behind the embeddings that are released already."""
+        """Return the model that a release learns from; its embeddings pass the earlier releases."""
         released = [one.release for one in draft.fitted if one.release.of == "embedding"]
         return Behind(self._serving(draft, released)) if released else draft.model
 
@@ -296,20 +302,9 @@ class Builder(Planner):
         )  # fmt: skip
 
     def _load_own(self, draft: Draft) -> None:
-        """Load the world's own initial weights, once the phases that all worlds share are over."""
-        self._load(draft.model, draft.own)
+        """Load this world's initial weights, after the phases that all worlds share."""
+        load(draft.model, draft.own)
         draft.own = {}
-
-    def _load(self, built: Model, tensors: Mapping[str, Tensor]) -> None:
-        parts: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            parts.setdefault(part, {})[rest] = tensor.to(self.device)
-        for part, of_part in parts.items():
-            built[part].load_state_dict(of_part)
-
-    def _here(self, artifact: Artifact) -> dict[str, Tensor]:
-        return {name: tensor.to(self.device) for name, tensor in artifact.tensors.items()}
 
 
 def _untrained_key(draft: Draft) -> str:
@@ -317,7 +312,7 @@ def _untrained_key(draft: Draft) -> str:
 
 
 def access(target: Target, defenses: Sequence[Defense]) -> Access:
-    """What a victim of that target grants under these defenses."""
+    """Return the access that a victim of that target grants under these defenses."""
     granted = target.grants
     for defense in defenses:
         granted = defense.access(granted)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from privbench.training.phase import Phase
     from privbench.victims.spec import VictimSpec
 
-#: Whose code decides what a victim is; what they import of `games` and `methods` counts too.
+#: Modules whose code determines a victim; what they import of `games` and `methods` counts too.
 CODE = (
     "privbench.data", "privbench.training", "privbench.methods.target", "privbench.victims.build",
 )  # fmt: skip
@@ -39,7 +39,7 @@ class Planner:
     """Plans victims; nothing is trained.
 
     Attributes:
-        store: of artifacts.
+        store: store of artifacts.
         device: where models are trained and served.
         compiled: whether encoders go through torch.compile while training.
         threads: with which victims are made; sums in another order give other last bits.
@@ -57,23 +57,27 @@ class Planner:
     def draft(self, spec: VictimSpec) -> Draft:
         """Build the untrained model and plan its stages; nothing is trained.
 
-        Labels that inner models give are there if the store holds them. Keys do not depend on
-        whether it does.
+        Labels from inner models are used if the store holds them. Keys do not depend on whether it
+        does.
         """
         labels: list[Stage] = []
-        begun = []  # contexts of what defenses do to data
+        begun = []  # contexts of `on_data`
         for defense in spec.defenses:
             ctx = self._context(spec, defense)
             begun.append(ctx)
-            on_data = partial(defense.on_data, spec.world, ctx)
-            spec = replace(spec, world=seeded(on_data, ctx.salt("data")))
-            if inner := defense.inner_worlds(spec.world, ctx):
-                labels.append(self._labels_stage(spec, defense, inner))
+            on_data = partial(defense.on_data, ctx.world, ctx)
+            changed = seeded(on_data, ctx.salt("data"))
+            if "data" in defense.stages():
+                spec = replace(spec, world=changed.rekeyed())
+            inner = partial(defense.inner_worlds, spec.world.private(), ctx)
+            if worlds := seeded(inner, ctx.salt("inner")):
+                worlds = [world.rekeyed() for world in worlds]
+                labels.append(self._labels_stage(spec, defense, worlds))
                 spec = self._relabelled(spec, labels[-1])
         contexts = [self._context(spec, d, self._base(spec)) for d in spec.defenses]
         acting = list(zip(spec.defenses, contexts, strict=True))
         built, target_ctx = self._build(spec, contexts, spec.world.salt("init"))
-        of_target = partial(spec.target.phases, built, spec.world, target_ctx)
+        of_target = partial(spec.target.phases, built, spec.world.private(), target_ctx)
         phases = [
             replace(phase, made_by=(spec.target.digest,))
             for phase in seeded(of_target, target_ctx.salt("phases"))
@@ -81,7 +85,7 @@ class Planner:
         check_obeyed(spec.target, built, phases, spec.protocol)
         for defense, ctx in acting:
             before = {id(phase) for phase in phases}
-            on_phases = partial(defense.on_phases, phases, built, spec.world, ctx)
+            on_phases = partial(defense.on_phases, phases, built, ctx.world, ctx)
             phases = [
                 p if id(p) in before else replace(p, made_by=(*p.made_by, defense.digest))
                 for p in seeded(on_phases, ctx.salt("phases"))
@@ -109,7 +113,7 @@ class Planner:
         )  # fmt: skip
 
     def _base(self, spec: VictimSpec) -> str:
-        """Digest of what every trained number of a spec depends on besides its world."""
+        """Digest of everything that trained numbers depend on, except the world."""
         return digest([spec.base(), {
             "code": computing_digest(*CODE),
             "torch": torch.__version__,
@@ -129,7 +133,7 @@ class Planner:
         )
 
     def _relabelled(self, spec: VictimSpec, stage: Stage) -> VictimSpec:
-        """The spec under the labels of a stage, as far as the store has them."""
+        """The spec with the labels of a stage, if the store holds them."""
         members = spec.world.members
         if stage.key in self.store and (held := self.store.find(stage.key)):
             members = members.with_y(held.tensors["y"].to(members.device))
@@ -139,10 +143,10 @@ class Planner:
     def _share(
         self, spec: VictimSpec, built: Model, phases: Sequence[Phase]
     ) -> tuple[dict[str, int], dict[str, Tensor]]:
-        """Start from weights that are equal in all worlds where all worlds share phases.
+        """Give the parts that shared phases train the same initial weights in all worlds.
 
         Returns:
-            Seeds of the parts; and the world's own weights of parts that only later phases train.
+            Seeds of the parts, and this world's weights of the parts that only later phases train.
         """
         seeds = dict.fromkeys(built.parts, spec.world.salt("init"))
         shared = shared_phases(phases)
@@ -182,11 +186,11 @@ class Planner:
         self, spec: VictimSpec, defense: Defense, previous: str | None = None,
         refit: Callable[[Phase, Tensor, Tensor], dict[str, Tensor]] | None = None,
     ) -> DefenseContext:  # fmt: skip
-        """A fresh context for one stage of a defense; ``previous`` is what the stage builds on."""
+        """A new context for one stage of a defense; ``previous`` is the digest before the stage."""
         previous = self._base(spec) if previous is None else previous
         return DefenseContext(
-            world=spec.world,
-            # Defenses that do not use attributes do not hear of them: so `none` is shared by all.
+            world=spec.world.private(),
+            # Hidden from defenses that use no attributes, so that all cells share `none`.
             sensitive=spec.sensitive if defense.uses_attributes else (),
             scope=digest([previous, spec.seen(defense)]), refit=refit,
             **self._common(spec, defense.family or defense.name),

@@ -1,22 +1,25 @@
-"""An attack plays its game against a victim: what it is given, and what it answers."""
+"""Runs an attack against a victim: the models it needs, its context and its answer."""
 
 from __future__ import annotations
 
 import copy
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from privbench.data.row_random import salt
+from privbench.errors import AccessDeniedError
 from privbench.games.catalog import GAMES
 from privbench.games.oracle import Oracle
 from privbench.methods.context import AttackContext, seeded
 from privbench.victims.served import Victim, sibling_key, unreleased_key
 from privbench.victims.spec import VictimSpec
+from privbench.victims.stages import differing, load, state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator, Mapping
 
     import torch
     from torch import Tensor
@@ -30,15 +33,16 @@ if TYPE_CHECKING:
     from privbench.methods.target import Target
     from privbench.store.store import Store
     from privbench.training.model import Model
+    from privbench.victims.build import Builder
 
 
 @dataclass(frozen=True)
 class Models:
-    """Which models a cell needs under one seed: the victim, its null, shadows and the adversary's.
+    """The models that a cell needs under one seed.
 
     Attributes:
-        cell: that is played.
-        split: of its dataset.
+        cell: the cell.
+        split: split of its dataset.
         pool: the same split with the adversary's pool, which may come from another dataset.
     """
 
@@ -51,7 +55,7 @@ class Models:
         return self._spec(self.split.victim(), self.cell.defenses)
 
     def null(self) -> VictimSpec:
-        """The same making in a world that holds no candidate."""
+        """The same target and defenses in a world without candidates."""
         return self._spec(self.split.null(), self.cell.defenses)
 
     def undefended(self) -> VictimSpec:
@@ -59,7 +63,7 @@ class Models:
         return self._spec(self.split.victim(), ())
 
     def shadows(self) -> list[tuple[VictimSpec, Examples]]:
-        """Exactly the shadows that the attack declared, each with its nonmembers."""
+        """The shadows that the attack declared, each with its nonmembers."""
         wanted, adversary = self.cell.attack.shadows, self.cell.adversary
         parts = self.pool if wanted.origin == "offline" else self.split
         draw = parts.offline if wanted.origin == "offline" else parts.online
@@ -70,10 +74,10 @@ class Models:
             for world, others in drawn
         ]
 
-    def of_the_adversary(self, target: Target | None) -> VictimSpec:
-        """What the adversary trains on rows of its choice; the rows are put in later."""
+    def of_the_adversary(self) -> VictimSpec:
+        """The model that the adversary trains on its own rows; the caller sets these rows."""
         world = replace(self.pool.offline(0)[0], branch=1)
-        return self._spec(world, (), target, self.pool.card)
+        return self._spec(world, (), None, self.pool.card)
 
     def _spec(
         self,
@@ -90,16 +94,35 @@ class Models:
 
 
 @dataclass(frozen=True)
-class Match:
-    """What an answer is made from.
+class Trainer:
+    """Trains models for the adversary.
 
     Attributes:
-        cell: with the attack.
-        served: who is asked: the victim, or a control in its place.
-        auxiliary_served: the same as it answers the adversary's own rows.
-        question: of the game.
-        split: with the adversary's pool.
-        train: trains a target on rows of the adversary's choice.
+        builder: builds them.
+        spec: what it builds, on other rows and perhaps of another target.
+    """
+
+    builder: Builder
+    spec: VictimSpec
+
+    def __call__(self, rows: Examples, target: Target | None) -> Model:
+        """Train the target, by default the victim's, with these rows as its members."""
+        spec = replace(self.spec, target=target) if target else self.spec
+        return self.builder.train_on(spec, rows)
+
+
+@dataclass(frozen=True)
+class Match:
+    """Everything that an attack's answer depends on.
+
+    Attributes:
+        cell: the cell, with the attack.
+        served: the victim or a control.
+        auxiliary_served: the same, as it answers the adversary's own rows.
+        question: the question of the game.
+        auxiliary: the adversary's rows.
+        seed: seed of the split.
+        train: trains a target on rows that the adversary chooses.
         store, device, scope: see ``AttackContext``.
     """
 
@@ -107,28 +130,30 @@ class Match:
     served: Served
     auxiliary_served: Served
     question: Any
-    split: Split
-    train: Callable[[Examples, Target | None], Model]
+    auxiliary: Examples
+    seed: int
+    train: Trainer
     store: Store
     device: torch.device
     scope: str
 
     def answer(self, shadows: tuple[Shadow, ...]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
-        """Let the attack answer; tensors and facts for the store."""
-        cell, attack, split = self.cell, self.cell.attack, self.split
+        """Run the attack; return tensors and facts for the store."""
+        cell, attack = self.cell, self.cell.attack
         access = (attack.needs | attack.wants) & cell.access
         asked = Oracle(self.served, access, asker=attack.name, store=self.store)
         own = Oracle(self.auxiliary_served, access, asker=attack.name, store=self.store)
         game = GAMES[attack.game]
         ctx = AttackContext(
             card=cell.card, protocol=cell.protocol, sensitive=cell.sensitive, device=self.device,
-            store=self.store, seed=salt(split.seed, "attack", attack.name), scope=self.scope,
-            # Shadows stay in memory for other attacks; this one may change its own copy.
-            shadows=tuple(replace(s, model=copy.deepcopy(s.model)) for s in shadows),
-            auxiliary=game.auxiliary(split), auxiliary_oracle=own, data_seed=split.seed,
+            store=self.store, seed=salt(self.seed, "attack", attack.name), scope=self.scope,
+            shadows=tuple(_private(shadow) for shadow in shadows),
+            auxiliary=self.auxiliary.private(), auxiliary_oracle=own, data_seed=self.seed,
             train=self.train,
         )  # fmt: skip
-        answer = seeded(partial(attack.answer, asked, self.question, ctx), ctx.salt("global"))
+        question = copy.deepcopy(self.question)
+        with _untouched(self.served, attack.name, asked, own):
+            answer = seeded(partial(attack.answer, asked, question, ctx), ctx.salt("global"))
         given = getattr(self.question, "embeddings", None)
         return game.pack(answer), {
             "queries": asked.queries + (0 if given is None else len(given)),
@@ -137,17 +162,49 @@ class Match:
         }
 
 
+@contextmanager
+def _untouched(served: Served, attack: str, *oracles: Oracle) -> Iterator[None]:
+    """Put the victim's weights back if the attack changed them, and fail it.
+
+    What its oracles kept for other attacks is forgotten.
+
+    Raises:
+        AccessDeniedError: naming the attack.
+    """
+    if not isinstance(served, Victim):
+        yield
+        return
+    before, changed = state(served.model, served.model.parts), None
+    try:
+        yield
+    finally:
+        if changed := differing(served.model, before):
+            load(served.model, before)
+            for oracle in oracles:
+                oracle.forget()
+    if changed:
+        raise AccessDeniedError(f"attack '{attack}' changed '{changed}' of the victim: only ask it")
+
+
+def _private(shadow: Shadow) -> Shadow:
+    """The shadow with a model and rows of its own: others in memory are for other attacks."""
+    return replace(
+        shadow, model=copy.deepcopy(shadow.model), world=shadow.world.private(),
+        nonmembers=shadow.nonmembers.private(),
+    )  # fmt: skip
+
+
 def as_adversary_sees(served: Served, *, adaptive: bool, seed: int) -> Served:
-    """The victim as it answers rows that the adversary itself releases."""
+    """Return the victim as it answers rows that the adversary itself releases."""
     if not isinstance(served, Victim) or not served.releases:
         return served
     return served.sibling(salt(seed, "adversary")) if adaptive else served.unreleased()
 
 
 def key_as_adversary_sees(key: str, *, released: bool, adaptive: bool, seed: int) -> str:
-    """Key of what ``as_adversary_sees`` gives, of a victim that is not made yet.
+    """Return the key of what ``as_adversary_sees`` returns, for a victim that is not built yet.
 
-    ``released`` is whether anything stands between model and outside.
+    ``released`` says whether releases change the model's answers.
     """
     if not released:
         return key
@@ -155,7 +212,7 @@ def key_as_adversary_sees(key: str, *, released: bool, adaptive: bool, seed: int
 
 
 def utility(victim: Victim, split: Split) -> dict[str, float]:
-    """Test accuracy, accuracy on what the classifier trained on, and their difference."""
+    """Return the accuracy on test rows and on the classifier's training rows, and the gap."""
     trained_on = split.victim().parts[split.protocol.classifier]
     right = {}
     asked = victim.session("utility")
@@ -167,7 +224,7 @@ def utility(victim: Victim, split: Split) -> dict[str, float]:
 
 
 def _worded(notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Notes with words for numbers that JSON does not have (an infinite threshold)."""
+    """Replace numbers that JSON lacks (such as an infinite threshold) by words."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in notes.items()

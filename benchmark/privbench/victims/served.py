@@ -1,4 +1,4 @@
-"""A victim: a trained model as the outside meets it, with what is released of its answers."""
+"""A served victim: a trained model that answers queries through its releases."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ if TYPE_CHECKING:
     from privbench.methods.defense import Release
 
 #: Rows per forward pass of a served victim. Fixed, and the last pass is filled up: a row's answer
-#: differs in the last bits between batch sizes, and must not depend on what was asked beside it.
+#: differs in the last bits between batch sizes, and must not depend on the other rows of a query.
 ROWS_PER_PASS = 256
 
 
 class Victim:
-    """A trained model as the outside meets it: eval mode, no gradients, releases in between.
+    """A trained model that answers queries: in eval mode, without gradients, through its releases.
 
     Attributes:
         model: the raw model.
-        key: digest of all that the answers depend on.
-        grants: what it answers.
-        facts: what its making recorded: seconds, phases, notes, claims.
+        key: digest of everything that the answers depend on.
+        grants: access that it gives.
+        releases: the releases that change its answers, in order.
+        facts: what was recorded when it was built: seconds, phases, notes, claims.
     """
 
     def __init__(
@@ -51,13 +52,13 @@ class Victim:
         facts: Mapping[str, Any] | None = None,
         asker: str = "",
     ) -> None:
-        """``seed`` keys the draws of the releases, ``asker`` as well those of fresh ones."""
+        """``seed`` seeds the releases; ``asker`` also seeds those that draw anew at every query."""
         self.card = card
         self.model = trained.eval().requires_grad_(False)
         self.key = key
         self.grants = grants
         self.facts = dict(facts or {})
-        self._releases = tuple(releases)
+        self.releases = tuple(releases)
         self._seed = seed
         self._asker = asker
         self._asked = 0
@@ -71,8 +72,8 @@ class Victim:
         return self._passes(x, self._log_posteriors)
 
     def labels(self, x: Tensor) -> Tensor:
-        """Released classes (n,) int64; releases that keep labels are not asked for posteriors."""
-        kept = all(r.keeps_labels for r in self._releases if r.of == "posterior")
+        """Released classes (n,) int64; releases of posteriors that keep labels are skipped."""
+        kept = all(r.keeps_labels for r in self.releases if r.of == "posterior")
         ask = self._undefended_log_posteriors if kept else self._log_posteriors
         return self._passes(x, lambda rows: ask(rows).argmax(-1))
 
@@ -88,40 +89,36 @@ class Victim:
         return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
     def sibling(self, seed: int) -> Victim:
-        """The same model behind releases that another party owns."""
+        """The same model with releases that another party owns."""
         return Victim(
             self.card,
             self.model,
             key=sibling_key(self.key, seed),
             grants=self.grants,
-            releases=[release.sibling(seed) for release in self._releases],
+            releases=[release.sibling(seed) for release in self.releases],
             seed=salt(self._seed, "sibling", seed),
             facts=self.facts,
         )
 
     @property
     def fresh(self) -> bool:
-        """Whether asking twice draws twice, so that answers must not be kept."""
-        return any(release.fresh for release in self._releases)
+        """Whether every query draws new noise, so that answers must not be cached."""
+        return any(release.fresh for release in self.releases)
 
     def session(self, asker: str) -> Victim:
-        """The same victim with its count of queries at zero: what one asker meets.
+        """The same victim for one attack, with its own count of queries.
 
-        Fresh draws depend on asker and count, and so would otherwise on who asked before.
+        The noise of fresh releases depends on the attack and the count. With a shared count, it
+        would depend on earlier attacks too.
         """
         return Victim(
-            self.card, self.model, key=self.key, grants=self.grants, releases=self._releases,
+            self.card, self.model, key=self.key, grants=self.grants, releases=self.releases,
             seed=self._seed, facts=self.facts, asker=asker,
         )  # fmt: skip
 
     def unreleased(self) -> Victim:
-        """The same model with nothing in between: how a naive adversary sees its own rows."""
+        """The same model without releases: how a naive adversary sees its own rows."""
         return Victim(self.card, self.model, key=unreleased_key(self.key), grants=self.grants)
-
-    @property
-    def releases(self) -> tuple[Release, ...]:
-        """What stands between the model and the outside, in order."""
-        return self._releases
 
     def _passes(self, x: Tensor, ask: Callable[[Tensor], Tensor]) -> Tensor:
         device = next(self.model.parameters()).device
@@ -142,17 +139,17 @@ class Victim:
 
     def _log_posteriors(self, x: Tensor) -> Tensor:
         log_p = self._undefended_log_posteriors(x)
-        if not any(release.of == "posterior" for release in self._releases):
+        if not any(release.of == "posterior" for release in self.releases):
             return log_p
         released = self._released("posterior", x, log_p.exp())
         return released.clamp_min(torch.finfo(released.dtype).tiny).log()
 
     def _undefended_log_posteriors(self, x: Tensor) -> Tensor:
-        """Of released embeddings, before any release of posteriors."""
+        """Log posteriors of released embeddings, before any release of posteriors."""
         return self.model.logits(self._embed(x)).double().log_softmax(-1)
 
     def _released(self, of: str, x: Tensor, value: Tensor) -> Tensor:
-        for release in self._releases:
+        for release in self.releases:
             if release.of == of:
                 keys = fold(row_keys(x, self.card.scale), salt(self._seed, release.place))
                 if release.fresh:
@@ -162,20 +159,20 @@ class Victim:
 
 
 def sibling_key(key: str, seed: int) -> str:
-    """Key of the sibling of a victim with that key."""
+    """Return the key of ``Victim.sibling``."""
     return digest([key, "sibling", seed])
 
 
 def unreleased_key(key: str) -> str:
-    """Key of the victim without its releases."""
+    """Return the key of ``Victim.unreleased``."""
     return digest([key, "unreleased"])
 
 
 class Behind(Model):
-    """A model whose embeddings are released ones: what a later release learns from."""
+    """A model whose embeddings pass through earlier releases; a later release learns from it."""
 
     def __init__(self, victim: Victim) -> None:
-        """Of a victim that serves embeddings."""
+        """Take a victim that serves embeddings."""
         nn.Module.__init__(self)
         self.parts = victim.model.parts
         self.scale = victim.model.scale
@@ -187,7 +184,7 @@ class Behind(Model):
 
 
 class _Differentiable:
-    """The victim with gradients flowing from its answers to x."""
+    """The victim, with gradients from its answers to x."""
 
     def __init__(self, victim: Victim) -> None:
         self.card = victim.card
@@ -200,7 +197,7 @@ class _Differentiable:
 
 
 def _exact(device: torch.device) -> Any:
-    """Full float32 while serving: TF32 would make answers depend on the card."""
+    """Compute in full float32: with TF32, answers would depend on the kind of GPU."""
     if device.type == "cuda":
         return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
     return nullcontext()

@@ -1,4 +1,4 @@
-"""What a victim is made from, before anything is built or trained."""
+"""The specification of a victim, before anything is built or trained."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class VictimSpec:
     """One victim or shadow: a target under defenses in a world.
 
     Attributes:
-        card: of the dataset.
-        protocol: that cut it.
-        world: that it is trained in.
+        card: card of the dataset.
+        protocol: how the dataset is split.
+        world: the data that it trains on.
         target: how it is built and trained.
-        defenses: in the order in which they act; () for none.
-        sensitive: attributes of the cell.
+        defenses: defenses in the order in which they act; () for none.
+        sensitive: sensitive attributes of the cell.
     """
 
     card: Card
@@ -37,7 +37,7 @@ class VictimSpec:
     sensitive: tuple[str, ...] = ()
 
     def base(self) -> dict[str, Any]:
-        """What the untrained model and its phases depend on besides the world."""
+        """Everything that the untrained model and its phases depend on, except the world."""
         return {
             "target": self.target.digest,
             "built_by": [d.digest for d in self.defenses if "build" in d.stages()],
@@ -47,24 +47,24 @@ class VictimSpec:
 
     @cached_property
     def identity(self) -> str:
-        """Equal for specs that make the same victim."""
+        """A digest; specs of the same victim have the same one."""
         world = [self.world.digest(self.sensitive), self.world.salt("init")]
         return digest([self.base(), [d.digest for d in self.defenses], self.sensitive, world])
 
     def seen(self, defense: Defense) -> dict[str, Any]:
-        """What a defense may look at in its world."""
+        """What a defense may read in its world."""
         sensitive = self.sensitive if defense.uses_attributes else ()
         return {"sensitive": list(sensitive), "world": self.world.digest(sensitive)}
 
     def inner(self, world: World, index: int) -> VictimSpec:
-        """The undefended model that a defense trains in a world of its own."""
+        """The undefended model that a defense trains in another world."""
         return replace(self, world=replace(world, branch=index), defenses=())
 
     def common(self) -> VictimSpec:
-        """The spec whose seeds the phases have that all worlds share."""
+        """The spec that gives the seeds of the phases that all worlds share."""
         return replace(self, world=common_world(self.world))
 
 
 def common_world(world: World) -> World:
-    """The world whose seeds the phases have that all worlds share."""
+    """The world that gives the seeds of the phases that all worlds share."""
     return replace(world, origin="public", index=0, branch=0)

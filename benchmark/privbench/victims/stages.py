@@ -19,7 +19,7 @@ from privbench.store.store import Key
 from privbench.victims.spec import common_world
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -214,7 +214,7 @@ class _Planner:
         fresh = touched([phase]) - self.changed
         reads = phase.reads_attributes
         streams = {
-            f"{step}.{name}": stream.rows.digest(attributes=reads)
+            f"{step}.{name}": stream.rows.rekeyed().digest(attributes=reads)
             for step, s in phase.steps.items()
             for name, stream in s.streams.items()
         }
@@ -227,7 +227,7 @@ class _Planner:
             "rows": draft.rows(phase).digest(labels=phase.reads_labels, attributes=reads),
             "attributes": list(reads),
             "streams": streams,
-            "monitor": {name: rows.digest() for name, rows in watched.items()},
+            "monitor": {name: rows.rekeyed().digest() for name, rows in watched.items()},
             # A defense may have looked at all of its world when it changed the phase.
             "world": [draft.spec.seen(d) for d in makers],
             "seed": draft.seed(phase, public=public),
@@ -289,3 +289,19 @@ def state(trained: Model, parts: Iterable[str]) -> dict[str, Tensor]:
         for part in parts
         for name, tensor in trained[part].state_dict().items()
     }
+
+
+def differing(trained: Model, before: Mapping[str, Tensor]) -> str | None:
+    """Name of the first tensor that is not as ``state`` found it before; None if all are."""
+    now = state(trained, sorted({name.partition(".")[0] for name in before}))
+    return next((name for name, held in before.items() if not torch.equal(now[name], held)), None)
+
+
+def load(trained: Model, tensors: Mapping[str, Tensor]) -> None:
+    """Load what ``state`` returned, on whatever device."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(".")
+        parts.setdefault(part, {})[rest] = tensor
+    for part, of_part in parts.items():
+        trained[part].load_state_dict(of_part)

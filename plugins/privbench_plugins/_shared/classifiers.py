@@ -146,6 +146,18 @@ def slots(y: Tensor, inside: Tensor, classes: int) -> Tensor:
     return both.cumsum(0) * both
 
 
+def standardised(x: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+    """Standardise both by the mean and standard deviation of x; only shift constant dimensions.
+
+    >>> x, asked = standardised(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([[2.0, 6.0]]))
+    >>> x.tolist(), asked.tolist()
+    ([[-1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0]])
+    """
+    centre, spread = x.mean(0), x.std(0, correction=0)
+    spread = torch.where(spread > 1e-6 * x.abs().amax(0), spread, 1)
+    return (x - centre) / spread, (asked - centre) / spread
+
+
 class StackedLinear(nn.Module):
     """g independent linear layers: (g, b, inputs) -> (g, b, outputs).
 

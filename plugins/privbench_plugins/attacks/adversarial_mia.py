@@ -150,8 +150,8 @@ class AdversarialMIATargeted(_Adversarial):
         "Networks are trained on a shadow's rows (the authors': on half of the victim's members "
         "and nonmembers). Their two hidden layers of 200 and 20 are recalled, not read; Adam, 50 "
         "epochs and at least 300 updates are ours. Gradients are those of the log-odds, whose "
-        "signs are those of the cross-entropy's. A network of all classes stands in where a class "
-        "has rows of one side only. Without the victim's gradients examples are made on the shadow."
+        "signs are those of the cross-entropy's. A network of all classes answers for classes "
+        "with rows of one side only. Without the victim's gradients, the shadow gives examples."
     )
 
     hidden: Annotated[int, Ge(1)] = 200

@@ -42,7 +42,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.classifiers import fit, logits
+from privbench_plugins._shared.classifiers import fit, logits, standardised
 from privbench_plugins._shared.phases import BackboneName, chosen_backbone, unfit_backbone
 from privbench_plugins._shared.regression import regress
 
@@ -177,18 +177,6 @@ class Known:
     z: Tensor
     s: Tensor
     values: int
-
-
-def standardised(x: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
-    """Standardise both by the mean and standard deviation of x; only shift constant dimensions.
-
-    >>> x, asked = standardised(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([[2.0, 6.0]]))
-    >>> x.tolist(), asked.tolist()
-    ([[-1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0]])
-    """
-    centre, spread = x.mean(0), x.std(0, correction=0)
-    spread = torch.where(spread > 1e-6 * x.abs().amax(0), spread, 1)
-    return (x - centre) / spread, (asked - centre) / spread
 
 
 def _own_model(name: str, shape: tuple[int, ...], values: int) -> nn.Module:

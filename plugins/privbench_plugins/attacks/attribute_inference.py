@@ -41,6 +41,7 @@ from privbench_plugins._shared.classifiers import (
     rows_by,
     stacked_logits,
     stacked_mlp,
+    standardised,
 )
 
 if TYPE_CHECKING:
@@ -262,18 +263,6 @@ def prior(s: Tensor, values: int) -> Tensor:
     """
     counts = s.bincount(minlength=values).double() + 1
     return counts / counts.sum()
-
-
-def standardised(x: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
-    """Standardise both by the mean and standard deviation of x; only shift constant dimensions.
-
-    >>> x, asked = standardised(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([[2.0, 6.0]]))
-    >>> x.tolist(), asked.tolist()
-    ([[-1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0]])
-    """
-    centre, spread = x.mean(0), x.std(0, correction=0)
-    spread = torch.where(spread > 1e-6 * x.abs().amax(0), spread, 1)
-    return (x - centre) / spread, (asked - centre) / spread
 
 
 def folds(s: Tensor) -> Tensor:

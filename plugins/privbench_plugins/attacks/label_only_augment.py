@@ -76,7 +76,7 @@ class LabelOnlyAugment(MembershipAttack):
         "to 0). r = 1 gives -1, 0 and 1 degree (the authors' code only 0). Rotations are bilinear "
         "and continue the border (the authors' code: cubic, black). One learning rate, 0.01, of "
         "the four that the authors' code tries; at least 1,000 updates. A network of all classes "
-        "stands in where a class has rows of one side only."
+        "answers for classes with rows of one side only."
     )
 
     rotation: Annotated[int, Ge(0)] = 9

@@ -143,7 +143,7 @@ class LabelOnlyBoundary(MembershipAttack):
             lambda inputs: oracle.labels(inputs.view(-1, *ctx.card.shape)),
             x, y, torch.cat([noise, own]), generator=ctx.generator("directions"),
             iterations=self.iterations, init_eval=self.init_eval, max_eval=self.max_eval,
-            budget=self.budget, clip=ctx.card.range,
+            budget=self.budget, clip=(0.0, 1.0),
         )  # fmt: skip
 
     def _noise(self, n: int, ctx: AttackContext, purpose: str) -> Tensor:

@@ -76,7 +76,7 @@ class _LiRA(MembershipAttack):
     )  # fmt: skip
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"k": 256, "views": 17}}
 
-    k: Annotated[int, Ge(1)] = 16
+    k: Annotated[int, Ge(2)] = 16
     views: Annotated[int, Ge(0)] = 0
     variance: Variance = "auto"
     location: Location = "mean"

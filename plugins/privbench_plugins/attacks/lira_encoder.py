@@ -76,7 +76,7 @@ class LiRAEncoder(MembershipAttack):
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"k": 64, "online": True}}
 
-    k: Annotated[int, Ge(1)] = 16
+    k: Annotated[int, Ge(2)] = 16
     n: Annotated[int, Ge(2)] = 10
     online: bool = False
     augmentation: Augmentation = VIEWS

@@ -74,7 +74,7 @@ class Shokri(MembershipAttack):
         "k = 4 by default, since every shadow is a full training (`paper`: 10, the default of the "
         "authors' code). Shadows come in pairs that swap members and nonmembers. At least 1,000 "
         "updates: 50 epochs of the few records per class of a small dataset would be some dozens. "
-        "A classifier over all classes stands in where a class has records of one side only."
+        "A classifier over all classes answers for classes with records of one side only."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"k": 10}}
 

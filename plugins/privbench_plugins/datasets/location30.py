@@ -119,7 +119,7 @@ def _archive(file: Path) -> tuple[np.ndarray, np.ndarray]:
     with tarfile.open(file) as packed:
         text = packed.extractfile(TEXT)
         if text is None:
-            raise ValueError(f"{TEXT} in it is no file")
+            raise ValueError(f"{TEXT} in it is not a file")
         lines = io.TextIOWrapper(text, encoding="ascii")
         table = np.loadtxt(lines, delimiter=",", quotechar='"', dtype=np.uint8, ndmin=2)
     return table[:, 1:], table[:, 0] - 1

@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
@@ -86,7 +86,7 @@ class AdversarialRegularization(Defense):
     reads: Literal["posteriors", "logits"] = "posteriors"
     attack: Annotated[int, Ge(0)] = 8
     train: Annotated[int, Ge(1)] = 2
-    width: Annotated[int, Ge(1)] = 128
+    width: Annotated[int, Ge(1), Le(10_000)] = 128
     lr: Annotated[float, Gt(0)] = 1e-4
 
     def on_phases(

@@ -272,10 +272,10 @@ class Ars(Defense):
 
     bound: Annotated[float, Ge(0)] = 1.0
     iterations: Annotated[int, Ge(1)] = 10
-    parties: Annotated[int, Ge(1)] = 5
+    parties: Annotated[int, Ge(1), Le(1000)] = 5
     masked: bool = True
     overlap: Annotated[float, Ge(0), Le(1)] | None = None
-    hidden: Annotated[int, Ge(1)] = 128
+    hidden: Annotated[int, Ge(1), Le(10_000)] = 128
     epochs: Annotated[int, Ge(1)] = 50
     updates: Annotated[int, Ge(0)] = 500
     batch: Annotated[int, Ge(1)] = 64

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch.nn import functional as F
 
 from privbench import BadInputError, Defense, Paper, Release, as_float, hookimpl, mlp
@@ -213,7 +213,7 @@ class AttriGuard(Defense):
     aim: Literal["uniform", "prior"] = "uniform"
     search: Search = "cw"
     iterations: Annotated[int, Ge(1)] = 60
-    hidden: Annotated[int, Ge(1)] = 64
+    hidden: Annotated[int, Ge(1), Le(10_000)] = 64
     epochs: Annotated[int, Ge(1)] = 100
     updates: Annotated[int, Ge(0)] = 1000
     batch: Annotated[int, Ge(1)] = 64

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 _TOLERANCE = 0.01
 #: Noise multiplier at which the search ends: no target epsilon is that large.
 _LEAST = 0.01
+#: Noise multiplier at which the search gives up: accountants have a smallest epsilon.
+_MOST = 1e4
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class DPSGD(Defense):
         if cell.target.contrastive and "members" in cell.protocol.encoder:
             return (
                 f"dp-sgd clips gradients of single examples, and the contrastive loss of "
-                f"{cell.target.name} is no sum over examples"
+                f"{cell.target.name} is not a sum over examples"
             )
         return None
 
@@ -188,7 +190,7 @@ def _check(phase: Phase) -> None:
     """
     what = f"dp-sgd cannot make phase '{phase.name}' private: "
     if not phase.per_example:
-        raise BadInputError(what + "its loss is no sum over examples")
+        raise BadInputError(what + "its loss is not a sum over examples")
     if any(step.streams for step in phase.steps.values()):
         raise BadInputError(what + "its loss reads further rows, which would be clipped together")
     if len(phase.steps) > 1 or len({repr(spec) for spec in phase.optimizers.values()}) > 1:
@@ -243,6 +245,11 @@ def noise_multiplier(
     high = 0.5 if accountant == "rdp" else noise_multiplier(epsilon, delta, runs, "rdp")
     while spent_epsilon(high, delta, runs, accountant) > epsilon:
         high *= 2
+        if high > _MOST:
+            raise BadInputError(
+                f"dp-sgd.epsilon {epsilon:g} is below what noise of {_MOST:,.0f} reaches: "
+                "give a larger one"
+            )
     low = high / 1.3
     while spent_epsilon(low, delta, runs, accountant) <= epsilon and low > _LEAST:
         high, low = low, low / 1.3

@@ -182,7 +182,7 @@ def phase_one(p: Tensor, log_odds: Callable[[Tensor], Tensor], iterations: int) 
 
 
 class _Search:
-    """Looks for noise on the logits of many rows at once.
+    """Searches for noise on the logits of many rows at once.
 
     Attributes:
         rows: (m,) rows that are still searched.
@@ -202,7 +202,7 @@ class _Search:
         self.steps = torch.zeros_like(self.rows)
 
     def keep(self, at: Tensor) -> None:
-        """Go on with the rows at these positions.
+        """Keep only the rows at these positions.
 
         They are filled up to whole blocks: a row's rounding must not depend on how many others
         there are.
@@ -214,7 +214,7 @@ class _Search:
         self.z, self.p, self.sign = (each[filled] for each in self.all)
 
     def step(self, iterations: int) -> None:
-        """See which rows the last step brought to success, and take another one with all."""
+        """Record the rows where the last step succeeded, then take one more step with every row."""
         e = self.e.requires_grad_()
         moved = self.z + e
         noisy = moved.softmax(1)

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
@@ -95,7 +95,7 @@ class Olympus(Defense):
     batch: Annotated[int, Ge(1)] = 64
     lr: Annotated[float, Gt(0)] = 1e-3
     adversary_lr: Annotated[float, Gt(0)] = 1e-3
-    hidden: Annotated[int, Ge(1)] = 64
+    hidden: Annotated[int, Ge(1), Le(10_000)] = 64
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require a classifier that it can tune on its own embeddings."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from privbench import BadInputError, Defense, Paper, hookimpl
 from privbench_plugins._shared.undefended import posteriors
@@ -57,7 +57,7 @@ class Selena(Defense):
         "authors' code picks the best epoch on test rows."
     )
 
-    models: Annotated[int, Ge(2)] = 25
+    models: Annotated[int, Ge(2), Le(1000)] = 25
     held_out: Annotated[int, Ge(1)] = 10
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from privbench import (
     Batch,
@@ -76,7 +76,7 @@ class Talos(Defense):
 
     adversarial_factor: Annotated[float, Ge(0)] = 3.0
     schedule: Literal["alternating", "simultaneous"] = "alternating"
-    hidden: Annotated[int, Ge(1)] = 64
+    hidden: Annotated[int, Ge(1), Le(10_000)] = 64
     lr: Annotated[float, Gt(0)] = 3e-4
     weight_decay: Annotated[float, Ge(0)] = 1e-4
 

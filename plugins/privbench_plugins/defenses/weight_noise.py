@@ -225,7 +225,7 @@ class GaussianNoise(_WeightNoise):
         ):
             raise BadInputError(
                 f"gaussian.epsilon: {self.epsilon:g} is beyond {CLASSICAL:g}, where the classical "
-                "calibration has no proof: take calibration='analytic'"
+                "calibration is not proved: use calibration='analytic'"
             )
 
     @property

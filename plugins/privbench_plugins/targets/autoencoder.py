@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
@@ -79,10 +79,10 @@ class Autoencoder(Target):
         "every encoder is fully connected. The classifier learns the members' labels only."
     )
 
-    width: Annotated[int, Ge(1)] = 64
-    hidden: Annotated[int, Ge(1)] = 256
-    layers: Annotated[int, Ge(1)] = 3
-    owners: Annotated[int, Ge(1)] = 1
+    width: Annotated[int, Ge(1), Le(10_000)] = 64
+    hidden: Annotated[int, Ge(1), Le(10_000)] = 256
+    layers: Annotated[int, Ge(1), Le(100)] = 3
+    owners: Annotated[int, Ge(1), Le(1000)] = 1
     epochs: Annotated[int, Ge(0)] = 100
     batch: Annotated[int, Ge(1)] = 64
     lr: Annotated[float, Gt(0)] = 1e-3

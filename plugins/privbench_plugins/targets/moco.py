@@ -128,7 +128,7 @@ class MoCo(Target):
     splits: Annotated[int, Ge(1)] = 1
     lr: Annotated[float, Gt(0)] = 0.06
     weight_decay: Annotated[float, Ge(0)] = 5e-4
-    projection: Annotated[int, Ge(1)] = 128
+    projection: Annotated[int, Ge(1), Le(10_000)] = 128
     augmentation: Augmentation = COLAB_VIEWS
     classifier_epochs: Annotated[int, Ge(1)] = 100
     classifier_lr: Annotated[float, Gt(0)] = 1e-2

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
@@ -125,8 +125,8 @@ class SimCLR(Target):
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 0.0
     cosine: bool = False
-    hidden: Annotated[int, Ge(0)] = 0
-    projection: Annotated[int, Ge(1)] = 128
+    hidden: Annotated[int, Ge(0), Le(10_000)] = 0
+    projection: Annotated[int, Ge(1), Le(10_000)] = 128
     augmentation: Augmentation = QUICK_VIEWS
     normalise: bool = True
     classifier_epochs: Annotated[int, Ge(1)] = 100

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from torch import Tensor, nn
 
+from privbench.errors import UnknownNameError
 from privbench.training.nets.layers import Backbone, batch_norm, mlp
 from privbench.training.nets.resnet import ResNet18
 
@@ -92,8 +92,8 @@ def backbone(name: str, shape: tuple[int, ...], splits: int = 1) -> Backbone:
         A module from float (n, *shape) to (n, d), with d in its attribute `width`.
 
     Raises:
-        ValueError: if the name is unknown, or if a convolutional network gets examples that are not
-            images.
+        UnknownNameError: if there is no backbone with that name.
+        ValueError: if a convolutional network gets examples that are not images.
 
     >>> backbone("mlp", (14,)).width
     512
@@ -101,9 +101,7 @@ def backbone(name: str, shape: tuple[int, ...], splits: int = 1) -> Backbone:
     if name == "mlp":
         return MLP(math.prod(shape))
     if name not in _IMAGE_BACKBONES:
-        nearest = difflib.get_close_matches(name, BACKBONES, n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        raise ValueError(f"Unknown backbone {name!r}: {hint}choose from {', '.join(BACKBONES)}.")
+        raise UnknownNameError("backbone", name, BACKBONES)
     if len(shape) != IMAGE_DIMENSIONS:
         raise ValueError(
             f"Backbone {name!r} needs images of shape (channels, height, width), "

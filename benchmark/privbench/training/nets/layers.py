@@ -79,14 +79,13 @@ def batch_norm(width: int, splits: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(width) if splits == 1 else SplitBatchNorm(width, splits)
 
 
-def mlp(widths: Sequence[int], *, final_bias: bool = True) -> nn.Sequential:
+def mlp(widths: Sequence[int]) -> nn.Sequential:
     """Return Linear layers with a ReLU between any two and none after the last.
 
     A ReLU on the outputs would zero the gradient of every negative logit.
 
     Args:
         widths: input width, hidden widths, output width; at least two.
-        final_bias: whether the last Linear has a bias.
 
     Returns:
         A network from (n, widths[0]) to (n, widths[-1]), with unbounded outputs.
@@ -104,7 +103,7 @@ def mlp(widths: Sequence[int], *, final_bias: bool = True) -> nn.Sequential:
     for inputs, outputs in pairs[:-1]:
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     inputs, outputs = pairs[-1]
-    return nn.Sequential(*layers, nn.Linear(inputs, outputs, bias=final_bias))
+    return nn.Sequential(*layers, nn.Linear(inputs, outputs))
 
 
 class _Reversal(torch.autograd.Function):
