@@ -48,7 +48,13 @@ class Planned:
 
 
 def plan(
-    suite: Suite, registry: Registry, *, root: Path | None, device: str, threads: int = 1
+    suite: Suite,
+    registry: Registry,
+    *,
+    root: Path | None,
+    device: str,
+    threads: int = 1,
+    sealed: str = "",
 ) -> list[Planned]:
     """All trials of the grid, with a reason if skipped; nothing is loaded or trained.
 
@@ -58,6 +64,7 @@ def plan(
         root: folder of datasets.
         device: where trials run.
         threads: of each trial.
+        sealed: commitment to the nonce of the splits, see ``grid.seal``; "" for none.
 
     Raises:
         UnknownNameError: for a name or hyperparameter that does not exist.
@@ -77,7 +84,7 @@ def plan(
     planned: dict[str, Planned] = {}
     for seed in suite.seed_list:
         for cell, reason in zip(cells, reasons, strict=True):
-            trial = Trial(cell, seed, device, threads)
+            trial = Trial(cell, seed, device, threads, sealed)
             planned.setdefault(trial.digest, Planned(trial, reason))
     if all(reasons):
         listed = sorted({reason for reason in reasons if reason})

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.boards.provenance import provenance
 from privbench.boards.records import Cost, Number, Record
 from privbench.data.examples import Examples, adopted
 from privbench.data.split import Split, cut
-from privbench.errors import AccessDeniedError, BadInputError, WriteError
 from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
-from privbench.grid.cell import Trial, cell_record, code_digest, dataset_of
+from privbench.grid.cell import Trial, code_digest, dataset_of
 from privbench.grid.isolated import answer_apart
+from privbench.grid.outcome import encodable, new_record, reason
 from privbench.methods.context import Shadow
 from privbench.store.source import digest
 from privbench.store.store import Key
@@ -69,6 +68,7 @@ class TrialRunner:
         compiled: bool = False,
         threads: int = 1,
         isolate: bool = False,
+        nonce: str = "",
     ) -> None:
         """Create a runner.
 
@@ -80,8 +80,10 @@ class TrialRunner:
             compiled: whether encoders are compiled by torch.compile.
             threads: number of threads of each trial.
             isolate: whether each attack answers in a process of its own.
+            nonce: of sealed splits; "" for splits that follow from the seed.
         """
         self.isolate = isolate
+        self.nonce = nonce
         self.store = store
         self.device = device
         self.root = root
@@ -101,7 +103,7 @@ class TrialRunner:
             return self._run(trial)
 
     def _run(self, trial: Trial) -> Record:
-        record = _record(trial, self.device)
+        record = new_record(trial, self.device)
         begun, self._making = time.perf_counter(), 0.0
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -168,7 +170,7 @@ class TrialRunner:
         at = digest([dataset_of(cell).digest, cell.protocol, seed])
         if at not in self._splits:
             rows = self._rows(dataset_of(cell))
-            self._splits[at] = cut(rows, cell.card, cell.protocol, seed)
+            self._splits[at] = cut(rows, cell.card, cell.protocol, seed, self.nonce)
         return self._splits[at]
 
     def _rows(self, dataset: Dataset) -> Examples:
@@ -354,31 +356,6 @@ class TrialRunner:
 
         facts = self.store.make(key, lambda: ({}, utility(made, parts))).facts
         return {name: facts[name] for name in ("test_accuracy", "train_accuracy", "gap")}
-
-
-def _record(trial: Trial, device: torch.device) -> Record:
-    return Record(
-        trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
-        phase=trial.cell.protocol.phase, provenance=provenance(device),
-    )  # fmt: skip
-
-
-def reason(error: BaseException) -> str:
-    """Return why a trial failed: our own messages as they are, others with their type."""
-    named = isinstance(error, BadInputError | AccessDeniedError | WriteError)
-    return encodable(str(error) if named else f"{type(error).__name__}: {error}")
-
-
-def encodable(text: str) -> str:
-    """Return text that UTF-8 can encode: lone surrogates become escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def failed_record(trial: Trial, reason: str, device: torch.device, traceback: str = "") -> Record:
-    """Return the record of a trial that could not run."""
-    record = _record(trial, device)
-    record.status, record.reason, record.traceback = "failed", reason, traceback
-    return record
 
 
 def _numbers(metrics: Metrics) -> dict[str, Number]:

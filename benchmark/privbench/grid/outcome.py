@@ -1,0 +1,42 @@
+"""The record of a trial, and what it says of a failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privbench.boards.provenance import provenance
+from privbench.boards.records import Record
+from privbench.errors import AccessDeniedError, BadInputError, WriteError
+from privbench.grid.cell import cell_record
+
+if TYPE_CHECKING:
+    import torch
+
+    from privbench.grid.cell import Trial
+
+
+def new_record(trial: Trial, device: torch.device) -> Record:
+    """Return a record without results."""
+    return Record(
+        trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
+        phase=trial.cell.protocol.phase, provenance=provenance(device),
+        seal={"commitment": trial.sealed} if trial.sealed else {},
+    )  # fmt: skip
+
+
+def reason(error: BaseException) -> str:
+    """Return why a trial failed: our own messages as they are, others with their type."""
+    named = isinstance(error, BadInputError | AccessDeniedError | WriteError)
+    return encodable(str(error) if named else f"{type(error).__name__}: {error}")
+
+
+def encodable(text: str) -> str:
+    """Return text that UTF-8 can encode: lone surrogates become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def failed_record(trial: Trial, reason: str, device: torch.device, traceback: str = "") -> Record:
+    """Return the record of a trial that could not run."""
+    record = new_record(trial, device)
+    record.status, record.reason, record.traceback = "failed", reason, traceback
+    return record
