@@ -138,7 +138,7 @@ def test_finished_again(benchmark: Any) -> None:
     folder = _finished()
     before = _files(folder)
     _once(benchmark, lambda: _command(folder, 1, 2), 1)
-    _complete(folder)
+    _complete(folder, 2)
     assert _files(folder) == before
 
 
