@@ -38,7 +38,6 @@ if os.environ.get("PRIVBENCH_TEST_ROUNDING"):  # another machine's rounding: see
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long to fuzz."""
     parser.addoption("--fuzz", type=int, default=100, help="cases of each fuzzer [100]")
-    parser.addoption("--fuzz-stores", action="store_true", help="fuzz damaged stores too")
 
 
 @pytest.fixture(autouse=True)

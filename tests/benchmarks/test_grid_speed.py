@@ -78,16 +78,16 @@ def _command(folder: Path, jobs: int, threads: int) -> None:
     suite.write_text(yaml.safe_dump(SUITE))
     script = str(Path(sys.executable).parent / "privbench")
     environment = {**os.environ, "PRIVBENCH_CACHE": str(folder / "store")}
-    environment["OMP_NUM_THREADS"] = str(threads)
     subprocess.run(
-        [script, "run", str(suite), "--jobs", str(jobs), "--out", str(folder / "out")],
+        [script, "run", str(suite), "--jobs", str(jobs), "--threads", str(threads),
+         "--out", str(folder / "out")],
         check=True, env=environment, stdout=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def _complete(folder: Path) -> None:
-    """Check that there is a result for every trial of the suite; threads may change last bits."""
-    wanted = plan(suite_from(SUITE, "x"), load(), root=None, device="cpu")
+def _complete(folder: Path, threads: int) -> None:
+    """Check that there is a result for every trial of the suite."""
+    wanted = plan(suite_from(SUITE, "x"), load(), root=None, device="cpu", threads=threads)
     records = read_all([folder / "out"])
     assert {record.trial for record in records} == {item.trial.digest for item in wanted}
     assert len(records) == 80
@@ -116,13 +116,13 @@ JOBS = "10 attacks x 8 defenses, digits, supervised: --jobs 2 | one job with two
 @pytest.mark.benchmark(group=JOBS)
 def test_grid_two_jobs(benchmark: Any, tmp_path: Path) -> None:
     _once(benchmark, lambda: _command(tmp_path, 2, 1), 1)
-    _complete(tmp_path)
+    _complete(tmp_path, 1)
 
 
 @pytest.mark.benchmark(group=JOBS)
 def test_grid_two_threads(benchmark: Any, tmp_path: Path) -> None:
     _once(benchmark, lambda: _command(tmp_path, 1, 2), 1)
-    _complete(tmp_path)
+    _complete(tmp_path, 2)
 
 
 AGAIN = "the finished grid again | its first run | 100"
@@ -138,14 +138,14 @@ def test_finished_again(benchmark: Any) -> None:
     folder = _finished()
     before = _files(folder)
     _once(benchmark, lambda: _command(folder, 1, 2), 1)
-    _complete(folder)
+    _complete(folder, 2)
     assert _files(folder) == before
 
 
 @pytest.mark.benchmark(group=AGAIN)
 def test_finished_first(benchmark: Any, tmp_path: Path) -> None:
     _once(benchmark, lambda: _command(tmp_path, 1, 2), 1)
-    _complete(tmp_path)
+    _complete(tmp_path, 2)
 
 
 def _planned(attacks: list[Any], **more: Any) -> list[Planned]:

@@ -1,7 +1,4 @@
-"""Damaged stores and results folders: every command says so in one sentence, or goes on.
-
-Runs with ``--fuzz-stores`` only.
-"""
+"""Damaged stores and results folders: every command says so in one sentence, or goes on."""
 
 from __future__ import annotations
 
@@ -70,12 +67,7 @@ def damage(root: Path, chance: random.Random, hostile: Any) -> str:
     return f"{edit}: {path.relative_to(root)}"
 
 
-def test_stores(
-    tiny: Any, hostile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
-    if not request.config.getoption("--fuzz-stores"):
-        pytest.skip("damaged stores are fuzzed with --fuzz-stores")
+def test_stores(tiny: Any, hostile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "whole" / "store"))
     (tmp_path / "whole").mkdir()
     made = CliRunner().invoke(main, [*RUN, "--out", str(tmp_path / "whole" / "results")])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from privbench.boards.records import read
-from privbench.grid.failures import failed_record
+from privbench.grid.outcome import failed_record
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from

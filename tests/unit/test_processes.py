@@ -126,6 +126,17 @@ def test_the_graph_names_everything_once_and_needs_come_first(tmp_path: Path) ->
     assert sum(node.kind == "baselines" for node in nodes.values()) == 1
 
 
+def test_attacks_that_draw_the_same_views_wait_for_the_first_of_them(tmp_path: Path) -> None:
+    grid = {**GRID, "targets": [{"simclr": {"backbone": "mlp", "epochs": 1}}], "defenses": [],
+            "attacks": ["nn-mia", "encodermi-v", "encodermi-s", "encodermi-t"]}  # fmt: skip
+    trials = {i.trial.cell.attack.name: i.trial for i in _planned(grid) if not i.skip}
+    nodes = graph(list(trials.values()), _runner(tmp_path))
+    first = trials["encodermi-v"].digest
+    assert first in nodes[trials["encodermi-s"].digest].after
+    assert first in nodes[trials["encodermi-t"].digest].after
+    assert first not in nodes[trials["nn-mia"].digest].after
+
+
 def test_a_failure_takes_what_needs_it_and_frees_what_waits_for_it() -> None:
     trial = next(item.trial for item in _planned(GRID) if not item.skip)
     role = Role("victim")

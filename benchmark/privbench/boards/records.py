@@ -119,6 +119,7 @@ class Record(BaseModel):
     notes: dict[str, Any] = Field(default_factory=dict)
     claims: list[dict[str, Any]] = Field(default_factory=list)
     split: dict[str, str] = Field(default_factory=dict)
+    seal: dict[str, str] = Field(default_factory=dict)
     cost: Cost = Field(default_factory=Cost)
     provenance: dict[str, Any] = Field(default_factory=dict)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 import sys
 import threading
@@ -13,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from privbench import __version__
+from privbench.cli.border import Finite, say
+from privbench.cli.cache import cache
 from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
-from privbench.text import shown, terminal
+from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,23 +26,8 @@ if TYPE_CHECKING:
 _KINDS = ("attacks", "defenses", "targets", "datasets", "plugins")
 
 
-class _Finite(click.FloatRange):
-    """A number that is neither NaN nor infinite."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        made = super().convert(value, param, ctx)
-        if not math.isfinite(made):
-            self.fail(f"{shown(value)} is not a finite number.", param, ctx)
-        return made
-
-
-def _say(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text of users and plugins as text: the border to the terminal."""
-    click.echo(terminal(text), err=err, nl=nl)
-
-
 def _refuse(message: str) -> NoReturn:
-    _say(f"privbench: {' '.join(message.split())}", err=True)
+    say(f"privbench: {' '.join(message.split())}", err=True)
     raise click.exceptions.Exit(2)
 
 
@@ -172,13 +158,18 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
 )  # fmt: skip
 @click.option("--address", help="Address of a Ray cluster; auto finds the running one.")
 @click.option(
-    "--timeout", type=_Finite(min=0, max=1e9, min_open=True), metavar="SECONDS",
+    "--timeout", type=Finite(min=0, max=1e9, min_open=True), metavar="SECONDS",
     help="Time limit for one attack; if exceeded, the cell fails.",
 )  # fmt: skip
 @click.option(
     "--isolate", is_flag=True,
     help="Run every cell in a process of its own, and its attack in one without the truth.",
 )  # fmt: skip
+@click.option(
+    "--sealed", is_flag=True,
+    help="Cut the splits with a secret that the results reveal after the run; implies --isolate.",
+)  # fmt: skip
+@click.option("--nonce", metavar="HEX", help="Repeat a sealed run that revealed this secret.")
 @click.option(
     "--shard", metavar="I/N", help="Run part I of N of the grid; join the parts with `merge`."
 )
@@ -211,13 +202,14 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
     request = {**given, "suite": suite.model_dump(mode="json"), "plugins_off": plugins_off}
     finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
     out = options["out"].absolute()
-    if records := finished.find(out):
+    sealed = options["sealed"] or options["nonce"]
+    if not sealed and (records := finished.find(out)):
         return 1 if show_finished(records, out, suite.name) else 0
     from privbench.cli.session import Session
 
     session = Session(suite, plugins_off, options)
     status = session.run()
-    if status == 0:
+    if status == 0 and not sealed:
         finished.add([(item.trial.digest, item.skip) for item in session.planned], session.files)
     return _end(status)
 
@@ -275,7 +267,7 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
         record.write(out)
     board = out / "leaderboard.md"
     write(board, text)
-    _say(f"{len(records)} results in {out}, board in {board}")
+    say(f"{len(records)} results in {out}, board in {board}")
 
 
 @main.command("list")
@@ -288,21 +280,21 @@ def list_(plugins_off: list[str], kind: str | None, errors: bool) -> None:
         raise UnknownNameError("kind", kind, _KINDS)
     registry = _registry(plugins_off)
     for listed in (kind,) if kind else _KINDS:
-        _say(f"{listed}:")
+        say(f"{listed}:")
         if listed == "plugins":
             _list_plugins(registry, errors=errors)
             continue
         for method in registry.all(listed[:-1]):
-            _say(f"  {method.name:<26} {_first_sentence(type(method).__doc__)}")
+            say(f"  {method.name:<26} {_first_sentence(type(method).__doc__)}")
 
 
 def _list_plugins(registry: Registry, *, errors: bool) -> None:
     for plugin in registry.plugins:
         tail = "; ".join(filter(None, [", ".join(plugin.methods), *plugin.problems]))
         tail = f": {tail}" if tail else ""
-        _say(f"  {plugin.name:<26} {plugin.status:<9} {plugin.distribution}{tail}")
+        say(f"  {plugin.name:<26} {plugin.status:<9} {plugin.distribution}{tail}")
         if errors and plugin.trace:
-            _say(plugin.trace)
+            say(plugin.trace)
 
 
 def _first_sentence(text: str | None) -> str:
@@ -329,12 +321,12 @@ def show(plugins_off: list[str], name: str) -> None:
             raise BadInputError(
                 f"no result at {shown(name, 200)}: results are in the directory given by --out"
             )
-        _say(result_card(read(path)))
+        say(result_card(read(path)))
         return
     from privbench.cli.show import method_card
 
     cards = [method_card(kind, method) for kind, method in _registry(plugins_off).find(name)]
-    _say("\n\n".join(cards))
+    say("\n\n".join(cards))
 
 
 @main.command()
@@ -349,54 +341,9 @@ def leaderboard(folders: tuple[Path, ...], output: Path | None, title: str) -> N
 
     text = render(read_all(folders), title)
     if output is None:
-        _say(text, nl=False)
+        say(text, nl=False)
     else:
         write(output, text)
 
 
-@main.group()
-def cache() -> None:
-    """Inspect and clean the store of artifacts."""
-
-
-@cache.command()
-@click.argument("digest")
-def why(digest: str) -> None:
-    """Explain an artifact: what it depends on, and why it had to be built."""
-    _say(str(_store().why(digest)))
-
-
-@cache.command()
-def ls() -> None:
-    """List artifacts."""
-    total, store = 0, _store()
-    for row in store.list():
-        if row.damaged:
-            click.echo(f"{row.digest[:16]}  {row.kind:<10} damaged: {row.damaged}")
-            continue
-        total += row.bytes
-        seconds = "        –" if row.seconds is None else f"{row.seconds:>8.1f} s"
-        held = f"{row.kind:<10} {row.bytes:>12,} bytes  {seconds:<10}"
-        _say(f"{row.digest[:16]}  {held}  {row.created}")
-    where = f": {store.missing}" if store.missing else f" in {store.root}"
-    _say(f"{total:,} bytes in total{where}")
-
-
-@cache.command()
-@click.option(
-    "--older-than",
-    type=_Finite(min=0),
-    metavar="DAYS",
-    help="Also remove artifacts unused for DAYS.",
-)
-def gc(older_than: float | None) -> None:
-    """Remove leftovers of killed runs, damaged artifacts and, if asked, unused ones."""
-    store = _store()
-    where = f": {store.missing}" if store.missing else ""
-    _say(f"{store.gc(older_than):,} bytes freed{where}")
-
-
-def _store() -> Any:
-    from privbench.store.store import Store, default_root
-
-    return Store(default_root())
+main.add_command(cache)

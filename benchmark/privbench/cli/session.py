@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,10 @@ from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Serial
-from privbench.grid.failures import encodable
 from privbench.grid.kept import code_files, is_kept
+from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
+from privbench.grid.seal import commitment, new_nonce, reveal, revealed
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.methods import registry as plugins
@@ -64,6 +66,8 @@ def run(
     address: str | None = None,
     threads: int = 1,
     isolate: bool = False,
+    sealed: bool = False,
+    nonce: str | None = None,
 ) -> Results:
     """Run a suite from Python; see ``Suite`` for its keys.
 
@@ -81,6 +85,8 @@ def run(
             number are not reused for another.
         isolate: whether every cell runs in a process of its own, and its attack in one without the
             truth.
+        sealed: whether splits are cut with a secret that results reveal after the run; isolates.
+        nonce: the secret of an earlier sealed run, to repeat it.
     """
     if isinstance(suite, str | Path):
         suite = read_suite(Path(suite))
@@ -89,7 +95,7 @@ def run(
     options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
                "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
                "executor": executor, "address": address, "threads": threads,
-               "isolate": isolate}  # fmt: skip
+               "isolate": isolate, "sealed": sealed, "nonce": nonce}  # fmt: skip
     session = Session(suite, (), options, console=Console(quiet=True))
     session.run()
     if session.problem:
@@ -122,8 +128,12 @@ class Session:
         self.device = _device(options["device"])
         self.threads = int(options.get("threads", 1))
         self.registry = plugins.load(plugins_off)
+        self.nonce = str(options.get("nonce") or (new_nonce() if options.get("sealed") else ""))
         self.planned = plan(suite, self.registry, root=self.root, device=str(self.device),
-                            threads=self.threads)  # fmt: skip
+                            threads=self.threads, sealed=commitment(self.nonce))  # fmt: skip
+        if self.nonce:
+            nonces = revealed(self.out)
+            self.planned = [self._finished(item, nonces) for item in self.planned]
         self.compiled: bool = options["compiled"]
         self.planned = _shard(self.planned, options.get("shard"))
         self.timeout: float | None = options.get("timeout")
@@ -131,6 +141,14 @@ class Session:
         self.records: list[Record] = []
         self.files = code_files()
         self.problem = ""  # why there is no board
+
+    def _finished(self, item: Planned, nonces: Sequence[str]) -> Planned:
+        """The trial under the nonce with which an earlier sealed run finished it, if one did."""
+        for nonce in nonces:
+            trial = replace(item.trial, sealed=commitment(nonce))
+            if is_kept(trial.digest, item.skip, self.out):
+                return replace(item, trial=trial)
+        return item
 
     def run(self) -> int:
         """Run what is not done yet; return the exit status: 0, or 1 if a cell failed.
@@ -141,9 +159,13 @@ class Session:
         _writable(self.out, self.shown_out)
         with Watcher(self.console, len(self.planned)) as watcher:
             runner = self._runner(watcher)
-            self.records = grid.execute(
-                self.planned, runner, self.out, executor=self.executor, watch=watcher
-            )
+            try:
+                self.records = grid.execute(
+                    self.planned, runner, self.out, executor=self.executor, watch=watcher
+                )
+            finally:
+                if self.nonce:
+                    reveal(self.out, self.nonce)
         trained = runner.builder.trained_phases
         self.problem = summarise(
             self.console, self.records, self.out, self.suite.name, trained=trained
@@ -188,7 +210,7 @@ class Session:
     def _runner(self, watcher: Watcher | None) -> TrialRunner:
         return TrialRunner(
             Store(default_root()), self.device, root=self.root, progress=watcher,
-            compiled=self.compiled, threads=self.threads,
+            compiled=self.compiled, threads=self.threads, nonce=self.nonce,
         )  # fmt: skip
 
 
@@ -218,7 +240,7 @@ def _estimate(runner: TrialRunner, missing: int) -> str:
 def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
     """Run in this process, in workers if several are asked for or there is a limit, or on Ray."""
     jobs, timeout = options.get("jobs", "1"), options.get("timeout")
-    isolate = bool(options.get("isolate"))
+    isolate = bool(options.get("isolate") or options.get("sealed") or options.get("nonce"))
     devices = _devices(options.get("devices"), device)
     if jobs == "auto":
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -243,14 +243,22 @@ class Split:
         return World(parts, origin, index, self.seed)
 
 
-def cut(examples: Examples, card: Card, protocol: Protocol, seed: int) -> Split:
+def cut(examples: Examples, card: Card, protocol: Protocol, seed: int, nonce: str = "") -> Split:
     """Split a dataset by a protocol into disjoint random parts.
+
+    Args:
+        examples: all rows.
+        card: card of the dataset.
+        protocol: how to split.
+        seed: data seed.
+        nonce: a secret without which nobody can cut the same split; "" for none.
 
     Raises:
         BadInputError: if parts do not fit; names all of them.
     """
     sizes = protocol.sizes(card)
-    order = _permutation(examples, salt(seed, "split"))
+    drawn_by = salt(seed, "sealed", nonce) if nonce else seed
+    order = _permutation(examples, salt(drawn_by, "split"))
     source = examples.source[order]
     free = torch.ones(len(examples), dtype=torch.bool, device=examples.device)
     parts: dict[str, Examples] = {}
@@ -263,12 +271,12 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int) -> Split:
         free[taken] = False
         rows = examples.select(order[taken])
         # Renumber the rows: a position can reveal a row's source and thereby its membership.
-        parts[name] = rows.renumbered(fold(rows.index, salt(seed, "index")))
+        parts[name] = rows.renumbered(fold(rows.index, salt(drawn_by, "index")))
     members, nonmembers = parts.pop("members"), parts.pop("nonmembers")
     parts.setdefault("test", nonmembers)
     candidates = join([members, nonmembers])
     # Canonical order: a keyed content hash, so that neither order nor ties reveal the truth.
-    canonical = _permutation(candidates, salt(seed, "candidates"))
+    canonical = _permutation(candidates, salt(drawn_by, "candidates"))
     member = torch.arange(len(candidates), device=examples.device) < len(members)
     drawn = Split(
         card=card,
@@ -280,16 +288,16 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int) -> Split:
     )
     if protocol.inclusion == "size":
         return drawn
-    member = _coins(drawn)
+    member = _coins(drawn, drawn_by)
     if protocol.test == "nonmembers":
         drawn = replace(drawn, test=drawn.candidates.select(~member))
     return replace(drawn, member=member)
 
 
-def _coins(split: Split) -> Tensor:
+def _coins(split: Split, seed: int) -> Tensor:
     """Draw members by one fair coin per row, or one per pair: (n,) bool."""
     rows = split.candidates
-    heads = uniform(fold(rows.keys ^ fold(rows.index, 1), salt(split.seed, "coin")), 1)[:, 0] < 0.5  # noqa: PLR2004
+    heads = uniform(fold(rows.keys ^ fold(rows.index, 1), salt(seed, "coin")), 1)[:, 0] < 0.5  # noqa: PLR2004
     if split.protocol.inclusion == "coin":
         return heads
     first, second = split.pairs.T

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from privbench.boards.records import Record
-from privbench.grid.failures import failed_record
 from privbench.grid.graph import graph
+from privbench.grid.outcome import failed_record
 from privbench.grid.schedule import Schedule
 from privbench.grid.worker import Begun, Done, Lost, Setup, Step
 
@@ -85,7 +85,7 @@ class Workers(ABC):
         try:
             self.start(
                 Setup(runner.store.root, str(runner.device), runner.root, builder.compiled,
-                      builder.threads)
+                      builder.threads, nonce=runner.nonce)
             )  # fmt: skip
             schedule = Schedule(graph(trials, runner))
             while not schedule.over:

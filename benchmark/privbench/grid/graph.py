@@ -113,16 +113,19 @@ def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
 def _shares(trial: Trial, roles: dict[Role, str]) -> list[str]:
     """Name what a trial stores that other trials would also compute.
 
-    That is the victim's utility, and the outputs of models for the question. All sets of shadows
-    begin with the same shadow, so the first one represents the set.
+    That is the victim's utility, the outputs of models for the question, and those for its views,
+    which attacks of one module draw alike. All sets of shadows begin with the same shadow, so the
+    first one represents the set.
     """
     cell = trial.cell
+    module = type(cell.attack).__module__
     asked = [cell.attack.game, str(cell.attack.max_rows)]
     models = [roles[role] for role in _ASKED if role in roles]
     kinds = (cell.attack.needs | cell.attack.wants) & cell.access
     return [
         *(f"utility/{model}" for model in models[:1]),
         *("/".join([kind.name or "", model, *asked]) for model in models for kind in kinds),
+        *("/".join(["views", model, module, *asked]) for model in models),
     ]
 
 

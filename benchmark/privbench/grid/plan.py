@@ -13,7 +13,7 @@ from privbench.errors import BadInputError, PluginError, PrivbenchError, Unknown
 from privbench.games.access import BLACK_BOX
 from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
-from privbench.grid.failures import encodable
+from privbench.grid.outcome import encodable
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.text import LONGEST, shown
@@ -56,7 +56,13 @@ class Planned:
 
 
 def plan(
-    suite: Suite, registry: Registry, *, root: Path | None, device: str, threads: int = 1
+    suite: Suite,
+    registry: Registry,
+    *,
+    root: Path | None,
+    device: str,
+    threads: int = 1,
+    sealed: str = "",
 ) -> list[Planned]:
     """All trials of the grid, with a reason if skipped; nothing is loaded or trained.
 
@@ -66,6 +72,7 @@ def plan(
         root: folder of datasets.
         device: where trials run.
         threads: of each trial.
+        sealed: commitment to the nonce of the splits, see ``grid.seal``; "" for none.
 
     Raises:
         UnknownNameError: for a name or hyperparameter that does not exist.
@@ -85,7 +92,7 @@ def plan(
     planned: dict[str, Planned] = {}
     for seed in suite.seed_list:
         for cell, (skip, failed) in zip(cells, judged, strict=True):
-            trial = Trial(cell, seed, device, threads)
+            trial = Trial(cell, seed, device, threads, sealed)
             planned.setdefault(trial.digest, Planned(trial, skip, failed))
     if all(skip for skip, _ in judged):
         listed = sorted({skip for skip, _ in judged if skip})

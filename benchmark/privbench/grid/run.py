@@ -9,8 +9,8 @@ from privbench.boards.records import DamagedResultError, Record
 from privbench.errors import WriteError
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Executor, Serial, Watch
-from privbench.grid.failures import failed_record
 from privbench.grid.kept import kept
+from privbench.grid.outcome import failed_record
 from privbench.grid.plugins import provenance_of
 from privbench.store.files import set_aside
 

@@ -18,8 +18,8 @@ from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
 from privbench.grid.cell import Trial, code_digest, dataset_of
-from privbench.grid.failures import blank_record, encodable, reason
 from privbench.grid.isolated import answer_apart
+from privbench.grid.outcome import encodable, new_record, reason
 from privbench.grid.plugins import named_answer
 from privbench.methods.context import Shadow
 from privbench.store.source import digest
@@ -70,6 +70,7 @@ class TrialRunner:
         compiled: bool = False,
         threads: int = 1,
         isolate: bool = False,
+        nonce: str = "",
     ) -> None:
         """Create a runner.
 
@@ -81,8 +82,10 @@ class TrialRunner:
             compiled: whether encoders are compiled by torch.compile.
             threads: number of threads of each trial.
             isolate: whether each attack answers in a process of its own.
+            nonce: of sealed splits; "" for splits that follow from the seed.
         """
         self.isolate = isolate
+        self.nonce = nonce
         self.store = store
         self.device = device
         self.root = root
@@ -102,7 +105,7 @@ class TrialRunner:
             return self._run(trial)
 
     def _run(self, trial: Trial) -> Record:
-        record = blank_record(trial, self.device)
+        record = new_record(trial, self.device)
         begun, self._making = time.perf_counter(), 0.0
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -169,7 +172,7 @@ class TrialRunner:
         at = digest([dataset_of(cell).digest, cell.protocol, seed])
         if at not in self._splits:
             rows = self._rows(dataset_of(cell))
-            self._splits[at] = cut(rows, cell.card, cell.protocol, seed)
+            self._splits[at] = cut(rows, cell.card, cell.protocol, seed, self.nonce)
         return self._splits[at]
 
     def _rows(self, dataset: Dataset) -> Examples:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from privbench.grid.failures import encodable, reason
+from privbench.grid.outcome import encodable, reason
 from privbench.grid.trial import TrialRunner
 from privbench.store.store import Store
 
@@ -32,6 +32,7 @@ class Setup:
         compiled: whether encoders are compiled by torch.compile.
         threads: number of threads of each node.
         isolate: whether each attack answers in a process of its own.
+        nonce: nonce of sealed splits.
     """
 
     store: Path
@@ -40,12 +41,14 @@ class Setup:
     compiled: bool
     threads: int = 1
     isolate: bool = False
+    nonce: str = ""
 
     def runner(self, progress: Progress) -> TrialRunner:
         """Return a runner with this setup."""
         return TrialRunner(
             Store(self.store), torch.device(self.device), root=self.root, progress=progress,
             compiled=self.compiled, threads=self.threads, isolate=self.isolate,
+            nonce=self.nonce,
         )  # fmt: skip
 
 

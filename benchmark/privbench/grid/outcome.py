@@ -1,4 +1,4 @@
-"""The record of a trial before it has run, or that failed; and the reason in words."""
+"""The record of a trial, and what it says of a failure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from privbench.grid.cell import Trial
 
 
-def blank_record(trial: Trial, device: torch.device) -> Record:
-    """Return the record of a trial before it has run."""
+def new_record(trial: Trial, device: torch.device) -> Record:
+    """Return a record without results."""
     return Record(
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
         phase=trial.cell.protocol.phase, provenance=provenance_of(trial.cell, device),
+        seal={"commitment": trial.sealed} if trial.sealed else {},
     )  # fmt: skip
 
 
@@ -36,6 +37,6 @@ def encodable(text: str) -> str:
 
 def failed_record(trial: Trial, reason: str, device: torch.device, traceback: str = "") -> Record:
     """Return the record of a trial that could not run."""
-    record = blank_record(trial, device)
+    record = new_record(trial, device)
     record.status, record.reason, record.traceback = "failed", reason, traceback
     return record
