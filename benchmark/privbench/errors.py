@@ -29,6 +29,10 @@ class WriteError(PrivbenchError, OSError):
         )
 
 
+class AnswerError(Exception):
+    """An attack failed in a process of its own; the message says how, with the error's type."""
+
+
 class PluginError(PrivbenchError):
     """A plugin is broken and the run uses one of its methods."""
 

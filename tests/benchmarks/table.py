@@ -24,7 +24,8 @@ def measured() -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         subprocess.run(
-            [sys.executable, "-m", "pytest", "--benchmark-only", "-q", "-p", "no:cacheprovider",
+            [sys.executable, "-m", "pytest", "--benchmark-only", "-n0", "-q", "-p",
+             "no:cacheprovider",
              f"--benchmark-json={report}", *(str(HERE / name) for name in FILES)],
             check=True, cwd=ROOT,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Views per second of batched augmentation: pytest --benchmark-only tests/benchmarks."""
+"""Views per second of batched augmentation: pytest -n0 --benchmark-only tests/benchmarks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a defense costs: time per defended answer, and time to make a defended victim.
 
-``uv run pytest --benchmark-only tests/benchmarks/test_defense_speed.py`` prints both beside
+``uv run pytest -n0 --benchmark-only tests/benchmarks/test_defense_speed.py`` prints both beside
 ``none``, as ratios of one run. Members are 100 of the embedded digits. What is timed is checked:
 answers are distributions and equal when asked again, and a victim made again is the same one.
 """

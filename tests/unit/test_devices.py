@@ -114,10 +114,10 @@ def test_nodes_wait_for_room(monkeypatch: Any) -> None:
     }  # fmt: skip
     monkeypatch.setattr(executors, "graph", lambda *_: nodes)
     monkeypatch.setattr(Record, "model_validate_json", str)
-    monkeypatch.setattr(executors, "Setup", lambda *_: None)
+    monkeypatch.setattr(executors, "Setup", lambda *_, **__: None)
     runner = SimpleNamespace(
         builder=SimpleNamespace(compiled=False, trained_phases=0, threads=1), device="cuda",
-        root=None, store=SimpleNamespace(root=None),
+        nonce="", root=None, store=SimpleNamespace(root=None),
     )  # fmt: skip
     gpu = _Gpu()
     ran: list[Any] = list(gpu.run([1], runner))  # type: ignore[arg-type,list-item]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plain(**fields: Any) -> dict[str, Any]:
-    """A result as the values of its file."""
+    """A result as the values of its file, of the schema without a checksum."""
     one = MethodRecord(name="loud", label="loud", version=1, fields={})
     cell = CellRecord(
         dataset=one, protocol={"name": "default"}, target=one, defenses=[one],
@@ -25,7 +25,7 @@ def plain(**fields: Any) -> dict[str, Any]:
     )  # fmt: skip
     made = Record(trial="t", cell=cell, seed=0, status="ok")
     made.metrics = {"auc": Number(value=0.7, low=0.6, high=0.8)}
-    return {**made.model_dump(mode="json"), **fields}
+    return {**made.model_dump(mode="json"), "schema_version": 1, **fields}
 
 
 def boards(tmp_path: Path, *results: Any) -> str:

@@ -181,7 +181,7 @@ def _refuse_twins(records: Sequence[Record]) -> None:
             first, second = sorted((twin, record.trial))
             raise BadInputError(
                 f"{shown(record.cell.title, 200)}, seed {record.seed} has two results, from "
-                "different code, torch versions or devices: "
+                "different code, torch versions, devices, threads or sealed splits: "
                 f"remove {shown(first)}.json or {shown(second)}.json"
             )
 

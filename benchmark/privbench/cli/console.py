@@ -204,7 +204,7 @@ def summarise(
 
 def show_finished(records: Sequence[Record], out: Path, title: str) -> str:
     """Show a grid whose results are all there; the arguments are those of ``summarise``."""
-    console = Console()
+    console = terminal_console()
     with Watcher(console, len(records)) as watcher:
         for record in records:
             watcher.trial(record, True)

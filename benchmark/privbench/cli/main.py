@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from privbench.methods.registry import Registry
 
 _KINDS = ("attacks", "defenses", "targets", "datasets", "plugins")
+
+
+def _interrupted() -> None:
+    text = "privbench: interrupted; finished work is saved: run the same command to resume"
+    click.echo(text, err=True)
 
 
 def _refuse(message: str) -> NoReturn:
@@ -54,10 +60,7 @@ class _Commands(click.Group):
             at = f" {shown(str(error.filename), 200)}" if error.filename else ""
             message = f"cannot read or write{at}: {error.strerror or error}"
         except KeyboardInterrupt:
-            click.echo(
-                "privbench: interrupted; finished work is saved: run the same command to resume",
-                err=True,
-            )
+            _interrupted()
             ctx.exit(130)
         _refuse(message)
 
@@ -189,7 +192,14 @@ def run(plugins_off: list[str], /, suite: Path | None, **options: Any) -> None:
 
         Session(asked, plugins_off, options).explain()
         return
-    sys.exit(_run(asked, plugins_off, options))
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a clean end, as for Ctrl-C
+    status = 130
+    try:
+        status = _run(asked, plugins_off, options)
+    except KeyboardInterrupt:
+        _interrupted()
+    sys.exit(_end(status))
 
 
 def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
@@ -202,7 +212,7 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
     request = {**given, "suite": suite.model_dump(mode="json"), "plugins_off": plugins_off}
     finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
     out = options["out"].absolute()
-    sealed = options["sealed"] or options["nonce"]
+    sealed = options["sealed"] or options["nonce"] is not None
     if not sealed and (records := finished.find(out)):
         return 1 if show_finished(records, out, suite.name) else 0
     from privbench.cli.session import Session
@@ -211,7 +221,7 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
     status = session.run()
     if status == 0 and not sealed:
         finished.add([(item.trial.digest, item.skip) for item in session.planned], session.files)
-    return _end(status)
+    return status
 
 
 def _end(status: int) -> int:

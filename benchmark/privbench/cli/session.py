@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import warnings
 from dataclasses import replace
@@ -21,7 +22,7 @@ from privbench.grid.executors import Serial
 from privbench.grid.kept import code_files, is_kept
 from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
-from privbench.grid.seal import commitment, new_nonce, reveal, revealed
+from privbench.grid.seal import commitment, new_nonce, reveal, revealed, set_aside_unrevealed
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.methods import registry as plugins
@@ -126,15 +127,17 @@ class Session:
             raise BadInputError(f"--out {self.shown_out} is a file: choose a directory")
         self.root = _root(options["data_root"])
         self.device = _device(options["device"])
-        self.threads = int(options.get("threads", 1))
+        self.threads = _threads(options.get("threads", 1))
+        self.compiled: bool = options["compiled"]
+        self.nonce = _nonce(options)
         self.registry = plugins.load(plugins_off)
-        self.nonce = str(options.get("nonce") or (new_nonce() if options.get("sealed") else ""))
-        self.planned = plan(suite, self.registry, root=self.root, device=str(self.device),
-                            threads=self.threads, sealed=commitment(self.nonce))  # fmt: skip
+        self.planned = plan(
+            suite, self.registry, root=self.root, device=str(self.device), threads=self.threads,
+            compiled=self.compiled, sealed=commitment(self.nonce),
+        )  # fmt: skip
         if self.nonce:
             nonces = revealed(self.out)
             self.planned = [self._finished(item, nonces) for item in self.planned]
-        self.compiled: bool = options["compiled"]
         self.planned = _shard(self.planned, options.get("shard"))
         self.timeout: float | None = options.get("timeout")
         self.executor = _executor(options, self.device)
@@ -157,6 +160,8 @@ class Session:
             BadInputError: if results cannot be written; this is checked before training.
         """
         _writable(self.out, self.shown_out)
+        if self.nonce:
+            set_aside_unrevealed(self.out)
         with Watcher(self.console, len(self.planned)) as watcher:
             runner = self._runner(watcher)
             try:
@@ -165,7 +170,7 @@ class Session:
                 )
             finally:
                 if self.nonce:
-                    reveal(self.out, self.nonce)
+                    reveal(self.out, self.nonce, self.records)
         trained = runner.builder.trained_phases
         self.problem = summarise(
             self.console, self.records, self.out, self.suite.name, trained=trained
@@ -263,14 +268,14 @@ def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
     if kind == "ray":
         if devices or str(jobs) != "1" or isolate:
             raise BadInputError("--executor ray takes CPUs and GPUs from the cluster: leave out "
-                                "--jobs, --devices and --isolate")  # fmt: skip
+                                "--jobs, --devices, --isolate, --sealed and --nonce")  # fmt: skip
         from privbench.grid.cluster import Ray
 
         return Ray(options.get("address"), timeout)
     workers = count > 1 or timeout is not None or bool(devices) or isolate
     if kind == "serial" and workers:
-        raise BadInputError("--executor serial has neither workers nor a time limit: leave out "
-                            "--jobs, --devices, --timeout and --isolate")  # fmt: skip
+        raise BadInputError("--executor serial has neither workers nor a time limit: leave "
+                            "out --jobs, --devices, --timeout, --isolate and --sealed")  # fmt: skip
     if kind != "processes" and not workers:
         return Serial()
     from privbench.grid.processes import Processes
@@ -304,6 +309,26 @@ def _is_real(value: object) -> bool:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 9  # noqa: PLR2004 - below 2^31
+
+
+def _threads(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_JOBS:
+        raise BadInputError(f"--threads {shown(given)}: give a whole number from 1 to {MOST_JOBS}")
+    return given
+
+
+def _nonce(options: Mapping[str, Any]) -> str:
+    """The secret that splits are cut with: a given one, a new one for a sealed run, or none."""
+    given = options.get("nonce")
+    if given is None and not options.get("sealed"):
+        return ""
+    if options.get("shard"):
+        raise BadInputError("--shard: each part of a sealed grid would have a secret of its own: "
+                            "leave out --shard, or --sealed and --nonce")  # fmt: skip
+    if given is not None and not re.fullmatch("[0-9a-f]{32}", str(given)):
+        raise BadInputError(f"--nonce {shown(given)}: give the 32 digits (0-9, a-f) that the "
+                            "results of a sealed run reveal")  # fmt: skip
+    return str(given or new_nonce())
 
 
 def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:

@@ -79,6 +79,7 @@ class Trial:
     seed: int
     device: str = "cpu"
     threads: int = 1  #: sums in another order give other last bits
+    compiled: bool = False
     sealed: str = ""  #: commitment to the nonce of its split
 
     @cached_property
@@ -106,6 +107,7 @@ class Trial:
                 "torch": torch.__version__,
                 "device": torch.device(self.device).type,
                 "threads": self.threads,
+                "compiled": self.compiled,
                 "sealed": self.sealed,
             }
         )

@@ -79,6 +79,14 @@ class Ray(Workers):
         self._gpus = 1 if on_gpu else 0
         if on_gpu and not self._ray.cluster_resources().get("GPU"):
             raise BadInputError("--device cuda: the Ray cluster has no GPU: use --device cpu")
+        most = max(
+            int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]
+        )
+        if most < setup.threads:
+            raise BadInputError(
+                f"--threads {setup.threads}: no machine of the Ray cluster has more than {most} "
+                "CPUs"
+            )
         self._make = self._ray.remote(
             max_retries=0, num_cpus=setup.threads, num_gpus=self._gpus, max_calls=NODES_PER_WORKER
         )(_make)
@@ -89,7 +97,7 @@ class Ray(Workers):
     def free(self) -> int:
         """Return how many more nodes the cluster can make now; clusters may grow and shrink."""
         there = self._ray.cluster_resources()
-        slots = int(there.get("CPU", 1))
+        slots = int(there.get("CPU", 1)) // self._setup.threads
         if self._gpus:
             slots = min(slots, int(there.get("GPU", 0)))
         return max(slots, 1) - self.busy()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import os
 import pickle
+import resource
 import signal
 import threading
 import traceback
+from dataclasses import replace
+from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
+from privbench.errors import AnswerError
+from privbench.grid.outcome import reason
 from privbench.training.process_state import threads
 
 if TYPE_CHECKING:
@@ -30,72 +35,86 @@ class RemoteTraceback(Exception):  # noqa: N818 - as in multiprocessing and conc
         return str(self.args[0])
 
 
-def answer_apart(
-    match: Match, shadows: tuple[Shadow, ...]
-) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
-    """Let the attack of a match answer in a new process; return what ``match.answer`` returns.
+class Apart:
+    """The process in which the attacks of a worker answer, as the worker sees it.
 
-    The process gets the question, the adversary's rows and models, and the victim without its
-    world. It ends when it has answered, or with this process.
-
-    Raises:
-        MemoryError: if it was killed, as the kernel does when memory runs out.
-        ChildProcessError: if it ended in another way before it answered.
-        Exception: what the attack raises.
+    Attributes:
+        peak: most bytes of memory that it took so far.
     """
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
-    life_ours, life_theirs = context.Pipe()
-    work = pickle.dumps((match, shadows))
-    builder = match.train.builder
-    process = context.Process(target=_answer, args=(theirs, life_theirs, builder.threads))
-    process.start()
-    theirs.close()
-    life_theirs.close()
-    try:
-        ours.send_bytes(work)
-        error, trace, made, trained = pickle.loads(ours.recv_bytes())  # noqa: S301 - of our child
-    except (EOFError, OSError):
-        process.join(5)
-        raise _ended(process.exitcode) from None
-    finally:
-        life_ours.close()
-        process.kill()
-        process.join()
-    builder.trained_phases += trained
-    if error is not None:
-        raise error from RemoteTraceback(trace)
-    return made  # type: ignore[no-any-return]
+
+    def __init__(self, pipe: Connection, pid: int) -> None:
+        """``pipe`` leads to the process with that number."""
+        self.pipe = pipe
+        self.peak = 0
+        self._ended = os.pidfd_open(pid)
+
+    def answer(
+        self, match: Match, shadows: tuple[Shadow, ...]
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+        """Let the attack of a match answer; return what ``match.answer`` returns.
+
+        The process gets the question, the adversary's rows and models, and the victim without its
+        world. What comes back is data, never code. If the process ends, so does this one: the
+        parent then tries the node once more.
+
+        Raises:
+            AnswerError: what went wrong in the process.
+        """
+        from safetensors.torch import load
+
+        # A new instance: whatever the attack has noted on itself here stays here.
+        cell = replace(match.cell, attack=match.cell.attack.replace())
+        try:
+            self.pipe.send_bytes(pickle.dumps((replace(match, cell=cell), shadows)))
+            if self.pipe not in wait([self.pipe, self._ended]):
+                os._exit(1)
+            told = json.loads(self.pipe.recv_bytes())
+            tensors = load(self.pipe.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(1)
+        self.peak = max(self.peak, told["peak"])
+        match.train.builder.trained_phases += told["trained"]
+        if told["error"]:
+            raise AnswerError(told["error"]) from RemoteTraceback(told["trace"])
+        return tensors, told["facts"]
 
 
-def _ended(status: int | None) -> BaseException:
-    if status == -signal.SIGKILL:
-        return MemoryError("the attack's process was killed by signal 9 (often: out of memory)")
-    return ChildProcessError(f"the attack's process ended with status {status}")
+def answer_apart(pipe: Connection, lifeline: Connection, count: int) -> None:
+    """Be the process in which attacks answer: until the pipe closes or the parent ends.
 
+    Args:
+        pipe: from the worker.
+        lifeline: ends with the parent of all workers.
+        count: number of threads.
+    """
+    from safetensors.torch import save
 
-def _answer(pipe: Connection, lifeline: Connection, count: int) -> None:
-    """Answer once, in the new process."""
+    os.setpgid(0, 0)  # what an attack starts ends with it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
-    error: BaseException | None = None
-    trace, made, trained = "", None, 0
-    try:
-        match, shadows = pickle.loads(pipe.recv_bytes())  # noqa: S301 - of our parent
-        with threads(count):
-            made = match.answer(shadows)
-        trained = match.train.builder.trained_phases
-    except BaseException as raised:  # noqa: BLE001 - it is raised again in the parent
-        error, trace = raised, traceback.format_exc()
-    try:
-        pipe.send_bytes(pickle.dumps((error, trace, made, trained)))
-    except Exception:  # noqa: BLE001 - an error that cannot be sent as it is
-        plain = RuntimeError(f"{type(error).__name__}: {error}")
-        pipe.send_bytes(pickle.dumps((plain, trace, None, trained)))
+    while True:
+        try:
+            work = pipe.recv_bytes()
+        except (EOFError, OSError):
+            return
+        told: dict[str, Any] = {"error": "", "trace": "", "facts": {}, "trained": 0}
+        tensors: Mapping[str, Tensor] = {}
+        try:
+            match, shadows = pickle.loads(work)  # noqa: S301 - from the worker
+            with threads(count):
+                tensors, told["facts"] = match.answer(shadows)
+            told["trained"] = match.train.builder.trained_phases
+            json.dumps(told)
+        except BaseException as error:  # noqa: BLE001 - failure is data
+            told |= {"facts": {}, "error": reason(error), "trace": traceback.format_exc()}
+            tensors = {}
+        told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        pipe.send_bytes(json.dumps(told).encode())
+        pipe.send_bytes(save({name: t.cpu().contiguous() for name, t in tensors.items()}))
 
 
 def _die_with_parent(lifeline: Connection) -> None:
     try:
         lifeline.recv()
     except (EOFError, OSError):
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)

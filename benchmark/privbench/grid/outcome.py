@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from privbench.boards.records import Record
-from privbench.errors import AccessDeniedError, BadInputError, WriteError
+from privbench.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
 from privbench.grid.cell import cell_record
 from privbench.grid.plugins import provenance_of
 
@@ -26,7 +26,7 @@ def new_record(trial: Trial, device: torch.device) -> Record:
 
 def reason(error: BaseException) -> str:
     """Return why a trial failed: our own messages as they are, others with their type."""
-    named = isinstance(error, BadInputError | AccessDeniedError | WriteError)
+    named = isinstance(error, BadInputError | AccessDeniedError | WriteError | AnswerError)
     return encodable(str(error) if named else f"{type(error).__name__}: {error}")
 
 

@@ -62,6 +62,7 @@ def plan(
     root: Path | None,
     device: str,
     threads: int = 1,
+    compiled: bool = False,
     sealed: str = "",
 ) -> list[Planned]:
     """All trials of the grid, with a reason if skipped; nothing is loaded or trained.
@@ -72,6 +73,7 @@ def plan(
         root: folder of datasets.
         device: where trials run.
         threads: of each trial.
+        compiled: whether encoders are compiled by torch.compile.
         sealed: commitment to the nonce of the splits, see ``grid.seal``; "" for none.
 
     Raises:
@@ -92,7 +94,7 @@ def plan(
     planned: dict[str, Planned] = {}
     for seed in suite.seed_list:
         for cell, (skip, failed) in zip(cells, judged, strict=True):
-            trial = Trial(cell, seed, device, threads, sealed)
+            trial = Trial(cell, seed, device, threads, compiled, sealed)
             planned.setdefault(trial.digest, Planned(trial, skip, failed))
     if all(skip for skip, _ in judged):
         listed = sorted({skip for skip, _ in judged if skip})

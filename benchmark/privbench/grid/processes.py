@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
+from privbench.grid.isolated import Apart, answer_apart
 from privbench.grid.worker import Begun, Done, Lost, Reporter, Setup, make
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class _Worker:
     pipe: Connection
     lifeline: Connection
     device: str
+    apart: Any = None  #: process in which its attacks answer
     node: Node | None = None
     begun: float | None = None
     made: int = 0
@@ -78,7 +80,7 @@ class Processes(Workers):
 
     def start(self, setup: Setup) -> None:
         """Workers start when they are needed; what they start from imports meanwhile."""
-        self._setup = replace(setup, isolate=self.isolate)
+        self._setup = setup
         self._devices = Devices({name: room(name) for name in self.devices or (setup.device,)})
         if sys.platform == "linux":
             self._context = multiprocessing.get_context("forkserver")
@@ -152,6 +154,9 @@ class Processes(Workers):
         if worker.node and ended:
             worker.process.join(5)
             status = worker.process.exitcode  # None: its pipe closed, and yet it goes on
+            if worker.apart:
+                worker.apart.join(1)
+                status = worker.apart.exitcode or status
             self._end(worker)
             yield Lost(_how(-signal.SIGKILL if status is None else status))
         elif worker.node and self.overdue(worker.node, worker.begun):
@@ -185,17 +190,36 @@ class Processes(Workers):
         context = self._context
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, life_theirs, setup))
+        worker = _Worker(number, None, ours, life_ours, device)
         with _as_child(setup.threads):
-            process.start()
+            led_to = self._start_apart(worker, life_theirs) if self.isolate else None
+            worker.process = context.Process(target=work, args=(theirs, life_theirs, setup, led_to))
+            worker.process.start()
         theirs.close()
         life_theirs.close()
-        self._workers[number] = _Worker(number, process, ours, life_ours, device)
-        return self._workers[number]
+        if led_to:
+            led_to[0].close()
+        self._workers[number] = worker
+        return worker
+
+    def _start_apart(self, worker: _Worker, lifeline: Connection) -> tuple[Connection, int]:
+        """Start the process in which a worker's attacks answer: what leads to it, its number."""
+        ours, theirs = self._context.Pipe()
+        worker.apart = self._context.Process(
+            target=answer_apart, args=(theirs, lifeline, self._setup.threads)
+        )
+        worker.apart.start()
+        theirs.close()
+        return ours, worker.apart.pid
 
     def _end(self, worker: _Worker) -> None:
         worker.process.kill()
         worker.process.join()
+        if worker.apart:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(worker.apart.pid, signal.SIGKILL)
+            worker.apart.kill()
+            worker.apart.join()
         worker.pipe.close()
         worker.lifeline.close()
         self._workers.pop(worker.number, None)
@@ -224,8 +248,12 @@ def _as_child(threads: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def work(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
+def work(
+    pipe: Connection, lifeline: Connection, setup: Setup, led_to: tuple[Connection, int] | None
+) -> None:
     """Be a worker: make nodes until the pipe closes.
+
+    ``led_to`` is a pipe to the process in which attacks answer, and the number of that process.
 
     The lifeline ends with the parent, and then so does this process, also in the middle of a
     training. When memory runs out, the kernel is told to take a worker rather than the parent.
@@ -234,7 +262,7 @@ def work(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    runner = setup.runner(Reporter(pipe.send))
+    runner = setup.runner(Reporter(pipe.send), Apart(*led_to) if led_to else None)
     while True:
         try:
             node: Node = pipe.recv()

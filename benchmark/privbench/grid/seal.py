@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
+import warnings
 from typing import TYPE_CHECKING
 
 from privbench.boards.records import DamagedResultError, read
 from privbench.errors import WriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from privbench.boards.records import Record
@@ -34,13 +35,24 @@ def commitment(nonce: str) -> str:
     return "" if not nonce else hashlib.sha256(nonce.encode()).hexdigest()[:32]
 
 
-def reveal(folder: Path, nonce: str) -> None:
-    """Write the nonce into the results in a folder that are committed to it."""
-    for record in _sealed(folder):
+def reveal(folder: Path, nonce: str, records: Iterable[Record] = ()) -> None:
+    """Write the nonce into the results that are committed to it: files, and records in memory."""
+    for record in [*records, *_sealed(folder)]:
         if record.seal == {"commitment": commitment(nonce)}:
             record.seal["nonce"] = nonce
-            with contextlib.suppress(WriteError):  # then it counts as not revealed
+            try:
                 record.write(folder)
+            except WriteError as error:
+                text = f"{error}; the secret of this sealed result is {nonce}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def set_aside_unrevealed(folder: Path) -> None:
+    """Rename results of killed sealed runs: nobody can repeat them, and their cells run again."""
+    for record in _sealed(folder):
+        if "nonce" not in record.seal or record.status != "ok":
+            path = record.path(folder)
+            path.rename(path.with_name(f"{path.name}.unrevealed-{secrets.token_hex(4)}"))
 
 
 def revealed(folder: Path) -> list[str]:

@@ -14,13 +14,14 @@ from privbench.boards.records import Cost, Number, Record
 from privbench.data.examples import Examples, adopted
 from privbench.data.split import Split, cut
 from privbench.data.validation import validated
+from privbench.errors import BadInputError
 from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
 from privbench.grid.cell import Trial, code_digest, dataset_of
-from privbench.grid.isolated import answer_apart
 from privbench.grid.outcome import encodable, new_record, reason
 from privbench.grid.plugins import named_answer
+from privbench.grid.seal import commitment
 from privbench.methods.context import Shadow
 from privbench.store.source import digest
 from privbench.store.store import Key
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from privbench.games.game import Game, Metrics
     from privbench.games.oracle import Served
     from privbench.grid.graph import Role
+    from privbench.grid.isolated import Apart
     from privbench.methods.cell import Cell
     from privbench.methods.dataset import Dataset
     from privbench.store.store import Store
@@ -69,7 +71,7 @@ class TrialRunner:
         progress: Progress | None = None,
         compiled: bool = False,
         threads: int = 1,
-        isolate: bool = False,
+        apart: Apart | None = None,
         nonce: str = "",
     ) -> None:
         """Create a runner.
@@ -81,10 +83,10 @@ class TrialRunner:
             progress: shows training.
             compiled: whether encoders are compiled by torch.compile.
             threads: number of threads of each trial.
-            isolate: whether each attack answers in a process of its own.
+            apart: the process in which attacks answer; None for this one.
             nonce: of sealed splits; "" for splits that follow from the seed.
         """
-        self.isolate = isolate
+        self.apart = apart
         self.nonce = nonce
         self.store = store
         self.device = device
@@ -110,6 +112,7 @@ class TrialRunner:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
+            self._check_seal(trial)
             self._fill(record, trial)
         except KeyboardInterrupt:
             raise
@@ -117,7 +120,7 @@ class TrialRunner:
             record.status, record.reason = "failed", reason(error)
             record.traceback = encodable(traceback.format_exc())
         record.cost.seconds = time.perf_counter() - begun - self._making
-        record.cost.peak_bytes = _peak(self.device)
+        record.cost.peak_bytes = _peak(self.device) + (self.apart.peak if self.apart else 0)
         return record
 
     def make(self, trial: Trial, role: Role, last: str) -> None:
@@ -125,6 +128,7 @@ class TrialRunner:
 
         That is the baselines, or the stages of a victim up to the key with digest ``last``.
         """
+        self._check_seal(trial)
         with threads(self.builder.threads):
             if role.name == "baselines":
                 self._baselines(trial.cell, trial.seed)
@@ -134,6 +138,10 @@ class TrialRunner:
                 inner = [one for stage in self.builder.draft(spec).stages for one in stage.inner]
                 spec = inner[role.inner]
             self.builder.make_until(spec, last)
+
+    def _check_seal(self, trial: Trial) -> None:
+        if trial.sealed != commitment(self.nonce):
+            raise BadInputError("this trial was sealed by another run: run the command again")
 
     def _fill(self, record: Record, trial: Trial) -> None:
         cell = trial.cell
@@ -271,7 +279,7 @@ class TrialRunner:
             cell, served, own, question, pool.pool, pool.seed,
             Trainer(self.builder, models.of_the_adversary()), self.store, self.device, scope,
         )  # fmt: skip
-        answer = answer_apart if self.isolate else Match.answer
+        answer = self.apart.answer if self.apart else Match.answer
         held = self.store.make(
             key, lambda: named_answer(answer(match, self._shadows(cell, shadows)), cell)
         )

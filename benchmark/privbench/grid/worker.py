@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench.grid.graph import Node
+    from privbench.grid.isolated import Apart
     from privbench.training.phase import Progress
 
 
@@ -31,7 +32,6 @@ class Setup:
         root: folder of datasets.
         compiled: whether encoders are compiled by torch.compile.
         threads: number of threads of each node.
-        isolate: whether each attack answers in a process of its own.
         nonce: nonce of sealed splits.
     """
 
@@ -40,14 +40,13 @@ class Setup:
     root: Path | None
     compiled: bool
     threads: int = 1
-    isolate: bool = False
     nonce: str = ""
 
-    def runner(self, progress: Progress) -> TrialRunner:
+    def runner(self, progress: Progress, apart: Apart | None = None) -> TrialRunner:
         """Return a runner with this setup."""
         return TrialRunner(
             Store(self.store), torch.device(self.device), root=self.root, progress=progress,
-            compiled=self.compiled, threads=self.threads, isolate=self.isolate,
+            compiled=self.compiled, threads=self.threads, apart=apart,
             nonce=self.nonce,
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import random
 import sys
@@ -17,6 +18,10 @@ from threadpoolctl import threadpool_limits
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_CUDNN = ("enabled", "benchmark", "deterministic", "allow_tf32")
+#: Libraries with threads of their own that are imported late.
+_LATE = ("scipy.linalg", "sklearn.linear_model")
+
 
 @contextmanager
 def restored() -> Iterator[None]:
@@ -29,6 +34,7 @@ def restored() -> Iterator[None]:
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     grad, threads = torch.is_grad_enabled(), torch.get_num_threads()
     precision = torch.get_float32_matmul_precision()
+    cudnn = {name: getattr(torch.backends.cudnn, name) for name in _CUDNN}
     strict = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global one
@@ -49,6 +55,8 @@ def restored() -> Iterator[None]:
                 os.chdir(folder)
         np.random.set_state(numpy)  # noqa: NPY002
         random.setstate(python)
+        for name, value in cudnn.items():
+            setattr(torch.backends.cudnn, name, value)
         torch.use_deterministic_algorithms(strict, warn_only=warn_only)
         torch.set_float32_matmul_precision(precision)
         torch.set_grad_enabled(grad)
@@ -69,6 +77,7 @@ def known(seed: int) -> Iterator[None]:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.manual_seed_all(seed)
         torch.set_default_dtype(torch.float32)
+        torch.set_flush_denormal(False)
         torch.set_grad_enabled(True)
         yield
 
@@ -78,6 +87,7 @@ def serving() -> Iterator[None]:
     """Let a victim answer with float32 and without gradients; undo what it changes."""
     with restored():
         torch.set_default_dtype(torch.float32)
+        torch.set_flush_denormal(False)
         torch.set_grad_enabled(False)
         yield
 
@@ -85,6 +95,8 @@ def serving() -> Iterator[None]:
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Run with that many threads in torch and in the BLAS of numpy and scikit-learn."""
+    for late in _LATE:  # a library that is loaded later would use as many as there are cores
+        importlib.import_module(late)
     before = torch.get_num_threads()
     with threadpool_limits(count):
         torch.set_num_threads(count)

@@ -179,7 +179,7 @@ def _untouched(served: Served, attack: str, *oracles: Oracle) -> Iterator[None]:
         yield
     finally:
         if changed := differing(served.model, before):
-            load(served.model, before)
+            load(served.model, before, assign=True)
             for oracle in oracles:
                 oracle.forget()
     if changed:

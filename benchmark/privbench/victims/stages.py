@@ -294,14 +294,18 @@ def state(trained: Model, parts: Iterable[str]) -> dict[str, Tensor]:
 def differing(trained: Model, before: Mapping[str, Tensor]) -> str | None:
     """Name of the first tensor that is not as ``state`` found it before; None if all are."""
     now = state(trained, sorted({name.partition(".")[0] for name in before}))
-    return next((name for name, held in before.items() if not torch.equal(now[name], held)), None)
+    for name, held in before.items():
+        found = now.get(name)
+        if found is None or found.dtype != held.dtype or not torch.equal(found, held):
+            return name
+    return None
 
 
-def load(trained: Model, tensors: Mapping[str, Tensor]) -> None:
-    """Load what ``state`` returned, on whatever device."""
+def load(trained: Model, tensors: Mapping[str, Tensor], *, assign: bool = False) -> None:
+    """Load what ``state`` returned, on whatever device; ``assign`` brings back the dtype too."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         part, _, rest = name.partition(".")
         parts.setdefault(part, {})[rest] = tensor
     for part, of_part in parts.items():
-        trained[part].load_state_dict(of_part)
+        trained[part].load_state_dict(of_part, assign=assign)
