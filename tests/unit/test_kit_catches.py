@@ -259,6 +259,54 @@ class Vandal(MembershipAttack):
         return made
 
 
+@dataclass(frozen=True)
+class Careless(TinyTarget):
+    """Writes into its world."""
+
+    name: ClassVar[str] = "careless"
+
+    def phases(self, model: Any, world: Any, ctx: Any) -> Any:
+        world.members.x.mul_(0)
+        return super().phases(model, world, ctx)
+
+
+@dataclass(frozen=True)
+class Rough(Defense):
+    """Writes into its world."""
+
+    name: ClassVar[str] = "rough"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+
+    def on_data(self, world: Any, ctx: Any) -> Any:
+        del ctx
+        world.members.x.mul_(0)
+        return world
+
+
+_KEPT = TinyImages().load(None)
+
+
+@dataclass(frozen=True)
+class Hoarder(TinyImages):
+    """Returns the same tensors each time."""
+
+    name: ClassVar[str] = "hoarder"
+
+    def card(self, root: Any) -> Any:
+        return replace(super().card(root), name=self.name)
+
+    def load(self, root: Any) -> Any:
+        del root
+        return replace(_KEPT)
+
+
+def test_methods_that_write_or_share() -> None:
+    what = "writes into no row that it is given"
+    assert "phases() wrote into the world" in failures(Careless())[what]
+    assert "on_data()" in failures(Rough())[what]
+    assert "return new tensors" in failures(Hoarder())["loads the same rows each time"]
+
+
 def test_attacks() -> None:
     told = failures(Brightness())
     assert any("whole numbers" in said for said in told.values())

@@ -68,6 +68,11 @@ is compared at an equal budget of **encoder updates**: a schedule that alternate
 epochs to reach it.
 """
 
+FLAGS_LEGEND = """\
+Rows marked ‡ cannot be trusted: the attack also tells apart what its victim never saw, more than
+chance explains. The results say how far (`privbench show`).
+"""
+
 CLAIMS_LEGEND = """\
 **claimed ε** is the epsilon that the defense claims. **audited ε** is a lower bound at 97.5 %
 confidence from one run with fair-coin inclusion and a number of guesses fixed in advance (Steinke,
@@ -113,6 +118,8 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     lines += [f"Preset: {markdown(', '.join(presets))}.", "", *LEGEND.splitlines()]
     if any("claimed_epsilon" in record.metrics for record in records):
         lines += ["", *CLAIMS_LEGEND.splitlines()]
+    if any(record.flags for record in records):
+        lines += ["", *FLAGS_LEGEND.splitlines()]
     return "\n".join(lines) + "\n"
 
 
@@ -217,6 +224,7 @@ def _cells(game: str, row: Row, shown: Iterable[tuple[str, str, str]]) -> list[s
     records = sorted(row.records, key=lambda record: record.seed)
     first = records[0]
     outside = bool(first.cell.protects) and game not in first.cell.protects
+    attack += " ‡" if any(record.flags for record in records) else ""
     fixed = [f"{dataset} ({row.apart})" if row.apart else dataset, target, attack]
     if game == "membership":
         fixed.append(phase)

@@ -120,6 +120,7 @@ class Record(BaseModel):
     claims: list[dict[str, Any]] = Field(default_factory=list)
     split: dict[str, str] = Field(default_factory=dict)
     seal: dict[str, str] = Field(default_factory=dict)
+    flags: list[str] = Field(default_factory=list)
     cost: Cost = Field(default_factory=Cost)
     provenance: dict[str, Any] = Field(default_factory=dict)
 

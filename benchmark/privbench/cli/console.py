@@ -116,7 +116,8 @@ class Watcher:
         cell = record.cell
         name = f"{cell.title}, {cell.adversary}, seed {record.seed}"
         how = {"ok": "ok", "skipped": "skipped", "failed": "FAILED"}[record.status]
-        tail = f": {' '.join(record.reason.split())}" if record.reason else ""
+        told = "; ".join(filter(None, [record.reason, *record.flags]))
+        tail = f": {' '.join(told.split())}" if told else ""
         cost = "kept" if was_there else f"{record.cost.seconds:.1f} s"
         self._line(f"[{self.done}/{self.total}] {name}: {how} ({cost}){tail}")
 

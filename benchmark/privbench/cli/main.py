@@ -215,6 +215,11 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
     sealed = options["sealed"] or options["nonce"] is not None
     if not sealed and (records := finished.find(out)):
         return 1 if show_finished(records, out, suite.name) else 0
+    workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]
+    if workers or sealed or options["isolate"]:
+        from privbench.grid.server import start_server
+
+        start_server(options["threads"])  # it imports torch while this process does
     from privbench.cli.session import Session
 
     session = Session(suite, plugins_off, options)

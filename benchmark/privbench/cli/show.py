@@ -86,6 +86,7 @@ def result_card(record: Record) -> str:
         if facts:
             lines.append(f"{title}: {_listed(facts)}")
     lines += [f"claim: {_listed(claim)}" for claim in record.claims]
+    lines += [f"‡ cannot be trusted: {flag}" for flag in record.flags]
     if record.traceback:
         lines += ["", record.traceback]
     return "\n".join(lines)

@@ -98,6 +98,18 @@ class Game(ABC):
         del claims, answer, truth, split
         return {}
 
+    def suspicions(
+        self, controls: Mapping[str, Metrics], sizes: Mapping[str, int]
+    ) -> Sequence[str]:
+        """Return why the result of a cell cannot be trusted, one sentence each; by default nothing.
+
+        Args:
+            controls: metrics of the same attack on the game's controls.
+            sizes: see ``sizes``.
+        """
+        del controls, sizes
+        return ()
+
     @abstractmethod
     def baselines(self, split: Split, question: Any, truth: Any) -> Mapping[str, Metrics]:
         """Return the metrics of guesses that do not use the victim, by name."""

@@ -146,6 +146,25 @@ class MembershipGame(Game):
         """
         return {"blind": {"auc": blind_auc(question.examples, truth, split.seed)}}
 
+    def suspicions(
+        self, controls: Mapping[str, Metrics], sizes: Mapping[str, int]
+    ) -> Sequence[str]:
+        """Flag an attack that tells apart what its victim never saw.
+
+        Without signal an AUC leaves the band around 0.5 less than once in 10,000 cells.
+        """
+        found = controls["null"]["auc"]
+        if isinstance(found, metrics.Refused):
+            return ()
+        band = metrics.auc_band(sizes["members"], sizes["nonmembers"])
+        if abs(found.value - 0.5) <= band:
+            return ()
+        told = (
+            f"its AUC is {found.value:.3f} on a victim that saw none of these samples, and chance "
+            f"reaches 0.5 ± {band:.3f}: the truth reaches the attack, or the samples differ"
+        )
+        return (told,)
+
     def sizes(self, truth: NDArray[np.bool_]) -> dict[str, int]:
         """Return the numbers of members and nonmembers."""
         return {"members": int(truth.sum()), "nonmembers": int((~truth).sum())}

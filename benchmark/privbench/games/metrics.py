@@ -14,6 +14,7 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
@@ -109,6 +110,19 @@ def auc(scores: ArrayLike, member: ArrayLike) -> Estimate:
         return _estimate(value, *clopper_pearson(value * fewest, fewest))
     odds, factor = value / (1 - value), math.exp(-_Z * spread / (value * (1 - value)))
     return _estimate(value, odds * factor / (1 + odds * factor), odds / (odds + factor))
+
+
+def auc_band(members: int, nonmembers: int, chance: float = 1e-4) -> float:
+    """Return the deviation from 0.5 that an AUC without signal exceeds with probability ``chance``.
+
+    For scores without signal the AUC is a Mann-Whitney statistic with standard deviation
+    ``sqrt((m + n + 1) / (12 m n))``.
+
+    >>> round(auc_band(80, 80), 3)
+    0.178
+    """
+    m, n = members, nonmembers
+    return NormalDist().inv_cdf(1 - chance / 2) * math.sqrt((m + n + 1) / (12 * m * n))
 
 
 def tpr_at_fpr(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate | Refused:

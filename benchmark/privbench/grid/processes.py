@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
 from privbench.grid.isolated import Apart, answer_apart
+from privbench.grid.server import as_child, start_server
 from privbench.grid.worker import Begun, Done, Lost, Reporter, Setup, make
 
 if TYPE_CHECKING:
@@ -30,12 +27,6 @@ if TYPE_CHECKING:
 
 #: Nodes that a worker makes before it is replaced by a fresh one, which bounds its memory.
 NODES_PER_WORKER = 500
-#: What workers find imported. All but the first are imported late, at the first training, dataset
-#: or attack, and would otherwise be imported once in each worker.
-PRELOADED = (
-    "privbench.grid.processes", "torch._dynamo", "safetensors.torch", "sklearn.datasets",
-    "sklearn.decomposition", "sklearn.linear_model",
-)  # fmt: skip
 
 
 @dataclass
@@ -82,13 +73,7 @@ class Processes(Workers):
         """Workers start when they are needed; what they start from imports meanwhile."""
         self._setup = setup
         self._devices = Devices({name: room(name) for name in self.devices or (setup.device,)})
-        if sys.platform == "linux":
-            self._context = multiprocessing.get_context("forkserver")
-            self._context.set_forkserver_preload(list(PRELOADED))
-            with _as_child(setup.threads):
-                forkserver.ensure_running()
-        else:  # where a fork is not safe
-            self._context = multiprocessing.get_context("spawn")
+        self._context = start_server(setup.threads)
 
     def free(self) -> int:
         """How many more nodes can be made at the same time."""
@@ -191,7 +176,7 @@ class Processes(Workers):
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
         worker = _Worker(number, None, ours, life_ours, device)
-        with _as_child(setup.threads):
+        with as_child(setup.threads):
             led_to = self._start_apart(worker, life_theirs) if self.isolate else None
             worker.process = context.Process(target=work, args=(theirs, life_theirs, setup, led_to))
             worker.process.start()
@@ -223,29 +208,6 @@ class Processes(Workers):
         worker.pipe.close()
         worker.lifeline.close()
         self._workers.pop(worker.number, None)
-
-
-@contextlib.contextmanager
-def _as_child(threads: int) -> Iterator[None]:
-    """What a child inherits: its number of threads, and no script to run again.
-
-    Started processes import the script that started the run. Workers need nothing of it, and a
-    script without a guard would start the run again in each of them.
-    """
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    script = sys.modules["__main__"]
-    try:
-        os.environ.update(dict.fromkeys(names, str(threads)))
-        sys.modules["__main__"] = ModuleType("__main__")
-        yield
-    finally:
-        sys.modules["__main__"] = script
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def work(

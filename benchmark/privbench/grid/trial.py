@@ -167,9 +167,11 @@ class TrialRunner:
             queries_per_sample=facts["queries_per_sample"],
             queries_own=facts["queries_own"],
         )
+        controls: dict[str, Metrics] = {}
         for name in game.controls:
-            control, _ = self._play(models, game, self._control(name, models))
-            record.controls[name] = _numbers(control)
+            controls[name], _ = self._play(models, game, self._control(name, models))
+            record.controls[name] = _numbers(controls[name])
+        record.flags = list(game.suspicions(controls, record.sizes))
         record.baselines = self._baselines(cell, trial.seed)
         record.utility = self._utility(cell, parts, made)
 

@@ -259,12 +259,17 @@ def verify(folder: Path, manifest: Manifest, key: Key) -> None:
             raise DamagedError(f"{TENSORS} has changed since it was written")
 
 
+@functools.cache
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("privbench")
+
+
 def write_files(
     folder: Path, key: Key, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
     """Write both files into an empty folder, the manifest last, and sync them to disk."""
-    from importlib.metadata import version
-
     content = None
     if tensors:
         content = _serialise(tensors)
@@ -277,7 +282,7 @@ def write_files(
         "facts": plain(facts, "facts"),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "tensors": content and {"bytes": len(content), "blake2b": _hash(content).hexdigest()},
-        "privbench": version("privbench"),
+        "privbench": _version(),
     }
     manifest["checksum"] = checksum(manifest)
     _write(folder / MANIFEST, json.dumps(manifest, indent=1, allow_nan=False).encode())

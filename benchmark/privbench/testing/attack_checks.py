@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import torch
 from privbench.games.attributes import AttributeQuestion
 from privbench.games.catalog import GAMES
 from privbench.games.membership import MembershipQuestion
-from privbench.games.metrics import Refused
+from privbench.games.metrics import Refused, auc_band
 from privbench.games.reconstruction import ReconstructionQuestion
 from privbench.testing.fixtures import (
     _Copy,
@@ -20,12 +18,12 @@ from privbench.testing.fixtures import (
     _Reveal,
     _Scramble,
     arena,
-    auc_band,
     memoriser,
     rate_band,
     stored_as_floats,
     tiny_split,
 )
+from privbench.testing.small import copies
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,24 +120,13 @@ def leaves_inputs(attack: Attack) -> None:
     question, oracle, ctx = _posed(attack, served)
     shadows = {f"shadow {i}'s members": s.world.members for i, s in enumerate(ctx.shadows)}
     given = {"the question": question, "ctx.auxiliary": ctx.auxiliary, **shadows}
-    before = {what: _tensors(value) for what, value in given.items()}
+    before = {what: copies(value) for what, value in given.items()}
     attack.answer(oracle, question, ctx)
     for what, value in given.items():
-        for old, new in zip(before[what], _tensors(value), strict=True):
+        for old, new in zip(before[what], copies(value), strict=True):
             assert torch.equal(old, new), (
                 f"the attack changed {what} while it answered: work on copies"
             )
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    """Return copies of all tensors in a dataclass."""
-    if isinstance(value, torch.Tensor):
-        return [value.clone()]
-    if isinstance(value, Mapping):
-        return [copy for held in value.values() for copy in _tensors(held)]
-    if is_dataclass(value):
-        return [copy for f in fields(value) for copy in _tensors(getattr(value, f.name))]
-    return []
 
 
 def reads_floats(attack: Attack) -> None:

@@ -83,6 +83,7 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
             ("shapes", target_checks.shapes),
             ("facts of the encoder's loss agree with its phases", target_checks.facts_agree),
             ("trains on the rows of the protocol", target_checks.obeys),
+            ("writes into no row that it is given", target_checks.leaves_world),
             ("reads only the labels and attributes that it declares", target_checks.reads_declared),
             ("is the same from the store, and on whole numbers and floats", target_checks.reloads),
             (
@@ -94,6 +95,7 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
         table += [
             ("never widens access", defense_checks.never_widens),
             ("untouched phases stay the same objects", defense_checks.keeps_phases),
+            ("writes into no row that it is given", defense_checks.leaves_world),
             ("defended training is deterministic, and release is row-wise", defense_checks.defends),
             ("releases each row on its own, and changes nothing else", defense_checks.releases),
             ("is the same from the store, and on whole numbers and floats", defense_checks.reloads),

@@ -29,12 +29,19 @@ def card_agrees(data: Dataset, *, root: Path | None) -> None:
 
 
 def loads_alike(data: Dataset, *, root: Path | None) -> None:
-    """Loading twice gives the same rows."""
+    """Loading twice gives the same rows, each time in new tensors."""
     first, second = data.load(root), data.load(root)
     names = tuple(first.attributes)
-    assert first.digest(attributes=names) == second.digest(attributes=names), (
+    told = first.digest(attributes=names)
+    assert told == second.digest(attributes=names), (
         "two calls of load() gave different rows: keep one order and draw nothing at random"
     )
+    for tensor in (first.x, first.y, *first.attributes.values()):
+        tensor.zero_()
+    for rows in (second, data.load(root)):
+        assert told == rows.rekeyed().digest(attributes=names), (
+            "writing into the rows of one load() changed those of another: return new tensors"
+        )
 
 
 def protocol_fits(data: Dataset, *, root: Path | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from dataclasses import replace
 from operator import is_
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,12 @@ from privbench.testing.fixtures import (
     tiny_spec,
     tiny_split,
 )
-from privbench.testing.small import compatible, same_when_stored, shortened, trained
+from privbench.testing.small import compatible, same_when_stored, shortened, trained, untouched
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from privbench.data.split import World
     from privbench.methods.defense import Defense, Release
     from privbench.training.phase import Phase
 
@@ -55,6 +57,27 @@ def _phases(defense: Defense) -> tuple[list[Phase], list[Phase]]:
         ctx = tiny_builder(tmp)._context(tiny_spec(TinyTarget()), defense)  # noqa: SLF001
         after = defense.on_phases(making.phases, making.model, making.world, ctx)
         return making.phases, list(after)
+
+
+def leaves_world(defense: Defense) -> None:
+    """No hook writes into the rows that it is given."""
+    target = TinyTarget()
+    if not compatible(defense, target, (defense,)):
+        return
+    small, spec = shortened(defense), tiny_spec(target, (defense,))
+    with tempfile.TemporaryDirectory() as tmp:
+        builder = tiny_builder(tmp)
+        draft = builder.draft(tiny_spec(target))
+
+        def hooks(world: World) -> None:
+            ctx = builder._context(replace(spec, world=world), small)  # noqa: SLF001
+            ctx.world = world
+            changed = small.on_data(world, ctx)
+            small.inner_worlds(world, ctx)
+            small.on_phases(draft.phases, draft.model, world, ctx)
+            del changed
+
+        untouched(spec.world, hooks, "on_data(), inner_worlds() or on_phases()")
 
 
 def defends(defense: Defense) -> None:

@@ -174,19 +174,6 @@ def _planted(encoder: nn.Module) -> Victim:
     return Victim(card, trained, key=type(encoder).__name__, grants=grants)
 
 
-def auc_band(members: int, nonmembers: int, chance: float = 1e-4) -> float:
-    """Return the deviation from 0.5 that an AUC without signal exceeds with probability ``chance``.
-
-    For scores without signal the AUC is a Mann-Whitney statistic with standard deviation
-    ``sqrt((m + n + 1) / (12 m n))``.
-
-    >>> round(auc_band(80, 80), 3)
-    0.178
-    """
-    m, n = members, nonmembers
-    return _two_sided(chance) * math.sqrt((m + n + 1) / (12 * m * n))
-
-
 def rate_band(trials: int, rate: float = 0.5, chance: float = 1e-4) -> float:
     """Return the deviation that a binomial rate exceeds by luck with probability ``chance``.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,9 +21,11 @@ from privbench.testing.fixtures import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
-    from privbench.data.split import Split
+    from privbench.data.split import Split, World
     from privbench.method import Method
     from privbench.methods.defense import Defense
     from privbench.methods.target import Target
@@ -88,3 +92,22 @@ def compatible(
         split.card.sensitive,
     )  # fmt: skip
     return reason_to_skip(method, card) is None
+
+
+def copies(value: Any) -> list[Tensor]:
+    """Return copies of all tensors in a value."""
+    if isinstance(value, torch.Tensor):
+        return [value.clone()]
+    if isinstance(value, Mapping):
+        return [one for held in value.values() for one in copies(held)]
+    if is_dataclass(value):
+        return [one for f in fields(value) for one in copies(getattr(value, f.name))]
+    return []
+
+
+def untouched(world: World, call: Callable[[World], object], what: str) -> None:
+    """Assert that a call leaves the rows of its world as they were."""
+    before = copies(world.parts)
+    call(world)
+    for old, new in zip(before, copies(world.parts), strict=True):
+        assert torch.equal(old, new), f"{what} wrote into the world that it was given: copy rows"

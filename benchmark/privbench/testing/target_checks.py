@@ -19,7 +19,7 @@ from privbench.testing.fixtures import (
     tiny_spec,
     tiny_split,
 )
-from privbench.testing.small import compatible, same_when_stored, shortened, trained
+from privbench.testing.small import compatible, same_when_stored, shortened, trained, untouched
 from privbench.victims.obeyed import disobedience
 
 if TYPE_CHECKING:
@@ -145,6 +145,19 @@ def _planned(target: Target, split: Split | None = None) -> tuple[Model, Sequenc
     )  # fmt: skip
     model = seeded(partial(target.build, split.card, ctx), 0).eval()
     return model, target.phases(model, split.victim(), ctx)
+
+
+def leaves_world(target: Target) -> None:
+    """Planning phases writes into no row."""
+    split = tiny_split()
+    if not compatible(target, target):
+        return
+    ctx = TargetContext(
+        card=split.card, protocol=split.protocol, sensitive=(), device=CPU, store=None, seed=0,
+        scope="kit",
+    )  # fmt: skip
+    model = seeded(partial(target.build, split.card, ctx), 0).eval()
+    untouched(split.victim(), lambda world: target.phases(model, world, ctx), "phases()")
 
 
 def trains_alike(target: Target) -> None:

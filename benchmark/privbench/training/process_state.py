@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import random
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,15 +96,21 @@ def serving() -> Iterator[None]:
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Run with that many threads in torch and in the BLAS of numpy and scikit-learn."""
-    for late in _LATE:  # a library that is loaded later would use as many as there are cores
-        importlib.import_module(late)
     before = torch.get_num_threads()
-    with threadpool_limits(count):
+    with _pools().limit(limits=count):
         torch.set_num_threads(count)
         try:
             yield
         finally:
             torch.set_num_threads(before)
+
+
+@functools.cache
+def _pools() -> ThreadpoolController:
+    """The libraries with threads of their own; one that is loaded later would not be among them."""
+    for late in _LATE:
+        importlib.import_module(late)
+    return ThreadpoolController()
 
 
 def _folder() -> str | None:

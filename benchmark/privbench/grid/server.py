@@ -1,0 +1,62 @@
+"""The process that worker processes are forked from: it has imported what they need.
+
+torch is not imported here, so the server can begin to import it before this process does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from multiprocessing import forkserver
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What workers find imported. All but the first are imported late, at the first training, dataset
+#: or attack, and would otherwise be imported once in each worker.
+PRELOADED = (
+    "privbench.grid.processes", "torch._dynamo", "safetensors.torch", "sklearn.datasets",
+    "sklearn.decomposition", "sklearn.linear_model",
+)  # fmt: skip
+
+
+def start_server(threads: int) -> Any:
+    """Start the server, unless it runs; return the context that starts processes.
+
+    Args:
+        threads: number of threads of each worker.
+    """
+    if sys.platform != "linux":  # where a fork is not safe
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    with as_child(threads):
+        forkserver.ensure_running()
+    return context
+
+
+@contextlib.contextmanager
+def as_child(threads: int) -> Iterator[None]:
+    """What a child inherits: its number of threads, and no script to run again.
+
+    Started processes import the script that started the run. Workers need nothing of it, and a
+    script without a guard would start the run again in each of them.
+    """
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    script = sys.modules["__main__"]
+    try:
+        os.environ.update(dict.fromkeys(names, str(threads)))
+        sys.modules["__main__"] = ModuleType("__main__")
+        yield
+    finally:
+        sys.modules["__main__"] = script
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
