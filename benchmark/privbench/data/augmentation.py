@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-_CHUNK = 2**18  # numbers that a CPU's cache holds at a time; images are independent of each other
+_CHUNK = 2**20  # numbers at a time: few enough for a CPU's caches; images are independent
 _ATTEMPTS = 10  # attempts to draw a box that fits the image, as in torchvision's RandomResizedCrop
 _LUMA = (0.2989, 0.587, 0.114)  # torchvision's; they sum to 0.9999
 _CHROMA = ((0.596, -0.274, -0.322), (0.211, -0.523, 0.312))  # I and Q of YIQ
