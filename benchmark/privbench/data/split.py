@@ -251,7 +251,7 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int, nonce: st
         card: card of the dataset.
         protocol: how to split.
         seed: data seed.
-        nonce: a secret without which nobody can cut the same split; "" for none.
+        nonce: a secret that is needed to cut the same split again; "" for none.
 
     Raises:
         BadInputError: if parts do not fit; names all of them.

@@ -204,7 +204,7 @@ class Oracle:
     def _shared(self, store: Store, key: Key, kind: str, x: Examples | Views) -> Tensor:
         """Return the answer from the store; if it is missing, compute it and keep it there.
 
-        Its first part tells its size. If that is too large, nobody waits for the rest.
+        Its first part tells its size. If that is too large, other workers do not wait for the rest.
         """
         rest, first = self._parts(kind, x), []
 

@@ -29,7 +29,7 @@ class Devices:
     def place(self, kind: str) -> str | None:
         """The device with most room for a node of that kind; None if it has to wait.
 
-        On a device with a limit, the first node of a kind is made alone: nobody knows its size.
+        On a device with a limit, the first node of a kind is made alone: its size is unknown.
         """
         left = {device: self._left(device) for device in self.room}
         least_busy = sorted(left, key=lambda device: len(self.running.get(device, ())))

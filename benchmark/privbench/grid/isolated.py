@@ -7,14 +7,15 @@ import os
 import pickle
 import resource
 import signal
-import threading
 import traceback
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from privbench.errors import AnswerError
 from privbench.grid.outcome import reason
+from privbench.grid.server import begin
 from privbench.training.process_state import threads
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ def answer_apart(pipe: Connection, lifeline: Connection, count: int) -> None:
     from safetensors.torch import save
 
     os.setpgid(0, 0)  # what an attack starts ends with it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
+    begin(lifeline, partial(os.killpg, 0, signal.SIGKILL))
     while True:
         try:
             work = pipe.recv_bytes()
@@ -111,10 +111,3 @@ def answer_apart(pipe: Connection, lifeline: Connection, count: int) -> None:
         told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         pipe.send_bytes(json.dumps(told).encode())
         pipe.send_bytes(save({name: t.cpu().contiguous() for name, t in tensors.items()}))
-
-
-def _die_with_parent(lifeline: Connection) -> None:
-    try:
-        lifeline.recv()
-    except (EOFError, OSError):
-        os.killpg(0, signal.SIGKILL)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
 from privbench.grid.isolated import Apart, answer_apart
-from privbench.grid.server import as_child, start_server
+from privbench.grid.server import as_child, begin, start_server
 from privbench.grid.worker import Begun, Done, Lost, Reporter, Setup, make
 
 if TYPE_CHECKING:
@@ -220,10 +219,7 @@ def work(
     The lifeline ends with the parent, and then so does this process, also in the middle of a
     training. When memory runs out, the kernel is told to take a worker rather than the parent.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
+    begin(lifeline, partial(os._exit, 1))
     runner = setup.runner(Reporter(pipe.send), Apart(*led_to) if led_to else None)
     while True:
         try:
@@ -232,13 +228,6 @@ def work(
             return
         pipe.send(Begun())
         pipe.send(make(node, runner))
-
-
-def _die_with_parent(lifeline: Connection) -> None:
-    try:
-        lifeline.recv()
-    except (EOFError, OSError):
-        os._exit(1)
 
 
 def _how(status: int) -> str:

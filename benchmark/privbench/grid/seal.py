@@ -1,4 +1,4 @@
-"""Sealed splits: nobody can cut them beforehand, and anyone can afterwards.
+"""Sealed splits: they cannot be cut before the run ends, and can be repeated afterwards.
 
 A sealed run draws a nonce, keeps it in memory and cuts its splits with it. Records hold a
 commitment to the nonce while the grid runs, and the nonce itself once the run has ended.
@@ -48,7 +48,7 @@ def reveal(folder: Path, nonce: str, records: Iterable[Record] = ()) -> None:
 
 
 def set_aside_unrevealed(folder: Path) -> None:
-    """Rename results of killed sealed runs: nobody can repeat them, and their cells run again."""
+    """Rename results of killed sealed runs: they cannot be repeated, and their cells run again."""
     for record in _sealed(folder):
         if "nonce" not in record.seal or record.status != "ok":
             path = record.path(folder)

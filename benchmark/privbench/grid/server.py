@@ -8,13 +8,17 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 from multiprocessing import forkserver
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
 
 #: What workers find imported. All but the first are imported late, at the first training, dataset
 #: or attack, and would otherwise be imported once in each worker.
@@ -37,6 +41,28 @@ def start_server(threads: int) -> Any:
     with as_child(threads):
         forkserver.ensure_running()
     return context
+
+
+def begin(lifeline: Connection, end: Callable[[], object]) -> None:
+    """Prepare a process that was started here.
+
+    Ctrl-C is left to the parent. When memory runs out, the kernel takes this process first.
+
+    Args:
+        lifeline: never written to: it ends with the parent.
+        end: ends this process, also in the middle of its work; called when the lifeline ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_watch, args=(lifeline, end), daemon=True).start()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _watch(lifeline: Connection, end: Callable[[], object]) -> None:
+    try:
+        lifeline.recv()
+    except (EOFError, OSError):
+        end()
 
 
 @contextlib.contextmanager

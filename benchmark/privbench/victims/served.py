@@ -52,7 +52,7 @@ class Victim:
         facts: Mapping[str, Any] | None = None,
         asker: str = "",
     ) -> None:
-        """``seed`` seeds the releases; ``asker`` also seeds those that draw anew at every query."""
+        """``seed`` seeds the releases; ``asker`` also those with new noise for every query."""
         self.card = card
         self.model = trained.eval().requires_grad_(False)
         self.key = key
