@@ -161,12 +161,12 @@ def _planned(attacks: list[Any], **more: Any) -> list[Planned]:
     )  # fmt: skip
 
 
-SLEEP = "8 workers on nodes that sleep 6 s | one job | 7.2"
+SLEEP = "8 workers on 320 nodes that sleep 6 s | one job | 7.2"
 
 
 @pytest.mark.benchmark(group=SLEEP)
 def test_sleep_workers(benchmark: Any, tmp_path: Path) -> None:
-    planned = _planned([{"sleeper": {"seconds": 3.0, "number": i}} for i in range(160)])
+    planned = _planned([{"sleeper": {"seconds": 3.0, "number": i}} for i in range(320)])
     work = lambda: execute(  # noqa: E731
         planned, TrialRunner(Store(tmp_path / "s"), CPU), tmp_path / "o", executor=Processes(8)
     )

@@ -36,8 +36,7 @@ def restored() -> Iterator[None]:
     grad, threads = torch.is_grad_enabled(), torch.get_num_threads()
     precision = torch.get_float32_matmul_precision()
     cudnn = {name: getattr(torch.backends.cudnn, name) for name in _CUDNN}
-    strict = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    determinism = _determinism()
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global one
     folder, environment = _folder(), dict(os.environ)
     streams = sys.stdout, sys.stderr
@@ -58,7 +57,9 @@ def restored() -> Iterator[None]:
         random.setstate(python)
         for name, value in cudnn.items():
             setattr(torch.backends.cudnn, name, value)
-        torch.use_deterministic_algorithms(strict, warn_only=warn_only)
+        if _determinism() != determinism:  # to set it imports half of torch, also where equal
+            strict, warn_only = determinism
+            torch.use_deterministic_algorithms(strict, warn_only=warn_only)
         torch.set_float32_matmul_precision(precision)
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
@@ -111,6 +112,13 @@ def _pools() -> ThreadpoolController:
     for late in _LATE:
         importlib.import_module(late)
     return ThreadpoolController()
+
+
+def _determinism() -> tuple[bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 def _folder() -> str | None:
