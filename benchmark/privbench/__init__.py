@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from privbench.games.access import Access
     from privbench.games.attack import Attack, Shadows
     from privbench.games.attributes import AttributeAttack, AttributeQuestion, Attributes
+    from privbench.games.board import Board, Column
+    from privbench.games.game import BadAnswerError, Game, new_game
     from privbench.games.membership import Membership, MembershipAttack, MembershipQuestion
-    from privbench.games.metrics import best_threshold
+    from privbench.games.metrics import Estimate, Refused, best_threshold
     from privbench.games.oracle import Oracle, Views
     from privbench.games.reconstruction import (
         Reconstruction,
@@ -90,6 +92,13 @@ _HOME = {
     "uniform": "privbench.data.row_random",
     "Method": "privbench.method",
     "Paper": "privbench.method",
+    "BadAnswerError": "privbench.games.game",
+    "Board": "privbench.games.board",
+    "Column": "privbench.games.board",
+    "Game": "privbench.games.game",
+    "new_game": "privbench.games.game",
+    "Estimate": "privbench.games.metrics",
+    "Refused": "privbench.games.metrics",
     "best_threshold": "privbench.games.metrics",
     "Model": "privbench.training.model",
     "backbone": "privbench.training.nets",
@@ -123,16 +132,21 @@ __all__ = [
     "AttributeQuestion",
     "Attributes",
     "Augmentation",
+    "BadAnswerError",
     "BadInputError",
     "Batch",
     "BatchSpec",
+    "Board",
     "Card",
     "Cell",
     "Clock",
+    "Column",
     "Dataset",
     "Defense",
     "DefenseContext",
+    "Estimate",
     "Examples",
+    "Game",
     "Membership",
     "MembershipAttack",
     "MembershipQuestion",
@@ -150,6 +164,7 @@ __all__ = [
     "Reconstruction",
     "ReconstructionAttack",
     "ReconstructionQuestion",
+    "Refused",
     "Release",
     "Results",
     "Shadow",
@@ -169,6 +184,7 @@ __all__ = [
     "gradient_reversal",
     "hookimpl",
     "mlp",
+    "new_game",
     "row_keys",
     "run",
     "salt",

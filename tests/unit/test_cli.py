@@ -320,4 +320,4 @@ def test_cache(run: Run) -> None:
 def test_results_are_plain_json(run: Run, tmp_path: Path) -> None:
     assert run(*SURE).exit_code == 0
     (path,) = (tmp_path / "results").glob("*.json")
-    assert json.loads(path.read_text(encoding="utf-8"))["schema_version"] == 2
+    assert json.loads(path.read_text(encoding="utf-8"))["schema_version"] == 3

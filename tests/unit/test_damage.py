@@ -269,7 +269,7 @@ KEPT = {
     **RESULTS,
     "of another trial": (of_another_trial, "it is of trial 00000000000000000000000000000000"),
     "an older schema": (
-        lambda at: without(at, schema_version=1), "its schema is 1, not 2"
+        lambda at: without(at, schema_version=1), "its schema is 1, not 3"
     ),
 }  # fmt: skip
 

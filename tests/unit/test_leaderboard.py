@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
-from privbench.boards.leaderboard import BOUNDS, GAMES, cells, headings, render, summary
+from privbench.boards.leaderboard import cells, headings, render, summary
 from privbench.boards.records import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
 from privbench.cli.console import tables
-from privbench.errors import BadInputError
+from privbench.errors import BadInputError, PluginError
+from privbench.games.board import Board, Column
+from privbench.games.catalog import GAMES
+from privbench.games.game import new_game
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
 
@@ -40,7 +43,10 @@ def record(
         access="LABELS", protects=list(protects),
     )  # fmt: skip
     name = trial or f"{attack}-{defense}-{seed}-{game}-{protocol}-{members}-{'.'.join(sensitive)}"
-    made = Record(trial=name, cell=cell, seed=seed, status=status, reason=reason, phase="encoder")
+    made = Record(
+        trial=name, cell=cell, board=GAMES[game].board if game in GAMES else None, seed=seed,
+        status=status, reason=reason, phase="encoder",
+    )  # fmt: skip
     if status == "ok" and game == "membership":
         few = Number(refused="80 nonmembers are too few")
         made.metrics = {"auc": Number(value=auc, low=0.6, high=0.8), "tpr_at_fpr_0.001": few}
@@ -112,31 +118,34 @@ def test_a_number_that_is_not_there(numbers: list[Number | None], text: str) -> 
 
 def test_intervals_are_cut_at_the_bounds_of_the_metric() -> None:
     decibels = [Number(value=v, low=v, high=v) for v in (12.1, 12.4, 12.9)]
-    assert summary(decibels, BOUNDS["psnr"]) == "12.467 [11.463, 13.471]"
+    assert summary(decibels, (0.0, math.inf)) == "12.467 [11.463, 13.471]"
     assert summary([Number(value=v, low=0, high=1) for v in (0.1, 0.9)]) == "0.500 [0.000, 1.000]"
 
 
 def test_tables_are_well_formed_and_rows_in_order() -> None:
     mine = [record("a|b", "none"), record("a|b", "alpha"), record("a|b", "talos\nx")]
     rows = table(render(mine), "Membership")
-    assert {len(row) for row in rows} == {len(headings("membership"))}
-    assert [row[headings("membership").index("defense")] for row in rows[2:]] == [
+    assert {len(row) for row in rows} == {len(headings("membership", everything()))}
+    assert [row[headings("membership", everything()).index("defense")] for row in rows[2:]] == [
         "none", "alpha", "talos x",
     ]  # fmt: skip
-    assert rows[2][headings("membership").index("attack")] == "a¦b"
+    assert rows[2][headings("membership", everything()).index("attack")] == "a¦b"
 
 
 def test_rows_outside_the_claim_are_marked() -> None:
     rows = table(render(everything()), "Membership")
-    at = headings("membership").index("defense")
+    at = headings("membership", everything()).index("defense")
     assert [row[at] for row in rows[2:]] == ["none", "talos °"]
     rows = table(render(everything()), "Attributes")
-    assert [row[headings("attributes").index("defense")] for row in rows[2:]] == ["none", "talos"]
+    assert [row[headings("attributes", everything()).index("defense")] for row in rows[2:]] == [
+        "none",
+        "talos",
+    ]
 
 
 def test_utility_cost_and_counts() -> None:
     rows = cells("membership", [record(seed=seed) for seed in (0, 1)])
-    got = dict(zip(headings("membership"), rows[0], strict=True))
+    got = dict(zip(headings("membership", everything()), rows[0], strict=True))
     assert (got["seeds"], got["test accuracy"], got["encoder updates"]) == ("2", "0.905", "300")
     assert (got["queries per sample"], got["seconds"], got["blind AUC"]) == ("10", "3.0", "–")
     assert got["TPR at 0.1 % FPR"] == "refused"
@@ -165,7 +174,7 @@ def test_presets_are_never_mixed() -> None:
 )
 def test_cells_that_read_the_same_are_no_seeds_of_each_other(other: dict[str, Any]) -> None:
     rows = cells("membership", [record(protocol="custom"), record(**other)])
-    at = headings("membership").index("seeds")
+    at = headings("membership", everything()).index("seeds")
     assert [row[at] for row in rows] == ["1", "1"]
     assert rows[0][0] != rows[1][0]
     assert "digits (custom) (" in rows[0][0]
@@ -216,7 +225,69 @@ def test_a_board_needs_no_torch() -> None:
 
 
 def test_every_game_has_headings() -> None:
-    assert all(len(set(headings(game))) == len(headings(game)) for game in GAMES)
+    for game in GAMES:
+        names = headings(game, [record(game=game)])
+        assert len(set(names)) == len(names)
+
+
+OWN = Board(
+    (
+        Column("error | x", "metrics", "error", high=None),
+        Column("guess", "baselines.guess", "error", high=None),
+        Column("bound", "metrics", "bound", high=None, seeds="smallest", optional=True),
+    ),
+    higher=False, tells=("phase",), place=1,
+)  # fmt: skip
+
+
+def own(attack: str, defense: str, errors: list[float]) -> list[Record]:
+    """Results of a third party's game, one per seed."""
+    made = []
+    for seed, error in enumerate(errors):
+        one = record(attack, defense, seed, game="own")
+        one.board = OWN
+        one.metrics = {"error": Number(value=error)}
+        one.baselines = {"guess": {"error": Number(value=7.0)}}
+        made.append(one)
+    return made
+
+
+def test_a_game_that_this_version_does_not_know_is_shown_as_its_results_say(tmp_path: Path) -> None:
+    made = own("a", "none", [3.0, 5.0]) + own("b", "none", [1.0, 2.0])
+    made += own("a", "mask", [8.0, 9.0]) + own("b", "mask", [8.5, 9.0]) + everything()
+    for one in made:
+        one.write(tmp_path)
+    text = render(read_all([tmp_path]))
+    rows = table(text, "Own")
+    assert rows[0][3] == "phase"
+    assert rows[0][7:9] == ["error ¦ x", "guess"]  # no result has a bound
+    assert [row[7].split()[0] for row in rows[2:]] == ["4.000", "8.500", "1.500", "8.750"]
+    assert "## Own" in text
+    assert text.index("## Membership") < text.index("## Attributes") < text.index("## Own")
+    (grid,) = overviews(text.replace("\\|", "¦")).values()
+    row = dict(zip(grid[0], grid[2], strict=True))  # a lower error is a stronger attack
+    assert row["a (error ¦ x)"] == "4.000 (2 of 3 seeds)"
+    assert row["b (error ¦ x)"] == "**1.500 (2 of 3 seeds)**"
+    for one in made:
+        if one.cell.game == "own":
+            one.metrics["bound"] = Number(value=float(one.seed + 2))
+    assert table(render(made), "Own")[2][9] == "2.000"
+
+
+def test_a_game_of_a_taken_name_is_refused() -> None:
+    class Mine(type(GAMES["membership"])):  # type: ignore[misc]
+        name = "membership"
+
+    with pytest.raises(PluginError, match="has the name of the game of"):
+        new_game(Mine)
+
+
+def test_columns_of_two_versions_of_a_game_stand_side_by_side() -> None:
+    old, new = own("a", "none", [3.0])[0], own("b", "none", [4.0])[0]
+    new.board = Board((*OWN.columns[:2], Column("more", "metrics", "more")), place=1)
+    new.metrics["more"] = Number(value=0.5)
+    for made in ([old, new], [new, old]):
+        assert headings("own", made)[7:10] == ["error | x", "guess", "more"]
 
 
 def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -> None:

@@ -14,6 +14,7 @@ from privbench.boards.leaderboard import headings, render
 from privbench.boards.records import CellRecord, MethodRecord, Number, Record
 from privbench.cli.console import Watcher, tables, terminal_console
 from privbench.cli.show import result_card
+from privbench.games.board import Board, Column
 
 HOSTILE = (
     "\x1b[31mred\x1b]0;title\x07", "\x9b31m", "<script>alert(1)</script>", "<img src=x onerror=y>",
@@ -29,10 +30,11 @@ def record(text: str, status: Any = "ok") -> Record:
     one = MethodRecord(name="loud", label=f"x{text}", version=1, fields={})
     cell = CellRecord(
         dataset=one, protocol={"name": text}, target=one, defenses=[one],
-        adversary="adaptive", attack=one, game="membership", sensitive=[], preset="cpu",
+        adversary="adaptive", attack=one, game=f"x{text}", sensitive=[], preset="cpu",
         access="LABELS", protects=[],
     )  # fmt: skip
-    made = Record(trial="t", cell=cell, seed=0, status=status, reason=f"why {text}")
+    board = Board((Column(f"AUC {text}", "metrics", "auc"),))
+    made = Record(trial="t", cell=cell, board=board, seed=0, status=status, reason=f"why {text}")
     if status == "ok":
         made.metrics = {"auc": Number(value=0.7)}
     return made
@@ -50,7 +52,7 @@ def test_boards(text: str) -> None:
     assert html.count("<strong>") == sum(f"<strong>{name}" in html for name in bold)
     rows = html.split("<tbody>")[1].split("</tbody>")[0].split("<tr>")[1:]
     assert len(rows) == 1
-    assert rows[0].count("<td") == len(headings("membership"))
+    assert rows[0].count("<td") == len(headings(f"x{text}", [record(text)]))
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)

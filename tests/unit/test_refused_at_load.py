@@ -117,7 +117,7 @@ LITERALS: dict[str, tuple[Any, str]] = {
         method("defense", protects="membership"),
         r"protects is 'membership': write a tuple of names, \('membership',\)",
     ),
-    "game": (method("defense", protects=("members",)), "protects has 'members': choose from mem"),
+    "game": (method("defense", protects=("members",)), "protects has 'members': choose from attr"),
     "stages": (
         method("defense", stages=lambda _: frozenset({"phase"})), r"stages\(\) has 'phase': choose",
     ),

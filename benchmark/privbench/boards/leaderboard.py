@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from privbench.boards import overview
+from privbench.boards import shown as show
 from privbench.errors import BadInputError
 from privbench.games.metrics import mean_over_seeds
 from privbench.text import markdown, shown
@@ -15,49 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from privbench.boards.records import Number, Record
-
-GAMES = ("membership", "attributes", "reconstruction")
-
-#: Game -> (heading, part of the record, name of the number).
-COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "membership": (
-        ("AUC", "metrics", "auc"),
-        ("balanced accuracy", "metrics", "balanced_accuracy"),
-        ("TPR at 1 % FPR", "metrics", "tpr_at_fpr_0.01"),
-        ("TPR at 0.1 % FPR", "metrics", "tpr_at_fpr_0.001"),
-        ("null AUC", "controls.null", "auc"),
-        ("blind AUC", "baselines.blind", "auc"),
-    ),
-    "attributes": (
-        ("accuracy", "metrics", "accuracy"),
-        ("balanced accuracy", "metrics", "balanced_accuracy"),
-        ("majority", "baselines.majority", "accuracy"),
-        ("label only", "baselines.label_only", "accuracy"),
-        ("raw pixels", "controls.pixels", "accuracy"),
-        ("untrained encoder", "controls.untrained", "accuracy"),
-    ),
-    "reconstruction": (
-        ("MSE", "metrics", "mse"),
-        ("PSNR", "metrics", "psnr"),
-        ("SSIM", "metrics", "ssim"),
-        ("right bits", "metrics", "bits"),
-        ("right columns", "metrics", "columns"),
-        ("mean image MSE", "baselines.mean_image", "mse"),
-        ("mean image SSIM", "baselines.mean_image", "ssim"),
-        ("raw pixels MSE", "controls.pixels", "mse"),
-        ("untrained encoder MSE", "controls.untrained", "mse"),
-    ),
-}
-
-#: Additional columns if a defense in the table claims an epsilon.
-CLAIMS = (
-    ("claimed ε", "metrics", "claimed_epsilon"),
-    ("audited ε", "metrics", "audited_epsilon"),
-    ("audit's ceiling", "metrics", "audit_ceiling"),
-)
-
-#: Ranges of the metrics that are not rates.
-BOUNDS = {"psnr": (0.0, math.inf), "ssim": (-1.0, 1.0)}
+    from privbench.games.board import Column
 
 LEGEND = """\
 Numbers are means over seeds; brackets hold 95 % intervals (Student t over seeds; for a single seed,
@@ -110,10 +69,10 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     grid = overview.overview(records)
     if grid:
         lines += ["## Overview", "", *grid, *overview.LEGEND.splitlines(), ""]
-    for game in GAMES:
+    for game in show.games(records):
         mine = [r for r in records if r.cell.game == game and r.status == "ok"]
         if mine:
-            lines += [f"## {game.capitalize()}", "", *_table(game, mine), ""]
+            lines += [f"## {markdown(game.capitalize())}", "", *_table(game, mine), ""]
     lines += _troubles(records)
     lines += [f"Preset: {markdown(', '.join(presets))}.", "", *LEGEND.splitlines()]
     if any("claimed_epsilon" in record.metrics for record in records):
@@ -123,19 +82,13 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     return "\n".join(lines) + "\n"
 
 
-def columns(game: str, records: Iterable[Record] = ()) -> tuple[tuple[str, str, str], ...]:
-    """Columns of a game's table for these records, as in ``COLUMNS``."""
-    claims = any("claimed_epsilon" in record.metrics for record in records)
-    return COLUMNS[game] + (CLAIMS if claims and game == "membership" else ())
-
-
-def headings(game: str, records: Iterable[Record] = ()) -> list[str]:
+def headings(game: str, records: Sequence[Record]) -> list[str]:
     """Column headings of a game's table."""
     fixed = ["dataset", "target", "attack"]
-    if game == "membership":
+    if show.tells(game, records, "phase"):
         fixed.append("phase")
     fixed += ["defense", "adversary", "seeds"]
-    moving = [heading for heading, _, _ in columns(game, records)]
+    moving = [column.heading for column in show.columns(game, records)]
     return [*fixed, *moving, "test accuracy", "train/test gap", "encoder updates",
             "queries per sample", "seconds", "peak MiB"]  # fmt: skip
 
@@ -144,13 +97,14 @@ def cells(game: str, records: Iterable[Record]) -> list[list[str]]:
     """Rows of a game's table, as text, ordered by the names of the cells."""
     rows: dict[str, Row] = {}
     records = list(records)
-    shown = columns(game, records)
+    shown = show.columns(game, records)
+    phase = show.tells(game, records, "phase")
     for record in records:
         identity = record.cell.model_dump_json()
         rows.setdefault(identity, Row(_key(record))).records.append(record)
     _tell_apart(list(rows.values()))
     ordered = sorted(rows.values(), key=lambda row: (_order(row.key), row.apart))
-    return [_cells(game, row, shown) for row in ordered]
+    return [_cells(row, shown, phase=phase) for row in ordered]
 
 
 def _tell_apart(rows: Sequence[Row]) -> None:
@@ -196,10 +150,10 @@ def _refuse_twins(records: Sequence[Record]) -> None:
 def _refuse_unknown_games(records: Iterable[Record]) -> None:
     for record in records:
         game = record.cell.game
-        if record.status == "ok" and game not in GAMES:
+        if record.status == "ok" and record.board is None:
             raise BadInputError(
-                f"{shown(record.cell.title, 200)} plays '{shown(game)}', which no board shows: "
-                f"remove {shown(record.trial)}.json"
+                f"{shown(record.cell.title, 200)} plays '{shown(game)}', and its result does not "
+                f"say how a board shows that: remove {shown(record.trial)}.json, or run it again"
             )
 
 
@@ -214,29 +168,22 @@ def _key(record: Record) -> tuple[str, ...]:
     if (protocol := cell.protocol.get("name", "default")) != "default":
         dataset += f" ({protocol})"
     attack = cell.attack.label
-    if cell.game == "attributes":
+    if record.board and "sensitive" in record.board.tells:
         attack += f" [{', '.join(cell.sensitive)}]"
     return (dataset, cell.target.label, attack, record.phase, cell.defense, cell.adversary)
 
 
-def _cells(game: str, row: Row, shown: Iterable[tuple[str, str, str]]) -> list[str]:
-    dataset, target, attack, phase, defense, adversary = row.key
+def _cells(row: Row, shown: Iterable[Column], *, phase: bool) -> list[str]:
+    dataset, target, attack, trained, defense, adversary = row.key
     records = sorted(row.records, key=lambda record: record.seed)
     first = records[0]
-    outside = bool(first.cell.protects) and game not in first.cell.protects
+    outside = bool(first.cell.protects) and first.cell.game not in first.cell.protects
     attack += " ‡" if any(record.flags for record in records) else ""
     fixed = [f"{dataset} ({row.apart})" if row.apart else dataset, target, attack]
-    if game == "membership":
-        fixed.append(phase)
+    if phase:
+        fixed.append(trained)
     fixed += [defense + (" °" if outside else ""), adversary, str(len(records))]
-    moving = [
-        _smallest([_at(record, where).get(name) for record in records])
-        if (_, where, name) in CLAIMS
-        else summary(
-            [_at(record, where).get(name) for record in records], BOUNDS.get(name, (0.0, 1.0))
-        )
-        for _, where, name in shown
-    ]
+    moving = [_over_seeds(column, [show.number(r, column) for r in records]) for column in shown]
     return [
         *fixed,
         *moving,
@@ -250,12 +197,11 @@ def _cells(game: str, row: Row, shown: Iterable[tuple[str, str, str]]) -> list[s
     ]  # fmt: skip
 
 
-def _at(record: Record, where: str) -> dict[str, Number]:
-    part, _, name = where.partition(".")
-    found: dict[str, Number] = (
-        getattr(record, part) if not name else getattr(record, part).get(name, {})
-    )
-    return found
+def _over_seeds(column: Column, numbers: Sequence[Number | None]) -> str:
+    if column.seeds == "smallest":
+        return _smallest(numbers)
+    low = -math.inf if column.low is None else column.low
+    return summary(numbers, (low, math.inf if column.high is None else column.high))
 
 
 def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0, 1.0)) -> str:
@@ -298,7 +244,7 @@ def _mean(
 
 
 def _table(game: str, records: Sequence[Record]) -> list[str]:
-    names = headings(game, records)
+    names = [markdown(name) for name in headings(game, records)]
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     return lines + [
         f"| {' | '.join(markdown(text) for text in row)} |" for row in cells(game, records)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from privbench.boards import shown as show
 from privbench.text import markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.records import MethodRecord, Record
-
-#: Game -> heading of its main number, its name in the record, and whether higher means a stronger
-#: attack.
-HEADLINES = {
-    "membership": ("AUC", "auc", True),
-    "attributes": ("accuracy", "accuracy", True),
-    "reconstruction": ("MSE", "mse", False),
-}
+    from privbench.games.board import Column as ShownColumn
 
 LEGEND = """\
 The overview shows means over seeds: AUC of membership attacks, accuracy of attribute attacks, mean
@@ -45,8 +39,8 @@ def overview(records: Iterable[Record]) -> list[str]:
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         cell = record.cell
-        if cell.game not in HEADLINES:
-            continue  # an attack that plays a game of its own is listed as skipped
+        if record.board is None:
+            continue  # an attack that plays an unknown game is listed as skipped
         named = str(cell.protocol.get("name", "default"))
         dataset = cell.dataset.label + ("" if named == "default" else f" ({named})")
         groups.setdefault((dataset, cell.target.label, cell.adversary), []).append(record)
@@ -73,15 +67,20 @@ def _table(records: Sequence[Record]) -> list[str]:
     spots: dict[str, dict[Column, list[Record]]] = {}
     for record, column, defense in zip(records, columns, defenses, strict=True):
         spots.setdefault(defense, {}).setdefault(column, []).append(record)
-    across = sorted(set(columns), key=lambda column: (list(HEADLINES).index(column[0]), column[2]))
+    games = show.games(records)
+    across = sorted(set(columns), key=lambda column: (games.index(column[0]), column[2]))
     if len(spots) < 2 or len(across) * len(spots) < FEWEST:  # noqa: PLR2004
         return []
-    heads = [markdown(f"{attack} ({HEADLINES[game][0]})") for game, _, attack in across]
+    main = {game: show.headline(game, records) for game in games}
+    heads = [markdown(f"{attack} ({main[game][0].heading})") for game, _, attack in across]
     lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
     seeds = len({record.seed for record in records})
     for defense in sorted(spots, key=lambda name: (name != "none", name)):
-        row = {column: _number(spots[defense].get(column, []), seeds) for column in across}
-        best = _strongest(row)
+        row = {
+            column: _number(spots[defense].get(column, []), main[column[0]][0], seeds)
+            for column in across
+        }
+        best = _strongest(row, {game: higher for game, (_, higher) in main.items()})
         shown = [f"**{text}**" if column in best else text for column, text in row.items()]
         lines.append(_line([markdown(defense), *shown, _tested(spots[defense])]))
     return lines
@@ -90,8 +89,10 @@ def _table(records: Sequence[Record]) -> list[str]:
 def _columns(records: Sequence[Record]) -> list[Column]:
     names = _short([[record.cell.attack] for record in records])
     columns = []
-    for cell, name in zip([record.cell for record in records], names, strict=True):
-        guessed = ", ".join(cell.sensitive) if cell.game == "attributes" else ""
+    for record, name in zip(records, names, strict=True):
+        cell = record.cell
+        sensitive = record.board is not None and "sensitive" in record.board.tells
+        guessed = ", ".join(cell.sensitive) if sensitive else ""
         columns.append((cell.game, guessed, f"{name} [{guessed}]" if guessed else name))
     return columns
 
@@ -118,7 +119,7 @@ def _short(methods: Sequence[Sequence[MethodRecord]]) -> list[str]:
     return [n if len(meant[n]) == 1 else label for n, label in zip(plain, full, strict=True)]
 
 
-def _number(records: Sequence[Record], seeds: int) -> str:
+def _number(records: Sequence[Record], main: ShownColumn, seeds: int) -> str:
     """Mean over seeds, with the number of seeds if some are missing; or why none is shown."""
     if not records:
         return "–"
@@ -127,7 +128,7 @@ def _number(records: Sequence[Record], seeds: int) -> str:
         return "failed" if any(record.status == "failed" for record in records) else "skipped"
     if len({record.cell.model_dump_json() for record in records}) > 1:
         return "several"
-    found = [record.metrics.get(HEADLINES[record.cell.game][1]) for record in ok]
+    found = [show.number(record, main) for record in ok]
     values = [number.value for number in found if number is not None and number.value is not None]
     if len(values) < len(found):
         return "refused"
@@ -135,14 +136,14 @@ def _number(records: Sequence[Record], seeds: int) -> str:
     return f"{sum(values) / len(values):.3f}{few}"
 
 
-def _strongest(row: dict[Column, str]) -> set[Column]:
+def _strongest(row: dict[Column, str], higher: Mapping[str, bool]) -> set[Column]:
     """The best attacks of each game and attribute; none if there is only one attack."""
     best: set[Column] = set()
     for aim in {column[:2] for column in row}:
         mine = {column: text for column, text in row.items() if column[:2] == aim}
         numbers = {c: float(text.split()[0]) for c, text in mine.items() if text[0].isdigit()}
         if len(mine) > 1 and numbers:
-            top = (max if HEADLINES[aim[0]][2] else min)(numbers.values())
+            top = (max if higher[aim[0]] else min)(numbers.values())
             best |= {column for column, value in numbers.items() if value == top}
     return best
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from privbench.errors import BadInputError
+from privbench.games.board import Board  # noqa: TC001 - pydantic reads it
 from privbench.games.metrics import Estimate, Refused
 from privbench.store import files
 from privbench.store.canonical import checksum, digest
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-#: Schema 1 had no checksum. Such results are shown and merged, but no run keeps them.
-SCHEMA, OLD_SCHEMA = 2, 1
+#: Schema 1 had no checksum, and 1 and 2 do not say how boards show them. Such results are shown and
+#: merged, but no run keeps them.
+SCHEMA, OLD_SCHEMAS = 3, (1, 2)
 
 
 class Number(BaseModel):
@@ -98,13 +100,17 @@ class Cost(BaseModel):
 
 
 class Record(BaseModel):
-    """The result of one trial: cell, seed, status and numbers."""
+    """The result of one trial: cell, seed, status and numbers.
+
+    ``board`` says how boards show its game; results of schema 1 and 2 do not have it.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     schema_version: int = SCHEMA
     trial: str
     cell: CellRecord
+    board: Board | None = None
     seed: Count
     status: Literal["ok", "skipped", "failed"]
     reason: str = ""
@@ -177,14 +183,14 @@ def read(path: Path) -> Record:
         raise DamagedResultError(path, f"it is not JSON ({error})") from None
     told = dict(values) if isinstance(values, dict) else {}
     written, schema = told.pop("checksum", None), told.get("schema_version", SCHEMA)
-    if schema not in (SCHEMA, OLD_SCHEMA):
-        known = f"but this privbench reads {OLD_SCHEMA} and {SCHEMA}"
+    if schema not in (*OLD_SCHEMAS, SCHEMA):
+        known = f"but this privbench reads {', '.join(map(str, OLD_SCHEMAS))} and {SCHEMA}"
         raise DamagedResultError(path, f"it has schema {shown(schema)}, {known}")
     try:
         record = Record.model_validate(told or values)
     except (ValidationError, RecursionError) as error:
         raise DamagedResultError(path, _wrong(error)) from None
-    if not (_unchanged(told, written) or (written is None and schema == OLD_SCHEMA)):
+    if not (_unchanged(told, written) or (written is None and schema == 1)):
         raise DamagedResultError(path, "it has changed since it was written")
     return record
 

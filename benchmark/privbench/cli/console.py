@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from privbench.boards import leaderboard
+from privbench.boards.shown import columns, games
 from privbench.errors import WriteError
 from privbench.store.files import write
 from privbench.text import terminal
@@ -22,12 +23,8 @@ if TYPE_CHECKING:
 
     from privbench.boards.records import Record
 
-_ONLY_ON_BOARD = (
-    "balanced accuracy", "TPR at 0.1 % FPR", "queries per sample", "encoder updates", "seconds",
-    "peak MiB", "label only",
-)  # fmt: skip
-#: Columns that a narrow terminal omits, in this order.
-_LUXURY = ("blind AUC", "train/test gap", "audit's ceiling", "TPR at 1 % FPR", "claimed ε")
+#: Columns of every game that a terminal never shows.
+_ONLY_ON_BOARD = ("queries per sample", "encoder updates", "seconds", "peak MiB")
 _NARROWEST = 7  # characters of a number or its interval
 _EVERY = 10.0  # seconds between plain lines
 _REDRAWN = 0.1  # seconds between drawings of one worker's bar
@@ -221,7 +218,7 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
             numbers are never broken.
     """
     made = []
-    for game in leaderboard.GAMES:
+    for game in games(records):
         mine = [r for r in records if r.cell.game == game and r.status == "ok"]
         if not mine:
             continue
@@ -229,8 +226,11 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
         fixed = names.index("seeds") + 1
         same = {i for i in range(fixed) if len({row[i] for row in rows}) == 1}
         same -= {names.index("attack"), names.index("defense")}
-        shown = [i for i, name in enumerate(names) if i not in same and name not in _ONLY_ON_BOARD]
-        shown = _fitting(shown, names, rows, fixed, width)
+        moving = columns(game, mine)
+        never = {*_ONLY_ON_BOARD, *(c.heading for c in moving if c.terminal == "never")}
+        spare = ["train/test gap", *(c.heading for c in reversed(moving) if c.terminal == "wide")]
+        shown = [i for i, name in enumerate(names) if i not in same and name not in never]
+        shown = _fitting(shown, names, rows, fixed, width=width, spare=spare)
         table = Table(title=_title(game, names, rows[0], same), title_justify="left")
         for i in shown:
             first = i < fixed
@@ -247,17 +247,18 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
 
 
 def _fitting(
-    shown: list[int], names: list[str], rows: list[list[str]], fixed: int, width: int
-) -> list[int]:
-    """Return the columns that fit into the width."""
+    shown: list[int], names: list[str], rows: list[list[str]], fixed: int, *, width: int,
+    spare: list[str],
+) -> list[int]:  # fmt: skip
+    """Return the columns that fit into the width; ``spare`` ones are left out in their order."""
     needed = {
         i: 3 + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _NARROWEST)
         for i in shown
     }
-    for luxury in _LUXURY:
+    for name in spare:
         if sum(needed[i] for i in shown) < width:
             break
-        shown = [i for i in shown if names[i] != luxury]
+        shown = [i for i in shown if names[i] != name]
     return shown
 
 

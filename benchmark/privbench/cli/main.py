@@ -273,11 +273,12 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
     """Join the results of several folders, as written by `run --shard`, and write a board."""
     from privbench.boards.leaderboard import render
     from privbench.boards.records import read_all
+    from privbench.cli.results import with_boards
     from privbench.store.files import write
 
     there = [out] if any(out.glob("*.json")) else []
     records = read_all([*folders, *there])
-    text = render(records, out.name)  # refuses what cannot stand on one board
+    text = render(with_boards(records), out.name)  # refuses what cannot stand on one board
     for record in records:
         record.write(out)
     board = out / "leaderboard.md"
@@ -352,9 +353,10 @@ def leaderboard(folders: tuple[Path, ...], output: Path | None, title: str) -> N
     """Render results as a markdown board; equal results give identical bytes."""
     from privbench.boards.leaderboard import render
     from privbench.boards.records import read_all
+    from privbench.cli.results import with_boards
     from privbench.store.files import write
 
-    text = render(read_all(folders), title)
+    text = render(with_boards(read_all(folders)), title)
     if output is None:
         say(text, nl=False)
     else:

@@ -15,7 +15,8 @@ from privbench.errors import BadInputError
 from privbench.games import metrics
 from privbench.games.access import Access
 from privbench.games.attack import Attack
-from privbench.games.game import BadAnswerError, Game, Metrics, real
+from privbench.games.board import Board, Column
+from privbench.games.game import BadAnswerError, Game, Metrics, new_game, real
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,11 +80,23 @@ class AttributeTruth:
     y: NDArray[np.int64]
 
 
+@new_game
 class AttributeGame(Game):
     """Attribute inference on rows that no phase trained on: the nonmembers and the test part."""
 
     name: ClassVar[str] = "attributes"
-    headline: ClassVar[str] = "accuracy"
+    board: ClassVar[Board] = Board(
+        (
+            Column("accuracy", "metrics", "accuracy"),
+            Column("balanced accuracy", "metrics", "balanced_accuracy", terminal="never"),
+            Column("majority", "baselines.majority", "accuracy"),
+            Column("label only", "baselines.label_only", "accuracy", terminal="never"),
+            Column("raw pixels", "controls.pixels", "accuracy"),
+            Column("untrained encoder", "controls.untrained", "accuracy"),
+        ),
+        tells=("sensitive",),
+        place=1,
+    )
     controls: ClassVar[tuple[str, ...]] = ("pixels", "untrained")
 
     def pose(

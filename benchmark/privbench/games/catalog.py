@@ -1,16 +1,12 @@
-"""The list of games; to add one, write a module and add a line here."""
+"""The list of built-in games; to add one, write a module and add a line here."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from privbench.games import (
+    attributes,  # noqa: F401 - a game is known once it is imported
+    membership,  # noqa: F401
+    reconstruction,  # noqa: F401
+)
+from privbench.games.game import GAMES
 
-from privbench.games.attributes import AttributeGame
-from privbench.games.membership import MembershipGame
-from privbench.games.reconstruction import ReconstructionGame
-
-if TYPE_CHECKING:
-    from privbench.games.game import Game
-
-GAMES: dict[str, Game] = {
-    game.name: game for game in (MembershipGame(), AttributeGame(), ReconstructionGame())
-}
+__all__ = ["GAMES"]

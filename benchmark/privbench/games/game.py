@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
+from privbench.errors import PluginError
 from privbench.games.metrics import Estimate, Refused
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.data.split import Split
+    from privbench.games.board import Board
     from privbench.games.oracle import Served
 
+AnyGame = TypeVar("AnyGame", bound="Game")
 Metrics = dict[str, Estimate | Refused]
 
 
@@ -40,19 +43,41 @@ def real(values: Any, what: str) -> Tensor:
     return made
 
 
+#: All games of this process by name.
+GAMES: dict[str, Game] = {}
+
+
+def new_game(cls: type[AnyGame]) -> type[AnyGame]:
+    """Class decorator that makes a game known by its name.
+
+    The base class of its attacks stands in the same module, so that every process that knows an
+    attack knows its game too.
+
+    Raises:
+        PluginError: if another game has that name.
+    """
+    known = type(GAMES.setdefault(cls.name, cls()))
+    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise PluginError(
+            f"game '{cls.name}' of {cls.__module__} has the name of the game of "
+            f"{known.__module__}: rename it"
+        )
+    return cls
+
+
 class Game(ABC):
-    """One kind of question.
+    """One kind of question. Decorate a subclass with ``new_game``.
 
     Attributes:
         name: name that attacks declare.
-        headline: metric that boards rank by.
+        board: how boards show it; its first column is the headline, which attacks are ranked by.
         controls: other victims on which the same attack answers the same question: ``null``
             (trained on none of these samples), ``pixels`` (the raw input as embedding),
             ``untrained``.
     """
 
     name: ClassVar[str]
-    headline: ClassVar[str]
+    board: ClassVar[Board]
     controls: ClassVar[tuple[str, ...]]
 
     @abstractmethod

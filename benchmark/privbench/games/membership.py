@@ -13,7 +13,8 @@ from privbench.data.examples import as_float
 from privbench.games import metrics
 from privbench.games.attack import Attack
 from privbench.games.audit import audited
-from privbench.games.game import BadAnswerError, Game, Metrics, real
+from privbench.games.board import Board, Column
+from privbench.games.game import BadAnswerError, Game, Metrics, new_game, real
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +69,10 @@ class Membership:
     notes: Mapping[str, float | str] = field(default_factory=dict)
 
 
+#: Bounds of an epsilon: each holds for its own seed.
+_EPSILON: Any = {"high": None, "seeds": "smallest", "optional": True}
+
+
 _FOLDS = 5
 
 
@@ -75,11 +80,26 @@ _FOLDS = 5
 _LEAST_SPREAD = 1e-3
 
 
+@new_game
 class MembershipGame(Game):
     """Membership inference: members against nonmembers of one phase."""
 
     name: ClassVar[str] = "membership"
-    headline: ClassVar[str] = "auc"
+    board: ClassVar[Board] = Board(
+        (
+            Column("AUC", "metrics", "auc"),
+            Column("balanced accuracy", "metrics", "balanced_accuracy", terminal="never"),
+            Column("TPR at 1 % FPR", "metrics", "tpr_at_fpr_0.01", terminal="wide"),
+            Column("TPR at 0.1 % FPR", "metrics", "tpr_at_fpr_0.001", terminal="never"),
+            Column("null AUC", "controls.null", "auc"),
+            Column("blind AUC", "baselines.blind", "auc", terminal="wide"),
+            Column("claimed ε", "metrics", "claimed_epsilon", **_EPSILON, terminal="wide"),
+            Column("audited ε", "metrics", "audited_epsilon", **_EPSILON),
+            Column("audit's ceiling", "metrics", "audit_ceiling", **_EPSILON, terminal="wide"),
+        ),
+        tells=("phase",),
+        place=0,
+    )
     controls: ClassVar[tuple[str, ...]] = ("null",)
 
     def pose(

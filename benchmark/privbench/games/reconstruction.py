@@ -14,7 +14,8 @@ from privbench.games import metrics
 from privbench.games.access import Access
 from privbench.games.attack import Attack
 from privbench.games.attributes import strangers
-from privbench.games.game import BadAnswerError, Game, Metrics, real
+from privbench.games.board import Board, Column
+from privbench.games.game import BadAnswerError, Game, Metrics, new_game, real
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,11 +89,26 @@ class ReconstructionTruth:
     card: Card
 
 
+@new_game
 class ReconstructionGame(Game):
     """Reconstruction of rows that no phase trained on: the nonmembers and the test part."""
 
     name: ClassVar[str] = "reconstruction"
-    headline: ClassVar[str] = "mse"
+    board: ClassVar[Board] = Board(
+        (
+            Column("MSE", "metrics", "mse"),
+            Column("PSNR", "metrics", "psnr", high=None),
+            Column("SSIM", "metrics", "ssim", low=-1.0),
+            Column("right bits", "metrics", "bits"),
+            Column("right columns", "metrics", "columns"),
+            Column("mean image MSE", "baselines.mean_image", "mse"),
+            Column("mean image SSIM", "baselines.mean_image", "ssim", low=-1.0),
+            Column("raw pixels MSE", "controls.pixels", "mse"),
+            Column("untrained encoder MSE", "controls.untrained", "mse"),
+        ),
+        higher=False,
+        place=2,
+    )
     controls: ClassVar[tuple[str, ...]] = ("pixels", "untrained")
 
     def pose(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from privbench.boards.records import Record
 from privbench.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
+from privbench.games.catalog import GAMES
 from privbench.grid.cell import cell_record
 from privbench.grid.plugins import provenance_of
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 def new_record(trial: Trial, device: torch.device) -> Record:
     """Return a record without results."""
+    game = GAMES.get(trial.cell.attack.game)
     return Record(
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
+        board=game.board if game else None,
         phase=trial.cell.protocol.phase, provenance=provenance_of(trial.cell, device),
         seal={"commitment": trial.sealed} if trial.sealed else {},
     )  # fmt: skip

@@ -23,7 +23,7 @@ from privbench.grid.outcome import encodable, new_record, reason
 from privbench.grid.plugins import named_answer
 from privbench.grid.seal import commitment
 from privbench.methods.context import Shadow
-from privbench.store.source import digest
+from privbench.store.source import digest, source_digest
 from privbench.store.store import Key
 from privbench.training.process_state import known, threads
 from privbench.victims.build import Builder
@@ -340,6 +340,7 @@ class TrialRunner:
         parts = self.split(cell, seed)
         return Key("baselines", {
             "split": parts.digest, "seed": parts.seed, "game": cell.attack.game,
+            "rules": source_digest(type(GAMES[cell.attack.game])),
             "dataset": dataset_of(cell).digest,
             "max_rows": cell.attack.max_rows, "sensitive": list(cell.sensitive),
             "code": code_digest(), "torch": torch.__version__, "device": self.device.type,

@@ -86,7 +86,7 @@ def answers(attack: Attack) -> None:
         answer, GAMES[attack.game].pose(split, _victims(attack)[0], max_rows=None,
                                         sensitive=split.card.sensitive)[1],
     )  # fmt: skip
-    headline = GAMES[attack.game].headline
+    headline = GAMES[attack.game].board.columns[0].name
     assert headline in metrics, f"the answer cannot be scored by {headline}"
 
 
@@ -143,7 +143,7 @@ def reads_floats(attack: Attack) -> None:
 def _headline(attack: Attack, served: Victim) -> Any:
     split, game = tiny_split(), GAMES[attack.game]
     _, truth = game.pose(split, served, max_rows=None, sensitive=split.card.sensitive)
-    return game.score(_play(attack, served)[1], truth)[game.headline]
+    return game.score(_play(attack, served)[1], truth)[game.board.columns[0].name]
 
 
 def _mean_image() -> float:

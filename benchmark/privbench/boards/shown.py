@@ -1,0 +1,60 @@
+"""How the games of these results are shown, as the results themselves say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from privbench.boards.records import Number, Record
+    from privbench.games.board import Board, Column
+
+
+def games(records: Iterable[Record]) -> list[str]:
+    """Names of the games of these results, in the order in which boards show them."""
+    places: dict[str, int] = {}
+    for record in records:
+        if record.board is not None:
+            game = record.cell.game
+            places[game] = min(record.board.place, places.get(game, record.board.place))
+    return sorted(places, key=lambda game: (places[game], game))
+
+
+def columns(game: str, records: Iterable[Record]) -> list[Column]:
+    """Columns of a game's table for these results: all that any of them names, each once."""
+    records = [record for record in records if record.cell.game == game]
+    named = dict.fromkeys(column for board in _boards(records) for column in board.columns)
+    return [
+        column for column in named
+        if not column.optional or any(number(record, column) for record in records)
+    ]  # fmt: skip
+
+
+def headline(game: str, records: Iterable[Record]) -> tuple[Column, bool]:
+    """Main number of a game, and whether a higher one is a stronger attack."""
+    board = _boards([record for record in records if record.cell.game == game])[0]
+    return board.columns[0], board.higher
+
+
+def tells(game: str, records: Iterable[Record], what: str) -> bool:
+    """Whether the phase or the sensitive attributes distinguish rows of this game."""
+    return any(
+        what in record.board.tells
+        for record in records
+        if record.cell.game == game and record.board
+    )
+
+
+def number(record: Record, column: Column) -> Number | None:
+    """The number of a result that stands in a column; None if it has none."""
+    part, _, name = column.part.partition(".")
+    found = getattr(record, part).get(name, {}) if name else getattr(record, part)
+    number: Number | None = found.get(column.name)
+    return number
+
+
+def _boards(records: Iterable[Record]) -> list[Board]:
+    """What the results say, each once; the fullest first, whatever the order of the results."""
+    said = {record.board for record in records if record.board is not None}
+    return sorted(said, key=lambda board: (-len(board.columns), repr(board)))
