@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from privbench.methods.dataset import Dataset
     from privbench.methods.defense import Defense, Release
     from privbench.methods.hookspecs import hookimpl
+    from privbench.methods.strength import Strength
     from privbench.methods.target import Target
     from privbench.training.loop import Training
     from privbench.training.model import Model
@@ -84,6 +85,7 @@ _HOME = {
     "BadInputError": "privbench.errors",
     "PrivbenchError": "privbench.errors",
     "hookimpl": "privbench.methods.hookspecs",
+    "Strength": "privbench.methods.strength",
     "fold": "privbench.data.row_random",
     "row_keys": "privbench.data.row_random",
     "salt": "privbench.data.row_random",
@@ -156,6 +158,7 @@ __all__ = [
     "Shadows",
     "Step",
     "Stream",
+    "Strength",
     "Target",
     "TargetContext",
     "Training",

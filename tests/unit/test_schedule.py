@@ -68,7 +68,7 @@ class Shield(Defense):
 
     name: ClassVar[str] = "shield"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
-    strength: Annotated[float, Ge(0)] = 1.0
+    power: Annotated[float, Ge(0)] = 1.0
 
     def on_phases(self, phases: Any, model: Any, world: Any, ctx: Any) -> Any:
         raise NotImplementedError
@@ -159,19 +159,19 @@ def test_grid_is_the_product_and_every_trial_is_there_once(planned: Any) -> None
 
 
 def test_sweeps_get_labels(planned: Any) -> None:
-    sweep = [{"shield": {"strength": s}} for s in (1, 2, 5)]
+    sweep = [{"shield": {"power": s}} for s in (1, 2, 5)]
     items = planned(defenses=sweep, baseline=False)
     assert [name for name, _ in shown(items)] == [
-        "shield", "shield(strength=2.0)", "shield(strength=5.0)",
+        "shield", "shield(power=2.0)", "shield(power=5.0)",
     ]  # fmt: skip
 
 
 def test_settings_reach_every_entry_and_entries_win(planned: Any) -> None:
     got = planned(
-        defenses=["shield", {"shield": {"strength": 7}}], set={"shield": {"strength": 3}},
+        defenses=["shield", {"shield": {"power": 7}}], set={"shield": {"power": 3}},
         baseline=False,
     )  # fmt: skip
-    assert [item.trial.cell.defenses[0].strength for item in got] == [3.0, 7.0]
+    assert [item.trial.cell.defenses[0].power for item in got] == [3.0, 7.0]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ PARTS = {"members": 10, "nonmembers": 10, "pool": 30}
         ({"protocols": ["quarter"]}, "unknown protocol 'quarter': did you mean 'quarters'"),
         ({"preset": "papper"}, "unknown preset 'papper'"),
         ({"sensitive": ["brigth"]}, "attribute of tiny-images 'brigth': did you mean 'bright'"),
-        ({"set": {"shield": {"strength": 1}}}, "unknown method in --set 'shield'"),
+        ({"set": {"shield": {"power": 1}}}, "unknown method in --set 'shield'"),
         ({"set": {"guess": {"cuont": 1}}}, "hyperparameter of guess 'cuont': did you mean 'count'"),
         ({"set": {"guess": {"count": -1}}}, "guess.count: give 0 or more, not -1"),
         ({"set": {"guess": {"count": "x"}}}, "guess.count: give a whole number, not 'x'"),
