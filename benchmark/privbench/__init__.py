@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from privbench.methods.dataset import Dataset
     from privbench.methods.defense import Defense, Release
     from privbench.methods.hookspecs import hookimpl
+    from privbench.methods.strength import Strength
     from privbench.methods.target import Target
     from privbench.training.loop import Training
     from privbench.training.model import Model
@@ -86,6 +87,7 @@ _HOME = {
     "BadInputError": "privbench.errors",
     "PrivbenchError": "privbench.errors",
     "hookimpl": "privbench.methods.hookspecs",
+    "Strength": "privbench.methods.strength",
     "fold": "privbench.data.row_random",
     "row_keys": "privbench.data.row_random",
     "salt": "privbench.data.row_random",
@@ -171,6 +173,7 @@ __all__ = [
     "Shadows",
     "Step",
     "Stream",
+    "Strength",
     "Target",
     "TargetContext",
     "Training",

@@ -9,7 +9,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from privbench import Access, Defense, Membership, MembershipAttack, Model, Phase, Release
+from privbench import (
+    Access,
+    Defense,
+    Membership,
+    MembershipAttack,
+    Model,
+    Phase,
+    Release,
+    Strength,
+)
 from privbench.errors import PluginError
 from privbench.testing import TinyImages, TinyTarget, checks, tiny_builder, tiny_spec, tiny_split
 
@@ -149,6 +158,50 @@ class Hoards(Defense):
 
 def test_weights() -> None:
     assert "when it is loaded from the store" in " ".join(failures(Hoards()).values())
+
+
+class Judges(Shift):
+    """Learns from the reference rows."""
+
+    def fit(self, model: Any, world: Any, ctx: Any) -> None:
+        del model, ctx
+        self.by.fill_(world.reference.x.double().mean())
+
+
+def test_reference_rows() -> None:
+    assert "depend on the reference rows: add" in " ".join(failures(defended(Judges)).values())
+
+
+@dataclass(frozen=True)
+class Steep(Defense):
+    """Its phases cannot be built with the strongest setting."""
+
+    name: ClassVar[str] = "steep"
+    protects: ClassVar[tuple[str, ...]] = ()
+    strength: ClassVar[Strength | None] = Strength("weight", stronger="up", sweep=(1.0, 2.0))
+
+    weight: float = 1.0
+
+    def on_phases(self, phases: Any, model: Any, world: Any, ctx: Any) -> Any:
+        del model, world, ctx
+        if self.weight > 1:
+            raise ValueError("too steep")
+        return phases
+
+
+@dataclass(frozen=True)
+class Same(Steep):
+    """Takes all settings for one."""
+
+    name: ClassVar[str] = "same"
+    digest: ClassVar[str] = "same"
+
+
+def test_sweeps() -> None:
+    said = failures(Steep())
+    assert list(said) == ["every setting of its sweep can be built"]
+    assert "too steep" in said["every setting of its sweep can be built"]
+    assert "have one digest" in failures(Same())["every setting of its sweep can be built"]
 
 
 # ---- targets -------------------------------------------------------------------------------------

@@ -10,7 +10,16 @@ import pytest
 import torch
 from annotated_types import Ge
 
-from privbench import Access, BadInputError, Defense, Membership, MembershipAttack, Method, Release
+from privbench import (
+    Access,
+    BadInputError,
+    Defense,
+    Membership,
+    MembershipAttack,
+    Method,
+    Release,
+    Strength,
+)
 from privbench.boards.records import Record, read
 from privbench.errors import PluginError, UnknownNameError
 from privbench.games.attack import Shadows
@@ -68,7 +77,9 @@ class Shield(Defense):
 
     name: ClassVar[str] = "shield"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
-    strength: Annotated[float, Ge(0)] = 1.0
+    strength: ClassVar[Strength | None] = Strength("power", stronger="up", sweep=(0.5, 1.0, 2.0))
+    power: Annotated[float, Ge(0)] = 1.0
+    depth: int = 1
 
     def on_phases(self, phases: Any, model: Any, world: Any, ctx: Any) -> Any:
         raise NotImplementedError
@@ -159,19 +170,39 @@ def test_grid_is_the_product_and_every_trial_is_there_once(planned: Any) -> None
 
 
 def test_sweeps_get_labels(planned: Any) -> None:
-    sweep = [{"shield": {"strength": s}} for s in (1, 2, 5)]
+    sweep = [{"shield": {"power": s}} for s in (1, 2, 5)]
     items = planned(defenses=sweep, baseline=False)
     assert [name for name, _ in shown(items)] == [
-        "shield", "shield(strength=2.0)", "shield(strength=5.0)",
+        "shield", "shield(power=2.0)", "shield(power=5.0)",
     ]  # fmt: skip
+
+
+def test_a_sweep_is_a_cell_for_each_value(planned: Any) -> None:
+    want = ["none", "shield(power=0.5)", "shield", "shield(power=2.0)"]
+    assert [name for name, _ in shown(planned(sweep=["shield"]))] == want
+    both = planned(sweep=["shield"], defenses=["shield"], seeds=2)
+    assert [name for name, _ in shown(both)] == [want[0], want[2], want[1], want[3]] * 2
+    assert len({item.trial.digest for item in both}) == 8
+    own = planned(sweep=[{"shield": {"power": [3, 4]}}], baseline=False)
+    assert [name for name, _ in shown(own)] == ["shield(power=3.0)", "shield(power=4.0)"]
+    fixed = planned(sweep=["mask"], set={"mask": {"depth": 3}}, baseline=False)
+    assert [item.trial.cell.defenses[0].depth for item in fixed] == [3, 3, 3]
+
+
+def test_utility_is_matched_with_none_on_reference_rows(planned: Any) -> None:
+    assert len(planned(sweep=["shield"], match_utility=0.02)) == 4
+    with pytest.raises(BadInputError, match="compares defenses with 'none': leave out `baseline"):
+        planned(sweep=["shield"], match_utility=0.02, baseline=False)
+    with pytest.raises(BadInputError, match="protocol 'custom' has none on tiny-images: give it"):
+        planned(sweep=["shield"], match_utility=0.02, protocols=[PARTS])
 
 
 def test_settings_reach_every_entry_and_entries_win(planned: Any) -> None:
     got = planned(
-        defenses=["shield", {"shield": {"strength": 7}}], set={"shield": {"strength": 3}},
+        defenses=["shield", {"shield": {"power": 7}}], set={"shield": {"power": 3}},
         baseline=False,
     )  # fmt: skip
-    assert [item.trial.cell.defenses[0].strength for item in got] == [3.0, 7.0]
+    assert [item.trial.cell.defenses[0].power for item in got] == [3.0, 7.0]
 
 
 @pytest.mark.parametrize(
@@ -218,10 +249,20 @@ PARTS = {"members": 10, "nonmembers": 10, "pool": 30}
         ({"protocols": ["quarter"]}, "unknown protocol 'quarter': did you mean 'quarters'"),
         ({"preset": "papper"}, "unknown preset 'papper'"),
         ({"sensitive": ["brigth"]}, "attribute of tiny-images 'brigth': did you mean 'bright'"),
-        ({"set": {"shield": {"strength": 1}}}, "unknown method in --set 'shield'"),
+        ({"set": {"shield": {"power": 1}}}, "unknown method in --set 'shield'"),
         ({"set": {"guess": {"cuont": 1}}}, "hyperparameter of guess 'cuont': did you mean 'count'"),
         ({"set": {"guess": {"count": -1}}}, "guess.count: give 0 or more, not -1"),
         ({"set": {"guess": {"count": "x"}}}, "guess.count: give a whole number, not 'x'"),
+        ({"sweep": ["none"]}, "sweep 'none': this defense has one setting only; list it under def"),
+        ({"sweep": ["shield+mask"]}, "a stack has no strength of its own; sweep one defense"),
+        ({"sweep": ["sheild"]}, "unknown defense 'sheild': did you mean 'shield'"),
+        ({"sweep": [{"shield": {}, "mask": {}}]}, "a name, or one name with its"),
+        ({"sweep": [{"shield": {"power": 2}}]}, "runs over power; give a list of values, or none"),
+        ({"sweep": ["shield"], "set": {"shield": {"power": 2}}}, "it runs over power; give a list"),
+        ({"sweep": [{"shield": {"power": [2]}}]}, "sweep of power is .*: write a tuple of several"),
+        ({"sweep": [{"shield": {"power": [2, 1]}}]}, r"sweep of power \(2, 1\) is not increasing"),
+        ({"sweep": [{"shield": {"power": [1, -1]}}]}, "is not increasing"),
+        ({"sweep": [{"shield": {"power": [-1, 1]}}]}, "shield.power: give 0.0 or more, not -1"),
         ({"attacks": [{"guess": {}, "white": {}}]}, "a name, or one name with its"),
         ({"protocols": [{**PARTS, "tests": 4}]}, "part of protocol 'custom' 'tests': .*'test'"),
         ({"protocols": [{**PARTS, "members": -4}]}, "members -4: give 0 rows or more"),

@@ -40,6 +40,11 @@ def test_seeds_are_a_count_or_a_list(seeds: Any, want: list[int]) -> None:
         ({"attacks": ["a"], "seeds": "many"}, "seeds must be a count from 1 .*, not 'many'"),
         ({"attacks": ["a"], "adversaries": ["naif"]}, "adversaries must be .*, not 'naif'"),
         ({"attacks": ["a"], "set": {"a": 3}}, "set must be {method: {field: value}}"),
+        ({"attacks": ["a"], "sweep": "talos"}, "sweep must be a list of defenses.*, not 'talos'"),
+        ({"attacks": ["a"], "match_utility": 2}, "match_utility must be a number from 0 to 1"),
+        ({"attacks": ["a"], "match_utility": "0.1"}, "match_utility must be a number.*not '0.1'"),
+        ({"attacks": ["a"], "match_utility": float("nan")}, "match_utility must be a number"),
+        ({"attacks": ["a"], "match_utility": True}, "match_utility must be a number.*not True"),
         ({"attacks": 1, "datasets": 2}, "datasets must be .*; attacks must be"),
     ],
 )

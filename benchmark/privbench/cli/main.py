@@ -102,6 +102,15 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
     help="Defense, in addition to none (repeatable); a stack is a+b.",
 )
 @click.option(
+    "--sweep", multiple=True, metavar="NAME",
+    help="Defense that runs with every value of its strength (repeatable).",
+)  # fmt: skip
+@click.option(
+    "--match-utility", type=Finite(min=0, max=1), metavar="LOSS",
+    help="Pick each defense's strongest setting that loses at most this much accuracy on reference "
+    "rows, for example 0.02.",
+)  # fmt: skip
+@click.option(
     "--target",
     "targets",
     multiple=True,
@@ -245,10 +254,11 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
     named = {
         key: list(options[key])
         for key in ("attacks", "defenses", "targets", "datasets", "protocols", "adversaries",
-                    "sensitive")
+                    "sensitive", "sweep")
         if options[key]
     }  # fmt: skip
-    named |= {key: options[key] for key in ("seeds", "preset") if options[key] is not None}
+    single = ("seeds", "preset", "match_utility")
+    named |= {key: options[key] for key in single if options[key] is not None}
     settings = parse_settings(list(options["settings"]))
     if path is None:
         if "attacks" not in named:

@@ -46,6 +46,7 @@ def _facts(kind: str, method: Any) -> Iterator[str]:
     elif kind == "defense":
         yield f"Acts at: {', '.join(sorted(method.stages())) or 'no stage'}"
         yield f"Claims to protect: {', '.join(method.protects) or 'nothing'}"
+        yield f"Strength: {method.strength or 'one setting only'}"
     elif kind == "target":
         yield f"Grants: {method.grants}"
     elif kind == "dataset":

@@ -90,6 +90,8 @@ def plan(
                     f"this grid has more than {MOST_TRIALS:,} trials: split it into several suites"
                 )
         resolve.check_settings()
+        if suite.match_utility is not None:
+            _check_matching(cells)
         judged = [_judged(cell) for cell in cells]
     planned: dict[str, Planned] = {}
     for seed in suite.seed_list:
@@ -100,6 +102,21 @@ def plan(
         listed = sorted({skip for skip, _ in judged if skip})
         raise BadInputError(f"nothing in this grid can run: {'; '.join(listed)}")
     return list(planned.values())
+
+
+def _check_matching(cells: Iterable[Cell]) -> None:
+    """Refuse to match utility where there is nothing to compare, or no rows to compare it on."""
+    cells = list(cells)
+    if not any(all(d.name == "none" for d in cell.defenses) for cell in cells):
+        raise BadInputError(
+            "match_utility compares defenses with 'none': leave out `baseline: false`"
+        )
+    for cell in cells:
+        if not cell.protocol.parts()["reference"].count(cell.card):
+            raise BadInputError(
+                "match_utility compares accuracy on reference rows, and protocol "
+                f"'{shown(cell.protocol.name)}' has none on {cell.card.name}: give it `reference`"
+            )
 
 
 def _judged(cell: Cell) -> tuple[str | None, tuple[str, str] | None]:
@@ -184,14 +201,7 @@ class _Resolver:
                 raise UnknownNameError("method in --set", name, self.used)
 
     def _method(self, kind: str, ref: Ref) -> Any:
-        if isinstance(ref, str):
-            name, given = ref, dict[str, Any]()
-        elif len(ref) == 1:
-            ((name, given),) = ref.items()
-        else:
-            raise BadInputError(
-                f"{kind} {shown(ref)}: write a name, or one name with its hyperparameters"
-            )
+        name, given = _named(kind, ref)
         method: Method = self.registry.get(kind, name)
         self.used.add(name)
         self.presets |= set(method.presets)
@@ -199,7 +209,7 @@ class _Resolver:
 
     def _stacks(self) -> list[tuple[Defense, ...]]:
         stacks: list[tuple[Defense, ...]] = []
-        if self.suite.baseline or not self.suite.defenses:
+        if self.suite.baseline or not (self.suite.defenses or self.suite.sweep):
             stacks.append((self._method("defense", "none"),))
         for ref in self.suite.defenses:
             names = [name.strip() for name in ref.split("+")] if isinstance(ref, str) else [ref]
@@ -214,7 +224,35 @@ class _Resolver:
                 )
             if stack not in stacks:
                 stacks.append(stack)
+        for ref in self.suite.sweep:
+            stacks += [(one,) for one in self._swept(ref) if (one,) not in stacks]
         return stacks
+
+    def _swept(self, ref: Ref) -> list[Defense]:
+        """The settings of a defense, from the weakest to the strongest."""
+        name, given = _named("defense", ref)
+        if "+" in name:
+            raise BadInputError(
+                f"sweep '{shown(name)}': a stack has no strength of its own; sweep one defense"
+            )
+        defense: Defense = self.registry.get("defense", name)
+        strength = defense.strength
+        if strength is None:
+            raise BadInputError(
+                f"sweep '{name}': this defense has one setting only; list it under defenses"
+            )
+        values = given.get(strength.field)
+        if strength.field in self.suite.set.get(name, {}) or not isinstance(values, list | None):
+            raise BadInputError(
+                f"sweep '{name}': it runs over {strength.field}; give a list of values, or none"
+            )
+        others = {field: value for field, value in given.items() if field != strength.field}
+        base: Defense = self._method("defense", {name: others})
+        if values is not None:
+            strength = replace(strength, sweep=tuple(values))
+            if problem := strength.problem(base):
+                raise BadInputError(f"sweep '{name}': {problem}")
+        return strength.settings(base)
 
     def _adversary(self, spec: str | AdversarySpec) -> Adversary:
         if isinstance(spec, str):
@@ -254,6 +292,18 @@ class _Resolver:
             if name not in card.attributes:
                 raise UnknownNameError(f"sensitive attribute of {card.name}", name, card.attributes)
         return tuple(dict.fromkeys(self.suite.sensitive))
+
+
+def _named(kind: str, ref: Ref) -> tuple[str, dict[str, Any]]:
+    """The name of a method and the hyperparameters that are given with it."""
+    if isinstance(ref, str):
+        return ref, {}
+    if len(ref) != 1:
+        raise BadInputError(
+            f"{kind} {shown(ref)}: write a name, or one name with its hyperparameters"
+        )
+    ((name, given),) = ref.items()
+    return name, given
 
 
 def _pool(adversary: Adversary, root: Path | None) -> Card | None:

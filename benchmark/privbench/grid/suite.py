@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Ref = str | dict[str, dict[str, Any]]
 #: scikit-learn takes no larger seed.
 Seed = Annotated[StrictInt, Ge(0), Le(2**32 - 1)]
+Loss = Annotated[float, Ge(0), Le(1), Field(strict=True, allow_inf_nan=False)]
 MOST_SEEDS = 1_000
 
 
@@ -48,6 +49,10 @@ class Suite(BaseModel):
         sensitive: attributes to infer; None for the dataset's default.
         set: method -> hyperparameters, applied to all entries of the method.
         baseline: whether the defense ``none`` runs in addition to the listed ones.
+        sweep: defenses that run with every value of their strength; a list of values of that
+            hyperparameter replaces the sweep that the defense declares.
+        match_utility: largest loss of accuracy on reference rows, compared with ``none``, at which
+            a setting of a defense counts as an operating point; None for no operating points.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,6 +73,8 @@ class Suite(BaseModel):
     sensitive: list[str] | None = None
     set: dict[str, dict[str, Any]] = {}
     baseline: StrictBool = True
+    sweep: list[Ref] = []
+    match_utility: Loss | None = None
 
     @property
     def seed_list(self) -> list[int]:
@@ -110,6 +117,8 @@ _WANTED = {
     "sensitive": "a list of attribute names",
     "set": "{method: {field: value}}",
     "baseline": "true or false",
+    "sweep": "a list of defenses, or of {name: {field: value}}",
+    "match_utility": "a number from 0 to 1, such as 0.02",
 }
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from privbench.data.examples import Card, Examples
     from privbench.data.split import World
     from privbench.methods.context import DefenseContext
+    from privbench.methods.strength import Strength
     from privbench.training.model import Model
     from privbench.training.phase import Phase
 
@@ -76,6 +77,8 @@ class Defense(Method):
     #: Whether it claims an epsilon; with a DP claim, use only defenses that read no training data.
     claims_epsilon: ClassVar[bool] = False
     uses_training_data: ClassVar[bool] = True
+    #: The hyperparameter that trades utility for protection; None if there is no such one.
+    strength: ClassVar[Strength | None] = None
     #: Defenses of one family share seeds, and so the results of ``once``; by default no sharing.
     family: ClassVar[str] = ""
 

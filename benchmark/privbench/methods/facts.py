@@ -15,6 +15,7 @@ from privbench.games.attack import Attack, Shadows
 from privbench.games.catalog import GAMES
 from privbench.methods.defense import Defense, Release
 from privbench.methods.requirements import REQUIREMENTS
+from privbench.methods.strength import Strength
 from privbench.methods.target import Target
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def _wrong(method: Any) -> Iterator[str]:
         yield from _names("protects", method.protects, GAMES)
         yield from _flags(method, "uses_attributes", "claims_epsilon", "uses_training_data")
         yield from _release(method.release_class)
+        yield from _strength(method)
         stages: object = method.stages()
         if not isinstance(stages, set | frozenset):
             yield f"stages() is {stages!r}: write a frozenset of names"
@@ -91,6 +93,18 @@ def _shadows(attack: Attack) -> Iterator[str]:
     else:
         if not isinstance(given, Shadows):
             yield f"shadows is {given!r}: return Shadows(count, origin)"
+
+
+def _strength(defense: Defense) -> Iterator[str]:
+    given: object = defense.strength
+    if "strength" in defense.hyperparameters():
+        yield "strength is a hyperparameter: rename it, and write `strength` for its Strength"
+    elif given is None:
+        return
+    elif not isinstance(given, Strength):
+        yield f'strength is {given!r}: write Strength("field", "up", (0.5, 1.0)), or None'
+    elif problem := given.problem(defense):
+        yield f"strength: {problem}"
 
 
 def _release(made: Any) -> Iterator[str]:

@@ -95,7 +95,9 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
         table += [
             ("never widens access", defense_checks.never_widens),
             ("untouched phases stay the same objects", defense_checks.keeps_phases),
+            ("every setting of its sweep can be built", defense_checks.sweeps),
             ("writes into no row that it is given", defense_checks.leaves_world),
+            ("learns from reference rows only if it says so", defense_checks.leaves_reference),
             ("defended training is deterministic, and release is row-wise", defense_checks.defends),
             ("releases each row on its own, and changes nothing else", defense_checks.releases),
             ("is the same from the store, and on whole numbers and floats", defense_checks.reloads),

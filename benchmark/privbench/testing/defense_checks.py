@@ -18,7 +18,14 @@ from privbench.testing.fixtures import (
     tiny_spec,
     tiny_split,
 )
-from privbench.testing.small import compatible, same_when_stored, shortened, trained, untouched
+from privbench.testing.small import (
+    answers,
+    compatible,
+    same_when_stored,
+    shortened,
+    trained,
+    untouched,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +55,38 @@ def keeps_phases(defense: Defense) -> None:
         assert len(phases) == len(after) and all(map(is_, phases, after)), (  # noqa: PT018
             "on_phases returned other phases, but stages() has no 'phases': return the same "
             "objects, or add 'phases' to stages()"
+        )
+
+
+def sweeps(defense: Defense) -> None:
+    """Every setting of its sweep can be built, and no two are the same method."""
+    if defense.strength is None:
+        return
+    settings = defense.strength.settings(defense)
+    assert len({one.digest for one in settings}) == len(settings), (
+        f"two settings of {defense.strength} have one digest: each must be another method"
+    )
+    for one in settings:
+        if compatible(one, TinyTarget(), (one,)):
+            _phases(one)
+
+
+def leaves_reference(defense: Defense) -> None:
+    """A defense that does not declare `reference-rows` is the same whatever these rows are."""
+    target, split = TinyTarget(), tiny_split()
+    if "reference-rows" in defense.requires or not compatible(defense, target, (defense,)):
+        return
+    spec = tiny_spec(target, (shortened(defense),))
+    others = split.pool.select(slice(0, len(spec.world.reference)))
+    seen = []
+    for world in (spec.world, spec.world.replace(reference=others)):
+        with tempfile.TemporaryDirectory() as tmp:
+            victim = tiny_builder(tmp).victim(replace(spec, world=world))
+            seen.append(answers(victim, split.pool.x[:40]))
+    for name, answer in seen[0].items():
+        assert torch.equal(answer, seen[1][name]), (
+            f"{name} depend on the reference rows: add 'reference-rows' to requires, so that "
+            "boards say that its accuracy on these rows is optimistic"
         )
 
 

@@ -31,7 +31,17 @@ from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import BadInputError, Defense, Optimizer, Paper, Step, Stream, hookimpl, mlp
+from privbench import (
+    BadInputError,
+    Defense,
+    Optimizer,
+    Paper,
+    Step,
+    Stream,
+    Strength,
+    hookimpl,
+    mlp,
+)
 from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
@@ -71,6 +81,9 @@ class AdversarialRegularization(Defense):
         "Machine Learning with Membership Privacy using Adversarial Regularization",
         "Nasr, Shokri, Houmansadr", "CCS 2018", "section 3, algorithm 1",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "alpha", stronger="up", sweep=(0.03, 0.1, 0.3, 1.0, 3.0)
+    )
     deviations: ClassVar[str] = (
         "As many updates of the model as without the defense, so more epochs; no first epoch "
         "without the adversary; batches are the target's, including the last one of an epoch; h "

@@ -44,7 +44,18 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch.nn import functional as F
 
-from privbench import Defense, Paper, Release, as_float, fold, hookimpl, row_keys, salt, uniform
+from privbench import (
+    Defense,
+    Paper,
+    Release,
+    Strength,
+    as_float,
+    fold,
+    hookimpl,
+    row_keys,
+    salt,
+    uniform,
+)
 from privbench_plugins._shared.classifiers import fit, stacked_mlp
 from privbench_plugins._shared.undefended import ROWS, embeddings
 
@@ -263,6 +274,9 @@ class Ars(Defense):
         "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
         "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "sections 4 and 6.1, algorithm 1",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "bound", stronger="up", sweep=(0.125, 0.25, 0.5, 1.0)
+    )
     deviations: ClassVar[str] = (
         "The bound limits the largest coordinate, in standard deviations: the paper's norm and "
         "scale are lost. The content of a row decides which party owns it. Decoders are fully "

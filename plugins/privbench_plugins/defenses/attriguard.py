@@ -41,7 +41,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch.nn import functional as F
 
-from privbench import BadInputError, Defense, Paper, Release, as_float, hookimpl, mlp
+from privbench import BadInputError, Defense, Paper, Release, Strength, as_float, hookimpl, mlp
 from privbench_plugins._shared.classifiers import fit, logits
 
 if TYPE_CHECKING:
@@ -200,6 +200,9 @@ class AttriGuard(Defense):
         "AttriGuard: A Practical Defense Against Attribute Inference Attacks via Adversarial "
         "Machine Learning", "Jia, Gong", "USENIX Security 2018", "section 4",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "distortion", stronger="up", sweep=(0.1, 0.2, 0.5, 1.0, 2.0)
+    )
     deviations: ClassVar[str] = (
         "Embeddings instead of public data, and the classifier of the Talos paper (two hidden "
         "layers of 64). `cw` starts from the noise that would suffice for a linear classifier and "

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 from annotated_types import Ge
 
-from privbench import Access, Defense, Paper, Release, hookimpl
+from privbench import Access, Defense, Paper, Release, Strength, hookimpl
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,6 +79,10 @@ class ConfidenceMasking(Defense):
         "Membership Inference Attacks Against Machine Learning Models",
         "Shokri, Stronati, Song, Shmatikov", "IEEE S&P 2017", "section VIII, mitigation",
     )  # fmt: skip
+    # `rounding` is left out: neither it nor `top` tells less than the other in every case.
+    strength: ClassVar[Strength | None] = Strength(
+        "mask", stronger="listed", sweep=("top", "fixed", "label")
+    )
     deviations: ClassVar[str] = (
         "What is released is a distribution: hidden mass is spread evenly over hidden classes, "
         "rounded posteriors are divided by their sum, and where rounding ties the label with "

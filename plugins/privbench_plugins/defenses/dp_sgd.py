@@ -37,7 +37,7 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import nn
 
-from privbench import BadInputError, BatchSpec, Defense, Paper, hookimpl
+from privbench import BadInputError, BatchSpec, Defense, Paper, Strength, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,6 +73,9 @@ class DPSGD(Defense):
         "Deep Learning with Differential Privacy",
         "Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang", "CCS 2016", "algorithm 1",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "noise_multiplier", stronger="up", sweep=(0.05, 0.1, 0.2, 0.5, 1.0)
+    )
     deviations: ClassVar[str] = (
         "The target's own optimizer and learning rate (the paper: SGD); the accountant is Opacus's "
         "PRV by default (the paper's moments accountant is `rdp`)."

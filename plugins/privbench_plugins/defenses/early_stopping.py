@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge
 
-from privbench import Defense, Monitor, Paper, hookimpl
+from privbench import Defense, Monitor, Paper, Strength, hookimpl
 from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import sees_members
 
@@ -45,6 +45,9 @@ class EarlyStopping(Defense):
         "EncoderMI: Membership Inference against Pre-trained Encoders in Contrastive Learning",
         "Liu, Jia, Qu, Gong", "CCS 2021", "section 6, early stopping",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "epochs", stronger="down", sweep=(200, 100, 50, 25)
+    )
     deviations: ClassVar[str] = (
         "A learning rate that falls along a cosine reaches zero at the last epoch that is left; "
         "going by patience on reference rows is not in the paper."

@@ -28,7 +28,7 @@ import torch
 from annotated_types import Ge, Le
 from torch.nn import functional as F
 
-from privbench import Defense, Paper, Release, hookimpl
+from privbench import Defense, Paper, Release, Strength, hookimpl
 from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
@@ -61,6 +61,9 @@ class HAMP(Defense):
         "Overconfidence is a Dangerous Thing: Mitigating Membership Inference Attacks by Enforcing "
         "Less Confident Prediction", "Chen, Pattabiraman", "NDSS 2024", "section IV",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "entropy", stronger="up", sweep=(0.2, 0.4, 0.6, 0.8, 0.95)
+    )
     deviations: ClassVar[str] = (
         "p is solved exactly, not on a grid of 0.01; the authors' code divides the divergence by k "
         "and not the entropy, so the entropy counts k times here, at the same ratio; optimizer, "

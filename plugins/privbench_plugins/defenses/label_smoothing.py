@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Le
 from torch.nn import functional as F
 
-from privbench import Defense, Paper, hookimpl
+from privbench import Defense, Paper, Strength, hookimpl
 from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
@@ -49,6 +49,9 @@ class LabelSmoothing(Defense):
         "Rethinking the Inception Architecture for Computer Vision",
         "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna", "CVPR 2016", "section 7",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "smoothing", stronger="up", sweep=(0.05, 0.1, 0.2, 0.4, 0.8)
+    )
 
     smoothing: Annotated[float, Ge(0), Le(1)] = 0.1
 

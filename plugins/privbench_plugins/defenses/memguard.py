@@ -31,7 +31,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import Defense, Paper, Release, hookimpl, mlp
+from privbench import Defense, Paper, Release, Strength, hookimpl, mlp
 from privbench_plugins._shared.classifiers import fit
 from privbench_plugins._shared.undefended import posteriors
 
@@ -122,6 +122,9 @@ class MemGuard(Defense):
         "MemGuard: Defending against Black-Box Membership Inference Attacks via Adversarial "
         "Examples", "Jia, Salem, Backes, Zhang, Gong", "CCS 2019", "sections 4-5, algorithm 1",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "distortion", stronger="up", sweep=(0.1, 0.3, 0.5, 0.7, 1.0)
+    )
     deviations: ClassVar[str] = (
         "At least 12,500 updates of the defender's classifier, as many as 400 epochs of the "
         "paper's 2,000 rows; rows of the smaller side are repeated, so that both count alike. Adam "

@@ -27,7 +27,7 @@ import torch
 from annotated_types import Ge
 from torch.nn import functional as F
 
-from privbench import Batch, Defense, Monitor, Outputs, Paper, Stream, as_float, hookimpl
+from privbench import Batch, Defense, Monitor, Outputs, Paper, Stream, Strength, as_float, hookimpl
 from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
@@ -58,6 +58,9 @@ class MixupMMD(Defense):
         "Membership Inference Attacks and Defenses in Classification Models", "Li, Li, Ribeiro",
         "CODASPY 2021", "section 4",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "weight", stronger="up", sweep=(0.1, 0.3, 1.0, 3.0, 10.0)
+    )
     deviations: ClassVar[str] = (
         "Both losses make one update, as in the paper; the authors' code gives the discrepancy a "
         "second pass of its own after each epoch, in eval mode. Members' accuracy is measured in "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privbench import Defense, hookimpl
+from privbench import Defense, Strength, hookimpl
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class NoDefense(Defense):
 
     name: ClassVar[str] = "none"
     protects: ClassVar[tuple[str, ...]] = ()
+    strength: ClassVar[Strength | None] = None
 
 
 @hookimpl

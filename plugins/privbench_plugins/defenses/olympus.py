@@ -38,7 +38,18 @@ from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import BatchSpec, Defense, Optimizer, Outputs, Paper, Phase, Step, hookimpl, mlp
+from privbench import (
+    BatchSpec,
+    Defense,
+    Optimizer,
+    Outputs,
+    Paper,
+    Phase,
+    Step,
+    Strength,
+    hookimpl,
+    mlp,
+)
 from privbench_plugins._shared.phases import known_cross_entropy
 
 if TYPE_CHECKING:
@@ -80,6 +91,9 @@ class Olympus(Defense):
         "Olympus: Sensor Privacy through Utility Aware Obfuscation",
         "Raval, Machanavajjhala, Pan", "PoPETs 2019", "as in the Talos paper, section 5.2",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "weight", stronger="up", sweep=(0.1, 0.3, 1.0, 3.0, 10.0)
+    )
     deviations: ClassVar[str] = (
         "The losses are ours (cross-entropy for the task, cross-entropy of the adversary's guess "
         "with the uniform distribution): the Talos paper gives none, and neither weights nor "

@@ -29,7 +29,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch.nn import functional as F
 
-from privbench import Defense, Paper, hookimpl
+from privbench import Defense, Paper, Strength, hookimpl
 from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
@@ -64,6 +64,9 @@ class RelaxLoss(Defense):
         "RelaxLoss: Defending Membership Inference Attacks without Losing Utility",
         "Chen, Yu, Fritz", "ICLR 2022", "section 4, algorithm 1",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "target_loss", stronger="up", sweep=(0.02, 0.05, 0.1, 0.3, 1.0)
+    )
     deviations: ClassVar[str] = (
         "Optimizer and epochs are the target's (the authors: SGD at 0.1, 300 epochs); flattening "
         "follows their code, which has one form for images and another for tables, and lets "

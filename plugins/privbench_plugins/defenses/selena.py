@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from annotated_types import Ge, Le
 
-from privbench import BadInputError, Defense, Paper, hookimpl
+from privbench import BadInputError, Defense, Paper, Strength, hookimpl
 from privbench_plugins._shared.undefended import posteriors
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ class Selena(Defense):
         "Architecture", "Tang, Mahloujifar, Song, Shejwalkar, Nasr, Houmansadr, Mittal",
         "USENIX Security 2022", "section 4",
     )  # fmt: skip
+    # Neither `models` nor `held_out` trades utility for protection: no member is ever answered by a
+    # model that saw it, and both only decide how good those models are.
+    strength: ClassVar[Strength | None] = None
     deviations: ClassVar[str] = (
         "Sub-models and victim train for the target's own epochs and the last state counts; the "
         "authors' code picks the best epoch on test rows."

@@ -35,6 +35,7 @@ from privbench import (
     Paper,
     Phase,
     Step,
+    Strength,
     gradient_reversal,
     hookimpl,
     mlp,
@@ -68,6 +69,9 @@ class Talos(Defense):
         "Quantifying and Mitigating Privacy Risks of Contrastive Learning", "He, Zhang",
         "CCS 2021", "section 5.1, equations 7-8, algorithm 1",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "adversarial_factor", stronger="up", sweep=(1.0, 2.0, 3.0, 5.0, 10.0)
+    )
     deviations: ClassVar[str] = (
         "The alternating schedule runs twice the epochs, so that the encoder gets as many updates "
         "as without the defense; no ReLU on C's logits (the authors' code has one); several "

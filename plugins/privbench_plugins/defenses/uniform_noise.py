@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from annotated_types import Ge
 
-from privbench import Defense, Paper, Release, hookimpl
+from privbench import Defense, Paper, Release, Strength, hookimpl
 from privbench_plugins._shared.undefended import embeddings
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ class UniformNoise(Defense):
         "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
         "Framework", "Chen, Qiang, Ruan", "arXiv:2203.14299", "section 5.2.1, the baseline",
     )  # fmt: skip
+    strength: ClassVar[Strength | None] = Strength(
+        "bound", stronger="up", sweep=(0.125, 0.25, 0.5, 1.0)
+    )
     deviations: ClassVar[str] = (
         "The paper gives bounds in absolute numbers of its own embeddings; here they are in "
         "standard deviations, and the record notes the absolute bound."

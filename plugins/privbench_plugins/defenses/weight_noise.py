@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 from annotated_types import Ge, Gt, Lt
 
-from privbench import BadInputError, Defense, Paper, hookimpl
+from privbench import BadInputError, Defense, Paper, Strength, hookimpl
 from privbench_plugins._shared import noise
 from privbench_plugins._shared.sensitivity import sample
 
@@ -70,6 +70,9 @@ class _WeightNoise(Defense):
     family: ClassVar[str] = "weight-noise"
     requires: ClassVar[tuple[str, ...]] = ("classes",)
     order: ClassVar[int]  #: order of the norm that the noise is calibrated to
+    strength: ClassVar[Strength | None] = Strength(
+        "epsilon", stronger="down", sweep=(10_000.0, 1_000.0, 100.0, 10.0)
+    )
 
     epsilon: Annotated[float, Gt(0)] = 10.0
     pairs: Annotated[int, Ge(1)] = 250
