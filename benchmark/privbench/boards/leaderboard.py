@@ -73,6 +73,11 @@ Rows marked ‡ cannot be trusted: the attack also tells apart what its victim n
 chance explains. The results say how far (`privbench show`).
 """
 
+OPERATING_POINT_LEGEND = """\
+A balanced accuracy marked § is not comparable with others: the attack decides at an operating point
+of its own (a fixed FPR, the mean training loss), not where balanced accuracy is best on shadows.
+"""
+
 CLAIMS_LEGEND = """\
 **claimed ε** is the epsilon that the defense claims. **audited ε** is a lower bound at 97.5 %
 confidence from one run with fair-coin inclusion and a number of guesses fixed in advance (Steinke,
@@ -118,6 +123,8 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     lines += [f"Preset: {markdown(', '.join(presets))}.", "", *LEGEND.splitlines()]
     if any("claimed_epsilon" in record.metrics for record in records):
         lines += ["", *CLAIMS_LEGEND.splitlines()]
+    if any(map(_own_point, records)):
+        lines += ["", *OPERATING_POINT_LEGEND.splitlines()]
     if any(record.flags for record in records):
         lines += ["", *FLAGS_LEGEND.splitlines()]
     return "\n".join(lines) + "\n"
@@ -235,6 +242,7 @@ def _cells(game: str, row: Row, shown: Iterable[tuple[str, str, str]]) -> list[s
         else summary(
             [_at(record, where).get(name) for record in records], BOUNDS.get(name, (0.0, 1.0))
         )
+        + (" §" if name == "balanced_accuracy" and _own_point(first) else "")
         for _, where, name in shown
     ]
     return [
@@ -248,6 +256,11 @@ def _cells(game: str, row: Row, shown: Iterable[tuple[str, str, str]]) -> list[s
         _mean(records, lambda r: r.cost.seconds_training + r.cost.seconds, "{:.1f}"),
         _mean(records, lambda r: r.cost.peak_bytes / 2**20, "{:.0f}"),
     ]  # fmt: skip
+
+
+def _own_point(record: Record) -> bool:
+    """Whether the record has a balanced accuracy that is not comparable with others'."""
+    return bool(record.cell.operating_point) and "balanced_accuracy" in record.metrics
 
 
 def _at(record: Record, where: str) -> dict[str, Number]:
