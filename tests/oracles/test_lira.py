@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from privbench import MembershipQuestion
 from privbench.games.catalog import GAMES
 from privbench.games.metrics import auc
-from privbench.testing import arena, auc_band, memoriser, tiny_split
+from privbench.testing import arena, auc_band, memoriser, rate_band, tiny_split
+from privbench_plugins._shared import likelihood_ratio
 from privbench_plugins._shared.likelihood import (
     FLOOR,
-    LEAST,
     Evidence,
     hinge,
     log_confidence,
-    log_ratio,
-    normal,
     scaled_logit,
     stand_in,
     threshold,
+)
+from privbench_plugins._shared.likelihood_ratio import (
+    FEWEST,
+    LEAST,
+    Kind,
+    Location,
+    Predictive,
+    fit,
+    kind,
+    log_ratio,
+    variance_prior,
     z_score,
 )
 from privbench_plugins.attacks.lira import LiRA, LiRAOffline
@@ -54,6 +65,15 @@ def only(values: Tensor) -> float:
     """The one value that all have."""
     (value,) = set(values.flatten().tolist())
     return float(value)
+
+
+def normal(
+    known: Tensor, held: Tensor, location: Location = "mean", variance: Kind = "pooled"
+) -> tuple[Tensor, Tensor]:
+    """Location and standard deviation of Gaussians."""
+    found = fit(known, held, location, variance)
+    assert found.free.isinf().all()
+    return found.centre, found.scale
 
 
 def draws(n: int, seed: int) -> Tensor:
@@ -107,9 +127,9 @@ def test_log_ratio_and_z_score_by_hand() -> None:
     half, two = math.sqrt(0.5), math.sqrt(2)
     known = [[2 + half], [2 - half], [two], [-two]]
     at = evidence([1.2], known, [[1], [1], [0], [0]])
-    for pooled in (True, False):
-        assert log_ratio(at, pooled=pooled).item() == pytest.approx(0.55314718056)
-        assert z_score(at, pooled=pooled).item() == pytest.approx(0.6)
+    for variance in ("pooled", "per-example"):
+        assert log_ratio(at, "mean", variance).item() == pytest.approx(0.55314718056)
+        assert z_score(at, "mean", variance).item() == pytest.approx(0.6)
     assert NormalDist().cdf(z_score(at).item()) == pytest.approx(0.72574688)
 
 
@@ -151,8 +171,8 @@ def test_statistics_are_those_of_numpy() -> None:
     held = torch.rand(9, 20, generator=generator) < 0.5
     held[:, 0] = torch.arange(9) < 1
     held[:, 1] = False
-    mean, each = normal(known, held, pooled=False)
-    median, pooled = normal(known, held, "median", pooled=True)
+    mean, each = normal(known, held, variance="per-example")
+    median, pooled = normal(known, held, "median")
     assert mean[1].isnan().all()
     assert median[1].isnan().all()
     residuals, free = 0.0, 0
@@ -198,12 +218,13 @@ def test_views_count_by_the_mean_of_their_ratios() -> None:
     known = torch.randn(8, 6, 3, generator=generator, dtype=torch.float64)
     asked = torch.randn(6, 3, generator=generator, dtype=torch.float64)
     inside = (torch.arange(8)[:, None] + torch.arange(6)) % 2 == 0
+    own: Kind = "per-example"
     for score in (log_ratio, z_score):
         each = [
-            score(Evidence(asked[:, v : v + 1], known[..., v : v + 1], inside), pooled=False)
+            score(Evidence(asked[:, v : v + 1], known[..., v : v + 1], inside), "mean", own)
             for v in range(3)
         ]
-        whole = score(Evidence(asked, known, inside), pooled=False)
+        whole = score(Evidence(asked, known, inside), "mean", own)
         torch.testing.assert_close(whole, torch.stack(each).mean(0))
 
 
@@ -315,10 +336,124 @@ def test_queries_per_row() -> None:
 
 def test_variance_is_the_row_s_own_from_64_shadows_on() -> None:
     split = tiny_split()
-    for k, variance in [(63, "pooled"), (64, "per-example")]:
-        answer, _ = play(LiRA(k=k), memoriser(split.victim()))
+    for attack, variance in [
+        (LiRA(k=62), "pooled"), (LiRA(k=64), "per-example"),
+        (LiRAOffline(k=31), "pooled"), (LiRAOffline(k=32), "per-example"),
+    ]:  # fmt: skip
+        answer, _ = play(attack, memoriser(split.victim()))
         assert answer.notes["variance"] == variance
     assert LiRA().preset("paper").k == 256
+
+
+def test_the_row_with_the_fewest_shadows_of_a_sort_decides_whether_variances_are_pooled() -> None:
+    k = 3 * FEWEST  # with a fifth of the rows in each world, most rows are in fewer than 32
+    inside = torch.zeros(k, 3).bool()
+    inside[:FEWEST] = True
+    at = Evidence(torch.zeros(3, 1), torch.zeros(k, 3, 1), inside)
+    assert kind("auto", at, online=True) == "per-example"
+    inside[0, 1] = False
+    assert kind("auto", at, online=True) == "pooled"
+    assert kind("auto", at, online=False) == "per-example"  # without the row there are 64
+    at.asked[1] = math.nan  # a row without a label decides nothing
+    assert kind("auto", at, online=True) == "per-example"
+    assert kind("auto", Evidence(at.asked * math.nan, at.known, inside), online=True) == "pooled"
+    for chosen in ("pooled", "per-example", "bayes"):
+        assert kind(chosen, at, online=True) == chosen
+
+
+# ---- Bayesian variances --------------------------------------------------------------------------
+
+
+def test_densities_are_those_of_scipy() -> None:
+    centre, scale, free = double([1.0, -2.0, 0.5]), double([0.5, 3.0, 1.0]), [4.0, 30.0, math.inf]
+    found = Predictive(centre, scale, double(free))
+    for signal in (-3.0, 0.7, 40.0):
+        expected = [
+            stats.norm.logpdf(signal, c, s) if math.isinf(f) else stats.t.logpdf(signal, f, c, s)
+            for c, s, f in zip(centre.tolist(), scale.tolist(), free, strict=True)
+        ]
+        at = torch.full((3,), signal, dtype=torch.float64)
+        assert found.log_density(at).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("free", "error"), [(4.0, 0.035), (8.0, 0.015), (50.0, 0.001)])
+def test_deviations_have_the_tail_of_a_gaussian(free: float, error: float) -> None:
+    z = np.linspace(-6, 6, 121)
+    t = stats.t.isf(stats.norm.sf(np.abs(z)), free) * np.sign(z)
+    zero = torch.zeros(len(z), dtype=torch.float64)
+    found = Predictive(zero + 1, zero + 2, zero + free).deviations(1 + 2 * torch.from_numpy(t))
+    assert found.numpy() == pytest.approx(z, rel=error)
+    far = Predictive(zero[:2], zero[:2] + 1, zero[:2] + free).deviations(double([1e6, 2e6]))
+    assert far[0] < far[1] < math.inf
+
+
+def test_posterior_of_a_variance_by_hand() -> None:
+    # prior: 6 deviations of variance 2 seen before; then two signals ± 1 around 3
+    strength, usual = 6.0, 2.0
+    with mock.patch.object(likelihood_ratio, "variance_prior", return_value=(strength, usual)):
+        known = signals([[4.0, 9.0, 5.0], [2.0, math.nan, 5.0]])
+        found = fit(known, torch.ones(2, 3).bool(), "mean", "bayes")
+    assert found.centre.flatten().tolist() == [3.0, 9.0, 5.0]
+    assert found.free.flatten().tolist() == [7.0, 6.0, 7.0]
+    variances = [(6 * 2 + 2) / 7 * 1.5, 2 * 2.0, 6 * 2 / 7 * 1.5]
+    assert found.scale.square().flatten().tolist() == pytest.approx(variances)
+
+
+@pytest.mark.parametrize("free", [1, 3, 15])
+def test_the_prior_of_variances_is_recovered(free: int) -> None:
+    rng = np.random.default_rng(free)
+    strength, usual, m = 8.0, 2.5, 1_000_000
+    true = usual * strength / rng.chisquare(strength, m)
+    seen = torch.from_numpy(true * rng.chisquare(free, m) / free)
+    degrees = torch.full((m,), free)
+    assert variance_prior(seen, degrees) == pytest.approx((strength, usual), rel=0.1)
+    alike = torch.from_numpy(usual * rng.chisquare(free, m) / free)
+    assert variance_prior(alike, degrees)[0] > 100
+    assert variance_prior(seen[:1], degrees[:1]) == (math.inf, seen[0].item())
+
+
+def test_bayes_is_close_to_pooled_with_few_shadows_and_to_per_example_with_many() -> None:
+    rows, rng = 500, np.random.default_rng(1)
+    spread = torch.from_numpy(np.sqrt(12 / rng.chisquare(12, rows)))
+    for k, close, other in [(3, "pooled", "per-example"), (400, "per-example", "pooled")]:
+        known = (draws(k * rows, k).view(k, rows) * spread).unsqueeze(-1)
+        held = torch.ones(k, rows).bool()
+        log = {n: fit(known, held, "mean", n).scale.log().flatten() for n in get_args(Kind)}
+        bayes = log["bayes"] - 0.5 * math.log1p(1 / k)  # that of the mean apart
+        off = {n: float((bayes - log[n]).abs().median()) for n in (close, other)}
+        assert off[close] < 0.7 * off[other]
+
+
+@pytest.mark.parametrize("k", [3, 8])
+def test_bayes_knows_how_little_few_shadows_tell(k: int) -> None:
+    # nonmembers of variance that differs by row: a share of 5 % has one in twenty as its tail
+    rows, generator = 20_000, np.random.default_rng(0)
+    spread = torch.from_numpy(np.sqrt(6 / generator.chisquare(6, rows)))
+    known = (draws(k * rows, 0).view(k, rows) * spread).unsqueeze(-1)
+    at = Evidence((draws(rows, 1) * spread)[:, None], known, torch.zeros(k, rows).bool())
+    share = (z_score(at, "mean", "bayes") > NormalDist().inv_cdf(0.95)).double().mean().item()
+    assert share == pytest.approx(0.05, abs=rate_band(rows, 0.05) + 0.002)
+    plain = (z_score(at, "mean", "per-example") > NormalDist().inv_cdf(0.95)).double().mean()
+    assert plain > 0.07
+
+
+@pytest.mark.parametrize(
+    "attack", [a.replace(variance="bayes") for a in FORMS] + [LiRA(k=4, variance="bayes")], ids=str
+)
+def test_bayes_on_a_planted_and_a_null_victim(attack: Any) -> None:
+    split = tiny_split()
+    answer, _ = play(attack, memoriser(split.victim()))
+    assert value(answer) > 0.98
+    assert answer.notes["variance"] == "bayes"
+    null, _ = play(attack, memoriser(split.null()))
+    assert value(null) == pytest.approx(0.5, abs=auc_band(80, 80))
+
+
+def test_bayes_of_one_shadow_and_of_agreeing_shadows_is_finite() -> None:
+    one = evidence([1.0, 2.0, 3.0], [[1.0, 5.0, 6.0]], [[0, 1, 1]])
+    alike = evidence([1.0, 2.0], [[1.0, 1.0]] * 4, [[0, 0], [0, 1], [1, 0], [1, 1]])
+    for at in (one, alike):
+        assert log_ratio(at, "mean", "bayes").isfinite().all()
 
 
 # ---- on an encoder -------------------------------------------------------------------------------

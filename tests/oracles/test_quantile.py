@@ -208,3 +208,25 @@ def test_a_convolutional_network_wants_pictures() -> None:
     split = tiny_split()
     answer = play(QUICK.replace(network="convnet", epochs=3), memoriser(split.victim()))
     assert auc(answer.scores.numpy(), split.member.numpy()).value > 0.9
+
+
+def test_its_operating_point_is_in_the_record() -> None:
+    from privbench import Adversary, Attack, Cell
+    from privbench.grid.cell import cell_record
+    from privbench.testing.fixtures import TinyImages, TinyTarget
+    from privbench_plugins.attacks.lira import LiRA
+    from privbench_plugins.attacks.metric import MetricLoss
+
+    def point(attack: Attack) -> str:
+        data, split = TinyImages(), tiny_split()
+        return cell_record(
+            Cell(
+                split.card, split.protocol, TinyTarget(), (), Adversary(), attack, (),
+                dataset=data,
+            )
+        ).operating_point  # fmt: skip
+
+    assert point(Quantile()) == "FPR 0.01"
+    assert point(Quantile(alpha=0.05)) == "FPR 0.05"
+    assert point(MetricLoss()) == "mean training loss"
+    assert point(LiRA()) == ""

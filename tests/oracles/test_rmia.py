@@ -15,7 +15,7 @@ from privbench import MembershipQuestion
 from privbench.games.catalog import GAMES
 from privbench.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, tiny_split
-from privbench_plugins._shared.likelihood import Evidence
+from privbench_plugins._shared.likelihood import Evidence, threshold
 from privbench_plugins.attacks.rmia import (
     RMIA,
     RMIAOffline,
@@ -62,6 +62,34 @@ def test_shadows_that_hold_a_z_do_not_count_for_it(form: Any) -> None:
     assert form._scores(X, more).tolist() == form._scores(X, Z).tolist() == [0.75]
     all_hold = Evidence(Z.asked, sure, torch.ones(1, 4).bool())
     assert form._scores(X, all_hold).isnan().all()  # no z is left
+
+
+def test_offline_a_stand_in_is_scored_as_a_victim_whose_rows_no_shadow_holds() -> None:
+    attack = RMIAOffline(gamma=1.4)
+    sure = torch.tensor([[0.99]]).double().log()
+    held = Evidence(X.asked, torch.cat([X.known, sure]), torch.tensor([[0], [1]]).bool())
+    assert attack._scores(held, Z).tolist() == attack._scores(X, Z).tolist() == [0.75]
+    assert RMIA(gamma=1.4)._scores(held, Z).tolist() != [0.75]  # online they count
+
+
+def test_a_stand_in_s_threshold_separates_the_victim_s_rows() -> None:
+    # answers are unsure, so that p(x) with training on x is far below the ``1 - a`` of the estimate
+    generator = torch.Generator().manual_seed(0)
+    attack, k, n = RMIAOffline(signal="softmax"), 14, 2000
+    member = torch.arange(n) % 2 == 0
+    judged = torch.rand(k, n, generator=generator) < 0.5  # judges hold rows of the stand-in
+    nobody = torch.zeros(k, n).bool()
+
+    def draw(member: Tensor, held: Tensor) -> Evidence:
+        trained = torch.cat([member[None], held]).double()
+        level = torch.randn(n, generator=generator) / 2 - 3
+        p = (level + trained + 0.3 * torch.randn(1 + k, n, generator=generator)).sigmoid().log()
+        return Evidence(p[0], p[1:], held)
+
+    z = draw(member & False, judged)
+    limit = threshold(attack._scores(draw(member, judged), z), member)
+    decisions = attack._scores(draw(member, nobody), z) >= limit
+    assert (decisions == member).double().mean() > 0.75  # .82; .50 if judges that hold a row count
 
 
 @pytest.mark.parametrize("form", [RMIA(), RMIAOffline(a=1.0)], ids=str)

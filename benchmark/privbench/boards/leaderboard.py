@@ -32,6 +32,11 @@ Rows marked ‡ cannot be trusted: the attack also tells apart what its victim n
 chance explains. The results say how far (`privbench show`).
 """
 
+OPERATING_POINT_LEGEND = """\
+A balanced accuracy marked § is not comparable with others: the attack decides at an operating point
+of its own (a fixed FPR, the mean training loss), not where balanced accuracy is best on shadows.
+"""
+
 CLAIMS_LEGEND = """\
 **claimed ε** is the epsilon that the defense claims. **audited ε** is a lower bound at 97.5 %
 confidence from one run with fair-coin inclusion and a number of guesses fixed in advance (Steinke,
@@ -77,6 +82,8 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     lines += [f"Preset: {markdown(', '.join(presets))}.", "", *LEGEND.splitlines()]
     if any("claimed_epsilon" in record.metrics for record in records):
         lines += ["", *CLAIMS_LEGEND.splitlines()]
+    if any(map(_own_point, records)):
+        lines += ["", *OPERATING_POINT_LEGEND.splitlines()]
     if any(record.flags for record in records):
         lines += ["", *FLAGS_LEGEND.splitlines()]
     return "\n".join(lines) + "\n"
@@ -183,7 +190,9 @@ def _cells(row: Row, shown: Iterable[Column], *, phase: bool) -> list[str]:
     if phase:
         fixed.append(trained)
     fixed += [defense + (" °" if outside else ""), adversary, str(len(records))]
-    moving = [_over_seeds(column, [show.number(r, column) for r in records]) for column in shown]
+    moving = [_over_seeds(column, [show.number(r, column) for r in records])
+              + (" §" if column.name == "balanced_accuracy" and _own_point(first) else "")
+              for column in shown]  # fmt: skip
     return [
         *fixed,
         *moving,
@@ -202,6 +211,11 @@ def _over_seeds(column: Column, numbers: Sequence[Number | None]) -> str:
         return _smallest(numbers)
     low = -math.inf if column.low is None else column.low
     return summary(numbers, (low, math.inf if column.high is None else column.high))
+
+
+def _own_point(record: Record) -> bool:
+    """Whether the record has a balanced accuracy that is not comparable with others'."""
+    return bool(record.cell.operating_point) and "balanced_accuracy" in record.metrics
 
 
 def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0, 1.0)) -> str:

@@ -70,6 +70,7 @@ class CellRecord(BaseModel):
     preset: str
     access: str
     protects: list[str]
+    operating_point: str = ""
 
     @property
     def defense(self) -> str:

@@ -66,6 +66,14 @@ class Attack(Method):
         return Shadows()
 
     @property
+    def operating_point(self) -> str:
+        """Return what the decisions aim at, such as ``FPR 0.01``; "" for balanced accuracy.
+
+        Otherwise boards mark the balanced accuracy as not comparable with others.
+        """
+        return ""
+
+    @property
     def max_rows(self) -> int | None:
         """Return the maximum number of rows that the question may contain; None for all."""
         return None

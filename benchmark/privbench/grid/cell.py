@@ -33,6 +33,7 @@ def cell_record(cell: Cell) -> CellRecord:
         preset=cell.preset,
         access=str(cell.access),
         protects=protects,
+        operating_point=cell.attack.operating_point,
     )
 
 

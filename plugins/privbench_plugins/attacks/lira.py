@@ -31,12 +31,8 @@ import torch
 from annotated_types import Ge
 
 from privbench import Access, Augmentation, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench_plugins._shared.likelihood import (
-    Location,
-    Variance,
-    gaussian_attack,
-    scaled_logit,
-)
+from privbench_plugins._shared.likelihood import scaled_logit
+from privbench_plugins._shared.likelihood_ratio import Location, Variance, likelihood_attack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +46,10 @@ DEVIATIONS = (
     "16 shadows, as the authors' demonstration (`paper`: 256). Location is the mean, as in the "
     "paper (their code: the median). The pooled variance is of residuals from each row's location, "
     "with as many degrees of freedom as they leave; the released code takes the spread between "
-    "rows with it, and takes the nonmembers' from the members' signals. Views are random flips and "
+    "rows with it, and takes the nonmembers' from the members' signals. The variance is pooled by "
+    "the row with the fewest shadows of a sort, not by the number of shadows, since a world here "
+    "may hold fewer than half of the rows. The prior of `bayes` is estimated from the variances of "
+    "all rows; how BaVarIA's is set could not be checked. Views are random flips and "
     "shifts (theirs: all 18 combinations of fixed ones), pictures only. "
 )
 
@@ -64,8 +63,11 @@ class _LiRA(MembershipAttack):
         views: number of augmented views (flips, shifts of up to 4 pixels, narrowed to what the
             dataset allows) queried in addition to the row itself; 0 for none. Images only.
         variance: of the Gaussians: ``pooled`` uses one for all rows, ``per-example`` one per row;
-            ``auto`` pools below 64 shadows.
-        location: of the Gaussians: mean or median of the signals.
+            ``auto`` pools unless every row has 32 shadows of each sort (with it and without; half
+            of the paper's 64). ``bayes`` replaces both Gaussians by Student t distributions whose
+            variances lie between those two, the closer to a row's own the more shadows it has:
+            Brännvall, Exponential-Family Membership Inference, arXiv 2603.11799.
+        location: mean or median of the signals.
     """
 
     needs: ClassVar[Access] = Access.POSTERIORS
@@ -74,6 +76,7 @@ class _LiRA(MembershipAttack):
         "Carlini, Chien, Nasr, Song, Terzis, Tramèr", "IEEE S&P 2022",
         "sections IV and V, algorithm 1",
     )  # fmt: skip
+    version: ClassVar[int] = 2
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"k": 256, "views": 17}}
 
     k: Annotated[int, Ge(2)] = 16
@@ -104,7 +107,7 @@ class _LiRA(MembershipAttack):
                 signals.append(scaled_logit(answers, rows.y))
             return torch.cat(signals, dim=1)
 
-        return gaussian_attack(
+        return likelihood_attack(
             ask, oracle, question.examples, ctx.shadows,
             online=self.online, location=self.location, variance=self.variance,
         )  # fmt: skip

@@ -28,7 +28,7 @@ from annotated_types import Ge
 from torch.nn import functional as F
 
 from privbench import Access, Augmentation, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench_plugins._shared.likelihood import Location, Variance, gaussian_attack
+from privbench_plugins._shared.likelihood_ratio import Location, Variance, likelihood_attack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,11 +57,15 @@ class LiRAEncoder(MembershipAttack):
         augmentation: how views are made (the adversary's guess of the provider's augmentation),
             narrowed to what the dataset allows.
         variance: of the Gaussians: ``pooled`` uses one for all rows, ``per-example`` one per row;
-            ``auto`` pools below 64 shadows.
-        location: of the Gaussians: mean or median of the signals.
+            ``auto`` pools unless every row has 32 shadows of each sort (with it and without; half
+            of the paper's 64). ``bayes`` replaces both Gaussians by Student t distributions whose
+            variances lie between those two, the closer to a row's own the more shadows it has:
+            Brännvall, Exponential-Family Membership Inference, arXiv 2603.11799.
+        location: mean or median of the signals.
     """
 
     name: ClassVar[str] = "lira-encoder"
+    version: ClassVar[int] = 2
     needs: ClassVar[Access] = Access.EMBEDDINGS
     paper: ClassVar[Paper] = Paper(
         "Evaluations of Machine Learning Privacy Defenses are Misleading",
@@ -71,8 +75,8 @@ class LiRAEncoder(MembershipAttack):
         "Offline by default, with 16 shadows (`paper`: online, 64). All pairs of 10 views give one "
         "signal; the authors average 6 pairs for each of 18 flips and shifts, and average the "
         "likelihood ratios of these. All rows are asked about, not the worst placed canaries. The "
-        "variance is pooled below 64 shadows. The threshold of the offline form is the best on a "
-        "shadow that the others judge."
+        "variance is pooled unless every row has 32 shadows with it and 32 without. The threshold "
+        "of the offline form is the best on a shadow that the others judge."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"k": 64, "online": True}}
 
@@ -103,7 +107,7 @@ class LiRAEncoder(MembershipAttack):
             views = ctx.views(rows, self.augmentation, self.n)
             return similarity(oracle.embeddings(views)).unsqueeze(1)
 
-        return gaussian_attack(
+        return likelihood_attack(
             ask, oracle, question.examples, ctx.shadows,
             online=self.online, location=self.location, variance=self.variance,
         )  # fmt: skip

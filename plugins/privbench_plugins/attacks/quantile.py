@@ -92,6 +92,11 @@ class Quantile(MembershipAttack):
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.2
 
     @property
+    def operating_point(self) -> str:
+        """Decide at a false positive rate of ``alpha``."""
+        return f"FPR {self.alpha:g}"
+
+    @property
     def requires(self) -> tuple[str, ...]:
         """Require images for a network that needs them."""
         return () if self.network == "mlp" else ("images",)

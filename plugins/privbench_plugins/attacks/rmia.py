@@ -141,9 +141,13 @@ class _RMIA(MembershipAttack):
         return log_confidence((log_p / self.temperature).log_softmax(1), rows.y)
 
     def _scores(self, x: Evidence, z: Evidence) -> Tensor:
-        """Return the share of z that each x dominates; NaN where x cannot be scored."""
+        """Return the share of z that each x dominates; NaN where x cannot be scored.
+
+        Offline, shadows that hold x do not count: no shadow holds a candidate, but judges hold
+        some of a stand-in's members, and its scores must be of the same kind as the victim's.
+        """
         return dominated(
-            x.asked - log_prior(x.known, x.inside, self.a),
+            x.asked - log_prior(x.known, x.inside, self.a, outside_only=not self.online),
             z.asked - log_prior(z.known, z.inside, self.a, outside_only=True),
             self.gamma,
         )
@@ -177,6 +181,7 @@ class RMIAOffline(_RMIA):
     """
 
     name: ClassVar[str] = "rmia-offline"
+    version: ClassVar[int] = 2
     deviations: ClassVar[str] = DEVIATIONS
 
     @property
