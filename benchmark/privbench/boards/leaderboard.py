@@ -29,7 +29,8 @@ epochs to reach it.
 
 FLAGS_LEGEND = """\
 Rows marked ‡ cannot be trusted: the attack also tells apart what its victim never saw, more than
-chance explains. The results say how far (`privbench show`).
+chance explains; or the encoder of a contrastive victim tells no more than an untrained one. The
+results say which, and how far (`privbench show`).
 """
 
 OPERATING_POINT_LEGEND = """\

@@ -32,13 +32,15 @@ from privbench.victims.play import (
     Models,
     Trainer,
     as_adversary_sees,
+    gain,
     key_as_adversary_sees,
+    probe,
     utility,
 )
 from privbench.victims.served import Victim
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from privbench.grid.isolated import Apart
     from privbench.methods.cell import Cell
     from privbench.methods.dataset import Dataset
+    from privbench.methods.target import Target
     from privbench.store.store import Store
     from privbench.training.phase import Progress
     from privbench.victims.spec import VictimSpec
@@ -171,9 +174,11 @@ class TrialRunner:
         for name in game.controls:
             controls[name], _ = self._play(models, game, self._control(name, models))
             record.controls[name] = _numbers(controls[name])
-        record.flags = list(game.suspicions(controls, record.sizes))
         record.baselines = self._baselines(cell, trial.seed)
-        record.utility = self._utility(cell, parts, made)
+        record.utility = self._utility(models, made)
+        record.flags = [
+            *game.suspicions(controls, record.sizes), *idle_encoder(cell.target, record.utility),
+        ]  # fmt: skip
 
     # ---- what trials share ------------------------------------------------------------------
 
@@ -363,14 +368,45 @@ class TrialRunner:
             for name, metrics in self.store.make(key, compute).facts["metrics"].items()
         }
 
-    def _utility(self, cell: Cell, parts: Split, made: Victim) -> dict[str, float]:
-        """Return the accuracy on test rows and on the classifier's training rows, and the gap."""
+    def _utility(self, models: Models, made: Victim) -> dict[str, float]:
+        """Return the accuracy on test rows and on the classifier's training rows, and the gap.
+
+        Beside them what training gave the encoder: see ``gain``.
+        """
+        cell, parts = models.cell, models.split
         if cell.card.classes is None or "classifier" not in made.model:
             return {}
         key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
 
         facts = self.store.make(key, lambda: ({}, utility(made, parts))).facts
-        return {name: facts[name] for name in ("test_accuracy", "train_accuracy", "gap")}
+        told = {name: facts[name] for name in ("test_accuracy", "train_accuracy", "gap")}
+        untrained = self.builder.plan(models.undefended()).untrained
+        return told | gain(
+            self._probe(made.key, parts, lambda: made),
+            self._probe(untrained, parts, lambda: self.builder.untrained(models.undefended())),
+        )
+
+    def _probe(self, encoder: str, parts: Split, build: Callable[[], Victim]) -> Tensor:
+        """Return the probe's answers, see ``probe``; ``encoder`` is the key of what is built."""
+        key = Key("probe", {"encoder": encoder, "split": parts.digest, "code": code_digest()})
+        return self.store.make(key, lambda: ({"right": probe(build(), parts)}, {})).tensors["right"]
+
+
+def idle_encoder(target: Target, utility: Mapping[str, float]) -> tuple[str, ...]:
+    """Flag a contrastive victim whose embedding tells no more than the untrained encoder's.
+
+    It has learnt nothing, so what attacks find in it says nothing about such targets.
+    """
+    if not target.contrastive or "untrained_accuracy" not in utility:
+        return ()
+    trained, untrained = utility["probe_accuracy"], utility["untrained_accuracy"]
+    if trained > untrained:
+        return ()
+    told = (
+        f"its encoder tells no more than an untrained one: a linear probe has accuracy "
+        f"{trained:.3f} on it and {untrained:.3f} untrained; train it for more updates"
+    )
+    return (told,)
 
 
 def _numbers(metrics: Metrics) -> dict[str, Number]:

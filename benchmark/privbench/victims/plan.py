@@ -105,7 +105,8 @@ class Planner:
                 release.place = len(releases)
                 release.to(self.device).eval().requires_grad_(False)
                 releases.append(LearnedRelease(release, defense))
-        notes = {name: fact for ctx in begun + contexts for name, fact in ctx.notes.items()}
+        said = [*begun, *contexts, target_ctx]
+        notes = {name: fact for ctx in said for name, fact in ctx.notes.items()}
         claims = [claim for ctx in begun + contexts for claim in ctx.claims]
         base = self._base(spec)
         return Draft(

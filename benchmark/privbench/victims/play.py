@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from privbench.data.row_random import salt
 from privbench.errors import AccessDeniedError
 from privbench.games.catalog import GAMES
@@ -21,7 +24,6 @@ from privbench.victims.stages import differing, load, state
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import torch
     from torch import Tensor
 
     from privbench.data.examples import Card, Examples
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from privbench.store.store import Store
     from privbench.training.model import Model
     from privbench.victims.build import Builder
+
+_TWO = 2  # classes that a probe needs
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,47 @@ def utility(victim: Victim, split: Split) -> dict[str, float]:
         guess = asked.labels(labelled.x)
         right[f"{name}_accuracy"] = float((guess == labelled.y).double().mean())
     return {**right, "gap": right["train_accuracy"] - right["test_accuracy"]}
+
+
+def probe(victim: Victim, split: Split) -> Tensor:
+    """Return whether a linear probe of the encoder is right, (n,) bool for the test rows.
+
+    The probe is a ridge classifier of the standardised embeddings, before any release; it learns
+    from the classifier's training rows, which also choose its penalty (leaving one out).
+    (0,) if there is nothing to learn: fewer than two classes.
+    """
+    from sklearn.linear_model import RidgeClassifierCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    trained_on = split.victim().parts[split.protocol.classifier]
+    known, asked = (rows.select(rows.y >= 0) for rows in (trained_on, split.test))
+    if len(set(known.y.tolist())) < _TWO or not len(asked):
+        return torch.zeros(0, dtype=torch.bool)
+    bare = victim.unreleased()
+    known_h, asked_h = (bare.embeddings(rows.x).double().cpu().numpy() for rows in (known, asked))
+    model = make_pipeline(StandardScaler(), RidgeClassifierCV(np.logspace(-2, 5, 15)))
+    guess = model.fit(known_h, known.y.cpu().numpy()).predict(asked_h)
+    return torch.from_numpy(guess == asked.y.cpu().numpy())
+
+
+def gain(trained: Tensor, untrained: Tensor) -> dict[str, float]:
+    """Return what training gave the encoder: the probe's accuracy on both, and a p-value.
+
+    The p-value is that of the one-sided sign test over the rows where the two probes differ:
+    how likely so many rows are won if training gives nothing. {} if there are no rows.
+    """
+    if not len(trained):
+        return {}
+    from scipy.stats import binomtest
+
+    won, lost = int((trained & ~untrained).sum()), int((untrained & ~trained).sum())
+    p = binomtest(won, won + lost, alternative="greater").pvalue if won + lost else 1.0
+    return {
+        "probe_accuracy": float(trained.double().mean()),
+        "untrained_accuracy": float(untrained.double().mean()),
+        "probe_p_value": float(p),
+    }
 
 
 def _worded(notes: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench import Card, Clock, Model, Protocol
+    from privbench import Card, Clock, Examples, Model, Protocol, TargetContext, World
 
 BackboneName = Literal["auto", "mlp", "convnet", "resnet18", "resnet18-stock"]
 
@@ -51,21 +53,44 @@ def encoder_phases(protocol: Protocol) -> Iterator[tuple[str, str]]:
     yield "encoder", last
 
 
-def views(
-    augmentation: Augmentation, card: Card, n: int
-) -> Callable[[Batch, Callable[[int], Tensor]], Batch]:
-    """Return a ``prepare`` that makes n augmented views of each row, one view after the other.
+@dataclass(frozen=True)
+class Views:
+    """A ``Phase.prepare`` that makes n augmented views of each row, one view after the other.
 
-    The augmentation is narrowed to what, according to the dataset, keeps label and attributes.
+    Attributes:
+        augmentation: how views are made, narrowed to what the dataset says keeps label and
+            attributes.
+        card: card of the dataset.
+        n: views per row.
     """
-    augmentation = augmentation.within(card.limits or Augmentation())
 
-    def prepare(batch: Batch, uniforms: Callable[[int], Tensor]) -> Batch:
-        x = as_float(batch.x, card.scale)
-        made = [augment(x, augmentation, uniforms(augmentation.uniforms)) for _ in range(n)]
-        return Batch(torch.cat(made), batch.y, batch.attributes, batch.rows, views=n)
+    augmentation: Augmentation
+    card: Card
+    n: int
 
-    return prepare
+    def __call__(self, batch: Batch, uniforms: Callable[[int], Tensor]) -> Batch:
+        """Return the batch with x (n * rows, ...)."""
+        augmentation = self.augmentation.within(self.card.limits or Augmentation())
+        x = as_float(batch.x, self.card.scale)
+        made = [augment(x, augmentation, uniforms(augmentation.uniforms)) for _ in range(self.n)]
+        return Batch(torch.cat(made), batch.y, batch.attributes, batch.rows, views=self.n)
+
+
+def passes(
+    phase: str, rows: Examples, batch: BatchSpec, ctx: TargetContext, *, epochs: int, updates: int
+) -> int:
+    """Return the epochs of a phase: ``epochs``, or as many more as ``updates`` updates need.
+
+    0 epochs stay 0: that leaves the part untrained. A batch larger than the rows makes one update
+    of an epoch; this is noted in the record.
+    """
+    if batch.size > len(rows):
+        ctx.note(**{
+            f"{phase}: batch": f"all {len(rows)} rows (batch {batch.size}): one update an epoch"
+        })  # fmt: skip
+    if not epochs or not updates or not len(rows):
+        return epochs
+    return max(epochs, math.ceil(updates / batch.steps(len(rows))))
 
 
 def sees_members(phase: Phase) -> bool:
@@ -95,9 +120,20 @@ def known_cross_entropy(logits: Tensor, values: Tensor) -> Tensor:
 
 
 def linear_classifier(
-    rows: str, *, epochs: int, lr: float, weight_decay: float, batch: int
+    world: World,
+    ctx: TargetContext,
+    *,
+    epochs: int,
+    lr: float,
+    weight_decay: float,
+    batch: int,
+    updates: int = 0,
 ) -> Phase:
-    """Train the classifier on embeddings of the frozen encoder, with Adam."""
+    """Train the classifier on embeddings of the frozen encoder, with Adam.
+
+    It trains on the classifier's rows in the protocol; ``epochs`` and ``updates`` as in ``passes``.
+    """
+    rows, spec = ctx.protocol.classifier, BatchSpec(batch)
 
     def forward(model: Model, batch: Batch) -> Outputs:
         return Outputs(h=batch.x, logits=lambda: model.logits(batch.x))
@@ -108,7 +144,7 @@ def linear_classifier(
         reads="embeddings",
         forward=forward,
         steps={"train": Step(cross_entropy, trains=("classifier",))},
-        epochs=epochs,
-        batch=BatchSpec(batch),
+        epochs=passes("classifier", world.parts[rows], spec, ctx, epochs=epochs, updates=updates),
+        batch=spec,
         optimizers={"classifier": Optimizer("adam", lr, weight_decay)},
     )

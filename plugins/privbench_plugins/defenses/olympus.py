@@ -19,10 +19,10 @@ The losses are ours: the Talos paper gives only the structure.
 
 What to expect: attribute inference falls far, also for a contrastive encoder; part of that comes
 from the tuning and the narrow autoencoder alone (``weight=0`` shows how much). The whole network
-now learns labels of its members, so utility and membership leakage rise, as in the Talos paper: on
-UTKFace, nn-mia rises from .52 to .61 after 20 epochs, but only to .53 with ``freeze_encoder``,
-which does not tune the encoder (leaderboards/utkface-defenses.md). On digits, where the classifier
-has already learnt its members, membership leakage falls (digits-defenses.md). An adversary with
+now learns labels of its members, so an encoder that had little training gains utility and
+membership leakage from the tuning as such: compare with ``freeze_encoder``, which does not tune it,
+and with an undefended target of as many updates. On digits, where the classifier has already learnt
+its members, membership leakage falls (digits-defenses.md). An adversary with
 access to the weights could remove O. Judge the defense by newly trained attackers, as the boards
 do, never by A.
 """

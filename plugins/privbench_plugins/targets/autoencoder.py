@@ -41,7 +41,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.phases import encoder_phases, linear_classifier
+from privbench_plugins._shared.phases import encoder_phases, linear_classifier, passes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,10 +61,13 @@ class Autoencoder(Target):
         layers: number of layers of the encoder, and of the decoder.
         owners: number of owners that the columns are divided among.
         epochs: training epochs of encoder and decoder.
+        updates: least number of updates of encoder and decoder; with few rows there are more
+            epochs until it is reached. 0 for no such floor.
         batch: rows per step.
         lr: learning rate of encoder and decoder, with Adam.
         classifier: model trained on embeddings: ``linear``, or ``mlp`` with one hidden layer.
         classifier_epochs: training epochs of the classifier.
+        classifier_updates: least number of its updates, as ``updates``.
         classifier_lr: learning rate of the classifier, with Adam.
     """
 
@@ -84,10 +87,12 @@ class Autoencoder(Target):
     layers: Annotated[int, Ge(1), Le(100)] = 3
     owners: Annotated[int, Ge(1), Le(1000)] = 1
     epochs: Annotated[int, Ge(0)] = 100
+    updates: Annotated[int, Ge(0)] = 0
     batch: Annotated[int, Ge(1)] = 64
     lr: Annotated[float, Gt(0)] = 1e-3
     classifier: Literal["linear", "mlp"] = "mlp"
     classifier_epochs: Annotated[int, Ge(1)] = 100
+    classifier_updates: Annotated[int, Ge(0)] = 0
     classifier_lr: Annotated[float, Gt(0)] = 1e-3
 
     def incompatible(self, cell: Cell) -> str | None:
@@ -120,7 +125,6 @@ class Autoencoder(Target):
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
         """Train encoder and decoder on the encoder's rows in the protocol, then the classifier."""
-        del world
         scale, spec = ctx.card.scale, Optimizer("adam", self.lr)
 
         def error(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
@@ -128,14 +132,17 @@ class Autoencoder(Target):
             del clock
             return F.mse_loss(out.decoded, as_float(batch.x, scale))
 
+        batch = BatchSpec(self.batch)
         made = [
             Phase(
                 name=name,
                 rows=rows,
                 forward=_forward,
                 steps={"train": Step(error, trains=("encoder", "decoder"))},
-                epochs=self.epochs,
-                batch=BatchSpec(self.batch),
+                epochs=passes(
+                    name, world.parts[rows], batch, ctx, epochs=self.epochs, updates=self.updates
+                ),
+                batch=batch,
                 optimizers={"encoder": spec, "decoder": spec},
                 reads_labels=self.labelled_encoder,
             )
@@ -144,8 +151,8 @@ class Autoencoder(Target):
         if "classifier" in model:
             made.append(
                 linear_classifier(
-                    ctx.protocol.classifier, epochs=self.classifier_epochs, lr=self.classifier_lr,
-                    weight_decay=0.0, batch=self.batch,
+                    world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
+                    lr=self.classifier_lr, weight_decay=0.0, batch=self.batch,
                 )
             )  # fmt: skip
         return made

@@ -40,11 +40,12 @@ from privbench import (
 )
 from privbench_plugins._shared.phases import (
     BackboneName,
+    Views,
     chosen_backbone,
     encoder_phases,
     linear_classifier,
+    passes,
     unfit_backbone,
-    views,
 )
 
 if TYPE_CHECKING:
@@ -87,7 +88,10 @@ class MoCo(Target):
         backbone: backbone of both encoders; ``auto`` follows the data (an MLP up to 8×8, otherwise
             a convnet).
         epochs: passes of the contrastive phase (EncoderMI: 1,600).
-        batch: rows per step; a smaller last batch is dropped.
+        updates: least number of updates of the contrastive phase; with few rows there are more
+            epochs until it is reached. 0 for no such floor.
+        batch: rows per step; a smaller last batch is dropped. All rows if there are fewer, and
+            then an epoch is one update.
         temperature: temperature of InfoNCE.
         queue: number of negatives.
         momentum: momentum of the key encoder's moving average.
@@ -98,6 +102,7 @@ class MoCo(Target):
         projection: width of the linear head.
         augmentation: augmentation of both views, narrowed to what the dataset allows.
         classifier_epochs: passes of the linear classifier.
+        classifier_updates: least number of its updates, as ``updates``.
         classifier_lr: learning rate of the linear classifier, with Adam.
         classifier_weight_decay: weight decay of the linear classifier, with Adam.
     """
@@ -116,11 +121,19 @@ class MoCo(Target):
         "each part of the query batch; jitter operations come in fixed order."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"backbone": "resnet18", "epochs": 1600, "queue": 4096, "splits": 8, "lr": 0.06},
+        "paper": {
+            "backbone": "resnet18",
+            "epochs": 1600,
+            "updates": 1000,
+            "queue": 4096,
+            "splits": 8,
+            "lr": 0.06,
+        },
     }
 
     backbone: BackboneName = "auto"
     epochs: Annotated[int, Ge(0)] = 1000
+    updates: Annotated[int, Ge(0)] = 0
     batch: Annotated[int, Ge(2)] = 512
     temperature: Annotated[float, Gt(0)] = 0.1
     queue: Annotated[int, Ge(1)] = 256
@@ -131,6 +144,7 @@ class MoCo(Target):
     projection: Annotated[int, Ge(1), Le(10_000)] = 128
     augmentation: Augmentation = COLAB_VIEWS
     classifier_epochs: Annotated[int, Ge(1)] = 100
+    classifier_updates: Annotated[int, Ge(0)] = 0
     classifier_lr: Annotated[float, Gt(0)] = 1e-2
     classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
 
@@ -156,7 +170,6 @@ class MoCo(Target):
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
         """Train contrastively on the encoder's rows in the protocol, then train the classifier."""
-        del world
         spec = Optimizer(
             "sgd", self.lr, self.weight_decay, momentum=0.9, schedule="cosine", per="epoch"
         )
@@ -167,15 +180,18 @@ class MoCo(Target):
             before=self._follow,
             after=lambda model, out: _queue(model).push(out.k),
         )
+        batch = BatchSpec(self.batch, drop_last=True)
         made = [
             Phase(
                 name=name,
                 rows=rows,
-                prepare=views(self.augmentation, ctx.card, 2),
+                prepare=Views(self.augmentation, ctx.card, 2),
                 forward=self._forward,
                 steps={"train": step},
-                epochs=self.epochs,
-                batch=BatchSpec(self.batch, drop_last=True),
+                epochs=passes(
+                    name, world.parts[rows], batch, ctx, epochs=self.epochs, updates=self.updates
+                ),
+                batch=batch,
                 optimizers={"encoder": spec, "head": spec},
                 per_example=not self.contrastive,
                 reads_labels=self.labelled_encoder,
@@ -185,7 +201,7 @@ class MoCo(Target):
         if "classifier" in model:
             made.append(
                 linear_classifier(
-                    ctx.protocol.classifier, epochs=self.classifier_epochs,
+                    world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
                     lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
                 )
             )  # fmt: skip

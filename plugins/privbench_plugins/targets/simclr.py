@@ -12,6 +12,8 @@ Presets: ``cpu`` (the default) is sized for a CPU and for models that leak: smal
 ``paper`` has the values of the public CIFAR-10 code that EncoderMI's SimCLR follows (batch 512,
 Adam 1e-3, weight decay 1e-6, temperature .5, ResNet-18 with CIFAR stem). ``talos`` has those of
 Talos (temperature .07, Adam 3e-4, weight decay 1e-4, stock ResNet-18, blur and vertical flip).
+Both have a floor of 1,000 updates, fewer than on the papers' own sets: it acts only where a batch
+holds most of a small set, and epochs would be few updates.
 
 Deviations: see the class. What to expect: on ``digits`` with 100 members the encoder memorises
 its members (``encodermi-t`` well above 0.5), while the linear classifier hardly does.
@@ -44,11 +46,12 @@ from privbench import (
 )
 from privbench_plugins._shared.phases import (
     BackboneName,
+    Views,
     chosen_backbone,
     encoder_phases,
     linear_classifier,
+    passes,
     unfit_backbone,
-    views,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +80,10 @@ class SimCLR(Target):
         backbone: backbone of the encoder; ``auto`` follows the data (an MLP up to 8×8, otherwise a
             convnet).
         epochs: passes of the contrastive phase over its rows.
-        batch: rows per step (2 views each); all rows if there are fewer.
+        updates: least number of updates of the contrastive phase; with few rows there are more
+            epochs until it is reached. 0 for no such floor.
+        batch: rows per step (2 views each); all rows if there are fewer, and then an epoch is one
+            update.
         temperature: temperature of NT-Xent.
         lr: learning rate of Adam, constant unless ``cosine``.
         weight_decay: weight decay of the contrastive phase.
@@ -87,6 +93,7 @@ class SimCLR(Target):
         augmentation: augmentation of the two views, narrowed to what the dataset allows.
         normalise: whether inputs are normalised by the dataset's channel means and deviations.
         classifier_epochs: passes of the linear classifier.
+        classifier_updates: least number of its updates, as ``updates``.
         classifier_lr: learning rate of the linear classifier, with Adam.
         classifier_weight_decay: weight decay of the linear classifier, with Adam.
     """
@@ -107,19 +114,19 @@ class SimCLR(Target):
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {
-            "backbone": "resnet18", "epochs": 1000, "temperature": 0.5, "lr": 1e-3,
-            "hidden": 512,
-            "weight_decay": 1e-6, "augmentation": CIFAR_VIEWS,
+            "backbone": "resnet18", "epochs": 1000, "updates": 1000, "temperature": 0.5,
+            "lr": 1e-3, "hidden": 512, "weight_decay": 1e-6, "augmentation": CIFAR_VIEWS,
         },
         "talos": {
-            "backbone": "resnet18-stock", "epochs": 100, "temperature": 0.07, "lr": 3e-4,
-            "weight_decay": 1e-4, "hidden": 512, "projection": 256, "augmentation": TALOS_VIEWS,
-            "normalise": False,
+            "backbone": "resnet18-stock", "epochs": 100, "updates": 1000, "temperature": 0.07,
+            "lr": 3e-4, "weight_decay": 1e-4, "hidden": 512, "projection": 256,
+            "augmentation": TALOS_VIEWS, "normalise": False,
         },
     }  # fmt: skip
 
     backbone: BackboneName = "auto"
     epochs: Annotated[int, Ge(0)] = 400
+    updates: Annotated[int, Ge(0)] = 0
     batch: Annotated[int, Ge(2)] = 512
     temperature: Annotated[float, Gt(0)] = 0.1
     lr: Annotated[float, Gt(0)] = 1e-3
@@ -130,6 +137,7 @@ class SimCLR(Target):
     augmentation: Augmentation = QUICK_VIEWS
     normalise: bool = True
     classifier_epochs: Annotated[int, Ge(1)] = 100
+    classifier_updates: Annotated[int, Ge(0)] = 0
     classifier_lr: Annotated[float, Gt(0)] = 1e-2
     classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
 
@@ -152,19 +160,21 @@ class SimCLR(Target):
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
         """Train contrastively on the encoder's rows in the protocol, then train the classifier."""
-        del world
         spec = Optimizer(
             "adam", self.lr, self.weight_decay, schedule="cosine" if self.cosine else "constant"
         )
+        batch = BatchSpec(self.batch)
         made = [
             Phase(
                 name=name,
                 rows=rows,
-                prepare=views(self.augmentation, ctx.card, 2),
+                prepare=Views(self.augmentation, ctx.card, 2),
                 forward=_forward,
                 steps={"train": Step(self._loss, trains=("encoder", "head"))},
-                epochs=self.epochs,
-                batch=BatchSpec(self.batch),
+                epochs=passes(
+                    name, world.parts[rows], batch, ctx, epochs=self.epochs, updates=self.updates
+                ),
+                batch=batch,
                 optimizers={"encoder": spec, "head": spec},
                 per_example=not self.contrastive,
                 reads_labels=self.labelled_encoder,
@@ -174,7 +184,7 @@ class SimCLR(Target):
         if "classifier" in model:
             made.append(
                 linear_classifier(
-                    ctx.protocol.classifier, epochs=self.classifier_epochs,
+                    world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
                     lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
                 )
             )  # fmt: skip
