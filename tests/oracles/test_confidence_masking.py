@@ -58,6 +58,16 @@ def test_label_and_fixed_depend_on_the_label_alone() -> None:
     assert fixed.tolist() == pytest.approx([1 / 3 + 1e-3, 1 / 3 - 5e-4, 1 / 3 - 5e-4])
 
 
+def test_the_default_hides_the_confidence_and_the_preset_of_the_paper_does_not() -> None:
+    p = torch.tensor([[0.9, 0.06, 0.04], [0.4, 0.3, 0.3]]).double()
+    hidden, shown = (
+        _masked(p, (one.mask, one.k, one.decimals))
+        for one in (ConfidenceMasking(), ConfidenceMasking().preset("paper"))
+    )
+    assert torch.equal(hidden[0], hidden[1])
+    assert shown.amax(1).tolist() == pytest.approx([0.9, 0.4])
+
+
 def test_top_tells_the_largest_and_hides_how_the_rest_is_split() -> None:
     p = torch.tensor([[0.1, 0.6, 0.25, 0.05]]).double()
     assert top(p, 2)[0].tolist() == pytest.approx([0.075, 0.6, 0.25, 0.075])

@@ -9,7 +9,8 @@ Four masks that papers compare against or call by other names:
 - ``fixed``: 1/k + 0.001 on the label and the rest spread evenly over the other classes, whatever
   the model predicts (k classes). Several implementations of label-only attacks (Choquette-Choo and
   others, ICML 2021; Li and Zhang, CCS 2021) call this MemGuard. It is not MemGuard: it has no
-  budget and no membership classifier.
+  budget and no membership classifier. This is the default: posteriors can still be asked for, and
+  tell the label and nothing else, whereas ``top`` with k = 1 still tells its confidence.
 
 What to expect: attacks that read confidence fall back to the correctness of the label
 (``metric-correctness``), and label-only attacks work as well as without the defense.
@@ -18,7 +19,7 @@ What to expect: attacks that read confidence fall back to the correctness of the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -26,6 +27,8 @@ from annotated_types import Ge
 from privbench import Access, Defense, Paper, Release, Strength, hookimpl
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from privbench import Card, DefenseContext, Model
@@ -66,12 +69,14 @@ class ConfidenceMasking(Defense):
     """Releases posteriors with the label and little more; labels and embeddings do not change.
 
     Attributes:
-        mask: which of the four masks; ``label`` withdraws posteriors altogether.
+        mask: which of the four masks; ``label`` withdraws posteriors altogether. Preset
+            ``paper`` is ``top`` with k = 1, which releases the confidence of the label.
         k: number of posteriors that ``top`` releases.
         decimals: number of decimals that ``rounding`` keeps.
     """
 
     name: ClassVar[str] = "confidence-masking"
+    version: ClassVar[int] = 2
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     release_class: ClassVar[type[Release]] = Masked
     uses_training_data: ClassVar[bool] = False
@@ -89,7 +94,9 @@ class ConfidenceMasking(Defense):
         "another class, the label gets one unit of the last decimal more."
     )
 
-    mask: Mask = "top"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"mask": "top", "k": 1}}
+
+    mask: Mask = "fixed"
     k: Annotated[int, Ge(1)] = 1
     decimals: Annotated[int, Ge(0)] = 1
 
