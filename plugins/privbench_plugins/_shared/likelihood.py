@@ -18,17 +18,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from privbench import best_threshold
+from privbench import Augmentation, best_threshold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from privbench import Examples, Oracle, Shadow
+    from privbench import AttackContext, Examples, Oracle, Shadow
 
     Ask = Callable[[Oracle, Examples], Tensor]
 
+#: Flips and shifts of LiRA's views, narrowed to what the dataset allows.
+VIEWS = Augmentation(flip=0.5, shift=4)
 #: Log of the value used for a posterior of exactly 0: the floor of the authors' LiRA code.
 FLOOR = math.log(1e-45)
 #: Log-posterior that a served victim returns for a posterior that a release has set to 0.
@@ -85,6 +87,20 @@ def floored(value: Tensor) -> Tensor:
     return value.masked_fill((value == -math.inf) | (value == ZERO), FLOOR)
 
 
+def logits_of_views(ctx: AttackContext, views: int) -> Ask:
+    """Return the signal (n, 1 + views): ``scaled_logit`` of the row and of views; images only."""
+    views = views if ctx.card.kind == "image" else 0
+
+    def ask(oracle: Oracle, rows: Examples) -> Tensor:
+        signals = [scaled_logit(oracle.log_posteriors(rows), rows.y).unsqueeze(1)]
+        if views:
+            answers = oracle.log_posteriors(ctx.views(rows, VIEWS, views))
+            signals.append(scaled_logit(answers, rows.y))
+        return torch.cat(signals, dim=1)
+
+    return ask
+
+
 # ---- shadows -------------------------------------------------------------------------------------
 
 
@@ -106,9 +122,15 @@ class Evidence:
 def observe(ask: Ask, oracle: Oracle, shadows: Sequence[Shadow], *parts: Examples) -> Evidence:
     """Query the oracle and every shadow on the rows of all parts, concatenated."""
     asked = torch.cat([ask(oracle, rows) for rows in parts])
+    known, inside = watch(ask, shadows, *parts)
+    return Evidence(asked, known, inside.to(asked.device))
+
+
+def watch(ask: Ask, shadows: Sequence[Shadow], *parts: Examples) -> tuple[Tensor, Tensor]:
+    """Query every shadow on all parts: signals (k, n, ...) and which shadow holds a row (k, n)."""
     known = [torch.cat([ask(shadow.oracle, rows) for rows in parts]) for shadow in shadows]
     inside = [torch.cat([s.world.contains(rows) for rows in parts]) for s in shadows]
-    return Evidence(asked, torch.stack(known), torch.stack(inside).to(asked.device))
+    return torch.stack(known), torch.stack(inside)
 
 
 @dataclass(frozen=True)

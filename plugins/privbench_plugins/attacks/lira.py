@@ -27,21 +27,17 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import torch
 from annotated_types import Ge
 
-from privbench import Access, Augmentation, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench_plugins._shared.likelihood import scaled_logit
+from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
+from privbench_plugins._shared.likelihood import logits_of_views
 from privbench_plugins._shared.likelihood_ratio import Location, Variance, likelihood_attack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from privbench import Attack, AttackContext, MembershipQuestion, Oracle
 
-    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
-
-VIEWS = Augmentation(flip=0.5, shift=4)
 DEVIATIONS = (
     "16 shadows, as the authors' demonstration (`paper`: 256). Location is the mean, as in the "
     "paper (their code: the median). The pooled variance is of residuals from each row's location, "
@@ -98,17 +94,8 @@ class _LiRA(MembershipAttack):
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
         """Score (n,) by comparing the victim's signals with the shadows'."""
-        views = self.views if ctx.card.kind == "image" else 0
-
-        def ask(oracle: Oracle, rows: Examples) -> Tensor:
-            signals = [scaled_logit(oracle.log_posteriors(rows), rows.y).unsqueeze(1)]
-            if views:
-                answers = oracle.log_posteriors(ctx.views(rows, VIEWS, views))
-                signals.append(scaled_logit(answers, rows.y))
-            return torch.cat(signals, dim=1)
-
         return likelihood_attack(
-            ask, oracle, question.examples, ctx.shadows,
+            logits_of_views(ctx, self.views), oracle, question.examples, ctx.shadows,
             online=self.online, location=self.location, variance=self.variance,
         )  # fmt: skip
 
