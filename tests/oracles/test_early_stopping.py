@@ -51,7 +51,10 @@ def test_epochs_are_what_a_shorter_target_has(tmp_path: Path) -> None:
 
 def test_more_epochs_than_there_are_change_nothing(tmp_path: Path) -> None:
     shop = Builder(Store(tmp_path), CPU)
-    keys = [shop.planned(tiny_spec(SUPERVISED, d)) for d in ((), (EarlyStopping(epochs=60),))]
+    keys = [
+        shop.planned(tiny_spec(SUPERVISED, d))
+        for d in ((), (EarlyStopping(epochs=60, patience=None),))
+    ]
     assert keys[0].keys() == keys[1].keys()  # the phase is the same object, hence shared
 
 
@@ -74,7 +77,7 @@ def test_patience_brings_the_best_state_back(tmp_path: Path) -> None:
 
 def test_patience_leaves_a_contrastive_encoder_alone(tmp_path: Path) -> None:
     shop, target = Builder(Store(tmp_path), CPU), SimCLR(epochs=2, classifier_epochs=20)
-    served = shop.victim(tiny_spec(target, (EarlyStopping(patience=1),)))
+    served = shop.victim(tiny_spec(target, (EarlyStopping(epochs=None, patience=1),)))
     x = tiny_split().pool.x[:20]
     assert torch.equal(served.embeddings(x), shop.victim(tiny_spec(target)).embeddings(x))
     assert "classifier only" in served.facts["notes"]["early-stopping"]
@@ -85,7 +88,9 @@ def test_patience_leaves_a_contrastive_encoder_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("defense", "protocol", "words"),
     [
-        (EarlyStopping(), {}, "reference rows"),
+        (EarlyStopping(), {}, ""),
+        (EarlyStopping(epochs=None), {}, "reference rows"),
+        (EarlyStopping(epochs=None, patience=None), {}, "neither epochs nor patience"),
         (EarlyStopping(epochs=3), {}, ""),
         (EarlyStopping(), {"reference": 40}, ""),
         (
@@ -93,8 +98,9 @@ def test_patience_leaves_a_contrastive_encoder_alone(tmp_path: Path) -> None:
             {"public": 40, "encoder": ("public",)},
             "shows the encoder none",
         ),
+        (EarlyStopping(), {"reference": 40, "public": 40, "encoder": ("public",)}, ""),
         (
-            EarlyStopping(),
+            EarlyStopping(epochs=None),
             {"reference": 40, "downstream": 40, "classifier": "downstream"},
             "members' labels",
         ),
@@ -108,3 +114,21 @@ def test_unfit(defense: EarlyStopping, protocol: Any, words: str) -> None:
     )  # fmt: skip
     assert words in (reason_to_skip(defense, cell) or "")
     assert bool(reason_to_skip(defense, cell)) == bool(words)
+
+
+def test_by_default_it_stops_a_contrastive_encoder_and_watches_the_classifier(
+    tmp_path: Path,
+) -> None:
+    """Today's default target trains for 400 epochs; the encoder reads no labels."""
+    shop, target = Builder(Store(tmp_path), CPU), SimCLR(classifier_epochs=20)
+    draft = shop.draft(tiny_spec(target, (EarlyStopping(),)))
+    phases = {phase.name: phase for phase in draft.phases}
+    assert phases["encoder"].epochs == 100 < target.epochs
+    assert phases["encoder"].monitor is None
+    assert phases["classifier"].epochs == 20
+    watch = phases["classifier"].monitor
+    assert watch is not None
+    assert watch.patience == 5
+    assert draft.notes["early-stopping"] == "ends 'encoder' after 100 of 400 epochs"
+    short = shop.draft(tiny_spec(target.replace(epochs=100), (EarlyStopping(),)))
+    assert short.notes["early-stopping"] == "no phase is so long"

@@ -158,3 +158,30 @@ def test_missing_attributes_do_not_count(tmp_path: Any) -> None:
     assert torch.allclose(loss, expected)
     none = Batch(rows.x, rows.y, {"bright": torch.full((6,), -1)}, torch.arange(6))
     assert run.phase.steps["censor"].loss(out, none, Clock(1, 0, 4, 1)).item() == 0
+
+
+@pytest.mark.parametrize("schedule", ["alternating", "simultaneous"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_adversary_learns_at_the_encoders_rate(tmp_path: Any, name: str, schedule: Any) -> None:
+    """The authors have one rate for both: it was 3e-4 beside the encoder's 1e-3."""
+    target = TARGETS[name].replace(lr=0.02)
+    phase = _training(tmp_path / "a", target, Talos(schedule=schedule)).phase
+    mine, theirs = phase.optimizers["adversary-bright"], phase.optimizers["encoder"]
+    assert (mine.kind, mine.lr, mine.schedule) == (theirs.kind, 0.02, theirs.schedule)
+    assert mine.weight_decay == 1e-4
+    own = _training(tmp_path / "b", target, Talos(lr=5e-4)).phase.optimizers["adversary-bright"]
+    assert (own.kind, own.lr) == ("adam", 5e-4)
+
+
+def test_the_adversarys_accuracy_is_noted_on_rows_it_saw_and_on_held_out_ones(
+    tmp_path: Any,
+) -> None:
+    served = tiny_builder(str(tmp_path)).victim(tiny_spec(TARGETS["simclr"], (Talos(),)))
+    told = served.facts["notes"]["accuracy of C for bright"]
+    world = tiny_split().victim()
+    for where, rows in (("members", world.members), ("held out", world.reference)):
+        guess = served.model["adversary-bright"](served.model.encode(rows.x)).argmax(1)
+        s = rows.attributes["bright"]
+        assert told[where] == pytest.approx(float((guess == s).double().mean()))
+        most = max(float((s == v).double().mean()) for v in (0, 1))
+        assert told[f"{where}, most frequent"] == pytest.approx(most)

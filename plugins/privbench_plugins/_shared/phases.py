@@ -22,7 +22,7 @@ from privbench import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -101,6 +101,21 @@ def sees_members(phase: Phase) -> bool:
 def reads_members(phase: Phase) -> bool:
     """Whether the phase's loss reads labels of members."""
     return phase.reads_labels and sees_members(phase)
+
+
+def follow(model: Model, pairs: Mapping[str, str], keep: float) -> None:
+    """Move the parameters of slow parts towards those of fast ones: keep·slow + (1 - keep)·fast.
+
+    Args:
+        model: has all these parts.
+        pairs: fast part -> slow part, of the same structure; buffers stay separate.
+        keep: share of the slow parameters that stays, in [0, 1].
+    """
+    with torch.no_grad():
+        for fast, slow in pairs.items():
+            torch._foreach_lerp_(
+                list(model[slow].parameters()), list(model[fast].parameters()), 1.0 - keep
+            )
 
 
 def cross_entropy(out: Outputs, batch: Batch, clock: Clock) -> Tensor:

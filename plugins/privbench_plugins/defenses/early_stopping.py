@@ -1,16 +1,17 @@
 """Early stopping reduces the number of passes over the members.
 
-There are two modes:
+There are two ways, and both act together:
 
 - ``epochs``: the phase that trains the encoder ends after this many passes (EncoderMI, CCS 2021,
   section 6: a countermeasure for contrastive encoders, shown as a curve over epochs; Song and
-  Mittal, USENIX Security 2021, do the same for classifiers). No operating point is recommended.
-- ``patience``, if ``epochs`` is None: phases that read labels stop when the cross-entropy on
-  reference rows has not improved for this many passes, and the best state is restored.
+  Mittal, USENIX Security 2021, do the same for classifiers). No operating point is recommended:
+  sweep 25, 50, 100, 200.
+- ``patience``: phases that read labels stop when the cross-entropy on reference rows has not
+  improved for this many passes, and the best state is restored. A contrastive encoder reads no
+  labels, so only ``epochs`` reaches it.
 
 What to expect: with fewer passes the model memorises less and learns less; the gap between members
-and nonmembers closes only about as far as accuracy falls. Patience does nothing for a contrastive
-encoder, which reads no labels.
+and nonmembers closes only about as far as accuracy falls.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from annotated_types import Ge
 
 from privbench import Defense, Monitor, Paper, Strength, hookimpl
 from privbench_plugins._shared.label_losses import note_reach
-from privbench_plugins._shared.phases import sees_members
+from privbench_plugins._shared.phases import reads_members, sees_members
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EarlyStopping(Defense):
-    """Stops after a number of epochs, or when the loss on reference rows no longer improves.
+    """Stops after a number of epochs, and when the loss on reference rows no longer improves.
 
     Attributes:
-        epochs: passes of the phase that trains the encoder on members; None to use ``patience``.
-        patience: passes without a lower loss on reference rows before a phase stops.
+        epochs: most passes of a phase that trains the encoder on members; None for no limit.
+        patience: passes without a lower loss on reference rows before a phase that reads labels
+            stops, if there are such rows; None to watch no loss.
     """
 
     name: ClassVar[str] = "early-stopping"
@@ -48,22 +50,29 @@ class EarlyStopping(Defense):
     strength: ClassVar[Strength | None] = Strength(
         "epochs", stronger="down", sweep=(200, 100, 50, 25)
     )
+    version: ClassVar[int] = 2
     deviations: ClassVar[str] = (
-        "A learning rate that falls along a cosine reaches zero at the last epoch that is left; "
+        "100 epochs are ours, a quarter of the default SimCLR's (the paper shows a curve). A "
+        "learning rate that falls along a cosine reaches zero at the last epoch that is left; "
         "going by patience on reference rows is not in the paper."
     )
 
-    epochs: Annotated[int, Ge(1)] | None = None
-    patience: Annotated[int, Ge(1)] = 5
+    epochs: Annotated[int, Ge(1)] | None = 100
+    patience: Annotated[int, Ge(1)] | None = 5
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Require, for patience, losses on members' labels and rows to compare them on."""
-        return ("reference-rows", "member-labels") if self.epochs is None else ()
+        """Require, for patience alone, losses on members' labels and rows to compare them on."""
+        alone = self.epochs is None and self.patience is not None
+        return ("reference-rows", "member-labels") if alone else ()
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require, for fixed epochs, an encoder that trains on members."""
+        """Require, for epochs, an encoder that trains on members, unless patience can act."""
+        if self.epochs is None and self.patience is None:
+            return f"{self.name} has neither epochs nor patience: set one of them"
         if self.epochs is None or "members" in cell.protocol.encoder:
+            return None
+        if self.patience and self._can_watch(cell):
             return None
         return (
             f"{self.name} shortens the encoder's training on members, and protocol "
@@ -73,20 +82,31 @@ class EarlyStopping(Defense):
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
-        """Shorten phases, or monitor them."""
+        """Shorten the encoder's phases; watch those that read labels."""
         del model
-        if self.epochs is not None:
-            return [self._shortened(phase, self.epochs) for phase in phases]
-        note_reach(self.name, phases, ctx)
-        return [self._watched(p, world, ctx) if p.reads_labels else p for p in phases]
+        if self.epochs is None:
+            note_reach(self.name, phases, ctx)
+        else:
+            ends = [
+                f"'{phase.name}' after {self.epochs} of {phase.epochs} epochs"
+                for phase in phases
+                if self._shortened(phase) is not phase
+            ]
+            ctx.note(**{self.name: "ends " + ", ".join(ends) if ends else "no phase is so long"})
+        return [self._watched(self._shortened(phase), world, ctx) for phase in phases]
 
-    def _shortened(self, phase: Phase, epochs: int) -> Phase:
-        if not sees_members(phase) or not phase.trains("encoder") or phase.epochs <= epochs:
+    def _can_watch(self, cell: Cell) -> bool:
+        return bool(cell.protocol.parts()["reference"].count(cell.card)) and (
+            cell.protocol.classifier == "members" or cell.target.labelled_encoder
+        )
+
+    def _shortened(self, phase: Phase) -> Phase:
+        if self.epochs is None or not sees_members(phase) or not phase.trains("encoder"):
             return phase
-        return replace(phase, epochs=epochs)
+        return replace(phase, epochs=self.epochs) if phase.epochs > self.epochs else phase
 
     def _watched(self, phase: Phase, world: World, ctx: DefenseContext) -> Phase:
-        if not sees_members(phase):
+        if self.patience is None or not reads_members(phase) or not len(world.reference):
             return phase
         watched = phase.monitor or Monitor({})
         rows = {**watched.rows, "reference": world.reference.to(ctx.device)}

@@ -16,6 +16,11 @@ Schedules:
 Equal budget: alternating by epoch would halve the encoder's updates, so the phase runs twice as
 many epochs, and ``none`` and ``talos`` are compared at equal encoder updates.
 
+C learns at the encoder's rate, as in the authors' code, which has one for both. After training, the
+accuracy of C is noted in the record: on members, which it has seen, and on reference rows, held
+out, beside the share of their most frequent value. A C that knows its members by heart censors
+little that a new attacker could use.
+
 Deviations: see the class. What to expect: an under-trained attacker is fooled more than a
 well-trained one; that is why the board shows both.
 """
@@ -25,6 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+import torch
 from annotated_types import Ge, Gt, Le
 
 from privbench import (
@@ -58,13 +64,14 @@ class Talos(Defense):
         adversarial_factor: λ of equation 8; documented sweep 0..10 (CCS: 2 or 3 nearly best).
         schedule: ``alternating`` by epoch (CCS) or ``simultaneous`` (arXiv v1).
         hidden: neurons of each of C's two hidden layers.
-        lr: learning rate of C, with Adam.
+        lr: learning rate of C, with Adam; None for the encoder's own optimizer.
         weight_decay: weight decay of C.
     """
 
     name: ClassVar[str] = "talos"
     protects: ClassVar[tuple[str, ...]] = ("attributes",)
     uses_attributes: ClassVar[bool] = True
+    version: ClassVar[int] = 2
     paper: ClassVar[Paper] = Paper(
         "Quantifying and Mitigating Privacy Risks of Contrastive Learning", "He, Zhang",
         "CCS 2021", "section 5.1, equations 7-8, algorithm 1",
@@ -81,7 +88,7 @@ class Talos(Defense):
     adversarial_factor: Annotated[float, Ge(0)] = 3.0
     schedule: Literal["alternating", "simultaneous"] = "alternating"
     hidden: Annotated[int, Ge(1), Le(10_000)] = 64
-    lr: Annotated[float, Gt(0)] = 3e-4
+    lr: Annotated[float, Gt(0)] | None = None
     weight_decay: Annotated[float, Ge(0)] = 1e-4
 
     def on_phases(
@@ -111,7 +118,7 @@ class Talos(Defense):
             return sum(losses[1:], losses[0])
 
         (base,) = phase.steps.values()
-        spec = Optimizer("adam", self.lr, self.weight_decay)
+        spec = self._optimizer(phase.optimizers["encoder"])
         phase = replace(
             phase,
             optimizers={**phase.optimizers, **dict.fromkeys(names, spec)},
@@ -137,6 +144,30 @@ class Talos(Defense):
             epochs=2 * phase.epochs,
         )
 
+    def _optimizer(self, encoder: Optimizer) -> Optimizer:
+        """Return how C is updated: as the encoder is, unless there is a rate of its own."""
+        if self.lr is not None:
+            return Optimizer("adam", self.lr, self.weight_decay)
+        return replace(encoder, weight_decay=self.weight_decay)
+
+    def on_trained(
+        self, model: Model, phases: Sequence[Phase], world: World, ctx: DefenseContext
+    ) -> Model:
+        """Note the accuracy of C on members and on reference rows; change nothing."""
+        del phases
+        for name in ctx.sensitive:
+            told = {}
+            for where, rows in (("members", world.members), ("held out", world.reference)):
+                known = rows.select(rows.attributes[name] >= 0)
+                if not len(known):
+                    continue
+                s = known.attributes[name]
+                guess = _guessed(model, f"adversary-{name}", known.x)
+                told[where] = float((guess == s).double().mean())
+                told[f"{where}, most frequent"] = float(s.bincount().max() / len(s))
+            ctx.note(**{f"accuracy of C for {name}": told})
+        return model
+
     def _against(self, base: Step, guess: _Guess) -> _Loss:
         """Equation 8: return a loss, the phase's own loss minus λ times the loss of C."""
 
@@ -144,6 +175,14 @@ class Talos(Defense):
             return base.loss(out, batch, clock) - self.adversarial_factor * guess(out.h, batch)
 
         return loss
+
+
+def _guessed(model: Model, part: str, x: Tensor) -> Tensor:
+    """Return the values (n,) that C takes for those of inputs x (n, *shape)."""
+    with torch.no_grad():
+        return torch.cat(
+            [model[part](model.encode(rows)).argmax(1) for rows in torch.split(x, 1024)]
+        )
 
 
 if TYPE_CHECKING:

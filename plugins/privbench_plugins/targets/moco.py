@@ -43,6 +43,7 @@ from privbench_plugins._shared.phases import (
     Views,
     chosen_backbone,
     encoder_phases,
+    follow,
     linear_classifier,
     passes,
     unfit_backbone,
@@ -210,13 +211,7 @@ class MoCo(Target):
     def _follow(self, model: Model, clock: Clock) -> None:
         """Equation 2: move key parameters towards the query's. Batch-norm buffers stay separate."""
         del clock
-        for fast, slow in (("encoder", "key_encoder"), ("head", "key_head")):
-            with torch.no_grad():
-                torch._foreach_lerp_(
-                    list(model[slow].parameters()),
-                    list(model[fast].parameters()),
-                    1.0 - self.momentum,
-                )
+        follow(model, {"encoder": "key_encoder", "head": "key_head"}, self.momentum)
 
     def _forward(self, model: Model, batch: Batch) -> Outputs:
         """Return h (n, d) of query views; z, k (n, p) unit projections; negatives (size, p)."""
