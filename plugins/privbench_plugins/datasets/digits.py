@@ -24,7 +24,7 @@ What to expect: on pixels, logistic regression (threefold cross-validation over 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -36,6 +36,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
+
+#: The encoder trains on public rows and only the classifier on members: a private classifier is a
+#: private victim. It has as many members as the rows allow, since noise for an epsilon needs many.
+_PUBLIC = Protocol(
+    name="public-encoder", members=300, nonmembers=300, reference=50, public=197, pool=650,
+    test=300, encoder=("public",), classifier="members", inclusion="coin",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,10 @@ class Digits(Dataset):
     protocols: ClassVar[Mapping[str, Protocol]] = {
         "default": Protocol(
             name="default", members=100, nonmembers=400, reference=100, pool=897, test=300
-        )
+        ),
+        # Coins test adjacency by adding or removing a row, pairs by replacing one.
+        "public-encoder": _PUBLIC,
+        "public-encoder-pairs": replace(_PUBLIC, name="public-encoder-pairs", inclusion="pairs"),
     }
 
     def card(self, root: Path | None) -> Card:

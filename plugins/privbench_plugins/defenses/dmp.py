@@ -1,0 +1,113 @@
+"""Distillation for membership privacy: a student learns what a teacher says of other rows.
+
+Shejwalkar, Houmansadr: Membership Privacy for Machine Learning Models Through Knowledge Transfer.
+AAAI 2021, the defense DMP.
+
+1. The teacher is the undefended target, trained on the members.
+2. It labels the reference rows with its posteriors. Their own labels are not read. Rows whose
+   posteriors have the lowest entropy are kept: the paper shows that the student then depends less
+   on any single member.
+3. The victim is the student: the same target, untrained, on these rows and soft labels. It never
+   sees a member, and neither does its encoder.
+
+What to expect: attacks on the posteriors of single members lose most of their signal. Accuracy
+depends on how many reference rows there are, and on the teacher. Distillation has no guarantee, and
+mislabelled or duplicated members still show through the teacher's mistakes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import torch
+from annotated_types import Gt, Le
+
+from privbench import Defense, Paper, hookimpl
+from privbench_plugins._shared.students import TEACHERS, alone, only, taught, teaching
+from privbench_plugins._shared.undefended import posteriors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from privbench import Cell, DefenseContext, Examples, Model, World
+
+
+@dataclass(frozen=True)
+class DMP(Defense):
+    """Trains the victim on reference rows with the labels of a model of the members.
+
+    Attributes:
+        share: share of the reference rows that the student learns from, those of lowest entropy.
+        temperature: by which the teacher's logits are divided; above 1 its labels are softer.
+    """
+
+    name: ClassVar[str] = "dmp"
+    requires: ClassVar[tuple[str, ...]] = ("reference-rows", "member-labels")
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    paper: ClassVar[Paper] = Paper(
+        "Membership Privacy for Machine Learning Models Through Knowledge Transfer",
+        "Shejwalkar, Houmansadr", "AAAI 2021", "distillation for membership privacy",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "Teacher and student train for the target's own epochs, with its optimizer, and their last "
+        "state counts; the authors' Purchase code picks the best epochs on held-out rows and keeps "
+        "all reference rows. Which share the paper keeps was not checked: it chooses from more "
+        "reference rows than members."
+    )
+
+    share: Annotated[float, Gt(0), Le(1)] = 1.0
+    temperature: Annotated[float, Gt(0)] = 1.0
+
+    def incompatible(self, cell: Cell) -> str | None:
+        """Refuse defenses that would learn from reference rows as from held-out ones."""
+        return alone(self, cell)
+
+    def on_data(self, world: World, ctx: DefenseContext) -> World:
+        """Put the reference rows in the place of the members."""
+        del ctx
+        return taught(world)
+
+    def inner_worlds(self, world: World, ctx: DefenseContext) -> list[World]:
+        """Return the world of the teacher: the members."""
+        del ctx
+        return [teaching(world, world.parts[TEACHERS])]
+
+    def relabel(self, members: Examples, models: Sequence[Model], ctx: DefenseContext) -> Tensor:
+        """Return the teacher's posteriors (n, k) of reference rows; zeros for those left out."""
+        (teacher,) = models
+        labels = softened(posteriors(teacher, members), self.temperature)
+        kept = surest(labels, self.share)
+        ctx.note(**{"dmp: rows": int(kept.sum())})
+        return only(labels, kept)
+
+
+def softened(p: Tensor, temperature: float) -> Tensor:
+    """Return the softmax of log p / temperature, for posteriors (n, k).
+
+    >>> softened(torch.tensor([[0.8, 0.2]]), 2.0).tolist()  # 2 : 1
+    [[0.6666666865348816, 0.3333333432674408]]
+    """
+    return (p.log() / temperature).softmax(1)
+
+
+def surest(p: Tensor, share: float) -> Tensor:
+    """Return which rows (n,) bool have the lowest entropy, that share of them, at least one.
+
+    >>> surest(torch.tensor([[0.5, 0.5], [0.9, 0.1], [1.0, 0.0]]), 0.5).tolist()
+    [False, True, True]
+    """
+    entropy = torch.special.entr(p).sum(1)
+    count = max(1, math.ceil(share * len(p)))
+    kept = torch.zeros(len(p), dtype=torch.bool, device=p.device)
+    kept[entropy.argsort(stable=True)[:count]] = True
+    return kept
+
+
+@hookimpl
+def privbench_defenses() -> list[Defense]:
+    """Offer the defense."""
+    return [DMP()]
