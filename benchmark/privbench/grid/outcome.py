@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from privbench.boards.records import Record
 from privbench.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
-from privbench.grid.cell import cell_record
+from privbench.grid.cell import cell_record, strengths
 from privbench.grid.plugins import provenance_of
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def new_record(trial: Trial, device: torch.device) -> Record:
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
         phase=trial.cell.protocol.phase, provenance=provenance_of(trial.cell, device),
         seal={"commitment": trial.sealed} if trial.sealed else {},
+        strengths=strengths(trial.cell),
     )  # fmt: skip
 
 
