@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import pytest
@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge
 from click.testing import CliRunner
 
-from privbench import Access, Defense, Membership, MembershipAttack, Method, __version__
+from privbench import Access, Defense, Membership, MembershipAttack, Method, Strength, __version__
 from privbench.boards.records import read_all
 from privbench.cli.main import main
 from privbench.methods import registry as plugins
@@ -83,6 +83,20 @@ class Nothing(Defense):
 
 
 @dataclass(frozen=True)
+class Short(Defense):
+    """Trains for fewer epochs."""
+
+    name: ClassVar[str] = "short"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    strength: ClassVar[Strength | None] = Strength("epochs", stronger="down", sweep=(2, 1))
+    epochs: Annotated[int, Ge(1)] = 2
+
+    def on_phases(self, phases: Any, model: Any, world: Any, ctx: Any) -> Any:
+        del model, world, ctx
+        return [replace(phase, epochs=self.epochs) for phase in phases]
+
+
+@dataclass(frozen=True)
 class Closed(TinyTarget):
     """Grants posteriors only."""
 
@@ -95,7 +109,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Invoke privbench in an empty folder, with tiny plugins only."""
     registry = Registry()
     tiny: dict[str, list[Method]] = {
-        "dataset": [TinyImages()], "target": [TinyTarget(), Closed()], "defense": [Nothing()],
+        "dataset": [TinyImages()], "target": [TinyTarget(), Closed()],
+        "defense": [Nothing(), Short()],
         "attack": [Sure(), Greedy(), Moody(), White()],
     }  # fmt: skip
     for kind, methods in tiny.items():
@@ -211,6 +226,27 @@ def test_a_grid_end_to_end(run: Run, tmp_path: Path) -> None:
     again = run(*SURE, "--seeds", "2")
     assert again.stdout.count("ok (kept)") == 2
     assert "0 phases trained" in again.stdout
+
+
+def test_a_sweep_end_to_end(run: Run, tmp_path: Path) -> None:
+    sweep = (*SURE, "--sweep", "short", "--seeds", "2", "--match-utility", "1")
+    done = run(*sweep)
+    assert done.exit_code == 0, done.output
+    told = "tiny-images, tiny-target: operating point of short: epochs=1 (seeds 0, 1)"
+    assert told in done.stdout.splitlines()
+    board = (tmp_path / "results" / "leaderboard.md").read_text(encoding="utf-8")
+    points = json.loads((tmp_path / "results" / "operating-points.json").read_bytes())
+    assert [point["value"] for point in points["points"]] == ["1", "1"]
+    assert run("leaderboard", "results", "--title", "run").stdout == board
+    again = run(*sweep)
+    assert told in again.stdout.splitlines()
+    assert "0 phases trained" in again.stdout
+    parts = [f"part{i}" for i in (1, 2)]
+    for i, part in enumerate(parts):
+        assert run(*sweep, "--shard", f"{i + 1}/2", "--out", part).exit_code == 0
+    assert run("merge", *parts, "--out", "run").exit_code == 0
+    merged = (tmp_path / "run" / "leaderboard.md").read_text(encoding="utf-8")
+    assert merged.split("## Membership")[0] == board.split("## Membership")[0]
 
 
 def test_a_failing_cell_is_a_result_and_the_others_run(

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards import overview
+from privbench.boards import overview, tradeoffs
 from privbench.boards import shown as show
 from privbench.errors import BadInputError
 from privbench.games.metrics import mean_over_seeds
@@ -56,8 +56,18 @@ class Row:
     records: list[Record] = field(default_factory=list)
 
 
-def render(records: Sequence[Record], title: str = "privbench leaderboard") -> str:
+def render(
+    records: Sequence[Record],
+    title: str = "privbench leaderboard",
+    match_utility: float | None = None,
+) -> str:
     """Render results as markdown.
+
+    Args:
+        records: of any status.
+        title: of the board.
+        match_utility: largest loss of accuracy on reference rows at which a setting counts as an
+            operating point; None for no operating points.
 
     Raises:
         BadInputError: if results of different presets are mixed, if a cell has two results for
@@ -75,6 +85,7 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     grid = overview.overview(records)
     if grid:
         lines += ["## Overview", "", *grid, *overview.LEGEND.splitlines(), ""]
+    lines += tradeoffs.page(records, match_utility)
     for game in show.games(records):
         mine = [r for r in records if r.cell.game == game and r.status == "ok"]
         if mine:

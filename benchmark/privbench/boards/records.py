@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: Schema 1 had no checksum, and 1 and 2 do not say how boards show them. Such results are shown and
 #: merged, but no run keeps them.
 SCHEMA, OLD_SCHEMAS = 3, (1, 2)
+#: File beside the results of a run, which is no result: operating points and curves.
+POINTS = "operating-points.json"
 
 
 class Number(BaseModel):
@@ -83,6 +85,22 @@ class CellRecord(BaseModel):
         return f"{self.attack.label} × {self.defense} × {self.target.label} × {self.dataset.label}"
 
 
+class StrengthRecord(BaseModel):
+    """Which hyperparameter of a defense makes it stronger, and in which direction.
+
+    Attributes:
+        field: its name.
+        stronger: "up" or "down" for numbers; "listed" for later values of the sweep.
+        sweep: values from the weakest to the strongest.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    field: str
+    stronger: Literal["up", "down", "listed"]
+    sweep: list[Any]
+
+
 class Cost(BaseModel):
     """Cost of the trial; not part of the result's identity.
 
@@ -122,6 +140,7 @@ class Record(BaseModel):
     controls: dict[str, dict[str, Number]] = Field(default_factory=dict)
     baselines: dict[str, dict[str, Number]] = Field(default_factory=dict)
     utility: dict[str, Measured] = Field(default_factory=dict)
+    strengths: dict[str, StrengthRecord] = Field(default_factory=dict)
     updates: dict[str, Count] = Field(default_factory=dict)
     notes: dict[str, Any] = Field(default_factory=dict)
     claims: list[dict[str, Any]] = Field(default_factory=list)
@@ -246,4 +265,5 @@ def _files(folder: Path) -> Iterator[Path]:
     if folder.is_file():
         yield folder
     else:
-        yield from sorted(p for p in folder.rglob("*.json") if not p.name.startswith("."))
+        found = (p for p in folder.rglob("*.json") if not p.name.startswith("."))
+        yield from sorted(p for p in found if p.name != POINTS)

@@ -11,7 +11,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from privbench.boards import leaderboard
+from privbench.boards import leaderboard, tradeoffs
+from privbench.boards.records import POINTS
 from privbench.boards.shown import columns, games
 from privbench.errors import WriteError
 from privbench.store.files import write
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench.boards.records import Record
+    from privbench.grid.suite import Suite
 
 #: Columns of every game that a terminal never shows.
 _ONLY_ON_BOARD = ("queries per sample", "encoder updates", "seconds", "peak MiB")
@@ -170,7 +172,7 @@ def _duration(seconds: float) -> str:
 
 
 def summarise(
-    console: Console, records: Sequence[Record], out: Path, title: str, *, trained: int
+    console: Console, records: Sequence[Record], out: Path, suite: Suite, *, trained: int
 ) -> str:
     """Write the board of a run, and print its tables and how it went.
 
@@ -178,7 +180,7 @@ def summarise(
         console: to print on.
         records: of all trials.
         out: folder of results.
-        title: of the board.
+        suite: that was run; its name is the title of the board.
         trained: number of phases that were trained.
 
     Returns:
@@ -186,11 +188,16 @@ def summarise(
     """
     board, problem = out / "leaderboard.md", ""
     try:
-        write(board, leaderboard.render(records, title))
+        bound = suite.match_utility
+        write(board, leaderboard.render(records, suite.name, bound))
+        if text := tradeoffs.dumped(records, bound):
+            write(out / POINTS, text)
     except WriteError as error:
         problem = str(error)
     for table in tables(records, console.width):
         console.print(table)
+    for sentence in tradeoffs.told(records, suite.match_utility):
+        console.print(sentence, **PLAIN)
     failed = sum(record.status == "failed" for record in records)
     console.print(
         f"{len(records)} trials, {failed} failed; {trained} phases trained; "
@@ -200,13 +207,13 @@ def summarise(
     return problem
 
 
-def show_finished(records: Sequence[Record], out: Path, title: str) -> str:
+def show_finished(records: Sequence[Record], out: Path, suite: Suite) -> str:
     """Show a grid whose results are all there; the arguments are those of ``summarise``."""
     console = terminal_console()
     with Watcher(console, len(records)) as watcher:
         for record in records:
             watcher.trial(record, True)
-    return summarise(console, records, out, title, trained=0)
+    return summarise(console, records, out, suite, trained=0)
 
 
 def tables(records: Sequence[Record], width: int = 100) -> list[Table]:

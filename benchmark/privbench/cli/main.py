@@ -223,7 +223,7 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
     out = options["out"].absolute()
     sealed = options["sealed"] or options["nonce"] is not None
     if not sealed and (records := finished.find(out)):
-        return 1 if show_finished(records, out, suite.name) else 0
+        return 1 if show_finished(records, out, suite) else 0
     workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]
     if workers or sealed or options["isolate"]:
         from privbench.grid.server import start_server
@@ -282,15 +282,20 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
 def merge(folders: tuple[Path, ...], out: Path) -> None:
     """Join the results of several folders, as written by `run --shard`, and write a board."""
     from privbench.boards.leaderboard import render
-    from privbench.boards.records import read_all
+    from privbench.boards.records import POINTS, read_all
+    from privbench.boards.tradeoffs import dumped, stored_bound
     from privbench.cli.results import with_boards
     from privbench.store.files import write
 
     there = [out] if any(out.glob("*.json")) else []
     records = read_all([*folders, *there])
-    text = render(with_boards(records), out.name)  # refuses what cannot stand on one board
+    bound = stored_bound([*folders, *there])
+    # Rendering refuses what cannot stand on one board.
+    text = render(with_boards(records), out.name, bound)
     for record in records:
         record.write(out)
+    if points := dumped(with_boards(records), bound):
+        write(out / POINTS, points)
     board = out / "leaderboard.md"
     write(board, text)
     say(f"{len(records)} results in {out}, board in {board}")
@@ -359,14 +364,22 @@ def show(plugins_off: list[str], name: str) -> None:
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File [standard output].")
 @click.option("--title", default="privbench leaderboard", show_default=True)
-def leaderboard(folders: tuple[Path, ...], output: Path | None, title: str) -> None:
+@click.option(
+    "--match-utility", type=Finite(min=0, max=1), metavar="LOSS",
+    help="Largest loss of accuracy on reference rows at an operating point [that of the run].",
+)  # fmt: skip
+def leaderboard(
+    folders: tuple[Path, ...], output: Path | None, title: str, match_utility: float | None
+) -> None:
     """Render results as a markdown board; equal results give identical bytes."""
     from privbench.boards.leaderboard import render
     from privbench.boards.records import read_all
+    from privbench.boards.tradeoffs import stored_bound
     from privbench.cli.results import with_boards
     from privbench.store.files import write
 
-    text = render(with_boards(read_all(folders)), title)
+    bound = stored_bound(folders) if match_utility is None else match_utility
+    text = render(with_boards(read_all(folders)), title, bound)
     if output is None:
         say(text, nl=False)
     else:

@@ -44,11 +44,17 @@ MOST_SECONDS = 1e9
 
 
 class Results(list["Record"]):
-    """The records of a run."""
+    """The records of a run.
+
+    Attributes:
+        match_utility: of the suite.
+    """
+
+    match_utility: float | None = None
 
     def table(self) -> str:
         """The board, as markdown."""
-        return render(self)
+        return render(self, match_utility=self.match_utility)
 
     def to_records(self) -> list[dict[str, Any]]:
         """One plain dictionary per trial."""
@@ -101,7 +107,9 @@ def run(
     session.run()
     if session.problem:
         warnings.warn(session.problem, RuntimeWarning, stacklevel=2)
-    return Results(session.records)
+    results = Results(session.records)
+    results.match_utility = suite.match_utility
+    return results
 
 
 class Session:
@@ -172,9 +180,7 @@ class Session:
                 if self.nonce:
                     reveal(self.out, self.nonce, self.records)
         trained = runner.builder.trained_phases
-        self.problem = summarise(
-            self.console, self.records, self.out, self.suite.name, trained=trained
-        )
+        self.problem = summarise(self.console, self.records, self.out, self.suite, trained=trained)
         failed = any(record.status == "failed" for record in self.records)
         return 1 if failed or self.problem else 0
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.boards.records import CellRecord, MethodRecord
+from privbench.boards.records import CellRecord, MethodRecord, StrengthRecord
+from privbench.methods.requirements import required
 from privbench.store.source import computing_digest, digest
 from privbench.victims.plan import CODE as VICTIM_CODE
 
@@ -35,6 +36,23 @@ def cell_record(cell: Cell) -> CellRecord:
         protects=protects,
         operating_point=cell.attack.operating_point,
     )
+
+
+def strengths(cell: Cell) -> dict[str, StrengthRecord]:
+    """The strength of each defense that has one, by its name."""
+    return {
+        defense.name: StrengthRecord(
+            field=defense.strength.field, stronger=defense.strength.stronger,
+            sweep=[_plain(value) for value in defense.strength.sweep],
+        )
+        for defense in cell.defenses
+        if defense.strength is not None
+    }  # fmt: skip
+
+
+def learning_from_reference(cell: Cell) -> str:
+    """Names of the defenses that learn from reference rows, joined; "" if none does."""
+    return "+".join(d.name for d in cell.defenses if "reference-rows" in required(d))
 
 
 def dataset_of(cell: Cell) -> Dataset:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from privbench.boards.records import Record
 from privbench.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
 from privbench.games.catalog import GAMES
-from privbench.grid.cell import cell_record
+from privbench.grid.cell import cell_record, strengths
 from privbench.grid.plugins import provenance_of
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def new_record(trial: Trial, device: torch.device) -> Record:
         board=game.board if game else None,
         phase=trial.cell.protocol.phase, provenance=provenance_of(trial.cell, device),
         seal={"commitment": trial.sealed} if trial.sealed else {},
+        strengths=strengths(trial.cell),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from privbench.errors import BadInputError
 from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
-from privbench.grid.cell import Trial, code_digest, dataset_of
+from privbench.grid.cell import Trial, code_digest, dataset_of, learning_from_reference
 from privbench.grid.outcome import encodable, new_record, reason
 from privbench.grid.plugins import named_answer
 from privbench.grid.seal import commitment
@@ -162,6 +162,8 @@ class TrialRunner:
         record.notes = {
             **({"stages": stages} if stages else {}), **made.facts["notes"], **facts["notes"],
         }  # fmt: skip
+        if reused := learning_from_reference(cell):
+            record.notes["reference accuracy"] = f"optimistic: {reused} learns from these rows"
         record.claims = made.facts["claims"]
         record.provenance["made_on"] = _distinct(made.facts["made_on"] + facts["made_on"])
         record.updates = _updates(made)
@@ -369,9 +371,9 @@ class TrialRunner:
         }
 
     def _utility(self, models: Models, made: Victim) -> dict[str, float]:
-        """Return the accuracy on test rows and on the classifier's training rows, and the gap.
+        """Return accuracies of the victim and what training gave its encoder.
 
-        Beside them what training gave the encoder: see ``gain``.
+        See ``utility`` and ``gain`` of ``victims.play``.
         """
         cell, parts = models.cell, models.split
         if cell.card.classes is None or "classifier" not in made.model:
@@ -379,7 +381,8 @@ class TrialRunner:
         key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
 
         facts = self.store.make(key, lambda: ({}, utility(made, parts))).facts
-        told = {name: facts[name] for name in ("test_accuracy", "train_accuracy", "gap")}
+        named = ("test_accuracy", "train_accuracy", "reference_accuracy", "gap")
+        told = {name: facts[name] for name in named if name in facts}
         untrained = self.builder.plan(models.undefended()).untrained
         return told | gain(
             self._probe(made.key, parts, lambda: made),

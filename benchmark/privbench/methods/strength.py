@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from privbench.errors import BadInputError
-from privbench.text import shown
 
 if TYPE_CHECKING:
     from privbench.methods.defense import Defense
@@ -74,7 +73,7 @@ class Strength:
 
     def __str__(self) -> str:
         """Return field, direction and sweep in one line, for cards."""
-        listed = ", ".join(shown(str(value), 40) for value in self.sweep)
+        listed = ", ".join(map(str, self.sweep))
         more = {"up": "larger is stronger", "down": "smaller is stronger",
                 "listed": "later is stronger"}[self.stronger]  # fmt: skip
         return f"{self.field} ({more}); sweep {listed}"

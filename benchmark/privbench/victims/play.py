@@ -216,12 +216,19 @@ def key_as_adversary_sees(key: str, *, released: bool, adaptive: bool, seed: int
 
 
 def utility(victim: Victim, split: Split) -> dict[str, float]:
-    """Return the accuracy on test rows and on the classifier's training rows, and the gap."""
+    """Return the accuracy on test, reference and the classifier's training rows, and the gap.
+
+    The accuracy on reference rows is what settings are chosen by, so that test rows stay unseen. It
+    is missing if there are no such rows. A defense that learns from them makes it optimistic.
+    """
     trained_on = split.victim().parts[split.protocol.classifier]
     right = {}
     asked = victim.session("utility")
-    for name, rows in (("test", split.test), ("train", trained_on)):
+    parts = {"test": split.test, "train": trained_on, "reference": split.reference}
+    for name, rows in parts.items():
         labelled = rows.select(rows.y >= 0)
+        if name == "reference" and not len(labelled):
+            continue
         guess = asked.labels(labelled.x)
         right[f"{name}_accuracy"] = float((guess == labelled.y).double().mean())
     return {**right, "gap": right["train_accuracy"] - right["test_accuracy"]}

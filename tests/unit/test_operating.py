@@ -1,0 +1,323 @@
+"""Operating points: chosen on reference rows alone, and shown with the whole curve."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privbench.boards.leaderboard import render
+from privbench.boards.operating import Setting, accuracy, choices, groups, seen_by, strongest, worst
+from privbench.boards.records import (
+    POINTS,
+    CellRecord,
+    MethodRecord,
+    Number,
+    Record,
+    StrengthRecord,
+    read_all,
+)
+from privbench.boards.tradeoffs import data, stored_bound, told
+from privbench.cli.main import main
+from privbench.errors import BadInputError
+from privbench.games.catalog import GAMES
+from privbench.testing import tiny_split
+from privbench.victims.play import utility
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POWER = StrengthRecord(field="power", stronger="up", sweep=[1.0, 2.0, 3.0])
+BUDGET = StrengthRecord(field="budget", stronger="down", sweep=[100.0, 10.0, 1.0])
+MASK = StrengthRecord(field="mask", stronger="listed", sweep=["top", "fixed", "label"])
+
+
+def method(name: str, **fields: Any) -> MethodRecord:
+    inside = ", ".join(f"{k}={v}" for k, v in fields.items())
+    label = f"{name}({inside})" if inside else name
+    return MethodRecord(name=name, label=label, version=1, fields=fields)
+
+
+def record(
+    defense: MethodRecord | None = None, strength: StrengthRecord | None = None, *,
+    reference: float | None = 0.9, test: float = 0.9, leak: float = 0.7, seed: int = 0,
+    attack: str = "loud", game: str = "membership", adversary: str = "adaptive",
+    status: Any = "ok", flags: tuple[str, ...] = (), optimistic: bool = False, n: int = 0,
+) -> Record:  # fmt: skip
+    defense = defense or method("none")
+    cell = CellRecord(
+        dataset=method("digits"), protocol={"name": "default", "reference": 100},
+        target=method("simclr"), defenses=[defense], adversary=adversary, attack=method(attack),
+        game=game, sensitive=["slant"], preset="cpu", access="LABELS", protects=[],
+    )  # fmt: skip
+    metric = {"membership": "auc", "attributes": "accuracy", "reconstruction": "mse"}[game]
+    trial = f"{defense.label} {seed} {attack} {game} {adversary} {n}"
+    board = GAMES[cell.game].board if cell.game in GAMES else None
+    made = Record(trial=trial, cell=cell, board=board, seed=seed, status=status)
+    if status == "ok":
+        made.metrics = {metric: Number(value=leak, low=0.0, high=1.0)}
+        made.utility = {"test_accuracy": test, "train_accuracy": 1.0, "gap": 1.0 - test}
+        made.utility |= {} if reference is None else {"reference_accuracy": reference}
+    made.strengths = {defense.name: strength} if strength else {}
+    made.flags = list(flags)
+    made.notes = {"reference accuracy": "optimistic"} if optimistic else {}
+    return made
+
+
+def shield(power: float, reference: float, **given: Any) -> Record:
+    return record(method("shield", power=power), POWER, reference=reference, **given)
+
+
+def chosen(records: list[Record], bound: float = 0.02) -> dict[int, str | None]:
+    """Return the value that is chosen for each seed, for the only defense."""
+    (group,) = groups(records)
+    (family,) = group.families
+    points = choices(group, family, bound)
+    return {point.seed: point.value if point.rank is not None else None for point in points}
+
+
+def test_the_strongest_within_the_bound_by_hand() -> None:
+    sweep = [shield(1.0, 0.91), shield(2.0, 0.88), shield(3.0, 0.87)]
+    assert chosen([record(), *sweep]) == {0: "2"}  # .9 - .88 is .020000000000000018
+    assert chosen([record(), *sweep], 0.03) == {0: "3"}
+    assert chosen([record(), *sweep], 0.0) == {0: "1"}
+    assert chosen([record(), *sweep[1:]], 0.0) == {0: None}
+
+
+def test_a_peeking_choice_would_be_another_one() -> None:
+    """Test rows and attacks all point to power 1 or 3, reference rows to 2."""
+    sweep = [
+        shield(1.0, 0.90, test=0.95, leak=0.50),
+        shield(2.0, 0.89, test=0.10, leak=0.99),
+        shield(3.0, 0.80, test=0.90, leak=0.50),
+    ]
+    assert chosen([record(test=0.9, leak=0.9), *sweep]) == {0: "2"}
+
+
+def test_each_seed_and_each_direction() -> None:
+    def at(defense: str, strength: StrengthRecord, value: Any, reference: float, seed: int) -> Any:
+        made = method(defense, **{strength.field: value})
+        return record(made, strength, reference=reference, seed=seed)
+
+    none = [record(seed=0), record(seed=1, reference=0.8)]
+    down = [at("dp", BUDGET, b, r, s) for b, r, s in [
+        (100.0, 0.9, 0), (10.0, 0.89, 0), (1.0, 0.3, 0),
+        (100.0, 0.8, 1), (10.0, 0.7, 1), (1.0, 0.3, 1),
+    ]]  # fmt: skip
+    assert chosen([*none, *down]) == {0: "10", 1: "100"}
+    listed = [at("mask", MASK, m, 0.9, 0) for m in ("label", "top", "fixed")]
+    assert chosen([none[0], *listed]) == {0: "label"}
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=3),
+    st.floats(0, 0.3),
+    st.randoms(use_true_random=False),
+)
+def test_test_rows_attacks_and_order_have_no_say(
+    seen: list[tuple[float, float, float]], bound: float, rng: random.Random
+) -> None:
+    fixed = [record(), *(shield(float(i + 1), 0.95 - 0.05 * i) for i in range(3))]
+    other = [
+        record(test=seen[0][0], leak=seen[0][1]),
+        *(shield(float(i + 1), 0.95 - 0.05 * i, test=t, leak=leak, flags=("x",) * (f > 0.5))
+          for i, (t, leak, f) in enumerate(seen)),
+    ]  # fmt: skip
+    rng.shuffle(other)
+    assert chosen(fixed, bound) == chosen(other, bound)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.floats(0, 1), st.floats(0, 1))
+def test_choosing_agrees_with_trying_all(scores: list[float], none: float, bound: float) -> None:
+    settings = [Setting(float(rank), value) for rank, value in enumerate(scores)]
+    got = strongest(settings, none, bound)
+    within = [s for s in settings if none - s.accuracy <= bound + 1e-9]
+    assert got == (within[-1] if within else None)
+    wider = strongest(settings, none, bound + 0.1)
+    assert got is None or (wider is not None and wider.rank >= got.rank)
+
+
+def test_what_cannot_be_compared_says_so() -> None:
+    def reason(*records: Record) -> str:
+        (group,) = groups(records)
+        (point,) = choices(group, group.families[0], 0.02)
+        assert point.rank is None
+        return point.reason
+
+    assert reason(shield(1.0, 0.9)) == "`none` has no accuracy on reference rows"
+    assert "`none` has no" in reason(record(reference=None), shield(1.0, 0.9))
+    assert "no setting has an" in reason(record(), record(method("shield", power=1.0), POWER,
+                                                          status="failed"))  # fmt: skip
+    assert reason(record(), shield(1.0, 0.5)) == "no setting qualifies"
+    twice = [shield(1.0, 0.9), shield(1.0, 0.8, attack="quiet")]
+    assert accuracy(twice, 0, "reference") is None  # one victim cannot have two accuracies
+
+
+def test_other_hyperparameters_make_other_families() -> None:
+    def made(power: float, depth: int) -> Record:
+        return record(method("shield", power=power, depth=depth), POWER)
+
+    (group,) = groups([record(), made(1.0, 3), made(2.0, 3), made(1.0, 4), record(method("fog"))])
+    found = [(f.name, f.strength, sorted(f.values.values())) for f in group.families]
+    assert found == [
+        ("fog", "", [""]), ("shield(depth=3)", "power", ["1", "2"]),
+        ("shield(depth=4)", "power", ["1"]),
+    ]  # fmt: skip
+    unset = record(method("shield", power=None), POWER)  # derived from something else
+    (group,) = groups([record(), unset, shield(1.0, 0.9)])
+    assert [(f.name, f.strength) for f in group.families] == [
+        ("shield", "power"), ("shield(power=None)", ""),
+    ]  # fmt: skip
+
+
+def test_the_worst_leak_by_hand() -> None:
+    both = [
+        record(attack="loud", leak=0.6, seed=0), record(attack="loud", leak=0.8, seed=1),
+        record(attack="odd", leak=0.99, seed=0), record(attack="odd", leak=0.2, seed=1),
+        record(attack="mad", leak=1.0, flags=("tells apart what the victim never saw",)),
+        record(attack="copy", game="reconstruction", leak=0.2),
+        record(attack="blur", game="reconstruction", leak=0.3),
+        record(attack="guess", game="attributes", leak=0.5),
+    ]  # fmt: skip
+    found = [(leak.game, leak.guessed, leak.attack, round(leak.mean, 9)) for leak in worst(both)]
+    assert found == [
+        ("membership", "", "loud", 0.7), ("attributes", "slant", "guess", 0.5),
+        ("reconstruction", "", "copy", 0.2),
+    ]  # fmt: skip
+
+
+def test_cells_that_run_once_count_for_every_adversary() -> None:
+    naive = shield(1.0, 0.9, adversary="naive", leak=0.6)
+    adaptive = shield(1.0, 0.9, leak=0.8)
+    once = shield(1.0, 0.9, attack="shadowless", leak=0.55)
+    (group,) = groups([record(), naive, adaptive, once])
+    seen = {r.trial for r in seen_by(group, "naive")}
+    assert seen == {record().trial, naive.trial, once.trial}
+    assert adaptive.trial in {r.trial for r in seen_by(group, "adaptive")}
+
+
+def grid() -> list[Record]:
+    made = [record(seed=s, reference=0.9, test=0.9, leak=0.8) for s in range(3)]
+    for seed, (one, two) in enumerate([(0.9, 0.89), (0.9, 0.8), (0.5, 0.4)]):
+        made += [shield(1.0, one, seed=seed, test=0.88, leak=0.7, optimistic=True),
+                 shield(2.0, two, seed=seed, test=0.85, leak=0.6, optimistic=True)]  # fmt: skip
+    return made
+
+
+def test_the_board_says_which_and_shows_the_curve() -> None:
+    text = render(grid(), "Mine", 0.02)
+    assert (
+        "- operating point of shield: power=2 (seed 0); power=1 (seed 1); no setting qualifies "
+        "(seed 2, the best loses 0.400 or more)" in text
+    )
+    points = text.split("adaptive adversary:\n\n")[1].split("\n\n")[0].splitlines()
+    assert points[0].endswith("membership: worst AUC |")
+    shown = [c.strip() for c in points[3].split("|")]
+    assert shown[1:3] == ["shield §", "2"]
+    assert shown[3].startswith("0.895 [")  # .89 of seed 0 and .9 of seed 1
+    assert shown[4].startswith("0.005 [")
+    assert shown[5].startswith("0.865 [")
+    assert shown[7].startswith("0.650 [")
+    assert shown[7].endswith("(loud)")
+    curve = text.split("## Utility against the worst leak")[1].split("\n\n")[2].splitlines()
+    assert [line.split("|")[1].strip() for line in curve[2:]] == [
+        "none", "shield §, power=1", "shield §, power=2",
+    ]  # fmt: skip
+    assert "on reference rows only" in text
+    assert "100 reference rows: one of them is 0.0100 of accuracy." in text
+    assert "0.005 [-0.059, 0.069]" in shown[4]  # t of one degree of freedom: 12.706 x .005
+    for seed in range(5):
+        shuffled = grid()
+        random.Random(seed).shuffle(shuffled)
+        assert render(shuffled, "Mine", 0.02) == text
+
+
+def test_intervals_are_cut_at_the_range_of_the_number() -> None:
+    none = [record(reference=0.9), record(reference=0.1, seed=1)]
+    text = render([*none, shield(1.0, 0.1), shield(1.0, 0.9, seed=1)], match_utility=1.0)
+    assert "| shield | 2 | 0.500 [0.000, 1.000] | 0.000 [-1.000, 1.000] |" in text
+
+
+def test_without_a_bound_there_is_the_curve_only() -> None:
+    text = render(grid())
+    assert "## Operating points" not in text
+    assert "## Utility against the worst leak" in text
+    assert "## Utility against" not in render([record(), shield(1.0, 0.9)])
+    assert told(grid(), None) == []
+
+
+def test_results_hold_the_points_and_the_curve() -> None:
+    made = json.loads(json.dumps(data(grid(), 0.02)))
+    assert made["match_utility"] == 0.02
+    assert [(p["seed"], p["value"], p["chosen"]) for p in made["points"]] == [
+        (0, "2", True), (1, "1", True), (2, None, False),
+    ]  # fmt: skip
+    assert [(c["defense"], c["value"]) for c in made["curves"]] == [
+        ("none", None), ("shield", "1"), ("shield", "2"),
+    ]  # fmt: skip
+    assert made["curves"][1]["worst"][0]["values"] == {"0": 0.7, "1": 0.7, "2": 0.7}
+
+
+def test_a_board_and_a_merge_remember_the_bound(tmp_path: Path) -> None:
+    for i, part in enumerate((grid()[:4], grid()[4:])):
+        for one in part:
+            one.write(tmp_path / f"part{i}")
+    (tmp_path / "part0" / POINTS).write_text(json.dumps({"match_utility": 0.02}))
+    parts = [str(tmp_path / f"part{i}") for i in range(2)]
+    run = CliRunner().invoke
+    assert run(main, ["merge", *parts, "--out", str(tmp_path / "all")]).exit_code == 0
+    assert len(read_all([tmp_path / "all"])) == len(grid())
+    assert stored_bound([tmp_path / "all"]) == 0.02
+    shown = run(main, ["leaderboard", str(tmp_path / "all")]).output
+    assert shown == render(grid(), match_utility=0.02)
+    wide = run(main, ["leaderboard", str(tmp_path / "all"), "--match-utility", "0.5"]).output
+    assert wide == render(grid(), match_utility=0.5) != shown
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"match_utility": "x"}', '{"match_utility": 7}'])
+def test_a_file_that_holds_no_points(tmp_path: Path, text: str) -> None:
+    (tmp_path / POINTS).write_text(text)
+    with pytest.raises(BadInputError, match="holds no operating points: remove it"):
+        stored_bound([tmp_path])
+
+
+def test_two_bounds_are_refused(tmp_path: Path) -> None:
+    for name, bound in (("a", 0.02), ("b", 0.1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / POINTS).write_text(json.dumps({"match_utility": bound}))
+    with pytest.raises(BadInputError, match=r"within 0\.02, 0\.1: give --match-utility"):
+        stored_bound([tmp_path / "a", tmp_path / "b"])
+
+
+class Knows:
+    """Labels some rows right and all others wrong."""
+
+    def __init__(self, *known: Any) -> None:
+        self.known = {x.numpy().tobytes(): int(y) for rows in known
+                      for x, y in zip(rows.x, rows.y, strict=True)}  # fmt: skip
+
+    def session(self, asker: str) -> Any:
+        del asker
+        return self
+
+    def labels(self, x: Any) -> Any:
+        return torch.tensor([self.known.get(one.numpy().tobytes(), -7) for one in x])
+
+
+def test_accuracy_on_reference_rows_is_of_these_rows_alone() -> None:
+    split = tiny_split()
+    members = split.victim().members
+    quarter = split.reference.select(slice(0, len(split.reference) // 4))
+    parts = {"reference": quarter, "test": split.test, "members": members}
+    for names in itertools.product([0, 1], repeat=3):
+        known = [rows for rows, on in zip(parts.values(), names, strict=True) if on]
+        got = utility(Knows(*known), split)  # type: ignore[arg-type]
+        assert got["reference_accuracy"] == 0.25 * names[0]
+        assert (got["test_accuracy"], got["train_accuracy"]) == (names[1], names[2])
