@@ -20,6 +20,7 @@ from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
 from privbench.grid.cell import Trial, code_digest, dataset_of
 from privbench.grid.outcome import encodable, new_record, reason
+from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer
 from privbench.grid.seal import commitment
 from privbench.methods.context import Shadow
@@ -168,12 +169,17 @@ class TrialRunner:
             queries_own=facts["queries_own"],
         )
         controls: dict[str, Metrics] = {}
+        answers = {"victim": facts["answer"]}
         for name in game.controls:
-            controls[name], _ = self._play(models, game, self._control(name, models))
+            controls[name], told = self._play(models, game, self._control(name, models))
             record.controls[name] = _numbers(controls[name])
+            answers[name] = told["answer"]
         record.flags = list(game.suspicions(controls, record.sizes))
         record.baselines = self._baselines(cell, trial.seed)
         record.utility = self._utility(cell, parts, made)
+        content = gathered(game, cell, parts, facts["truth"], answers)
+        if content:
+            record.attach(content)
 
     # ---- what trials share ------------------------------------------------------------------
 
