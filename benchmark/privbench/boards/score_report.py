@@ -54,7 +54,8 @@ def report(
         lines += _ROWS_TEXT.split("\n")
     if agree:
         lines += ["## Agreement of attacks", "", *_agreement(found), ""]
-    return "\n".join(lines).rstrip("\n") + "\n"
+    lines += ["Numbers are means over seeds; brackets hold Student's 95 % interval over seeds."]
+    return "\n".join(lines) + "\n"
 
 
 def _named(record: Record) -> list[str]:

@@ -27,7 +27,11 @@ _ONLY_ON_BOARD = (
     "peak MiB", "label only",
 )  # fmt: skip
 #: Columns that a narrow terminal omits, in this order.
-_LUXURY = ("blind AUC", "train/test gap", "audit's ceiling", "TPR at 1 % FPR", "claimed ε")
+_LUXURY = (
+    "null TPR at 1 % FPR", "test accuracy minus none", "AUC minus null", "blind AUC",
+    "train/test gap", "audit's ceiling", "TPR at 1 % FPR", "AUC minus none", "claimed ε",
+    "nominal ε",
+)  # fmt: skip
 _NARROWEST = 7  # characters of a number or its interval
 _EVERY = 10.0  # seconds between plain lines
 _REDRAWN = 0.1  # seconds between drawings of one worker's bar

@@ -375,7 +375,9 @@ class TrialRunner:
         key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
 
         facts = self.store.make(key, lambda: ({}, utility(made, parts))).facts
-        return {name: facts[name] for name in ("test_accuracy", "train_accuracy", "gap")}
+        return {
+            name: facts[name] for name in ("test_accuracy", "train_accuracy", "gap", "test_rows")
+        }
 
 
 def _numbers(metrics: Metrics) -> dict[str, Number]:

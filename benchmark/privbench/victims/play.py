@@ -212,7 +212,10 @@ def key_as_adversary_sees(key: str, *, released: bool, adaptive: bool, seed: int
 
 
 def utility(victim: Victim, split: Split) -> dict[str, float]:
-    """Return the accuracy on test rows and on the classifier's training rows, and the gap."""
+    """Return the accuracy on test rows and on the classifier's training rows, and the gap.
+
+    With it comes the number of test rows, ``test_rows``.
+    """
     trained_on = split.victim().parts[split.protocol.classifier]
     right = {}
     asked = victim.session("utility")
@@ -220,7 +223,10 @@ def utility(victim: Victim, split: Split) -> dict[str, float]:
         labelled = rows.select(rows.y >= 0)
         guess = asked.labels(labelled.x)
         right[f"{name}_accuracy"] = float((guess == labelled.y).double().mean())
-    return {**right, "gap": right["train_accuracy"] - right["test_accuracy"]}
+    return {
+        **right, "gap": right["train_accuracy"] - right["test_accuracy"],
+        "test_rows": float((split.test.y >= 0).sum()),
+    }  # fmt: skip
 
 
 def _worded(notes: Mapping[str, Any]) -> dict[str, Any]:
