@@ -106,7 +106,9 @@ def test_a_full_disk_at_out_fails_that_cell_alone(
     assert record.status == "ok"
     assert ": cannot write " in line
     assert "/results/" in line
-    assert ".json (No space left on device): once it can be written, the same command" in line
+    assert (
+        ".safetensors (No space left on device): once it can be written, the same command" in line
+    )
     assert record.trial not in line
     assert not leftovers("results")
 
@@ -192,13 +194,15 @@ def test_once_there_is_room_the_same_command_goes_on(
     assert first.returncode == 0, first.stderr
     kept = sorted(Path("first").glob("*.json"))
     Path("results").mkdir()
-    Path("results", kept[0].name).write_bytes(kept[0].read_bytes())
+    there = [kept[0], kept[0].with_suffix(".safetensors")]
+    for path in there:
+        Path("results", path.name).write_bytes(path.read_bytes())
     half = _limited(1000, *RUN, "--jobs", "2")  # the store has all, and one result is there
     assert half.returncode == 1, half.stderr
     assert "2 trials, 1 failed; 0 phases trained" in half.stdout
     assert half.stdout.count("ok (kept)") == 1
-    assert f"/results/{kept[1].name} (File too large)" in half.stdout
-    assert [path.name for path in Path("results").iterdir()] == [kept[0].name]
+    assert f"/results/{kept[1].stem}.safetensors (File too large)" in half.stdout
+    assert {path.name for path in Path("results").iterdir()} == {path.name for path in there}
 
     again = _limited(0, *RUN, "--jobs", "2")
     assert again.returncode == 0, again.stderr

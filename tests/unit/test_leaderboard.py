@@ -106,7 +106,7 @@ def test_seeds_are_aggregated_by_hand() -> None:
     [
         ([], "–"),
         ([None, None], "–"),
-        ([Number(value=0.5, low=0.25, high=0.75)], "0.500 [0.250, 0.750]"),
+        ([Number(value=0.5, low=0.25, high=0.75)], "0.500"),  # one seed has no interval
         ([Number(value=0.5)], "0.500"),
         ([Number(refused="too few")], "refused"),
         ([Number(value=0.5, low=0, high=1), Number(refused="too few")], "refused"),
@@ -146,7 +146,10 @@ def test_rows_outside_the_claim_are_marked() -> None:
 def test_utility_cost_and_counts() -> None:
     rows = cells("membership", [record(seed=seed) for seed in (0, 1)])
     got = dict(zip(headings("membership", everything()), rows[0], strict=True))
-    assert (got["seeds"], got["test accuracy"], got["encoder updates"]) == ("2", "0.905", "300")
+    half = 12.706204736432095 * 0.01 / 2  # t quantile for 1 degree of freedom
+    want = f"0.905 [{0.905 - half:.3f}, {0.905 + half:.3f}]"
+    assert (got["seeds"], got["test accuracy"]) == ("2 (draft)", want)
+    assert got["encoder updates"] == "300"
     assert (got["queries per sample"], got["seconds"], got["blind AUC"]) == ("10", "3.0", "–")
     assert got["TPR at 0.1 % FPR"] == "refused"
 
@@ -175,7 +178,7 @@ def test_presets_are_never_mixed() -> None:
 def test_cells_that_read_the_same_are_no_seeds_of_each_other(other: dict[str, Any]) -> None:
     rows = cells("membership", [record(protocol="custom"), record(**other)])
     at = headings("membership", everything()).index("seeds")
-    assert [row[at] for row in rows] == ["1", "1"]
+    assert [row[at] for row in rows] == ["1 (draft, no interval)"] * 2
     assert rows[0][0] != rows[1][0]
     assert "digits (custom) (" in rows[0][0]
 
@@ -335,16 +338,18 @@ def test_the_overview_has_defenses_down_and_attacks_across() -> None:
     made += [record("loud", "mask", status="skipped", reason="no")]
     made += [record("guess", d, game="attributes", auc=0.4) for d in ("none", "mask")]
     (name, rows), *others = overviews(render(made)).items()
-    assert (name, others) == ("digits, simclr, adaptive adversary", [])
+    assert (name, others) == ("digits, simclr, adaptive adversary, draft (3 of 5 seeds)", [])
     assert rows[0] == [
-        "defense", "loud (AUC)", "shy (AUC)", "guess [slant] (accuracy)", "test accuracy",
+        "defense", "loud (AUC)", "shy (AUC)", "guess [slant] (accuracy)",
+        "strongest, held out (AUC)", "test accuracy",
     ]  # fmt: skip
     # Utility is a seed's, not an attack's: .90, .91 and .92, however many attacks seed 0 had.
     assert rows[2] == [
-        "none", "0.700", "**0.750 (1 of 3 seeds)**", "0.400 (1 of 3 seeds)", "0.910",
+        "none", "0.700", "**0.750 (1 of 3 seeds)**", "0.400 (1 of 3 seeds)",
+        "0.700 [0.452, 0.948] loud", "0.910 [0.885, 0.935]",
     ]  # fmt: skip
     assert rows[3] == [
-        "mask", "skipped", "**0.550 (1 of 3 seeds)**", "0.400 (1 of 3 seeds)", "0.900",
+        "mask", "skipped", "**0.550 (1 of 3 seeds)**", "0.400 (1 of 3 seeds)", "–", "0.900",
     ]  # fmt: skip
     assert len(rows) == 4
 
@@ -367,7 +372,7 @@ def test_a_naive_overview_repeats_what_is_undefended() -> None:
     made = [record(a, d) for a in ("loud", "shy") for d in ("none", "mask")]
     for attack, auc in (("loud", 0.9), ("shy", 0.8)):
         made.append(recast(record(attack, "mask", auc=auc), adversary="naive"))
-    rows = overviews(render(made))["digits, simclr, naive adversary"]
+    rows = overviews(render(made))["digits, simclr, naive adversary, draft (1 of 5 seeds)"]
     assert [row[:3] for row in rows[2:]] == [
         ["none", "**0.700**", "**0.700**"], ["mask", "**0.900**", "0.800"],
     ]  # fmt: skip
@@ -422,7 +427,7 @@ def test_an_attack_with_its_own_operating_point_is_marked() -> None:
     rows[0] = rows[0].model_copy(update={"cell": cell})
     first, second = table(render(rows), "Membership")[2:]
     place = headings("membership", rows).index("balanced accuracy")
-    assert (first[place], second[place]) == ("0.600 [0.500, 0.700] §", "0.600 [0.500, 0.700]")
+    assert (first[place], second[place]) == ("0.600 §", "0.600")
     assert "§" not in "".join(first[:place] + first[place + 1 :])
     assert "marked § is not comparable" in render(rows)
     assert "§" not in render(rows[1:])

@@ -48,7 +48,15 @@ def test_boards(text: str) -> None:
     html = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(board)
     kept = {"h1", "h2", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "p", "strong"}
     assert set(re.findall(r"<([^\s/>]*)", html)) - {""} <= kept
-    bold = ("null AUC", "blind AUC", "encoder updates")
+    bold = (
+        "WARNING",
+        "drafts",
+        "minus none",
+        "minus null",
+        "null AUC",
+        "blind AUC",
+        "encoder updates",
+    )
     assert html.count("<strong>") == sum(f"<strong>{name}" in html for name in bold)
     rows = html.split("<tbody>")[1].split("</tbody>")[0].split("<tr>")[1:]
     assert len(rows) == 1

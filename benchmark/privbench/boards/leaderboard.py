@@ -6,31 +6,37 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards import overview, tradeoffs
+from privbench.boards import overview, tradeoffs, verdicts
 from privbench.boards import shown as show
+from privbench.boards.statistics import FEWEST_SEEDS
 from privbench.errors import BadInputError
 from privbench.games.metrics import mean_over_seeds
+from privbench.games.operating_point import true_fpr
 from privbench.text import markdown, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from privbench.boards.records import Number, Record
+    from privbench.boards.statistics import Difference
     from privbench.games.board import Column
 
 LEGEND = """\
-Numbers are means over seeds; brackets hold 95 % intervals (Student t over seeds; for a single seed,
-its own interval). **null AUC** is the same attack on a victim trained on none of these samples: it
-must stay around 0.5. **blind AUC** is a classifier on raw inputs that never queries the victim. A
-failed attack proves nothing. Rows marked ° are outside what the defense claims to protect. Training
-is compared at an equal budget of **encoder updates**: a schedule that alternates by epoch runs more
-epochs to reach it.
+Numbers are means over seeds; brackets hold 95 % intervals (Student t over seeds). One seed has no
+interval: that of its samples says nothing about other trainings (privbench show has it). Only the
+test accuracy of one seed has the binomial interval of its test rows, in braces. Rows with fewer
+than 5 seeds are **drafts**. **minus none** is the difference to the same cell without a defense,
+**minus null** that to the null victim, both paired by seed. † marks differences of the attack's
+main number to none that are not 0 after Holm's correction for all of them in the table (5 %).
+**null AUC** is the same attack on a victim trained on none of these samples: it must stay around
+0.5. **blind AUC** is a classifier on raw inputs that never queries the victim. A failed attack
+proves nothing. Rows marked ° are outside what the defense claims to protect. Training is compared
+at an equal budget of **encoder updates**: a schedule that alternates by epoch runs more epochs to
+reach it.
 """
 
 FLAGS_LEGEND = """\
-Rows marked ‡ cannot be trusted: the attack also tells apart what its victim never saw, more than
-chance explains; or the encoder of a contrastive victim tells no more than an untrained one. The
-results say which, and how far (`privbench show`).
+Rows marked ‡ cannot be trusted and are never ranked:
 """
 
 OPERATING_POINT_LEGEND = """\
@@ -38,8 +44,15 @@ A balanced accuracy marked § is not comparable with others: the attack decides 
 of its own (a fixed FPR, the mean training loss), not where balanced accuracy is best on shadows.
 """
 
+CONTROLS_LEGEND = """\
+A positive control is the same victim with a planted leak that every attack of its access must find:
+its main number must beat guessing in every seed, beyond its own interval. Attacks marked ¶ did not
+find it: their other numbers say nothing about the defenses. Controls are never ranked.
+"""
+
 CLAIMS_LEGEND = """\
-**claimed ε** is the epsilon that the defense claims. **audited ε** is a lower bound at 97.5 %
+**claimed ε** is the epsilon that the defense guarantees. **nominal ε** is one without a guarantee,
+for example from a sampled sensitivity. **audited ε** is a lower bound at 97.5 %
 confidence from one run with fair-coin inclusion and a number of guesses fixed in advance (Steinke,
 Nasr, Jagielski, NeurIPS 2023); with several seeds, the smallest bound is shown. It can refute a
 claim but never prove one. **audit's ceiling** is the bound that a perfect attack would reach with
@@ -49,11 +62,16 @@ this number of coins. "refused" means that this protocol cannot test the claim.
 
 @dataclass
 class Row:
-    """One cell over its seeds; ``apart`` distinguishes rows that would look the same."""
+    """One cell over its seeds; ``apart`` distinguishes rows that would look the same.
+
+    ``marks`` follow the attack's name, ``differences`` are the texts of the paired columns.
+    """
 
     key: tuple[str, ...]
     apart: str = ""
     records: list[Record] = field(default_factory=list)
+    marks: str = ""
+    differences: list[str] = field(default_factory=list)
 
 
 def render(
@@ -81,23 +99,31 @@ def render(
         )
     _refuse_twins(records)
     _refuse_unknown_games(records)
-    lines = [f"# {markdown(title)}", ""]
+    lines = [f"# {markdown(title)}", "", *_head(records)]
     grid = overview.overview(records)
     if grid:
         lines += ["## Overview", "", *grid, *overview.LEGEND.splitlines(), ""]
-    lines += tradeoffs.page(records, match_utility)
+    lines += tradeoffs.page(ranked(records), match_utility)
     for game in show.games(records):
-        mine = [r for r in records if r.cell.game == game and r.status == "ok"]
+        mine = [r for r in ranked(records) if r.cell.game == game and r.status == "ok"]
         if mine:
-            lines += [f"## {markdown(game.capitalize())}", "", *_table(game, mine), ""]
+            lines += [f"## {markdown(game.capitalize())}", "", *_table(game, mine, records), ""]
+    controls = verdicts.control_lines(records)
+    if controls:
+        lines += ["## Positive controls", "", *(f"- {markdown(line)}" for line in controls), ""]
+        lines += [*CONTROLS_LEGEND.splitlines(), ""]
     lines += _troubles(records)
     lines += [f"Preset: {markdown(', '.join(presets))}.", "", *LEGEND.splitlines()]
     if any("claimed_epsilon" in record.metrics for record in records):
         lines += ["", *CLAIMS_LEGEND.splitlines()]
     if any(map(_own_point, records)):
         lines += ["", *OPERATING_POINT_LEGEND.splitlines()]
-    if any(record.flags for record in records):
-        lines += ["", *FLAGS_LEGEND.splitlines()]
+    doubts = verdicts.doubtful(records)
+    if doubts:
+        titles = {verdicts.cell_of(record): record.cell for record in records}
+        why = (f"- {markdown(f'{titles[c].title} ({titles[c].adversary}): {told}')}"
+                for c, told in sorted(doubts.items()))  # fmt: skip
+        lines += ["", *FLAGS_LEGEND.splitlines(), "", *why]
     return "\n".join(lines) + "\n"
 
 
@@ -108,22 +134,106 @@ def headings(game: str, records: Sequence[Record]) -> list[str]:
         fixed.append("phase")
     fixed += ["defense", "adversary", "seeds"]
     moving = [column.heading for column in show.columns(game, records)]
-    return [*fixed, *moving, "test accuracy", "train/test gap", "encoder updates",
+    return [*fixed, *moving, *differing(game, records), "test accuracy", "train/test gap",
+            "encoder updates",
             "queries per sample", "seconds", "peak MiB"]  # fmt: skip
 
 
-def cells(game: str, records: Iterable[Record]) -> list[list[str]]:
-    """Rows of a game's table, as text, ordered by the names of the cells."""
+def ranked(records: Iterable[Record]) -> list[Record]:
+    """The results without positive controls."""
+    return [record for record in records if not verdicts.is_control(record)]
+
+
+def differing(game: str, records: Sequence[Record]) -> list[str]:
+    """Headings of the columns of paired differences."""
+    heading = show.headline(game, records)[0].heading
+    nulls = [f"{heading} minus null"] if _nulls(records) else []
+    return [f"{heading} minus none", *nulls, "test accuracy minus none"]
+
+
+def cells(
+    game: str, records: Iterable[Record], board: Sequence[Record] | None = None
+) -> list[list[str]]:
+    """Rows of a game's table, as text, ordered by the names of the cells.
+
+    Args:
+        game: name of the game.
+        records: of that game, all ok, without positive controls.
+        board: all records, which decide what is doubtful; by default these.
+    """
     rows: dict[str, Row] = {}
     records = list(records)
     shown = show.columns(game, records)
     phase = show.tells(game, records, "phase")
     for record in records:
-        identity = record.cell.model_dump_json()
+        identity = verdicts.cell_of(record)
         rows.setdefault(identity, Row(_key(record))).records.append(record)
     _tell_apart(list(rows.values()))
+    _judge(rows, board or records)
     ordered = sorted(rows.values(), key=lambda row: (_order(row.key), row.apart))
     return [_cells(row, shown, phase=phase) for row in ordered]
+
+
+def _judge(rows: Mapping[str, Row], board: Sequence[Record]) -> None:
+    """Fill in the marks and differences of rows, given by their cells."""
+    doubts, missed = verdicts.doubtful(board), verdicts.blind_attacks(board)
+    shown = [record for row in rows.values() for record in row.records]
+    apart = verdicts.to_undefended(shown)
+    useful = verdicts.to_undefended(shown, verdicts.accuracy)
+    certain = verdicts.significant(apart)
+    nulls = _nulls(shown)
+    for cell, row in rows.items():
+        first = row.records[0]
+        if cell in doubts:
+            row.marks += " ‡"
+        if first.cell.attack.label in missed.get(verdicts.victim_of(first), ()):
+            row.marks += " ¶"
+        row.differences = [_signed(apart.get(cell)) + (" †" if cell in certain else "")]
+        if nulls:
+            row.differences.append(_signed(verdicts.to_null(row.records)))
+        row.differences.append(_signed(useful.get(cell)))
+
+
+def _nulls(records: Iterable[Record]) -> bool:
+    """Whether any result has the game's main number on a null victim."""
+    return any(verdicts.null(record) is not None for record in records)
+
+
+def _signed(difference: Difference | None) -> str:
+    """A difference with its interval over seeds; ``–`` if there is none."""
+    if difference is None:
+        return "–"
+    if difference.low is None or difference.high is None:
+        return f"{difference.mean:+.3f}"
+    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+
+
+def _head(records: Sequence[Record]) -> list[str]:
+    """Which code made the results, and whether some rows are drafts."""
+    cells = verdicts.by_cell(r for r in ranked(records) if r.status == "ok")
+    few = sum(len(found) < FEWEST_SEEDS for found in cells.values())
+    lines = [
+        f"**{markdown(line)}**" if line.startswith("WARNING") else markdown(line)
+        for line in verdicts.code_lines(records)
+    ]
+    if few:
+        lines.append(f"Draft: {few} of {len(cells)} cells have fewer than {FEWEST_SEEDS} seeds.")
+    return [text for line in [*lines, *_true_fpr(records)] for text in (line, "")]
+
+
+def _true_fpr(records: Iterable[Record]) -> list[str]:
+    """What "1 % FPR" means with this number of nonmembers."""
+    sizes = {record.sizes.get("nonmembers", 0) for record in records}
+    told = [
+        f"{100 * at.mean:.2f} % ± {100 * at.deviation:.2f} % with {n:,} nonmembers"
+        for n in sorted(sizes)
+        if n >= 100  # noqa: PLR2004 - fewer are refused
+        for at in [true_fpr(n, 0.01)]
+    ]
+    if not told:
+        return []
+    line = ", ".join(told)
+    return [f"The threshold at 1 % FPR comes from the nonmembers; its true FPR is {line}."]
 
 
 def _tell_apart(rows: Sequence[Row]) -> None:
@@ -197,18 +307,21 @@ def _cells(row: Row, shown: Iterable[Column], *, phase: bool) -> list[str]:
     records = sorted(row.records, key=lambda record: record.seed)
     first = records[0]
     outside = bool(first.cell.protects) and first.cell.game not in first.cell.protects
-    attack += " ‡" if any(record.flags for record in records) else ""
+    attack += row.marks
     fixed = [f"{dataset} ({row.apart})" if row.apart else dataset, target, attack]
     if phase:
         fixed.append(trained)
-    fixed += [defense + (" °" if outside else ""), adversary, str(len(records))]
+    draft = " (draft)" if len(records) < FEWEST_SEEDS else ""
+    draft = " (draft, no interval)" if len(records) == 1 else draft
+    fixed += [defense + (" °" if outside else ""), adversary, f"{len(records)}{draft}"]
     moving = [_over_seeds(column, [show.number(r, column) for r in records])
               + (" §" if column.name == "balanced_accuracy" and _own_point(first) else "")
               for column in shown]  # fmt: skip
     return [
         *fixed,
         *moving,
-        _mean(records, lambda r: r.utility.get("test_accuracy")),
+        *row.differences,
+        verdicts.tested(records),
         _mean(records, lambda r: r.utility.get("gap")),
         _mean(records, lambda r: float(r.updates["encoder"]) if "encoder" in r.updates else None,
               "{:.0f}"),
@@ -231,7 +344,9 @@ def _own_point(record: Record) -> bool:
 
 
 def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0, 1.0)) -> str:
-    """Mean with its interval; ``–`` if not measured, ``refused`` if it cannot be measured.
+    """Mean with its interval over seeds; ``–`` if not measured, ``refused`` if that is impossible.
+
+    One seed has no interval.
 
     Args:
         numbers: one per seed.
@@ -244,10 +359,7 @@ def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0
     if len(values) < len(given):
         return "refused"
     if len(values) == 1:
-        only = given[0]
-        if only.low is None or only.high is None:
-            return f"{values[0]:.3f}"
-        return f"{values[0]:.3f} [{only.low:.3f}, {only.high:.3f}]"
+        return f"{values[0]:.3f}"
     mean = mean_over_seeds(values)
     low, high = max(mean.low, bounds[0]), min(mean.high, bounds[1])
     return f"{mean.value:.3f} [{low:.3f}, {high:.3f}]"
@@ -269,11 +381,11 @@ def _mean(
     return form.format(sum(values) / len(values)) if values else "–"
 
 
-def _table(game: str, records: Sequence[Record]) -> list[str]:
+def _table(game: str, records: Sequence[Record], board: Sequence[Record]) -> list[str]:
     names = [markdown(name) for name in headings(game, records)]
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     return lines + [
-        f"| {' | '.join(markdown(text) for text in row)} |" for row in cells(game, records)
+        f"| {' | '.join(markdown(text) for text in row)} |" for row in cells(game, records, board)
     ]
 
 

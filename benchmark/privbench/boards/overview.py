@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.boards import shown as show
+from privbench.boards import verdicts
+from privbench.boards.statistics import FEWEST_SEEDS, held_out
+from privbench.boards.verdicts import tested
 from privbench.text import markdown
 
 if TYPE_CHECKING:
@@ -15,8 +19,11 @@ if TYPE_CHECKING:
 
 LEGEND = """\
 The overview shows means over seeds: AUC of membership attacks, accuracy of attribute attacks, mean
-squared error of reconstructions. **Bold** marks the strongest attack of a game on a defense: judge
-the defense by it, but note that a maximum over attacks is biased upward. If a defense does not
+squared error of reconstructions. **Bold** marks the strongest attack of a game on a defense, among
+those without a mark (‡, ¶). A maximum over attacks is biased upward, so judge the defense by
+**strongest, held out**: for each seed the attack that is strongest on all other seeds is chosen and
+reported on this one; brackets hold Student's interval over seeds. Only attacks with all seeds and
+without a mark are chosen. If a defense does not
 change the released outputs and an attack needs no shadows, naive and adaptive adversaries are the
 same: a dash for the naive adversary then means the adaptive number. Intervals, controls, costs and
 the reasons for skipped cells are in the tables and lists below.
@@ -36,10 +43,12 @@ def overview(records: Iterable[Record]) -> list[str]:
     Args:
         records: of any status and game.
     """
+    records = list(records)
+    judged = _Judged(set(verdicts.doubtful(records)), verdicts.blind_attacks(records))
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         cell = record.cell
-        if record.board is None:
+        if record.board is None or verdicts.is_control(record):
             continue  # an attack that plays an unknown game is listed as skipped
         named = str(cell.protocol.get("name", "default"))
         dataset = cell.dataset.label + ("" if named == "default" else f" ({named})")
@@ -49,19 +58,38 @@ def overview(records: Iterable[Record]) -> list[str]:
         mine = groups[names]
         if names[2] == "naive":  # without a defense, naive equals adaptive and runs once
             mine = mine + [r for r in groups.get((*names[:2], "adaptive"), []) if _undefended(r)]
-        table = _table(mine)
+        table = _table(mine, judged)
         if table:
             dataset, target, adversary = names
-            heading = markdown(f"{dataset}, {target}, {adversary} adversary")
+            seeds = len({record.seed for record in mine})
+            draft = f", draft ({seeds} of {FEWEST_SEEDS} seeds)" if seeds < FEWEST_SEEDS else ""
+            heading = markdown(f"{dataset}, {target}, {adversary} adversary{draft}")
             lines += [f"### {heading}", "", *table, ""]
     return lines
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What is not ranked: doubtful cells, and attacks that missed the planted leak of a victim."""
+
+    doubtful: set[str]
+    missed: Mapping[tuple[str, ...], set[str]]
+
+    def mark(self, records: Iterable[Record]) -> str:
+        """The mark of a cell; "" if it is ranked."""
+        for record in records:
+            if verdicts.cell_of(record) in self.doubtful:
+                return " ‡"
+            if record.cell.attack.label in self.missed.get(verdicts.victim_of(record), ()):
+                return " ¶"
+        return ""
 
 
 def _undefended(record: Record) -> bool:
     return all(defense.name == "none" for defense in record.cell.defenses)
 
 
-def _table(records: Sequence[Record]) -> list[str]:
+def _table(records: Sequence[Record], judged: _Judged) -> list[str]:
     defenses = _short([record.cell.defenses for record in records])
     columns = _columns(records)
     spots: dict[str, dict[Column, list[Record]]] = {}
@@ -73,17 +101,59 @@ def _table(records: Sequence[Record]) -> list[str]:
         return []
     main = {game: show.headline(game, records) for game in games}
     heads = [markdown(f"{attack} ({main[game][0].heading})") for game, _, attack in across]
-    lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
     seeds = len({record.seed for record in records})
+    worst = {
+        defense: {aim: _held_out(row, aim, judged, higher=main[aim[0]][1]) for aim in _aims(across)}
+        for defense, row in spots.items()
+    }
+    aims = [aim for aim in _aims(across) if any(worst[defense][aim] for defense in spots)]
+    heads += [f"strongest, held out ({_aim_named(aim, main[aim[0]][0])})" for aim in aims]
+    lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
     for defense in sorted(spots, key=lambda name: (name != "none", name)):
         row = {
             column: _number(spots[defense].get(column, []), main[column[0]][0], seeds)
             for column in across
         }
-        best = _strongest(row, {game: higher for game, (_, higher) in main.items()})
-        shown = [f"**{text}**" if column in best else text for column, text in row.items()]
-        lines.append(_line([markdown(defense), *shown, _tested(spots[defense])]))
+        marks = {column: judged.mark(spots[defense].get(column, [])) for column in across}
+        best = _strongest(
+            {column: text for column, text in row.items() if not marks[column]},
+            {game: higher for game, (_, higher) in main.items()},
+        )
+        shown = [f"**{t}**" if column in best else t + marks[column] for column, t in row.items()]
+        shown += [worst[defense][aim] or "–" for aim in aims]
+        accuracy = tested(r for found in spots[defense].values() for r in found)
+        lines.append(_line([markdown(defense), *shown, accuracy]))
     return lines
+
+
+def _aims(across: Iterable[Column]) -> list[tuple[str, str]]:
+    """The games and attributes of some columns, each once."""
+    return list(dict.fromkeys(column[:2] for column in across))
+
+
+def _aim_named(aim: tuple[str, str], main: ShownColumn) -> str:
+    _, attribute = aim
+    return markdown(f"{main.heading}{f', {attribute}' if attribute else ''}")
+
+
+def _held_out(
+    row: Mapping[Column, list[Record]], aim: tuple[str, str], judged: _Judged, *, higher: bool
+) -> str:
+    """What the attack reaches that other seeds chose; "" if there is no choice."""
+    attacks = {
+        column[2]: verdicts.headline(found)
+        for column, found in row.items()
+        if column[:2] == aim
+        and not judged.mark(found)
+        and len({verdicts.cell_of(record) for record in found}) == 1
+    }
+    attacks = {name: values for name, values in attacks.items() if values}
+    made = held_out(attacks, higher=higher) if len(attacks) > 1 else None
+    if made is None:
+        return ""
+    names = "/".join(sorted(made.chosen))
+    at = made.estimate
+    return f"{at.value:.3f} [{at.low:.3f}, {at.high:.3f}] {markdown(names)}"
 
 
 def _columns(records: Sequence[Record]) -> list[Column]:
@@ -95,18 +165,6 @@ def _columns(records: Sequence[Record]) -> list[Column]:
         guessed = ", ".join(cell.sensitive) if sensitive else ""
         columns.append((cell.game, guessed, f"{name} [{guessed}]" if guessed else name))
     return columns
-
-
-def _tested(row: dict[Column, list[Record]]) -> str:
-    """Mean test accuracy over seeds; each seed counts once."""
-    by_seed: dict[int, set[float]] = {}
-    for record in (record for records in row.values() for record in records):
-        if "test_accuracy" in record.utility:
-            by_seed.setdefault(record.seed, set()).add(record.utility["test_accuracy"])
-    if any(len(found) > 1 for found in by_seed.values()):
-        return "several"
-    values = [value for found in by_seed.values() for value in found]
-    return f"{sum(values) / len(values):.3f}" if values else "–"
 
 
 def _short(methods: Sequence[Sequence[MethodRecord]]) -> list[str]:

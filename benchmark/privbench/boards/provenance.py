@@ -39,17 +39,24 @@ def _fixed() -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "unknown"
-    return {"python": platform.python_version(), "versions": versions, "commit": _commit()}
+    return {"python": platform.python_version(), "versions": versions, "commit": commit()}
 
 
-def _commit() -> str | None:
-    """The commit of this checkout, with ``-dirty`` if files differ; None outside of git."""
-    here = Path(__file__).parent
+@functools.cache
+def commit(here: Path = Path(__file__)) -> str | None:
+    """Return the commit of the checkout that holds this file, with ``-dirty`` if files differ.
+
+    None outside of git, and for an installed copy inside a checkout of something else.
+    """
     try:
-        made = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607
-            cwd=here, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    made = subprocess.run(  # noqa: S603
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True,  # noqa: S607
+    )  # fmt: skip
     return made.stdout.strip()

@@ -1,14 +1,18 @@
-"""Results: one JSON file per trial, validated on reading and written atomically."""
+"""Results: one JSON file per trial, validated on reading and written atomically.
+
+Beside it may be a file of per-sample scores, see ``samples``.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_core import from_json
 
-from privbench.errors import BadInputError
+from privbench.boards import samples
+from privbench.errors import BadInputError, WriteError
 from privbench.games.board import Board  # noqa: TC001 - pydantic reads it
 from privbench.games.metrics import Estimate, Refused
 from privbench.store import files
@@ -118,6 +122,15 @@ class Cost(BaseModel):
     peak_bytes: Count = 0
 
 
+class SampleFile(BaseModel):
+    """The file of per-sample scores beside a result: its size and checksum."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bytes: Count
+    blake2b: str
+
+
 class Record(BaseModel):
     """The result of one trial: cell, seed, status and numbers.
 
@@ -147,8 +160,10 @@ class Record(BaseModel):
     split: dict[str, str] = Field(default_factory=dict)
     seal: dict[str, str] = Field(default_factory=dict)
     flags: list[str] = Field(default_factory=list)
+    samples: SampleFile | None = None
     cost: Cost = Field(default_factory=Cost)
     provenance: dict[str, Any] = Field(default_factory=dict)
+    _samples: bytes = PrivateAttr(default=b"")  # until they are written
 
     @property
     def digest(self) -> str:
@@ -159,16 +174,42 @@ class Record(BaseModel):
         """Path of this record in a results folder."""
         return folder / f"{self.trial}.json"
 
+    def samples_path(self, folder: Path) -> Path:
+        """Path of the per-sample scores in a results folder."""
+        return folder / f"{self.trial}{samples.SUFFIX}"
+
+    @property
+    def unwritten_samples(self) -> bytes:
+        """The per-sample scores that the next ``write`` writes, b"" for none."""
+        return self._samples
+
+    def attach(self, content: bytes) -> None:
+        """Let ``write`` also write these per-sample scores, of ``samples.pack``."""
+        self._samples = content
+        self.samples = SampleFile(bytes=len(content), blake2b=samples.checksum(content))
+
     def write(self, folder: Path) -> Path:
-        """Write atomically, with a checksum of all other fields.
+        """Write atomically, with a checksum of all other fields, after attached per-sample scores.
+
+        Those of a sealed result hold the truth and stay in memory until the secret is revealed.
 
         Raises:
             WriteError: if that is impossible; then nothing is left behind.
         """
         values = json.loads(self.model_dump_json())
         values["checksum"] = checksum(values)
-        target = self.path(folder)
-        files.write(target, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+        target, beside = self.path(folder), self.samples_path(folder)
+        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+        if not self._samples or (self.seal and "nonce" not in self.seal):
+            files.write(target, text)
+            return target
+        files.write(beside, self._samples)
+        try:
+            files.write(target, text)
+        except WriteError:
+            beside.unlink(missing_ok=True)
+            raise
+        self._samples = b""
         return target
 
 
@@ -176,12 +217,13 @@ class DamagedResultError(BadInputError):
     """A file is no valid result.
 
     Attributes:
+        path: of the file.
         reason: why, in a few words.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
         """Compose the message."""
-        self.reason = reason
+        self.path, self.reason = path, reason
         super().__init__(
             f"{path} is not a privbench result: {reason}; remove it or run the trial again"
         )
@@ -230,8 +272,60 @@ def _wrong(error: ValidationError | RecursionError) -> str:
     return f"{where}: {first['msg'].lower()}"
 
 
+def sample_bytes(record: Record, folders: Iterable[Path]) -> bytes | None:
+    """The per-sample scores of a result, from the first of these folders that has them.
+
+    Returns:
+        None if the result has none, or if no folder has the file.
+
+    Raises:
+        DamagedResultError: if the only files are not those that were written with the result.
+    """
+    if record.samples is None:
+        return None
+    damaged: DamagedResultError | None = None
+    for folder in folders:
+        path = record.samples_path(folder)
+        try:
+            return samples.load_checked(path, record.samples.bytes, record.samples.blake2b)
+        except FileNotFoundError:
+            continue
+        except samples.BadSamplesError as error:
+            damaged = DamagedResultError(path, str(error))
+        except OSError as error:
+            if error.errno in files.BUSY:
+                raise
+            damaged = DamagedResultError(path, f"it cannot be read ({error.strerror})")
+    if damaged:
+        raise damaged
+    return None
+
+
+def read_samples(record: Record, folders: Iterable[Path]) -> samples.Columns | None:
+    """The columns of ``sample_bytes``.
+
+    Raises:
+        DamagedResultError: as there, or if they are no per-sample scores.
+    """
+    folders = list(folders)
+    content = sample_bytes(record, folders)
+    if content is None:
+        return None
+    try:
+        return samples.unpack(content)
+    except samples.BadSamplesError as error:
+        raise DamagedResultError(record.samples_path(folders[0]), str(error)) from None
+
+
 def read_all(folders: Iterable[Path]) -> list[Record]:
+    """All results under these folders (or files), as ``located`` without their places."""
+    return [record for record, _ in located(folders)]
+
+
+def located(folders: Iterable[Path]) -> list[tuple[Record, list[Path]]]:
     """All results under these folders (or files), ordered by trial, each trial once.
+
+    With each come the folders where results of that trial are.
 
     If a trial occurs twice, the better result counts (ok before skipped before failed), in
     whatever order the folders are given.
@@ -240,6 +334,7 @@ def read_all(folders: Iterable[Path]) -> list[Record]:
         BadInputError: if a folder is missing, or if there is no result in any of them.
     """
     found: dict[str, Record] = {}
+    places: dict[str, list[Path]] = {}
     for folder in folders:
         if not folder.exists():
             raise BadInputError(
@@ -249,12 +344,13 @@ def read_all(folders: Iterable[Path]) -> list[Record]:
         for path in _files(folder):
             record = read(path)
             found[record.trial] = min(found.get(record.trial, record), record, key=_rank)
+            places.setdefault(record.trial, []).append(path.parent)
     if not found:
         listed = ", ".join(str(f) for f in folders)
         raise BadInputError(
             f"no results in {shown(listed, 200)}: run `privbench run --out FOLDER` first"
         )
-    return [found[trial] for trial in sorted(found)]
+    return [(found[trial], places[trial]) for trial in sorted(found)]
 
 
 def _rank(record: Record) -> tuple[int, str]:

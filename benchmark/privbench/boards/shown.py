@@ -47,10 +47,17 @@ def tells(game: str, records: Iterable[Record], what: str) -> bool:
 
 
 def number(record: Record, column: Column) -> Number | None:
-    """The number of a result that stands in a column; None if it has none."""
-    part, _, name = column.part.partition(".")
-    found = getattr(record, part).get(name, {}) if name else getattr(record, part)
-    number: Number | None = found.get(column.name)
+    """The number of a result that stands in a column; None if it has none.
+
+    An epsilon that is no guarantee is nominal, not claimed.
+    """
+    part, _, inner = column.part.partition(".")
+    found = getattr(record, part).get(inner, {}) if inner else getattr(record, part)
+    name = column.name
+    if part == "metrics" and name in ("claimed_epsilon", "nominal_epsilon"):
+        nominal = not all(claim.get("guarantee", True) for claim in record.claims)
+        name = "claimed_epsilon" if nominal == (name == "nominal_epsilon") else ""
+    number: Number | None = found.get(name)
     return number
 
 

@@ -282,23 +282,31 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
 def merge(folders: tuple[Path, ...], out: Path) -> None:
     """Join the results of several folders, as written by `run --shard`, and write a board."""
     from privbench.boards.leaderboard import render
-    from privbench.boards.records import POINTS, read_all
+    from privbench.boards.records import POINTS, located, sample_bytes
     from privbench.boards.tradeoffs import dumped, stored_bound
     from privbench.cli.results import with_boards
     from privbench.store.files import write
 
     there = [out] if any(out.glob("*.json")) else []
-    records = read_all([*folders, *there])
+    found = located([*folders, *there])
+    records = with_boards([record for record, _ in found])
     bound = stored_bound([*folders, *there])
-    # Rendering refuses what cannot stand on one board.
-    text = render(with_boards(records), out.name, bound)
-    for record in records:
+    text = render(records, out.name, bound)  # refuses what cannot stand on one board
+    lost = 0
+    for record, places in found:
+        content = sample_bytes(record, places)
+        if content is not None:
+            record.attach(content)
+        lost += record.samples is not None and content is None
         record.write(out)
-    if points := dumped(with_boards(records), bound):
+    if points := dumped(records, bound):
         write(out / POINTS, points)
     board = out / "leaderboard.md"
     write(board, text)
-    say(f"{len(records)} results in {out}, board in {board}")
+    say(f"{len(found)} results in {out}, board in {board}")
+    if lost:
+        say(f"{lost} of them without the file of their per-sample scores, which was not beside "
+            "them: `privbench score` leaves them out")  # fmt: skip
 
 
 @main.command("list")
@@ -384,6 +392,38 @@ def leaderboard(
         say(text, nl=False)
     else:
         write(output, text)
+
+
+@main.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--by", multiple=True, metavar="label|ATTRIBUTE",
+    help="Also for the rows of each class or value of an attribute (repeatable).",
+)  # fmt: skip
+@click.option("--rows", is_flag=True, help="Also how exposed single rows are over the seeds.")
+@click.option("--agreement", "agree", is_flag=True, help="Also how far attacks agree.")
+@click.option(
+    "--out", type=click.Path(path_type=Path),
+    help="Directory for copies of the results with the recomputed metrics.",
+)  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File [standard output].")
+def score(folders: tuple[Path, ...], out: Path | None, output: Path | None, **told: Any) -> None:
+    """Recompute all metrics from the per-sample scores of results; nothing runs again."""
+    from privbench.boards.rescore import read_scored
+    from privbench.boards.score_report import report
+    from privbench.store.files import write
+
+    found, without = read_scored(folders)
+    text = report(found, **told)
+    if output is None:
+        say(text, nl=False)
+    else:
+        write(output, text)
+    if out is not None:
+        for one in found:
+            one.recomputed().write(out)
+    if without:
+        say(f"{without} results have no per-sample scores and are left out", err=True)
 
 
 main.add_command(cache)

@@ -172,13 +172,15 @@ class Session:
             set_aside_unrevealed(self.out)
         with Watcher(self.console, len(self.planned)) as watcher:
             runner = self._runner(watcher)
+            made: dict[str, Record] = {}
             try:
                 self.records = grid.execute(
-                    self.planned, runner, self.out, executor=self.executor, watch=watcher
-                )
+                    self.planned, runner, self.out, executor=self.executor, watch=watcher,
+                    records=made,
+                )  # fmt: skip
             finally:
                 if self.nonce:
-                    reveal(self.out, self.nonce, self.records)
+                    reveal(self.out, self.nonce, made.values())
         trained = runner.builder.trained_phases
         self.problem = summarise(self.console, self.records, self.out, self.suite, trained=trained)
         failed = any(record.status == "failed" for record in self.records)

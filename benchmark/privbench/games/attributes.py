@@ -103,6 +103,18 @@ class AttributeGame(Game):
         self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[AttributeQuestion, AttributeTruth]:
         """Ask about released embeddings, without x, since x would reveal the answer."""
+        rows = self.asked(split, max_rows=max_rows, sensitive=sensitive)
+        values = {name: split.card.attributes[name] for name in sensitive}
+        question = AttributeQuestion(served.embeddings(rows.x), values)
+        truth = {name: rows.attributes[name].cpu().numpy() for name in sensitive}
+        return question, AttributeTruth(truth, rows.y.cpu().numpy())
+
+    def asked(self, split: Split, *, max_rows: int | None, sensitive: tuple[str, ...]) -> Examples:
+        """Return the first rows that no phase trained on and whose attributes are known.
+
+        Raises:
+            BadInputError: if the dataset lacks an attribute.
+        """
         rows = strangers(split)
         known = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         for name in sensitive:
@@ -112,11 +124,7 @@ class AttributeGame(Game):
                     f"dataset '{split.card.name}' has no attribute '{name}' (it has: {have})"
                 )
             known &= rows.attributes[name] >= 0
-        rows = rows.select(known).select(slice(0, max_rows))
-        values = {name: split.card.attributes[name] for name in sensitive}
-        question = AttributeQuestion(served.embeddings(rows.x), values)
-        truth = {name: rows.attributes[name].cpu().numpy() for name in sensitive}
-        return question, AttributeTruth(truth, rows.y.cpu().numpy())
+        return rows.select(known).select(slice(0, max_rows))
 
     def pack(self, answer: Attributes) -> dict[str, Tensor]:
         """Return probabilities (n, values) float64 by attribute."""
@@ -131,7 +139,13 @@ class AttributeGame(Game):
 
     def score(self, answer: Attributes, truth: AttributeTruth) -> Metrics:
         """Return accuracy and balanced accuracy of the most likely value, per attribute."""
-        made: Metrics = {}
+        return self.measure(self.per_sample_truth(truth), self.per_sample(answer, truth))
+
+    def per_sample(
+        self, answer: Attributes, truth: AttributeTruth
+    ) -> dict[str, NDArray[np.generic]]:
+        """Return attribute -> (n, values) scores of its values."""
+        made: dict[str, NDArray[np.generic]] = {}
         for name, values in truth.values.items():
             if name not in answer.probabilities:
                 raise BadAnswerError(
@@ -148,7 +162,23 @@ class AttributeGame(Game):
                 raise BadAnswerError(
                     f"probabilities of '{name}' are not finite: return finite numbers only"
                 )
-            made |= _metrics(name, given.argmax(1), values, first=not made)
+            made[name] = given
+        return made
+
+    def per_sample_truth(self, truth: AttributeTruth) -> dict[str, NDArray[np.generic]]:
+        """Return attribute -> (n,) int."""
+        return dict(truth.values)
+
+    def measure(
+        self,
+        truth: Mapping[str, NDArray[np.generic]],
+        answer: Mapping[str, NDArray[np.generic]],
+    ) -> Metrics:
+        """Return the metrics of ``score`` from columns."""
+        made: Metrics = {}
+        for name, values in truth.items():
+            guess = answer[name].argmax(1)
+            made |= _metrics(name, guess, values.astype(np.int64), first=not made)
         return made
 
     def baselines(

@@ -13,8 +13,11 @@ from privbench.games.metrics import Estimate, Refused
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
+    from privbench.data.examples import Examples
     from privbench.data.split import Split
     from privbench.games.board import Board
     from privbench.games.oracle import Served
@@ -108,6 +111,43 @@ class Game(ABC):
         Raises:
             BadAnswerError: if the answer has the wrong shape or is not finite.
         """
+
+    # ---- what is kept per sample, so that a new metric or a slice needs no new run --------------
+
+    def asked(
+        self, split: Split, *, max_rows: int | None, sensitive: tuple[str, ...]
+    ) -> Examples | None:
+        """Return the rows that the question is about, in its order; None if it is not about rows.
+
+        The arguments are those of ``pose``. If None, nothing is kept per sample.
+        """
+        del split, max_rows, sensitive
+        return None
+
+    def per_sample(self, answer: Any, truth: Any) -> dict[str, NDArray[np.generic]]:
+        """Return an answer as columns: name -> one bool or number, or a row of them, per sample.
+
+        Raises:
+            BadAnswerError: if the answer has the wrong shape or is not finite.
+        """
+        raise NotImplementedError
+
+    def per_sample_truth(self, truth: Any) -> dict[str, NDArray[np.generic]]:
+        """Return the truth as columns; the first axis has one entry per sample."""
+        raise NotImplementedError
+
+    def measure(
+        self,
+        truth: Mapping[str, NDArray[np.generic]],
+        answer: Mapping[str, NDArray[np.generic]],
+    ) -> Metrics:
+        """Return the metrics of ``score`` from columns, which may be those of some samples only.
+
+        Args:
+            truth: of ``per_sample_truth``.
+            answer: of ``per_sample``.
+        """
+        raise NotImplementedError
 
     def audit(
         self, claims: Sequence[Mapping[str, Any]], answer: Any, truth: Any, split: Split

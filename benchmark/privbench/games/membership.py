@@ -92,8 +92,10 @@ class MembershipGame(Game):
             Column("TPR at 1 % FPR", "metrics", "tpr_at_fpr_0.01", terminal="wide"),
             Column("TPR at 0.1 % FPR", "metrics", "tpr_at_fpr_0.001", terminal="never"),
             Column("null AUC", "controls.null", "auc"),
+            Column("null TPR at 1 % FPR", "controls.null", "tpr_at_fpr_0.01", terminal="never"),
             Column("blind AUC", "baselines.blind", "auc", terminal="wide"),
             Column("claimed ε", "metrics", "claimed_epsilon", **_EPSILON, terminal="wide"),
+            Column("nominal ε", "metrics", "nominal_epsilon", **_EPSILON, terminal="wide"),
             Column("audited ε", "metrics", "audited_epsilon", **_EPSILON),
             Column("audit's ceiling", "metrics", "audit_ceiling", **_EPSILON, terminal="wide"),
         ),
@@ -106,11 +108,16 @@ class MembershipGame(Game):
         self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[MembershipQuestion, NDArray[np.bool_]]:
         """Ask about the candidates in canonical order; the truth is (n,) bool."""
-        del served, sensitive
-        rows = slice(0, max_rows)
-        examples = split.candidates.select(rows).without_attributes().without_source()
+        del served
+        rows = self.asked(split, max_rows=max_rows, sensitive=sensitive)
+        examples = rows.without_attributes().without_source()
         question = MembershipQuestion(examples, split.protocol.phase)
-        return question, split.member[rows].cpu().numpy()
+        return question, split.member[:max_rows].cpu().numpy()
+
+    def asked(self, split: Split, *, max_rows: int | None, sensitive: tuple[str, ...]) -> Examples:
+        """Return the first candidates."""
+        del sensitive
+        return split.candidates.select(slice(0, max_rows))
 
     def pack(self, answer: Membership) -> dict[str, Tensor]:
         """Return scores (n,) float64, and decisions (n,) bool if there are any."""
@@ -137,6 +144,12 @@ class MembershipGame(Game):
 
     def score(self, answer: Membership, truth: NDArray[np.bool_]) -> Metrics:
         """Return AUC and TPR at fixed FPR, and the rates of the decisions if there are any."""
+        return self.measure(self.per_sample_truth(truth), self.per_sample(answer, truth))
+
+    def per_sample(
+        self, answer: Membership, truth: NDArray[np.bool_]
+    ) -> dict[str, NDArray[np.generic]]:
+        """Return ``scores`` (n,) float64, and ``decisions`` (n,) bool if there are any."""
         scores = _vector(answer.scores, len(truth), "scores").astype(np.float64)
         if np.isnan(scores).any():
             raise BadAnswerError(
@@ -144,16 +157,33 @@ class MembershipGame(Game):
             )
         if not np.isfinite(scores).any():
             raise BadAnswerError("no score is finite, so rows cannot be ranked: give finite scores")
-        made: Metrics = {
-            "auc": metrics.auc(scores, truth),
-            "tpr_at_fpr_0.01": metrics.tpr_at_fpr(scores, truth, 0.01),
-            "tpr_at_fpr_0.001": metrics.tpr_at_fpr(scores, truth, 0.001),
-        }
+        made: dict[str, NDArray[np.generic]] = {"scores": scores}
         if answer.decisions is not None:
-            decisions = _vector(_flags(answer.decisions), len(truth), "decisions").astype(bool)
-            made["balanced_accuracy"] = metrics.balanced_accuracy(decisions, truth)
-            made["precision"] = metrics.precision(decisions, truth)
-            made["recall"] = metrics.recall(decisions, truth)
+            decided = _vector(_flags(answer.decisions), len(truth), "decisions")
+            made["decisions"] = decided.astype(bool)
+        return made
+
+    def per_sample_truth(self, truth: NDArray[np.bool_]) -> dict[str, NDArray[np.generic]]:
+        """Return ``member`` (n,) bool."""
+        return {"member": truth}
+
+    def measure(
+        self,
+        truth: Mapping[str, NDArray[np.generic]],
+        answer: Mapping[str, NDArray[np.generic]],
+    ) -> Metrics:
+        """Return the metrics of ``score`` from columns."""
+        scores, member = answer["scores"], truth["member"]
+        made: Metrics = {
+            "auc": metrics.auc(scores, member),
+            "tpr_at_fpr_0.01": metrics.tpr_at_fpr(scores, member, 0.01),
+            "tpr_at_fpr_0.001": metrics.tpr_at_fpr(scores, member, 0.001),
+        }
+        if "decisions" in answer:
+            decisions = answer["decisions"]
+            made["balanced_accuracy"] = metrics.balanced_accuracy(decisions, member)
+            made["precision"] = metrics.precision(decisions, member)
+            made["recall"] = metrics.recall(decisions, member)
         return made
 
     def baselines(

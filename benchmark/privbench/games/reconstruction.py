@@ -20,9 +20,11 @@ from privbench.games.game import BadAnswerError, Game, Metrics, new_game, real
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from privbench.data.examples import Card
+    from privbench.data.examples import Card, Examples
     from privbench.data.split import Split
     from privbench.games.oracle import Oracle, Served
     from privbench.methods.context import AttackContext
@@ -115,10 +117,14 @@ class ReconstructionGame(Game):
         self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[ReconstructionQuestion, ReconstructionTruth]:
         """Ask about released embeddings, without x, since x is the answer."""
-        del sensitive
-        rows = strangers(split).select(slice(0, max_rows))
+        rows = self.asked(split, max_rows=max_rows, sensitive=sensitive)
         question = ReconstructionQuestion(served.embeddings(rows.x))
         return question, ReconstructionTruth(as_float(rows.x, rows.scale), split.card)
+
+    def asked(self, split: Split, *, max_rows: int | None, sensitive: tuple[str, ...]) -> Examples:
+        """Return the first rows that no phase trained on."""
+        del sensitive
+        return strangers(split).select(slice(0, max_rows))
 
     def pack(self, answer: Reconstruction) -> dict[str, Tensor]:
         """Return the reconstructed inputs (n, *shape)."""
@@ -137,6 +143,17 @@ class ReconstructionGame(Game):
         any normalisation, so the data range is 1. Each metric is a mean over rows; PSNR is computed
         per row, not from the mean error.
         """
+        made = self.measure({}, self.per_sample(answer, truth))
+        if truth.card.kind == "image" and "ssim" not in made:
+            made["ssim"] = metrics.Refused(
+                f"SSIM needs images of at least {_SMALLEST} pixels per side"
+            )
+        return made
+
+    def per_sample(
+        self, answer: Reconstruction, truth: ReconstructionTruth
+    ) -> dict[str, NDArray[np.generic]]:
+        """Return metric -> (n,) float64, its value for each row; the images are not kept."""
         given = real(answer.x, "values of x").detach()
         if given.shape != truth.x.shape:
             raise BadAnswerError(
@@ -144,7 +161,21 @@ class ReconstructionGame(Game):
             )
         if not bool(given.isfinite().all()):
             raise BadAnswerError("x is not finite: return finite numbers only")
-        return _metrics(given.float().to(truth.x.device).clamp(0, 1), truth)
+        return _per_row(given.float().to(truth.x.device).clamp(0, 1), truth)
+
+    def per_sample_truth(self, truth: ReconstructionTruth) -> dict[str, NDArray[np.generic]]:
+        """Return nothing: the columns of an answer are errors already."""
+        del truth
+        return {}
+
+    def measure(
+        self,
+        truth: Mapping[str, NDArray[np.generic]],
+        answer: Mapping[str, NDArray[np.generic]],
+    ) -> Metrics:
+        """Return the mean of each column."""
+        del truth
+        return {name: metrics.mean(values) for name, values in answer.items()}
 
     def baselines(
         self, split: Split, question: ReconstructionQuestion, truth: ReconstructionTruth
@@ -152,41 +183,39 @@ class ReconstructionGame(Game):
         """Score the mean of the adversary's rows as the answer to every embedding."""
         del question
         mean = as_float(split.pool.x, split.pool.scale).mean(0, keepdim=True)
-        return {"mean_image": _metrics(mean.to(truth.x.device).expand_as(truth.x), truth)}
+        answer = Reconstruction(mean.to(truth.x.device).expand_as(truth.x))
+        return {"mean_image": self.score(answer, truth)}
 
     def sizes(self, truth: ReconstructionTruth) -> dict[str, int]:
         """Return the number of rows asked about."""
         return {"rows": len(truth.x)}
 
 
-def _metrics(x: Tensor, truth: ReconstructionTruth) -> Metrics:
+def _per_row(x: Tensor, truth: ReconstructionTruth) -> dict[str, NDArray[np.generic]]:
     mse = (x.double() - truth.x.double()).square().flatten(1).mean(1)
-    made: Metrics = {"mse": metrics.mean(mse.cpu().numpy())}
+    made = {"mse": mse}
     if truth.card.kind == "image":
-        psnr = (-10 * mse.log10()).clamp(max=PSNR_CAP)
-        made["psnr"] = metrics.mean(psnr.cpu().numpy())
-        made["ssim"] = _ssim(x, truth.x)
+        made["psnr"] = (-10 * mse.log10()).clamp(max=PSNR_CAP)
+        if min(truth.x.shape[-2:]) >= _SMALLEST:
+            made["ssim"] = _ssim(x, truth.x)
     if truth.card.kind == "binary":
-        right = ((x >= 0.5) == (truth.x >= 0.5)).double().flatten(1).mean(1)  # noqa: PLR2004
-        made["bits"] = metrics.mean(right.cpu().numpy())
+        right = (x >= 0.5) == (truth.x >= 0.5)  # noqa: PLR2004
+        made["bits"] = right.double().flatten(1).mean(1)
     if truth.card.groups:
         same = [x[:, a:b].argmax(1) == truth.x[:, a:b].argmax(1) for a, b in truth.card.groups]
-        made["columns"] = metrics.mean(torch.stack(same, 1).double().mean(1).cpu().numpy())
-    return made
+        made["columns"] = torch.stack(same, 1).double().mean(1)
+    return {name: values.double().cpu().numpy() for name, values in made.items()}
 
 
-def _ssim(x: Tensor, truth: Tensor) -> metrics.Estimate | metrics.Refused:
-    """Return the mean SSIM (Gaussian window of 11, sigma 1.5, K1 .01, K2 .03, data range 1).
+def _ssim(x: Tensor, truth: Tensor) -> Tensor:
+    """Return the SSIM of each row (Gaussian window of 11, sigma 1.5, K1 .01, K2 .03, range 1).
 
-    Each row's SSIM is the mean over the whole image, mirrored at its border; scikit-image leaves
-    out the border.
+    It is the mean over the whole image, mirrored at its border; scikit-image leaves out the border.
     """
     from torchmetrics.functional.image import structural_similarity_index_measure as ssim
 
-    if min(truth.shape[-2:]) < _SMALLEST:
-        return metrics.Refused(f"SSIM needs images of at least {_SMALLEST} pixels per side")
     parts = [
         ssim(a, b, sigma=1.5, data_range=1.0, reduction="none")
         for a, b in zip(torch.split(x, _ROWS), torch.split(truth.float(), _ROWS), strict=True)
     ]
-    return metrics.mean(torch.cat([torch.as_tensor(p).flatten() for p in parts]).cpu().numpy())
+    return torch.cat([torch.as_tensor(p).flatten() for p in parts])

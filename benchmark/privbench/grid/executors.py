@@ -169,4 +169,7 @@ def _settled(
     else:
         schedule.done(node, message.seconds)
         if message.record:
-            yield Record.model_validate_json(message.record)
+            record = Record.model_validate_json(message.record)
+            if message.samples:
+                record.attach(message.samples)
+            yield record

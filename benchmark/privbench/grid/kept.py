@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from privbench.boards.records import SCHEMA, DamagedResultError, Record, read
+from privbench.boards.records import SCHEMA, DamagedResultError, Record, read, sample_bytes
 from privbench.errors import WriteError
 from privbench.store.files import write
 from privbench.store.source import digest, files_read
@@ -32,13 +32,15 @@ _STARTED = time.time_ns()
 def kept(trial: str, skip: str | None, folder: Path) -> Record | None:
     """The result on disk, unless it failed or was skipped for a reason that no longer applies.
 
+    It is not kept either if the file of its per-sample scores is missing.
+
     Args:
         trial: digest of the trial.
         skip: the reason to skip it now; None if it runs.
         folder: of results.
 
     Raises:
-        DamagedResultError: if there is something else.
+        DamagedResultError: if there is something else, or per-sample scores of something else.
     """
     path = folder / f"{trial}.json"
     if not os.path.lexists(path):
@@ -49,7 +51,9 @@ def kept(trial: str, skip: str | None, folder: Path) -> Record | None:
     if record.trial != trial:  # somebody renamed a file
         raise DamagedResultError(path, f"it is of trial {record.trial}")
     still = record.status == "ok" or (record.status, record.reason) == ("skipped", skip)
-    return record if still else None
+    if not still or (record.samples is not None and sample_bytes(record, [folder]) is None):
+        return None
+    return record
 
 
 def is_kept(trial: str, skip: str | None, folder: Path) -> bool:

@@ -30,6 +30,7 @@ def execute(
     *,
     executor: Executor | None = None,
     watch: Watch | None = None,
+    records: dict[str, Record] | None = None,
 ) -> list[Record]:
     """Run the trials that have no result yet; write each result as soon as it is done.
 
@@ -40,11 +41,13 @@ def execute(
             reason is the same; failed ones run again. Damaged ones are set aside.
         executor: where trials run; by default in this process.
         watch: shows how far the grid is.
+        records: takes each record by its trial as soon as there is one, also if the run is
+            interrupted later.
 
     Returns:
         All records, in the order of the plan. One that could not be written has failed.
     """
-    records: dict[str, Record] = {}
+    records = {} if records is None else records
     todo: list[Trial] = []
     for item in planned:
         if item.failed is not None:
@@ -74,7 +77,7 @@ def _kept_or_set_aside(item: Planned, folder: Path) -> Record | None:
     try:
         return kept(item.trial.digest, item.skip, folder)
     except DamagedResultError as error:
-        path = folder / f"{item.trial.digest}.json"
+        path = error.path
         aside = path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}")
         set_aside(path, aside, f"result {path}", error.reason)
         return None

@@ -20,6 +20,7 @@ from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
 from privbench.grid.cell import Trial, code_digest, dataset_of, learning_from_reference
 from privbench.grid.outcome import encodable, new_record, reason
+from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer
 from privbench.grid.seal import commitment
 from privbench.methods.context import Shadow
@@ -173,14 +174,19 @@ class TrialRunner:
             queries_own=facts["queries_own"],
         )
         controls: dict[str, Metrics] = {}
+        answers = {"victim": facts["answer"]}
         for name in game.controls:
-            controls[name], _ = self._play(models, game, self._control(name, models))
+            controls[name], told = self._play(models, game, self._control(name, models))
             record.controls[name] = _numbers(controls[name])
+            answers[name] = told["answer"]
         record.baselines = self._baselines(cell, trial.seed)
         record.utility = self._utility(models, made)
         record.flags = [
             *game.suspicions(controls, record.sizes), *idle_encoder(cell.target, record.utility),
         ]  # fmt: skip
+        content = gathered(game, cell, parts, facts["truth"], answers)
+        if content:
+            record.attach(content)
 
     # ---- what trials share ------------------------------------------------------------------
 
@@ -381,7 +387,7 @@ class TrialRunner:
         key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
 
         facts = self.store.make(key, lambda: ({}, utility(made, parts))).facts
-        named = ("test_accuracy", "train_accuracy", "reference_accuracy", "gap")
+        named = ("test_accuracy", "train_accuracy", "reference_accuracy", "gap", "test_rows")
         told = {name: facts[name] for name in named if name in facts}
         untrained = self.builder.plan(models.undefended()).untrained
         return told | gain(

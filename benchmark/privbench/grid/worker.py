@@ -74,6 +74,7 @@ class Done:
         seconds: seconds that it took.
         trained_phases: number of phases that it trained.
         record: the record of a trial, as JSON.
+        samples: its per-sample scores; b"" for none.
         error: why the node could not be made; "" if it was made.
         traceback: traceback of the error.
         peak_bytes: most memory that it took on a CUDA device; 0 on the CPU.
@@ -82,6 +83,7 @@ class Done:
     seconds: float = 0.0
     trained_phases: int = 0
     record: str = ""
+    samples: bytes = b""
     error: str = ""
     traceback: str = ""
     peak_bytes: int | None = None
@@ -118,10 +120,12 @@ def make(node: Node, runner: TrialRunner) -> Done | Lost:
         torch.cuda.reset_peak_memory_stats(runner.device)
     before, begun = runner.builder.trained_phases, time.perf_counter()
     record = error = trace = ""
+    samples = b""
     try:
         if node.role is None:
             result = runner.run(given)
             record, error, trace = result.model_dump_json(), result.reason, result.traceback
+            samples = result.unwritten_samples
         else:
             runner.make(given, node.role, node.name)
     except BaseException as raised:  # noqa: BLE001 - failure is data
@@ -134,7 +138,7 @@ def make(node: Node, runner: TrialRunner) -> Done | Lost:
     if cuda:
         torch.cuda.empty_cache()  # others share the device
     seconds = time.perf_counter() - begun
-    return Done(seconds, trained, record, "" if record else error, trace, peak)
+    return Done(seconds, trained, record, samples, "" if record else error, trace, peak)
 
 
 class Reporter:

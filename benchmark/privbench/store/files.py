@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 BUSY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
-def write(path: Path, content: str) -> None:
-    """Write a file: a reader sees the old one or the new one. It follows the umask.
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8: a reader sees the old one or the new one. It follows the umask.
 
     Raises:
         WriteError: if that is impossible; then the old file stays, and no temporary one.
@@ -29,7 +29,7 @@ def write(path: Path, content: str) -> None:
     try:
         with naming(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            synced(draft, content.encode())
+            synced(draft, content.encode() if isinstance(content, str) else content)
             os.replace(draft, path)  # noqa: PTH105
     finally:
         with contextlib.suppress(OSError):  # it is gone if all went well

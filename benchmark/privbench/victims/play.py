@@ -220,6 +220,8 @@ def utility(victim: Victim, split: Split) -> dict[str, float]:
 
     The accuracy on reference rows is what settings are chosen by, so that test rows stay unseen. It
     is missing if there are no such rows. A defense that learns from them makes it optimistic.
+
+    With it comes the number of test rows, ``test_rows``.
     """
     trained_on = split.victim().parts[split.protocol.classifier]
     right = {}
@@ -231,7 +233,10 @@ def utility(victim: Victim, split: Split) -> dict[str, float]:
             continue
         guess = asked.labels(labelled.x)
         right[f"{name}_accuracy"] = float((guess == labelled.y).double().mean())
-    return {**right, "gap": right["train_accuracy"] - right["test_accuracy"]}
+    return {
+        **right, "gap": right["train_accuracy"] - right["test_accuracy"],
+        "test_rows": float((split.test.y >= 0).sum()),
+    }  # fmt: skip
 
 
 def probe(victim: Victim, split: Split) -> Tensor:

@@ -1,0 +1,149 @@
+"""Metrics recomputed from per-sample scores: of whole results, and of slices of their rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privbench.boards.provenance import commit
+from privbench.boards.records import DamagedResultError, Number, Record, located, read_samples
+from privbench.boards.samples import pack, part
+from privbench.errors import BadInputError, UnknownNameError
+from privbench.games.catalog import GAMES
+from privbench.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from privbench.boards.samples import Columns
+
+#: A slice with fewer rows than this is left out.
+FEWEST_ROWS = 2
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A result and its per-sample scores.
+
+    Attributes:
+        record: the result, with the metrics as they were.
+        columns: see ``privbench.boards.samples``.
+        folder: where both are.
+    """
+
+    record: Record
+    columns: Columns
+    folder: Path
+
+    def metrics(
+        self, chosen: NDArray[np.bool_] | slice = slice(None), player: str = "victim"
+    ) -> dict[str, Number]:
+        """Return the metrics of some rows; none if they cannot be computed of these rows.
+
+        Args:
+            chosen: rows, by default all.
+            player: ``victim`` or a control.
+
+        Raises:
+            DamagedResultError: if the columns are not those of the record's game.
+        """
+        game = GAMES[self.record.cell.game]
+        truth, answer = part(self.columns, "truth"), part(self.columns, player)
+        order = self.record.cell.sensitive
+        names = [*(n for n in order if n in truth), *(n for n in truth if n not in order)]
+        try:
+            made = game.measure(
+                {name: truth[name][chosen] for name in names},
+                {name: column[chosen] for name, column in answer.items()},
+            )
+        except ValueError as error:
+            if isinstance(chosen, slice):
+                raise self._misfit(error) from None
+            return {}
+        except (KeyError, TypeError, IndexError, NotImplementedError) as error:
+            raise self._misfit(error) from None
+        return {name: Number.of(metric) for name, metric in made.items()}
+
+    def players(self) -> list[str]:
+        """Return ``victim`` and the controls that answered."""
+        controls = {name.split(".")[0] for name in self.columns if "." in name}
+        return ["victim", *sorted(controls - {"victim", "truth", "attribute"})]
+
+    def recomputed(self) -> Record:
+        """Return the record with recomputed metrics, and the code that recomputed them.
+
+        What depends on more than scores and truth (audited epsilons, baselines) stays.
+        """
+        made = self.record.model_copy(deep=True)
+        made.attach(pack(self.columns))
+        made.metrics |= self.metrics()
+        for name in self.players()[1:]:
+            made.controls[name] = self.metrics(player=name)
+        made.provenance["rescored"] = commit()
+        return made
+
+    def slices(self, by: str) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Yield each value of a column with the rows that have it; unknown values are left out.
+
+        Args:
+            by: ``label``, or the name of an attribute.
+
+        Raises:
+            BadInputError: if the rows have no such attribute.
+        """
+        name = by if by == "label" else f"attribute.{by}"
+        if name not in self.columns:
+            have = ["label", *part(self.columns, "attribute")]
+            raise UnknownNameError("slice", by, have)
+        column = self.columns[name]
+        for value in np.unique(column):
+            chosen: NDArray[np.bool_] = column == value
+            if value >= 0 and chosen.sum() >= FEWEST_ROWS:
+                yield f"{by} {int(value)}", chosen
+
+    def _misfit(self, error: Exception) -> DamagedResultError:
+        reason = f"its columns do not fit the game '{shown(self.record.cell.game)}' ({error})"
+        return DamagedResultError(self.record.samples_path(self.folder), shown(reason, 200))
+
+
+def read_scored(folders: Sequence[Path]) -> tuple[list[Scored], int]:
+    """Return all results that have per-sample scores, and the number of those that have none.
+
+    Raises:
+        BadInputError: if no result has any, or if a file is damaged.
+    """
+    found: list[Scored] = []
+    without = 0
+    for record, places in located(folders):
+        if record.status != "ok":
+            continue
+        if record.cell.game not in GAMES:
+            raise BadInputError(
+                f"{shown(record.cell.title, 200)} plays '{shown(record.cell.game)}', which is no "
+                f"game: remove {shown(record.trial)}.json"
+            )
+        columns = read_samples(record, places)
+        if columns is None:
+            without += 1
+        else:
+            found.append(Scored(record, columns, places[0]))
+    if not found:
+        listed = ", ".join(str(folder) for folder in folders)
+        raise BadInputError(
+            f"no result in {shown(listed, 200)} has per-sample scores: copy the .safetensors files "
+            "beside the results, or run the suite again"
+        )
+    return found, without
+
+
+def by_cell(found: Iterable[Scored]) -> list[list[Scored]]:
+    """Return the seeds of each cell together, ordered by seed; cells in the order of their text."""
+    cells: dict[str, list[Scored]] = {}
+    for one in found:
+        cells.setdefault(one.record.cell.model_dump_json(), []).append(one)
+    return [sorted(cells[cell], key=lambda one: one.record.seed) for cell in sorted(cells)]

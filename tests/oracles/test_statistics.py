@@ -1,0 +1,179 @@
+"""Statistics of boards against scipy, numbers worked out by hand, and simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from privbench.boards.statistics import accuracy_interval, held_out, holm, null_p, paired
+from privbench.games.metrics import auc, clopper_pearson
+from privbench.testing import rate_band
+
+ours = {0: 0.61, 1: 0.58, 2: 0.66, 3: 0.6, 7: 0.9}
+theirs = {0: 0.55, 1: 0.57, 2: 0.6, 3: 0.58, 9: 0.1}
+
+
+def test_paired_differences_are_students() -> None:
+    got = paired(ours, theirs)
+    a, b = [ours[s] for s in range(4)], [theirs[s] for s in range(4)]
+    want = stats.ttest_rel(a, b)
+    interval = want.confidence_interval(0.95)
+    assert got is not None
+    assert got.seeds == 4  # 7 and 9 have no counterpart
+    assert got.mean == pytest.approx(np.mean(a) - np.mean(b))
+    assert got.p == pytest.approx(want.pvalue)
+    assert got.low == pytest.approx(interval.low)
+    assert got.high == pytest.approx(interval.high)
+
+
+def test_pairing_sees_what_means_do_not() -> None:
+    """Label smoothing under LiRA: +.016 on every seed, while seeds differ by .04."""
+    seeds = {i: 0.7 + 0.04 * i for i in range(5)}
+    shifted = {i: v + 0.016 + 0.001 * (i % 2) for i, v in seeds.items()}
+    got = paired(shifted, seeds)
+    assert got is not None
+    assert got.low is not None
+    assert got.high is not None
+    assert got.high - got.low < 0.003
+    assert np.std([*seeds.values()], ddof=1) > 0.05
+
+
+def test_one_seed_has_no_interval() -> None:
+    got = paired({3: 0.7}, {3: 0.5, 4: 0.1})
+    assert got is not None
+    assert got.mean == pytest.approx(0.2)
+    assert (got.low, got.high, got.p, got.seeds) == (None, None, None, 1)
+    assert paired({1: 0.5}, {2: 0.5}) is None
+
+
+def test_equal_differences_have_no_doubt() -> None:
+    same = paired({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.75})
+    more = paired({0: 0.5, 1: 0.75}, {0: 0.25, 1: 0.5})
+    assert same is not None
+    assert more is not None
+    assert (same.mean, same.p) == (0, 1)
+    assert (more.mean, more.p) == (0.25, 0)
+
+
+def test_holm_by_hand() -> None:
+    """Holm's step-down: the smallest times 4, the next times 3, and never decreasing."""
+    got = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+    assert got == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
+    assert holm({}) == {}
+    assert holm({"x": 0.5, "y": 0.6}) == {"x": 1.0, "y": 1.0}
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_lies_between_no_correction_and_bonferronis(values: list[float]) -> None:
+    got = holm(dict(enumerate(values)))
+    for i, p in enumerate(values):
+        assert p <= got[i] <= min(1.0, p * len(values)) or math.isclose(got[i], p)
+    order = sorted(range(len(values)), key=values.__getitem__)
+    adjusted = [got[i] for i in order]
+    assert adjusted == sorted(adjusted)
+    assert min(got.values()) == pytest.approx(min(1.0, min(values) * len(values)))
+
+
+def test_null_p_is_that_of_mann_whitney() -> None:
+    rng = np.random.default_rng(0)
+    scores, member = rng.normal(size=500), np.arange(500) < 100
+    want = stats.mannwhitneyu(
+        scores[member], scores[~member], method="asymptotic", use_continuity=False
+    )
+    assert null_p([(auc(scores, member).value, 100, 400)]) == pytest.approx(want.pvalue)
+
+
+def test_null_p_of_several_seeds_is_uniform_without_signal() -> None:
+    rng, member = np.random.default_rng(1), np.arange(150) < 50
+    found = np.array([
+        null_p([(auc(rng.normal(size=150), member).value, 50, 100) for _ in range(3)])
+        for _ in range(500)
+    ])  # fmt: skip
+    assert abs((found < 0.05).mean() - 0.05) <= rate_band(500, 0.05)
+    assert abs((found < 0.5).mean() - 0.5) <= rate_band(500, 0.5)
+
+
+def test_null_p_adds_up_over_seeds() -> None:
+    """Three nulls of .54 are stronger evidence than one; opposite ones are none."""
+    one, three = null_p([(0.54, 100, 400)]), null_p([(0.54, 100, 400)] * 3)
+    deviation = math.sqrt(501 / (12 * 100 * 400))
+    assert one == pytest.approx(2 * stats.norm.sf(0.04 / deviation))
+    assert three == pytest.approx(2 * stats.norm.sf(0.04 * math.sqrt(3) / deviation))
+    assert null_p([(0.6, 100, 400), (0.4, 100, 400)]) == pytest.approx(1)
+
+
+def test_accuracy_of_one_seed_is_binomial_and_of_several_students() -> None:
+    one = accuracy_interval([0.9], 300)
+    assert one is not None
+    assert (one.low, one.high) == pytest.approx(clopper_pearson(270, 300))
+    several = accuracy_interval([0.9, 0.92, 0.91])
+    assert several is not None
+    want = stats.t(2, 0.91, stats.sem([0.9, 0.92, 0.91])).interval(0.95)
+    assert (several.low, several.high) == pytest.approx(want)
+    assert accuracy_interval([0.9]) is None  # of how many rows is not known
+    assert accuracy_interval([]) is None
+    wide = accuracy_interval([0.1, 1.0])
+    assert wide is not None
+    assert (wide.low, wide.high) == (0, 1)
+
+
+def test_the_held_out_maximum_by_hand() -> None:
+    attacks = {"a": {0: 0.9, 1: 0.5, 2: 0.5}, "b": {0: 0.6, 1: 0.6, 2: 0.6}}
+    got = held_out(attacks)
+    assert got is not None
+    # without seed 0, b is better (.6); without 1 or 2, a is (.7), and reports .5 there
+    assert got.chosen == {"b": 1, "a": 2}
+    assert got.estimate.value == pytest.approx((0.6 + 0.5 + 0.5) / 3)
+    lower = held_out({"a": {0: 0.1, 1: 0.3}, "b": {0: 0.2, 1: 0.2}}, higher=False)
+    assert lower is not None
+    # seed 1 chooses b (.2 < .3) for seed 0, where it has .2; seed 0 chooses a for seed 1: .3
+    assert (lower.estimate.value, lower.chosen) == (0.25, {"b": 1, "a": 1})
+
+
+def test_attacks_that_lack_a_seed_are_not_chosen() -> None:
+    got = held_out({"a": {0: 0.9}, "b": {0: 0.6, 1: 0.6}})
+    assert got is not None
+    assert got.chosen == {"b": 2}
+    assert held_out({"a": {0: 0.9}}) is None
+    assert held_out({}) is None
+
+
+def test_a_held_out_maximum_is_not_flattered() -> None:
+    """Ten attacks without signal, five seeds: the largest mean is biased, the held-out one not."""
+    rng = np.random.default_rng(2)
+    largest, honest = [], []
+    for _ in range(1000):
+        values = 0.5 + 0.03 * rng.normal(size=(10, 5))
+        made = held_out({str(i): dict(enumerate(row)) for i, row in enumerate(values)})
+        assert made is not None
+        honest.append(made.estimate.value - 0.5)
+        largest.append(values.mean(1).max() - 0.5)
+    error = np.std(honest) / math.sqrt(1000)
+    assert abs(np.mean(honest)) < 4 * error  # exceeded once in 16,000 runs
+    assert np.mean(largest) > 0.015
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from("abcd"),
+        st.lists(st.floats(0, 1), min_size=3, max_size=3),
+        min_size=1,
+    )
+)
+def test_a_held_out_maximum_is_one_of_the_values(values: dict[str, list[float]]) -> None:
+    attacks = {name: dict(enumerate(row)) for name, row in values.items()}
+    got = held_out(attacks)
+    assert got is not None
+    assert sum(got.chosen.values()) == 3
+    assert set(got.chosen) <= set(values)
+    largest = [max(row[seed] for row in values.values()) for seed in range(3)]
+    assert got.estimate.value <= np.mean(largest) + 1e-12
+    if len(values) == 1:
+        assert got.estimate.value == pytest.approx(np.mean([*values.values()]))

@@ -1,0 +1,275 @@
+"""What boards say about results: paired differences, doubts, controls, claims, code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from privbench.boards import provenance, verdicts
+from privbench.boards.leaderboard import cells, headings, render
+from privbench.boards.records import CellRecord, MethodRecord, Number, Record
+from privbench.games.catalog import GAMES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def method(name: str) -> MethodRecord:
+    return MethodRecord(name=name, label=name, version=1, fields={})
+
+
+def number(value: float, half: float = 0.05) -> Number:
+    return Number(value=value, low=value - half, high=value + half)
+
+
+def result(
+    attack: str = "loud", defense: str = "none", seed: int = 0, auc: float = 0.7,
+    null: float = 0.5, *, adversary: str = "adaptive", commit: str | None = "abc", **more: Any,
+) -> Record:  # fmt: skip
+    cell = CellRecord(
+        dataset=method("digits"), protocol={"name": "default"}, target=method("simclr"),
+        defenses=[method(name) for name in defense.split("+")], adversary=adversary,
+        attack=method(attack), game="membership", sensitive=[], preset="cpu", protects=[],
+        access="LABELS" if defense == "none" else "",
+    )  # fmt: skip
+    made = Record(
+        trial=f"{attack}{defense}{seed}{adversary}", cell=cell, seed=seed, status="ok",
+        board=GAMES["membership"].board,
+    )  # fmt: skip
+    made.metrics = {"auc": number(auc)}
+    made.controls = {"null": {"auc": number(null)}}
+    made.sizes = {"members": 100, "nonmembers": 400}
+    made.utility = {"test_accuracy": 0.9, "test_rows": 300.0}
+    made.provenance = {"commit": commit}
+    return made.model_copy(update=more)
+
+
+def shown(records: list[Record], board: list[Record] | None = None) -> list[dict[str, str]]:
+    names = headings("membership", records)
+    rows = cells("membership", records, board)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def seeds(attack: str, defense: str, values: list[float], **more: Any) -> list[Record]:
+    return [result(attack, defense, seed, auc, **more) for seed, auc in enumerate(values)]
+
+
+# ---- differences ---------------------------------------------------------------------------------
+
+
+def test_differences_to_none_are_paired_by_seed_and_corrected() -> None:
+    base = seeds("loud", "none", [0.70, 0.80, 0.75, 0.78, 0.72])
+    lower = seeds("loud", "calm", [0.60, 0.70, 0.65, 0.68, 0.63])  # about -.1 on each seed
+    noisy = seeds("loud", "vague", [0.60, 0.90, 0.60, 0.80, 0.74])
+    none, calm, vague = shown([*base, *lower, *noisy])
+    assert none["AUC minus none"] == "–"
+    assert calm["AUC minus none"] == "-0.098 [-0.104, -0.092] †"
+    assert vague["AUC minus none"].startswith("-0.022 [")
+    assert "†" not in vague["AUC minus none"]
+    assert calm["AUC minus null"].startswith("+0.152 [")
+    assert calm["test accuracy minus none"] == "+0.000 [+0.000, +0.000]"
+    assert calm["seeds"] == "5"
+
+
+def test_many_comparisons_need_more_evidence() -> None:
+    base = seeds("loud", "none", [0.70, 0.80, 0.75])
+    weak = seeds("loud", "weak", [0.67, 0.78, 0.72])  # p = .015
+    alone = verdicts.significant(verdicts.to_undefended([*base, *weak]))
+    assert len(alone) == 1
+    others = [r for i in range(9) for r in seeds("loud", f"d{i}", [0.70, 0.79, 0.76])]
+    among = verdicts.significant(verdicts.to_undefended([*base, *weak, *others]))
+    assert not among
+
+
+def test_one_seed_shows_a_difference_without_an_interval() -> None:
+    (_, row) = shown([result(), result(defense="calm", auc=0.6)])
+    assert row["AUC minus none"] == "-0.100"
+    assert row["AUC"] == "0.600"
+    assert row["seeds"] == "1 (draft, no interval)"
+    assert row["test accuracy"] == "0.900 {0.860, 0.932}"
+
+
+def test_a_naive_adversary_is_compared_with_the_adaptive_one_on_none() -> None:
+    records = [result(auc=0.8), result(defense="calm", auc=0.6, adversary="naive")]
+    (difference,) = verdicts.to_undefended(records).values()
+    assert difference.mean == pytest.approx(-0.2)
+    records.append(result(auc=0.7, adversary="naive"))
+    (difference,) = verdicts.to_undefended(records).values()
+    assert difference.mean == pytest.approx(-0.1)
+
+
+def test_another_protocol_or_attack_is_no_counterpart() -> None:
+    calm = result(defense="calm")
+    other = calm.cell.model_copy(update={"protocol": {"name": "talos"}})
+    records = [result(), result("shy"), calm.model_copy(update={"cell": other})]
+    assert verdicts.to_undefended(records) == {}
+
+
+# ---- doubts --------------------------------------------------------------------------------------
+
+
+def test_a_null_that_is_not_one_half_is_marked_and_never_bold() -> None:
+    """The null's deviation is .0323 (100 of 500): .65 on three seeds is 8 of the mean's."""
+    told = [
+        result(attack, defense, seed, auc, null)
+        for seed in range(3)
+        for defense in ("none", "calm")
+        for attack, auc, null in (("told", 0.95, 0.65), ("loud", 0.7, 0.51), ("shy", 0.6, 0.5))
+    ]
+    assert len(verdicts.doubtful(told)) == 2
+    board = render(told)
+    assert "0.950 ‡" in board
+    assert "**0.700**" in board
+    assert "**0.950" not in board
+    assert "told ‡" in board
+    assert "the AUC on its null victims is not 0.5" in board
+    line = next(line for line in board.splitlines() if line.startswith("| none |"))
+    assert "0.700 [0.700, 0.700] loud" in line, "a doubtful attack is not the held-out strongest"
+
+
+def test_a_null_is_judged_among_all_cells() -> None:
+    odd = [result("odd", null=0.5 + 2.3 * 0.0323)]  # p = .02
+    assert len(verdicts.doubtful(odd)) == 1
+    crowd = [result(f"a{i}") for i in range(5)]
+    assert verdicts.doubtful([*odd, *crowd]) == {}
+
+
+def test_a_flag_of_the_record_marks_its_cell() -> None:
+    """For example that the encoder tells no more than an untrained one."""
+    flagged = result("told", auc=0.9, flags=["its encoder tells no more than an untrained one"])
+    board = render([flagged, result(), result("told", "calm"), result(defense="calm")])
+    assert "0.900 ‡" in board
+    assert "**0.700**" in board
+    assert "tells no more than an untrained one" in board
+
+
+# ---- positive controls ---------------------------------------------------------------------------
+
+
+def test_planted_leaks_are_one_line_and_never_ranked() -> None:
+    grid = [result(a, d) for a in ("loud", "deaf") for d in ("none", "calm")]
+    found, missed = (
+        result("loud", "planted-leak", auc=0.99),
+        result("deaf", "planted-leak", auc=0.52),
+    )
+    board = render([*grid, found, missed])
+    assert "planted-leak |" not in board
+    victim = "- digits, simclr, adaptive adversary, membership"
+    assert f"{victim}: found by loud (0.990); NOT found by deaf (0.520)" in board
+    assert board.count("- digits, simclr, adaptive") == 1
+    assert "deaf ¶" in board
+    assert "loud ¶" not in board
+    assert "0.700 ¶" in board
+    assert "Positive controls" not in render(grid)
+
+
+def test_a_leak_must_be_found_in_every_seed() -> None:
+    sure = seeds("loud", "planted-leak", [0.9, 0.8])
+    assert verdicts.finds(sure)
+    assert verdicts.finds([*sure, result(defense="planted-leak", seed=2, auc=0.54)]) is False
+    assert verdicts.finds([]) is None
+
+
+def test_the_blind_classifier_is_no_guess_to_beat() -> None:
+    made = result(defense="planted-leak", auc=0.9)
+    made.baselines = {"blind": {"auc": number(0.95)}}
+    assert verdicts.finds([made])
+
+
+def test_other_games_beat_their_guesses() -> None:
+    made = result(defense="planted-leak")
+    made.cell = made.cell.model_copy(update={"game": "attributes"})
+    made.board = GAMES["attributes"].board
+    made.metrics = {"accuracy": number(0.6)}
+    made.baselines = {
+        "majority": {"accuracy": number(0.5)},
+        "label_only": {"accuracy": number(0.54)},
+    }
+    assert verdicts.finds([made])
+    made.baselines["label_only"]["accuracy"] = number(0.56)
+    assert verdicts.finds([made]) is False
+    made.cell = made.cell.model_copy(update={"game": "reconstruction"})
+    made.board = GAMES["reconstruction"].board
+    made.metrics = {"mse": number(0.02, 0.01)}
+    assert verdicts.finds([made]) is None
+    made.baselines = {"mean_image": {"mse": number(0.05)}}
+    assert verdicts.finds([made])
+    made.metrics = {"mse": number(0.045, 0.01)}
+    assert verdicts.finds([made]) is False
+
+
+# ---- claims --------------------------------------------------------------------------------------
+
+
+def test_an_epsilon_without_a_guarantee_is_nominal() -> None:
+    claims = []
+    for defense, guarantee in (("dp-sgd", True), ("laplace", False)):
+        made = result(defense=defense, claims=[{"epsilon": 8.0, "guarantee": guarantee}])
+        made.metrics = {**made.metrics, "claimed_epsilon": number(8.0, 0)}
+        claims.append(made)
+    real, nominal = shown(claims)
+    assert (real["claimed ε"], real["nominal ε"]) == ("8.000", "–")
+    assert (nominal["claimed ε"], nominal["nominal ε"]) == ("–", "8.000")
+
+
+# ---- code ----------------------------------------------------------------------------------------
+
+
+def test_every_board_names_its_code() -> None:
+    clean = render([result(commit="abc123")])
+    assert "Code: clean checkout of commit abc123 (1 results)." in clean
+    assert "WARNING" not in clean
+    mixed = render([
+        result(commit="abc123"), result(seed=1, commit="abc123-dirty"), result(seed=2, commit=None),
+    ])  # fmt: skip
+    assert (
+        "**WARNING: code that was never committed, on top of commit abc123 (1 results).**" in mixed
+    )
+    assert "**WARNING: unknown code: 1 results name no commit.**" in mixed
+    hostile = result()
+    hostile.provenance = {"commit": ["\x1b[2J"]}
+    assert "unknown code: 1 results" in render([hostile])
+
+
+def test_a_copy_inside_another_checkout_names_no_commit(tmp_path: Path) -> None:
+    def git(*args: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *args],  # noqa: S607
+                       cwd=tmp_path, check=True, capture_output=True)  # fmt: skip
+
+    git("init")
+    (tmp_path / "mine.py").write_text("a = 1\n")
+    git("add", "mine.py")
+    git("commit", "-m", "x")
+    copy = tmp_path / "site-packages" / "provenance.py"
+    copy.parent.mkdir()
+    copy.write_text("a = 1\n")
+    assert provenance.commit(copy) is None
+    own = provenance.commit(tmp_path / "mine.py")
+    assert own is not None
+    assert not own.endswith(verdicts.DIRTY)
+    (tmp_path / "mine.py").write_text("a = 2\n")
+    provenance.commit.cache_clear()
+    dirty = provenance.commit(tmp_path / "mine.py")
+    assert dirty == f"{own}{verdicts.DIRTY}"
+
+
+# ---- heads ---------------------------------------------------------------------------------------
+
+
+def test_a_board_says_what_it_lacks() -> None:
+    few = render(seeds("loud", "none", [0.7] * 4))
+    assert "Draft: 1 of 1 cells have fewer than 5 seeds." in few
+    enough = render(seeds("loud", "none", [0.7] * 5))
+    assert "Draft:" not in enough
+    assert "its true FPR is 1.25 % ± 0.55 % with 400 nonmembers" in enough
+
+
+def test_statistics_need_no_torch() -> None:
+    code = (
+        "import sys, privbench.boards.verdicts, privbench.boards.per_example, "
+        "privbench.boards.samples; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
