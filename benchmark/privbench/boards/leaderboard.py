@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards import overview
+from privbench.boards import audits, overview
 from privbench.errors import BadInputError
 from privbench.games.metrics import mean_over_seeds
 from privbench.text import markdown, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from privbench.boards.records import Number, Record
 
@@ -49,13 +49,6 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }
 
-#: Additional columns if a defense in the table claims an epsilon.
-CLAIMS = (
-    ("claimed ε", "metrics", "claimed_epsilon"),
-    ("audited ε", "metrics", "audited_epsilon"),
-    ("audit's ceiling", "metrics", "audit_ceiling"),
-)
-
 #: Ranges of the metrics that are not rates.
 BOUNDS = {"psnr": (0.0, math.inf), "ssim": (-1.0, 1.0)}
 
@@ -71,14 +64,6 @@ epochs to reach it.
 FLAGS_LEGEND = """\
 Rows marked ‡ cannot be trusted: the attack also tells apart what its victim never saw, more than
 chance explains. The results say how far (`privbench show`).
-"""
-
-CLAIMS_LEGEND = """\
-**claimed ε** is the epsilon that the defense claims. **audited ε** is a lower bound at 97.5 %
-confidence from one run with fair-coin inclusion and a number of guesses fixed in advance (Steinke,
-Nasr, Jagielski, NeurIPS 2023); with several seeds, the smallest bound is shown. It can refute a
-claim but never prove one. **audit's ceiling** is the bound that a perfect attack would reach with
-this number of coins. "refused" means that this protocol cannot test the claim.
 """
 
 
@@ -117,7 +102,7 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     lines += _troubles(records)
     lines += [f"Preset: {markdown(', '.join(presets))}.", "", *LEGEND.splitlines()]
     if any("claimed_epsilon" in record.metrics for record in records):
-        lines += ["", *CLAIMS_LEGEND.splitlines()]
+        lines += ["", *audits.LEGEND.splitlines()]
     if any(record.flags for record in records):
         lines += ["", *FLAGS_LEGEND.splitlines()]
     return "\n".join(lines) + "\n"
@@ -126,7 +111,7 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
 def columns(game: str, records: Iterable[Record] = ()) -> tuple[tuple[str, str, str], ...]:
     """Columns of a game's table for these records, as in ``COLUMNS``."""
     claims = any("claimed_epsilon" in record.metrics for record in records)
-    return COLUMNS[game] + (CLAIMS if claims and game == "membership" else ())
+    return COLUMNS[game] + (audits.COLUMNS if claims and game == "membership" else ())
 
 
 def headings(game: str, records: Iterable[Record] = ()) -> list[str]:
@@ -219,7 +204,7 @@ def _key(record: Record) -> tuple[str, ...]:
     return (dataset, cell.target.label, attack, record.phase, cell.defense, cell.adversary)
 
 
-def _cells(game: str, row: Row, shown: Iterable[tuple[str, str, str]]) -> list[str]:
+def _cells(game: str, row: Row, shown: Collection[tuple[str, str, str]]) -> list[str]:
     dataset, target, attack, phase, defense, adversary = row.key
     records = sorted(row.records, key=lambda record: record.seed)
     first = records[0]
@@ -229,9 +214,10 @@ def _cells(game: str, row: Row, shown: Iterable[tuple[str, str, str]]) -> list[s
     if game == "membership":
         fixed.append(phase)
     fixed += [defense + (" °" if outside else ""), adversary, str(len(records))]
+    audit = audits.texts(records) if audits.COLUMNS[0] in shown else {}
     moving = [
-        _smallest([_at(record, where).get(name) for record in records])
-        if (_, where, name) in CLAIMS
+        audit[name]
+        if name in audit
         else summary(
             [_at(record, where).get(name) for record in records], BOUNDS.get(name, (0.0, 1.0))
         )
@@ -279,15 +265,6 @@ def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0
     mean = mean_over_seeds(values)
     low, high = max(mean.low, bounds[0]), min(mean.high, bounds[1])
     return f"{mean.value:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def _smallest(numbers: Sequence[Number | None]) -> str:
-    """The smallest of several bounds: each holds on its own, but their mean is not a bound."""
-    given = [n for n in numbers if n is not None]
-    values = [n.value for n in given if n.value is not None]
-    if not given:
-        return "–"
-    return f"{min(values):.3f}" if len(values) == len(given) else "refused"
 
 
 def _mean(

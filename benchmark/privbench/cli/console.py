@@ -27,7 +27,8 @@ _ONLY_ON_BOARD = (
     "peak MiB", "label only",
 )  # fmt: skip
 #: Columns that a narrow terminal omits, in this order.
-_LUXURY = ("blind AUC", "train/test gap", "audit's ceiling", "TPR at 1 % FPR", "claimed ε")
+_LUXURY = ("blind AUC", "train/test gap", "audit's ceiling", "claimed μ", "audited μ",
+           "TPR at 1 % FPR", "claimed ε")  # fmt: skip
 _NARROWEST = 7  # characters of a number or its interval
 _EVERY = 10.0  # seconds between plain lines
 _REDRAWN = 0.1  # seconds between drawings of one worker's bar
