@@ -267,6 +267,18 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
     assert row["audited ε"] == f"{found:.3f}, not testable (ceiling below claim)"
 
 
+def test_canaries_have_columns_where_there_are_some() -> None:
+    plain, planted = record(), record("lira", protocol="canaries")
+    assert "canaries' AUC" not in headings("membership", [plain])
+    planted.metrics["loo_auc"] = Number(value=0.9, low=0.8, high=0.95)
+    planted.metrics["loo_tpr_at_fpr_0.001"] = Number(refused="120 are too few")
+    names = headings("membership", [plain, planted])
+    rows = [dict(zip(names, row, strict=True)) for row in cells("membership", [plain, planted])]
+    assert {row["canaries' AUC"] for row in rows} == {"–", "0.900 [0.800, 0.950]"}
+    assert {row["canaries' TPR at 0.1 % FPR"] for row in rows} == {"–", "refused"}
+    assert "leave-one-out" in render([planted])
+
+
 def recast(made: Record, **fields: Any) -> Record:
     """The same result of a cell with these fields."""
     return made.model_copy(update={"cell": made.cell.model_copy(update=fields)})

@@ -49,6 +49,12 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }
 
+#: Additional columns if the candidates are canaries.
+CANARIES = (
+    ("canaries' AUC", "metrics", "loo_auc"),
+    ("canaries' TPR at 0.1 % FPR", "metrics", "loo_tpr_at_fpr_0.001"),
+)
+
 #: Ranges of the metrics that are not rates.
 BOUNDS = {"psnr": (0.0, math.inf), "ssim": (-1.0, 1.0)}
 
@@ -64,6 +70,11 @@ epochs to reach it.
 FLAGS_LEGEND = """\
 Rows marked ‡ cannot be trusted: the attack also tells apart what its victim never saw, more than
 chance explains. The results say how far (`privbench show`).
+"""
+
+CANARIES_LEGEND = """\
+**canaries'** columns pool the scores of all shadows, each in the victim's place and judged by those
+of other rounds (leave-one-out, as in Aerni, Zhang, Tramèr, CCS 2024).
 """
 
 
@@ -103,6 +114,8 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     lines += [f"Preset: {markdown(', '.join(presets))}.", "", *LEGEND.splitlines()]
     if any("claimed_epsilon" in record.metrics for record in records):
         lines += ["", *audits.LEGEND.splitlines()]
+    if any("loo_auc" in record.metrics for record in records):
+        lines += ["", *CANARIES_LEGEND.splitlines()]
     if any(record.flags for record in records):
         lines += ["", *FLAGS_LEGEND.splitlines()]
     return "\n".join(lines) + "\n"
@@ -110,8 +123,13 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
 
 def columns(game: str, records: Iterable[Record] = ()) -> tuple[tuple[str, str, str], ...]:
     """Columns of a game's table for these records, as in ``COLUMNS``."""
-    claims = any("claimed_epsilon" in record.metrics for record in records)
-    return COLUMNS[game] + (audits.COLUMNS if claims and game == "membership" else ())
+    records = list(records)
+    made = COLUMNS[game]
+    if game == "membership":
+        given = {name for record in records for name in record.metrics}
+        made += CANARIES if "loo_auc" in given else ()
+        made += audits.COLUMNS if "claimed_epsilon" in given else ()
+    return made
 
 
 def headings(game: str, records: Iterable[Record] = ()) -> list[str]:
