@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,9 +12,27 @@ from scipy.stats import binom
 
 from privbench.data.protocol import Protocol
 from privbench.data.split import Split, cut
-from privbench.games.audit import ERROR, Guesses, audited, bound, guesses, p_value
+from privbench.games.audit import (
+    COUNTS,
+    ERROR,
+    Guesses,
+    assessed,
+    audited,
+    bound,
+    contradiction,
+    counted,
+    guesses,
+    p_value,
+    pooled,
+    worst,
+)
+from privbench.games.curves import gaussian_delta
 from privbench.games.metrics import Estimate, Refused
 from privbench.testing import TinyImages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 
 def _split(inclusion: str, seed: int = 0, phase: str = "encoder+classifier") -> Split:
@@ -80,7 +99,19 @@ def test_guesses_are_the_extremes_and_do_not_look_at_the_truth() -> None:
     assert guesses(scores, ~member) == Guesses(8, 2, 0)
 
 
-CLAIM = {"epsilon": 2.0, "delta": 1e-5, "adjacency": "add/remove", "phase": "encoder+classifier"}
+def number(made: Mapping[str, Estimate | Refused], name: str) -> float:
+    """A metric that was not refused."""
+    found = made[name]
+    assert isinstance(found, Estimate), found
+    return found.value
+
+
+CLAIM: dict[str, Any] = {
+    "epsilon": 2.0,
+    "delta": 1e-5,
+    "adjacency": "add/remove",
+    "phase": "encoder+classifier",
+}
 
 
 def test_a_perfect_attack_reaches_the_ceiling() -> None:
@@ -154,6 +185,75 @@ def test_nonmembers_for_a_test_part_are_nonmembers(inclusion: str) -> None:
     split = cut(data.load(None), data.card(None), protocol, 0)
     assert not split.victim().contains(split.test).any()
     assert len(split.test) == int((~split.member).sum())
+
+
+def test_runs_are_pooled_as_one_with_more_coins() -> None:
+    runs = [Guesses(200, 50, 40), Guesses(180, 44, 36)]
+    assert pooled(runs) == Guesses(380, 94, 76)
+    # more than either run shows alone, where taking the smallest bound would show less
+    assert bound(pooled(runs)) > max(bound(run) for run in runs)
+
+
+def test_pooled_runs_hold_for_randomised_response_over_the_same_rows() -> None:
+    # four runs of 100 fresh coins each; the tight case of epsilon 1, as with one run of 400
+    rng, over, runs = np.random.default_rng(1), 0, 400
+    for _ in range(runs):
+        found = []
+        for _ in range(4):
+            member = rng.random(100) < 0.5
+            told = np.where(rng.random(100) < math.e / (1 + math.e), member, ~member)
+            found.append(guesses(told.astype(float), member))
+        over += bound(pooled(found)) > 1.0
+    assert binom.sf(over - 1, runs, ERROR) > 1e-4
+
+
+def test_one_run_is_a_pool_of_one_and_counts_are_enough() -> None:
+    rng = np.random.default_rng(2)
+    split, claim = _split("coin"), {**CLAIM, "profile": [(2.0, 1e-5), (0.5, 0.1)]}
+    made = audited([claim], rng.standard_normal(160), split.member.numpy(), split)
+    counts = {name: number(made, name) for name in COUNTS}
+    assert assessed([claim], [counted(counts)]) == made
+    assert counts["audit_coins"] == 160
+    assert (counts["audit_made"], counts["audit_made_most"]) == (40, 128)
+    assert number(made, "audit_p") > 1e-4
+
+
+def test_the_worst_of_several_claims_is_tested() -> None:
+    first = {"epsilon": 2.0, "delta": 1e-5, "profile": [[2.0, 1e-5], [1.0, 0.1]]}
+    second = {"epsilon": 1.9, "delta": 1e-4, "profile": [[2.2, 1e-5], [0.9, 0.1]]}
+    assert worst([first, second]) == {
+        "epsilon": 2.0, "delta": 1e-4, "profile": [(2.2, 1e-5), (1.0, 0.1)],
+    }  # fmt: skip
+    assert worst([first, {"epsilon": 3.0}]) == {"epsilon": 3.0, "delta": 1e-5}
+
+
+def test_a_claim_is_refuted_by_its_profile() -> None:
+    # (8, 1e-5) alone allows a perfect attack on 160 coins; a Gaussian of mu 1 does not
+    profile = [(e, gaussian_delta(e, 1.0)) for e in (0.3, 1.0, 2.0, 4.0, 8.0)]
+    split = _split("coin")
+    truth = split.member.numpy()
+    pair = {**CLAIM, "epsilon": 8.0}
+    by_pair = audited([pair], truth.astype(float), truth, split)
+    whole = audited([{**pair, "profile": profile}], truth.astype(float), truth, split)
+    assert number(by_pair, "audit_p") > ERROR
+    assert number(whole, "audit_p") < ERROR
+    assert number(whole, "claimed_mu") == pytest.approx(1.0, abs=1e-6)
+    assert number(whole, "audited_mu") > 1.0
+    assert number(whole, "epsilon_regret") > 0.25
+    assert number(whole, "mu_regret") < 0.02
+    assert "claimed_mu" not in by_pair
+
+
+def test_a_forgotten_delta_contradicts_the_profile() -> None:
+    profile = [(e, gaussian_delta(e, 1.0)) for e in (1.0, 4.377178)]
+    split = _split("coin")
+    truth = split.member.numpy()
+    forgot = {**CLAIM, "epsilon": 4.377178, "delta": 0.0, "profile": profile}
+    made = audited([forgot], truth.astype(float), truth, split)["audited_epsilon"]
+    assert isinstance(made, Refused)
+    assert "contradicts its own privacy profile" in made.reason
+    kept = {**forgot, "delta": 1.0001e-5}
+    assert contradiction(kept) is None
 
 
 def test_unequal_sides_are_no_coins() -> None:

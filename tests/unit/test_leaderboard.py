@@ -16,6 +16,7 @@ from privbench.boards.leaderboard import cells, headings, render, summary
 from privbench.boards.records import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
 from privbench.cli.console import tables
 from privbench.errors import BadInputError, PluginError
+from privbench.games import audit
 from privbench.games.board import Board, Column
 from privbench.games.catalog import GAMES
 from privbench.games.game import new_game
@@ -315,6 +316,41 @@ def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -
     assert "never prove one" in render(claims)
     claims[0].metrics["audited_epsilon"] = Number(refused="another adjacency")
     assert "refused" in cells("membership", claims)[0]
+
+
+def test_the_guesses_of_all_seeds_count_together() -> None:
+    made = [record(defense="dp-sgd", seed=seed) for seed in range(3)]
+    for seed, one in enumerate(made):
+        one.claims = [{"epsilon": 1.9 + seed / 10, "delta": 1e-5, "guarantee": True}]
+        counts = {"audit_coins": 200, "audit_made": 50, "audit_right": 45,
+                  "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
+        alone = audit.assessed(one.claims, [audit.counted(counts)])
+        one.metrics |= {name: Number.of(metric) for name, metric in alone.items()}
+    row = dict(zip(headings("membership", made), cells("membership", made)[0], strict=True))
+    assert row["claimed ε"] == "2.100"
+    found = audit.bound(audit.Guesses(600, 150, 135), 1e-5)
+    assert row["audited ε"] == f"{found:.3f}"
+    assert float(row["audited ε"]) > max(one.metrics["audited_epsilon"].value or 0 for one in made)
+    assert row["audit's ceiling"] == f"{audit.bound(audit.Guesses(600, 150, 150), 1e-5):.3f}"
+    assert "claimed μ" not in row  # no claim has a profile
+    assert 0 < float(row["p of the claim"]) < 1
+    # a claim above what a perfect attack would show
+    for one in made:
+        one.claims = [{"epsilon": 8.0, "delta": 1e-5, "guarantee": True}]
+    row = dict(zip(headings("membership", made), cells("membership", made)[0], strict=True))
+    assert row["audited ε"] == f"{found:.3f}, not testable (ceiling below claim)"
+
+
+def test_canaries_have_columns_where_there_are_some() -> None:
+    plain, planted = record(), record("lira", protocol="canaries")
+    assert "canaries' AUC" not in headings("membership", [plain])
+    planted.metrics["loo_auc"] = Number(value=0.9, low=0.8, high=0.95)
+    planted.metrics["loo_tpr_at_fpr_0.001"] = Number(refused="120 are too few")
+    names = headings("membership", [plain, planted])
+    rows = [dict(zip(names, row, strict=True)) for row in cells("membership", [plain, planted])]
+    assert {row["canaries' AUC"] for row in rows} == {"–", "0.900"}
+    assert {row["canaries' TPR at 0.1 % FPR"] for row in rows} == {"–", "refused"}
+    assert "leave-one-out" in render([planted])
 
 
 def recast(made: Record, **fields: Any) -> Record:

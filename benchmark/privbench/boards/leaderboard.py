@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards import overview, tradeoffs, verdicts
+from privbench.boards import audits, overview, tradeoffs, verdicts
 from privbench.boards import shown as show
 from privbench.boards.statistics import FEWEST_SEEDS
 from privbench.errors import BadInputError
@@ -50,13 +50,9 @@ its main number must beat guessing in every seed, beyond its own interval. Attac
 find it: their other numbers say nothing about the defenses. Controls are never ranked.
 """
 
-CLAIMS_LEGEND = """\
-**claimed ε** is the epsilon that the defense guarantees. **nominal ε** is one without a guarantee,
-for example from a sampled sensitivity. **audited ε** is a lower bound at 97.5 %
-confidence from one run with fair-coin inclusion and a number of guesses fixed in advance (Steinke,
-Nasr, Jagielski, NeurIPS 2023); with several seeds, the smallest bound is shown. It can refute a
-claim but never prove one. **audit's ceiling** is the bound that a perfect attack would reach with
-this number of coins. "refused" means that this protocol cannot test the claim.
+CANARIES_LEGEND = """\
+**canaries'** columns pool the scores of all shadows, each in the victim's place and judged by those
+of other rounds (leave-one-out, as in Aerni, Zhang, Tramèr, CCS 2024).
 """
 
 
@@ -115,7 +111,9 @@ def render(
     lines += _troubles(records)
     lines += [f"Preset: {markdown(', '.join(presets))}.", "", *LEGEND.splitlines()]
     if any("claimed_epsilon" in record.metrics for record in records):
-        lines += ["", *CLAIMS_LEGEND.splitlines()]
+        lines += ["", *audits.LEGEND.splitlines()]
+    if any("loo_auc" in record.metrics for record in records):
+        lines += ["", *CANARIES_LEGEND.splitlines()]
     if any(map(_own_point, records)):
         lines += ["", *OPERATING_POINT_LEGEND.splitlines()]
     doubts = verdicts.doubtful(records)
@@ -314,7 +312,7 @@ def _cells(row: Row, shown: Iterable[Column], *, phase: bool) -> list[str]:
     draft = " (draft)" if len(records) < FEWEST_SEEDS else ""
     draft = " (draft, no interval)" if len(records) == 1 else draft
     fixed += [defense + (" °" if outside else ""), adversary, f"{len(records)}{draft}"]
-    moving = [_over_seeds(column, [show.number(r, column) for r in records])
+    moving = [_over_seeds(column, records)
               + (" §" if column.name == "balanced_accuracy" and _own_point(first) else "")
               for column in shown]  # fmt: skip
     return [
@@ -331,11 +329,15 @@ def _cells(row: Row, shown: Iterable[Column], *, phase: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def _over_seeds(column: Column, numbers: Sequence[Number | None]) -> str:
+def _over_seeds(column: Column, records: Sequence[Record]) -> str:
+    if column.seeds == "pooled":
+        return audits.texts(records).get(column.name, "–")
+    numbers = [show.number(record, column) for record in records]
     if column.seeds == "smallest":
-        return _smallest(numbers)
+        return audits.smallest(numbers)
     low = -math.inf if column.low is None else column.low
-    return summary(numbers, (low, math.inf if column.high is None else column.high))
+    bounds = low, math.inf if column.high is None else column.high
+    return summary(numbers, bounds)
 
 
 def _own_point(record: Record) -> bool:
@@ -363,15 +365,6 @@ def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0
     mean = mean_over_seeds(values)
     low, high = max(mean.low, bounds[0]), min(mean.high, bounds[1])
     return f"{mean.value:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def _smallest(numbers: Sequence[Number | None]) -> str:
-    """The smallest of several bounds: each holds on its own, but their mean is not a bound."""
-    given = [n for n in numbers if n is not None]
-    values = [n.value for n in given if n.value is not None]
-    if not given:
-        return "–"
-    return f"{min(values):.3f}" if len(values) == len(given) else "refused"
 
 
 def _mean(

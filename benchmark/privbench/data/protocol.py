@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge
 
+from privbench.data.canaries import Canaries  # noqa: TC001 - suites are checked against it
 from privbench.errors import BadInputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -61,6 +62,10 @@ class Protocol:
         inclusion: how candidates become members: ``size`` draws a fixed number; ``coin`` flips a
             fair coin for each, so that the number of members is only right on average; ``pairs``
             picks one of each random pair. An audit of an epsilon needs one of the last two.
+        canaries: rows made to be remembered, in place of that many of the nonmembers (see
+            ``Canaries``). Then the question is about the canaries only: ``inclusion`` decides which
+            of them are members (``size``: half of them), the ``members`` are members in every world
+            drawn over the candidates, and the other nonmembers are in none.
         shadow: number of members of each world drawn from the adversary's pool; None for as many as
             the victim's.
     """
@@ -77,6 +82,7 @@ class Protocol:
     classifier: Visible = "members"
     inclusion: Inclusion = "size"
     shadow: Annotated[int, Ge(1)] | None = None
+    canaries: Canaries | None = None
 
     def __post_init__(self) -> None:
         """Convert plain sizes to parts and check the phases."""
@@ -130,7 +136,9 @@ class Protocol:
         sizes = {name: part.count(card) for name, part in parts.items()}
         wrong += [f"{name} has size {size}" for name, size in sizes.items() if size < 0]
         wrong += [f"{name} is empty" for name in ("members", "nonmembers") if not sizes[name]]
-        if self.inclusion != "size" and (
+        if self.canaries:
+            wrong += self._misplaced(self.canaries, sizes["nonmembers"], card)
+        elif self.inclusion != "size" and (
             sizes["members"] != sizes["nonmembers"]
             or parts["members"].source != parts["nonmembers"].source
         ):
@@ -145,7 +153,8 @@ class Protocol:
         wanted = {n: size for n, size in sizes.items() if size}
         if not wrong and sum(sizes.values()) > card.rows:
             wrong.append(f"{_listed(wanted)} exceed the {card.rows} rows of the dataset")
-        mine = sizes["members"] if self.shadow is None else self.shadow
+        whole = sizes["members"] + (self.canaries.count // 2 if self.canaries else 0)
+        mine = whole if self.shadow is None else self.shadow
         if sizes["pool"] < 2 * mine:
             wrong.append(
                 f"pool {sizes['pool']} is less than twice the members {mine}, "
@@ -156,9 +165,9 @@ class Protocol:
                 f"pool {sizes['pool']} is too small for a shadow with {mine} members, as many "
                 f"nonmembers and a reference of {sizes['reference']}"
             )
-        elif sizes["pool"] < sizes["members"] + sizes["reference"]:
+        elif sizes["pool"] < whole + sizes["reference"]:
             wrong.append(
-                f"pool {sizes['pool']} is too small for the null victim with {sizes['members']} "
+                f"pool {sizes['pool']} is too small for the null victim with {whole} "
                 f"members and a reference of {sizes['reference']}"
             )
         if wrong:
@@ -166,6 +175,17 @@ class Protocol:
                 f"protocol '{self.name}' does not fit dataset '{card.name}': {'; '.join(wrong)}"
             )
         return sizes
+
+    def _misplaced(self, canaries: Canaries, nonmembers: int, card: Card) -> list[str]:
+        """Return why these canaries cannot be planted."""
+        wrong = []
+        if canaries.count > nonmembers:
+            wrong.append(f"{canaries.count} canaries replace {nonmembers} nonmembers, too few")
+        if canaries.count == nonmembers and self.test == "nonmembers":
+            wrong.append("canaries replace all nonmembers, which are the test rows: set test")
+        if canaries.kind != "noise" and (card.classes or 0) < 2:  # noqa: PLR2004
+            wrong.append(f"{canaries.kind} canaries need at least two classes")
+        return wrong
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from privbench.data.canaries import Canaries
     from privbench.data.protocol import Protocol
 
 Origin = Literal["victim", "offline", "online", "null", "public"]
@@ -119,6 +120,7 @@ class Split:
         candidates: rows that the membership question is about, in canonical order.
         member: (n,) bool, the truth; only ``games`` reads it.
         public, downstream, reference, pool, test: see ``Protocol``.
+        always: with canaries, the rows that are members in every world over the candidates.
     """
 
     card: Card
@@ -131,6 +133,7 @@ class Split:
     reference: Examples
     pool: Examples
     test: Examples
+    always: Examples | None = None
 
     def hashes(self) -> dict[str, str]:
         """Return the content hash of each part, for the record."""
@@ -138,6 +141,7 @@ class Split:
         return {
             **{name: getattr(self, name).digest() for name in names},
             "members": self.candidates.select(self.member).digest(),
+            **({} if self.always is None else {"always": self.always.digest()}),
         }
 
     @cached_property
@@ -152,9 +156,17 @@ class Split:
         It equals the victim's number if that is fixed. If coins drew the victim's members, it is
         half the candidates, because the number that coins drew is part of the truth.
         """
+        return self._drawn_members + (0 if self.always is None else len(self.always))
+
+    @property
+    def _drawn_members(self) -> int:
+        """Return how many candidates are members of a world that is drawn over them."""
         if self.protocol.inclusion == "coin":
             return len(self.candidates) // 2
         return int(self.member.sum())
+
+    def _and_always(self, members: Examples) -> Examples:
+        return members if self.always is None else join([self.always, members])
 
     @property
     def pairs(self) -> Tensor:
@@ -164,7 +176,8 @@ class Split:
 
     def victim(self) -> World:
         """Return the world of the victim."""
-        return self._world(self.candidates.select(self.member), self.reference, "victim", 0)
+        members = self._and_always(self.candidates.select(self.member))
+        return self._world(members, self.reference, "victim", 0)
 
     def offline(self, index: int) -> tuple[World, Examples]:
         """Return a world drawn from the adversary's pool, and as many nonmembers for it.
@@ -192,14 +205,15 @@ class Split:
         round they do reveal membership: a row outside all other worlds of the round must be in the
         last one.
         """
-        n = self.size
+        n = self._drawn_members
         deal, place = divmod(index, len(self.candidates) // n)
         order = _permutation(self.candidates, salt(self.seed, "candidates", deal))
         inside = torch.zeros_like(self.member)
         inside[order[place * n : (place + 1) * n]] = True
         spare = self._draw("candidates-reference", index)[: len(self.reference)]
         rows = self.candidates.without_source()  # as in the question
-        world = self._world(rows.select(inside), self.pool.select(spare), "online", index)
+        members = self._and_always(rows.select(inside))
+        world = self._world(members, self.pool.select(spare), "online", index)
         return world, rows.select(~inside)
 
     def null(self) -> World:
@@ -286,12 +300,28 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int, nonce: st
         member=member[canonical],
         **parts,
     )
+    if protocol.canaries:
+        drawn = _planted(drawn, protocol.canaries, drawn_by)
     if protocol.inclusion == "size":
         return drawn
     member = _coins(drawn, drawn_by)
-    if protocol.test == "nonmembers":
+    if protocol.test == "nonmembers" and not protocol.canaries:
         drawn = replace(drawn, test=drawn.candidates.select(~member))
     return replace(drawn, member=member)
+
+
+def _planted(split: Split, canaries: Canaries, seed: int) -> Split:
+    """Return the split with canaries as candidates, half of them members; see ``Protocol``."""
+    others = split.candidates.select(~split.member)
+    rows = others.select(slice(0, canaries.count))
+    made = canaries.made(rows, split.card, salt(seed, "canaries"))
+    member = torch.zeros(len(made), dtype=torch.bool, device=made.device)
+    member[_permutation(made, salt(seed, "canaries included"))[: len(made) // 2]] = True
+    test = split.test
+    if split.protocol.test == "nonmembers":
+        test = others.select(slice(canaries.count, None))
+    always = split.candidates.select(split.member)
+    return replace(split, candidates=made, member=member, always=always, test=test)
 
 
 def _coins(split: Split, seed: int) -> Tensor:

@@ -22,8 +22,8 @@ class Column:
             ``baselines.NAME``.
         name: its name there.
         low, high: range of the number; an interval over seeds is clipped to it. None for no end.
-        seeds: shows the mean over seeds, or the smallest (bounds hold one by one, their mean is
-            none).
+        seeds: shows the mean over seeds, the smallest (bounds hold one by one, their mean is
+            none), or what an audit finds in all of them together.
         optional: whether the column is left out where no result has the number.
         terminal: whether a terminal shows it ``always``, only where it is ``wide`` enough, or
             ``never``.
@@ -34,7 +34,7 @@ class Column:
     name: _Text
     low: float | None = 0.0
     high: float | None = 1.0
-    seeds: Literal["mean", "smallest"] = "mean"
+    seeds: Literal["mean", "smallest", "pooled"] = "mean"
     optional: bool = False
     terminal: Literal["always", "wide", "never"] = "always"
 

@@ -70,7 +70,7 @@ class Membership:
 
 
 #: Bounds of an epsilon: each holds for its own seed.
-_EPSILON: Any = {"high": None, "seeds": "smallest", "optional": True}
+_EPSILON: Any = {"high": None, "seeds": "pooled", "optional": True}
 
 
 _FOLDS = 5
@@ -98,6 +98,11 @@ class MembershipGame(Game):
             Column("nominal ε", "metrics", "nominal_epsilon", **_EPSILON, terminal="wide"),
             Column("audited ε", "metrics", "audited_epsilon", **_EPSILON),
             Column("audit's ceiling", "metrics", "audit_ceiling", **_EPSILON, terminal="wide"),
+            Column("claimed μ", "metrics", "claimed_mu", **_EPSILON, terminal="wide"),
+            Column("audited μ", "metrics", "audited_mu", **_EPSILON, terminal="wide"),
+            Column("p of the claim", "metrics", "audit_p", **_EPSILON, terminal="wide"),
+            Column("canaries' AUC", "metrics", "loo_auc", optional=True),
+            Column("canaries' TPR at 0.1 % FPR", "metrics", "loo_tpr_at_fpr_0.001", optional=True),
         ),
         tells=("phase",),
         place=0,

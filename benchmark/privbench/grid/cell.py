@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,7 @@ def _sizes(cell: Cell) -> dict[str, Any]:
         "classifier": protocol.classifier,
         **({} if protocol.inclusion == "size" else {"inclusion": protocol.inclusion}),
         **({} if protocol.shadow is None else {"shadow": protocol.shadow}),
+        **({} if protocol.canaries is None else {"canaries": asdict(protocol.canaries)}),
     }
 
 

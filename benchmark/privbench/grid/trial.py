@@ -15,6 +15,7 @@ from privbench.data.examples import Examples, adopted
 from privbench.data.split import Split, cut
 from privbench.data.validation import validated
 from privbench.errors import BadInputError
+from privbench.games import left_out
 from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
 from privbench.games.oracle import Oracle
@@ -158,6 +159,7 @@ class TrialRunner:
         record.metrics = _numbers(metrics)
         audit = game.audit(made.facts["claims"], facts["answer"], facts["truth"], parts)
         record.metrics |= _numbers(audit)
+        record.metrics |= _numbers(self._left_out(models, game))
         record.sizes = facts["sizes"]
         stages = {d.name: sorted(d.stages()) for d in cell.defenses if d.stages()}
         record.notes = {
@@ -275,10 +277,32 @@ class TrialRunner:
 
     # ---- one game ---------------------------------------------------------------------------
 
-    def _play(self, models: Models, game: Game, served: Served) -> tuple[Metrics, dict[str, Any]]:
+    def _left_out(self, models: Models, game: Game) -> Metrics:
+        """Return the leak on canaries with every shadow in the victim's place; see ``left_out``."""
+        shadows, wanted = models.shadows(), models.cell.attack.shadows
+        planted = models.split.protocol.canaries and models.cell.attack.max_rows is None
+        if not planted or wanted.origin != "online" or wanted.count < left_out.FEWEST:
+            return {}
+        scores, member = [], []
+        for i, (spec, _) in enumerate(shadows):
+            judges = [shadows[j] for j in left_out.judges(i, len(shadows))]
+            _, facts = self._play(models, game, self._victim(spec), judges)
+            scores.append(facts["answer"].scores)
+            member.append(spec.world.contains(models.split.candidates))
+        return left_out.left_out(torch.stack(scores).cpu().numpy(),
+                                 torch.stack(member).cpu().numpy())  # fmt: skip
+
+    def _play(
+        self,
+        models: Models,
+        game: Game,
+        served: Served,
+        shadows: Sequence[tuple[VictimSpec, Examples]] | None = None,
+    ) -> tuple[Metrics, dict[str, Any]]:
         """Pose the question, get the answer (from the store if it is there) and score it.
 
-        The answer's key needs the shadows' keys only: a finished answer loads no shadow.
+        The answer's key needs the shadows' keys only: a finished answer loads no shadow. Without
+        ``shadows`` the attack gets all that it declared.
         """
         cell, parts, pool = models.cell, models.split, models.pool
         attack = cell.attack
@@ -287,9 +311,9 @@ class TrialRunner:
         question, truth = game.pose(
             parts, served, max_rows=attack.max_rows, sensitive=cell.sensitive
         )
-        shadows = models.shadows()
+        shadows = models.shadows() if shadows is None else shadows
         own = as_adversary_sees(served, adaptive=cell.adversary.adaptive, seed=parts.seed)
-        key, scope = self._answer_key(models, str(served.key), str(own.key))
+        key, scope = self._answer_key(models, shadows, str(served.key), str(own.key))
         match = Match(
             cell, served, own, question, pool.pool, pool.seed,
             Trainer(self.builder, models.of_the_adversary()), self.store, self.device, scope,
@@ -308,18 +332,21 @@ class TrialRunner:
         facts["answer"], facts["truth"] = game.unpack(held.tensors), truth
         return game.score(facts["answer"], truth), facts
 
-    def _answer_key(self, models: Models, served: str, own: str) -> tuple[Key, str]:
+    def _answer_key(
+        self, models: Models, shadows: Sequence[tuple[VictimSpec, Examples]], served: str, own: str
+    ) -> tuple[Key, str]:
         """Return the key of an answer, and the digest of everything that the attack may read.
 
         Args:
             models: models of the cell.
+            shadows: those that the attack gets.
             served: key of the victim or control that the attack queries.
             own: key of the same, as it answers the adversary's own rows.
         """
         cell, parts = models.cell, models.split
         given = {
             "victim": served, "own": own,
-            "shadows": [self.builder.plan(spec).key for spec, _ in models.shadows()],
+            "shadows": [self.builder.plan(spec).key for spec, _ in shadows],
             "sensitive": list(cell.sensitive), "dataset": dataset_of(cell).digest,
             "card": cell.card, "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
             "pool": models.pool.digest, "access": str(cell.access),
@@ -342,7 +369,7 @@ class TrialRunner:
                 key, released=released, adaptive=models.cell.adversary.adaptive,
                 seed=models.split.seed,
             )  # fmt: skip
-            if self._answer_key(models, key, own)[0] not in self.store:
+            if self._answer_key(models, models.shadows(), key, own)[0] not in self.store:
                 return False
         return True
 

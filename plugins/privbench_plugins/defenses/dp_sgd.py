@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
     from privbench import Cell, DefenseContext, Model, Phase, Training, World
 
+#: Deltas of the privacy profile in the claim, and the epsilon beyond which there is none: no audit
+#: reaches it, and the PRV accountant needs gigabytes there.
+_DELTAS = (1e-8, 1e-5, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3)
+_VACUOUS = 50.0
 #: Relative precision of the search for the noise multiplier.
 _TOLERANCE = 0.01
 #: Noise multiplier at which the search ends: no target epsilon is that large.
@@ -144,8 +148,10 @@ class DPSGD(Defense):
             ctx.note(**terms, claim="without noise there is no epsilon")
         else:
             ctx.claim(
-                epsilon=spent, delta=self.delta, adjacency="add/remove", guarantee=True,
-                phase=ctx.protocol.phase, **terms,
+                epsilon=spent, delta=self.delta, adjacency="add/remove",
+                # Opacus: the gdp accountant is an approximation that can underestimate
+                guarantee=self.accountant != "gdp", phase=ctx.protocol.phase,
+                profile=profile(sigma, self.delta, steps, self.accountant), **terms,
             )  # fmt: skip
             ctx.note(noise="keyed by the seed: keep real ones secret")
         made = {
@@ -237,6 +243,21 @@ def spent_epsilon(
         # A bound at the edge of the accountant's orders is loose, but still a bound.
         warnings.filterwarnings("ignore", "Optimal order is")
         return float(books.get_epsilon(delta)) if books.history else 0.0
+
+
+def profile(
+    sigma: float, delta: float, runs: tuple[tuple[float, int], ...], accountant: str
+) -> list[tuple[float, float]]:
+    """Return pairs (epsilon, delta) that hold at once; none if epsilon is above 50 at ``delta``.
+
+    Only pairs with epsilon > 0: an accountant that gives 0 says that delta is larger than needed.
+    None of the accountant ``gdp``, which gives no bound.
+    """
+    if accountant == "gdp" or spent_epsilon(sigma, delta, runs, accountant) > _VACUOUS:
+        return []
+    deltas = sorted({delta, *_DELTAS})
+    pairs = [(spent_epsilon(sigma, d, runs, accountant), d) for d in deltas]
+    return [(epsilon, d) for epsilon, d in pairs if epsilon > 0]
 
 
 @cache

@@ -1,0 +1,92 @@
+"""Audits of a board: the guesses of all seeds of a cell count together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privbench.games.audit import COUNTS, assessed, counted
+from privbench.games.metrics import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from privbench.boards.records import Number, Record
+    from privbench.games.metrics import Estimate
+
+#: Metrics that ``texts`` shows.
+NAMES = (
+    "claimed_epsilon", "nominal_epsilon", "audited_epsilon", "audit_ceiling", "claimed_mu",
+    "audited_mu", "audit_p",
+)  # fmt: skip
+
+LEGEND = """\
+**claimed ε** is the epsilon that the defense guarantees (the largest of the seeds), **nominal ε**
+one without a guarantee, for example from a sampled sensitivity. **audited ε** is a
+lower bound at 97.5 % confidence, from fair-coin inclusion and a number of guesses fixed in advance
+(Steinke, Nasr, Jagielski, NeurIPS 2023). The guesses of all seeds count together: their coins and
+their training runs are independent, and each coin decides in one run only. It can refute a claim
+but never prove one. **audit's ceiling** is the bound that a perfect attack would reach with this
+number of coins; a claim above it is not testable by the audited ε. **audited μ** is a lower bound
+of the same confidence on the μ of Gaussian differential privacy (by the test of Mahloujifar, Melis,
+Chaudhuri, ICML 2025), and **claimed μ** the μ that follows from the accountant's privacy profile;
+its regret, and that of the single pair (ε, δ), is by how much smaller error rates of an attack this
+one number allows than the profile does. **p of the claim** below 0.025 refutes the profile (or,
+without one, the pair). Each attack is an audit of its own: only one that was named beforehand
+counts. "refused" means that this protocol cannot test the claim.
+"""
+
+
+def pooled(records: Sequence[Record]) -> Mapping[str, Estimate | Refused] | None:
+    """Return the audit of all seeds together; None if a record lacks the counts.
+
+    Args:
+        records: the seeds of one cell.
+    """
+    claims = [[claim for claim in record.claims if "epsilon" in claim] for record in records]
+    counts = [
+        {name: record.metrics[name].value for name in COUNTS if name in record.metrics}
+        for record in records
+    ]
+    if any(len(one) != 1 for one in claims) or any(
+        len(of) < len(COUNTS) or None in of.values() for of in counts
+    ):
+        return None
+    given = [{name: float(value or 0) for name, value in of.items()} for of in counts]
+    return assessed([claim for (claim,) in claims], [counted(of) for of in given])
+
+
+def texts(records: Sequence[Record]) -> dict[str, str]:
+    """Return the text of each of ``NAMES`` for the seeds of one cell.
+
+    An epsilon that is no guarantee is nominal, not claimed.
+    """
+    made = _texts(records)
+    if not all(claim.get("guarantee", True) for record in records for claim in record.claims):
+        made["nominal_epsilon"], made["claimed_epsilon"] = made["claimed_epsilon"], "–"
+    return made
+
+
+def _texts(records: Sequence[Record]) -> dict[str, str]:
+    together = pooled(records)
+    if together is None:  # without counts, as in results of older versions, each bound stands alone
+        return {name: smallest([record.metrics.get(name) for record in records]) for name in NAMES}
+    found = {
+        name: metric.value for name, metric in together.items() if not isinstance(metric, Refused)
+    }
+    made = {name: f"{found[name]:.3f}" if name in found else "–" for name in NAMES}
+    made["audit_p"] = f"{found['audit_p']:.2g}"
+    if found["audit_ceiling"] < found["claimed_epsilon"]:
+        made["audited_epsilon"] += ", not testable (ceiling below claim)"
+    if "claimed_mu" in found:
+        regrets = f"{found['mu_regret']:.3f}, of ε {found['epsilon_regret']:.3f}"
+        made["claimed_mu"] += f" (regret {regrets})"
+    return made
+
+
+def smallest(numbers: Sequence[Number | None]) -> str:
+    """The smallest of several bounds: each holds on its own, but their mean is not a bound."""
+    given = [n for n in numbers if n is not None]
+    values = [n.value for n in given if n.value is not None]
+    if not given:
+        return "–"
+    return f"{min(values):.3f}" if len(values) == len(given) else "refused"
