@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 #: Deltas of the privacy profile in the claim, and the epsilon beyond which there is none: no audit
 #: reaches it, and the PRV accountant needs gigabytes there.
-_DELTAS = (1e-8, 1e-5, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3)
+_DELTAS = (1e-8, 1e-5, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7)
 _VACUOUS = 50.0
 #: Relative precision of the search for the noise multiplier.
 _TOLERANCE = 0.01

@@ -1,0 +1,88 @@
+"""The white-box audit of DP-SGD: broken versions are refuted, the sound one is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from privbench.games import audit
+from privbench.testing import rate_band
+
+pytest.importorskip("opacus")
+
+from privbench_plugins.defenses.dp_sgd import DPSGD, profile
+
+SCRIPT = Path(__file__).parents[2] / "leaderboards/experiments/audit_dp_sgd.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("audit_dp_sgd", SCRIPT)
+    assert spec
+    assert spec.loader
+    made = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_noise_without_clipping_is_refuted_and_with_clipping_is_not(script: Any) -> None:
+    sound = script.Setting(DPSGD(noise_multiplier=3.75, batch=100_000, accountant="rdp"), 1, 20, 80)
+    assert script.p_value(replace(sound, clips=False), 1) < audit.ERROR
+    assert script.p_value(sound, 1) > 1e-4  # a sound one has less than that once in 10,000 runs
+
+
+def test_scores_of_canaries_are_gaussians_at_the_distance_of_clip_over_noise(script: Any) -> None:
+    sigma = 0.5
+    setting = script.Setting(
+        DPSGD(noise_multiplier=sigma, batch=100_000, accountant="rdp"), 1, 20, 120
+    )
+    scores, member, claim = script.run(setting, 3)
+    z = scores * sigma**2 + 0.5  # one step with q = 1: the score is linear in the projection
+    assert claim["sample_rate"] == [1.0]
+    for side, mean in ((member, 1.0), (~member, 0.0)):
+        off = abs(z[side].mean() - mean) / (sigma / np.sqrt(side.sum()))
+        assert off < norm.isf(1e-4 / 4) + 0.5  # other canaries are nearly orthogonal
+        assert 0.7 * sigma < z[side].std() < 1.4 * sigma
+
+
+def test_a_score_is_the_likelihood_ratio_of_a_sampled_row(script: Any) -> None:
+    z = np.array([[0.3, 1.2], [-0.5, 0.1]])
+    q, sigma = 0.2, 0.7
+    out, inside = norm.pdf(z, 0, sigma), norm.pdf(z, 1, sigma)
+    want = np.log(((1 - q) * out + q * inside) / out).sum(1)
+    assert script.score(z, q, sigma) == pytest.approx(want)
+    assert np.isfinite(script.score(np.full((1, 3), 1e4), 1.0, 0.1)).all()
+
+
+def test_the_claim_has_the_accountants_profile() -> None:
+    pairs = profile(1.0, 1e-5, ((1.0, 1),), "prv")  # one Gaussian with mu 1
+    from privbench.games.curves import gaussian_delta, summarised
+
+    for epsilon, delta in pairs:
+        assert gaussian_delta(epsilon, 1.0) == pytest.approx(delta, rel=0.15)
+        assert gaussian_delta(epsilon, 1.0) <= delta * 1.001  # a bound
+    assert summarised(pairs) == pytest.approx(1.0, abs=0.02)
+    (epsilon,) = (e for e, delta in pairs if delta == 1e-5)
+    claim = {"epsilon": epsilon, "delta": 1e-5, "profile": pairs}
+    assert audit.contradiction(claim) is None
+    assert audit.contradiction({**claim, "delta": 0.0})
+    assert profile(0.01, 1e-5, ((1.0, 100),), "rdp") == []  # vacuous
+    assert profile(1.0, 1e-5, ((1.0, 1),), "gdp") == []
+
+
+def test_one_coin_per_run_is_binomial() -> None:
+    from privbench.games.curves import accuracy, gaussian, lines
+
+    assert accuracy(gaussian(1.0)) == pytest.approx(float(norm.cdf(0.5)), abs=1e-4)
+    assert accuracy(lines([(0.0, 0.0)])) == pytest.approx(0.5)
+    rng = np.random.default_rng(0)
+    member = rng.random(4000) < 0.5
+    right = ((member + rng.standard_normal(4000) > 0.5) == member).mean()
+    assert abs(right - accuracy(gaussian(1.0))) < rate_band(4000)
