@@ -22,11 +22,16 @@ HEADLINES = {
 LEGEND = """\
 The overview shows means over seeds: AUC of membership attacks, accuracy of attribute attacks, mean
 squared error of reconstructions. **Bold** marks the strongest attack of a game on a defense: judge
-the defense by it, but note that a maximum over attacks is biased upward. If a defense does not
-change the released outputs and an attack needs no shadows, naive and adaptive adversaries are the
-same: a dash for the naive adversary then means the adaptive number. Intervals, controls, costs and
-the reasons for skipped cells are in the tables and lists below.
+the defense by it, but note that a maximum over attacks is biased upward. The mean image of the
+adversary's rows is an answer that uses no embedding: where it is bold, no attack is better. If a
+defense does not change the released outputs and an attack needs no shadows, naive and adaptive
+adversaries are the same: a dash for the naive adversary then means the adaptive number. Intervals,
+controls, costs and the reasons for skipped cells are in the tables and lists below.
 """
+
+#: Game -> an answer that uses no released output, as a column beside the attacks: its heading and
+#: its name in the record's baselines.
+CONSTANTS = {"reconstruction": ("mean image", "mean_image")}
 
 #: With fewer cells there is no overview: the tables are short enough.
 FEWEST = 4
@@ -76,11 +81,18 @@ def _table(records: Sequence[Record]) -> list[str]:
     across = sorted(set(columns), key=lambda column: (list(HEADLINES).index(column[0]), column[2]))
     if len(spots) < 2 or len(across) * len(spots) < FEWEST:  # noqa: PLR2004
         return []
+    constants = [
+        (game, "", name)
+        for game, (name, _) in CONSTANTS.items()
+        if any(column[0] == game for column in across)
+    ]
+    across += constants
     heads = [markdown(f"{attack} ({HEADLINES[game][0]})") for game, _, attack in across]
     lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
     seeds = len({record.seed for record in records})
     for defense in sorted(spots, key=lambda name: (name != "none", name)):
         row = {column: _number(spots[defense].get(column, []), seeds) for column in across}
+        row |= {column: _constant(spots[defense], column[0]) for column in constants}
         best = _strongest(row)
         shown = [f"**{text}**" if column in best else text for column, text in row.items()]
         lines.append(_line([markdown(defense), *shown, _tested(spots[defense])]))
@@ -133,6 +145,18 @@ def _number(records: Sequence[Record], seeds: int) -> str:
         return "refused"
     few = "" if len(values) == seeds else f" ({len(values)} of {seeds} seeds)"
     return f"{sum(values) / len(values):.3f}{few}"
+
+
+def _constant(row: dict[Column, list[Record]], game: str) -> str:
+    """Mean over seeds of the game's constant answer, scored on the most rows that were asked."""
+    baseline, metric = CONSTANTS[game][1], HEADLINES[game][1]
+    found: dict[int, tuple[int, float]] = {}
+    for record in (record for records in row.values() for record in records):
+        number = record.baselines.get(baseline, {}).get(metric)
+        if record.cell.game == game and number is not None and number.value is not None:
+            mine = (record.sizes.get("rows", 0), number.value)
+            found[record.seed] = max(mine, found.get(record.seed, mine))
+    return f"{sum(value for _, value in found.values()) / len(found):.3f}" if found else "–"
 
 
 def _strongest(row: dict[Column, str]) -> set[Column]:
