@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from privbench import (
     Access,
@@ -99,12 +100,62 @@ def test_what_is_not_in_the_embedding_stays_at_the_majority() -> None:
     assert float(answer.notes["a: held-out accuracy"]) < majority + 0.1
 
 
-def test_well_trained_beats_the_papers_attacker_on_small_unstandardised_embeddings() -> None:
-    auxiliary, asked = people(300, 0, scale=0.05), people(300, 1, scale=0.05)
-    well = accuracy(play(WELL, auxiliary, asked.x), asked)
-    paper = accuracy(play(AttributeInferencePaper(), auxiliary, asked.x), asked)
-    assert well > 0.95
-    assert paper < 0.75
+def test_the_papers_attacker_reads_embeddings_of_any_scale() -> None:
+    auxiliary, asked = people(300, 0, scale=3.0), people(300, 1, scale=3.0)
+    x, small = asked.x, replace(auxiliary, x=0.01 * auxiliary.x)
+    assert accuracy(play(AttributeInferencePaper(), auxiliary, x), asked) > 0.95
+    assert accuracy(play(AttributeInferencePaper(), small, 0.01 * x), asked) > 0.95
+    # The raw ones are too small for its learning rate, where the well-trained attacker succeeds.
+    raw = AttributeInferencePaper(embeddings="raw")
+    assert accuracy(play(raw, small, 0.01 * x), asked) < 0.75
+    assert accuracy(play(WELL, small, 0.01 * x), asked) > 0.95
+
+
+def test_one_number_scales_all_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
+    from privbench_plugins.attacks import attribute_inference
+
+    seen = list[Tensor]()
+
+    def fitting(network: nn.Module, x: Tensor, s: Tensor, **settings: Any) -> nn.Module:
+        del s, settings
+        seen.append(x)
+        return network
+
+    monkeypatch.setattr(attribute_inference, "fit", fitting)
+    auxiliary = people(50, 0)
+    answer = play(AttributeInferencePaper(), auxiliary, auxiliary.x)
+    play(AttributeInferencePaper(embeddings="raw"), auxiliary, auxiliary.x)
+    scaled, raw = seen
+    assert torch.equal(raw.sort(0).values, auxiliary.x.sort(0).values)
+    assert float(scaled.std(correction=0)) == pytest.approx(1, abs=1e-5)
+    torch.testing.assert_close(scaled * float(answer.notes["a: standard deviation"]), raw)
+
+
+def test_the_papers_network_is_that_of_the_authors(monkeypatch: pytest.MonkeyPatch) -> None:
+    from privbench_plugins.attacks import attribute_inference
+
+    made = list[tuple[nn.Module, dict[str, Any]]]()
+
+    def fitting(network: nn.Module, x: Tensor, s: Tensor, **settings: Any) -> nn.Module:
+        del x, s
+        made.append((network, settings))
+        return network
+
+    monkeypatch.setattr(attribute_inference, "fit", fitting)
+    auxiliary = people(50, 0)
+    for depth in (3, 4):
+        play(AttributeInferencePaper(depth=depth, hidden=400), auxiliary, auxiliary.x)
+        network, settings = made[-1]
+        layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+        assert [layer.in_features for layer in layers] == [D, *[400] * (depth - 1)]
+        for layer in layers:
+            assert not layer.bias.any()
+        wide = layers[1].weight.detach()
+        # The standard error of 160,000 draws' deviation is .18 %.
+        assert float(wide.std()) == pytest.approx(400**-0.5, rel=0.008)
+        assert float(wide.abs().max()) > 2 * 400**-0.5, "normal, not uniform"
+        assert settings["steps"] == 1200
+        assert settings["optimizer"] == "sgd"
 
 
 def test_the_best_kind_on_held_out_rows_is_chosen() -> None:

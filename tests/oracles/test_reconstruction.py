@@ -20,8 +20,9 @@ from privbench.victims.served import Victim
 from privbench_plugins.attacks.reconstruction import (
     RMLE,
     Decoder,
+    as_noisy,
     decoder,
-    quiet,
+    loud,
     ridge,
     total_variation,
 )
@@ -109,7 +110,7 @@ def test_ridge_inverts_a_linear_encoder() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(50, 6, generator=generator)
     matrix = torch.randn(6, 6, generator=generator)
-    decode = ridge(x @ matrix, x, 1e-12)
+    decode = ridge((x @ matrix)[None], x, 1e-12)
     new = torch.rand(9, 6, generator=generator)
     assert torch.allclose(decode(new @ matrix), new, atol=1e-4)
 
@@ -140,16 +141,17 @@ class _Masked(Release):
     of = "embedding"
     uniforms = 64
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, noise: float = 2.0) -> None:
         super().__init__()
+        self.noise = noise
         self.mask = torch.rand(64, generator=torch.Generator().manual_seed(seed)) < 0.5
 
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
         del x
-        return value + 2 * (u.to(value.dtype) - 0.5).sign() * self.mask
+        return value + self.noise * (u.to(value.dtype) - 0.5).sign() * self.mask
 
     def sibling(self, seed: int) -> Release:
-        return _Masked(seed)
+        return _Masked(seed, self.noise)
 
 
 def _rotated(grants: Access, *releases: Release) -> Victim:
@@ -162,11 +164,12 @@ def _rotated(grants: Access, *releases: Release) -> Victim:
 class _Play:
     served: Victim
 
-    def mse(self, attack: Any, own: Victim | None = None) -> float:
+    def mse(self, attack: Any, own: list[Victim] | None = None) -> float:
         question, truth = GAME.pose(tiny_split(), self.served, max_rows=150, sensitive=())
         oracle, ctx = arena(attack, self.served)
-        if own is not None:
-            ctx.auxiliary_oracle = arena(attack, own)[0]
+        if own is not None:  # instead of copies of the release
+            oracles = tuple(arena(attack, one)[0] for one in own)
+            ctx.auxiliary_oracle, ctx._siblings = oracles[0], lambda n: oracles[:n]
         return _value(GAME.score(attack.answer(oracle, question, ctx), truth)["mse"])
 
 
@@ -178,25 +181,99 @@ def test_rmle_inverts_an_invertible_linear_encoder() -> None:
 def test_a_mask_that_is_not_secret_does_not_hide() -> None:
     served = _rotated(Access.EMBEDDINGS, _Masked(3))
     play = _Play(served)
-    mine = play.mse(FAST, own=served.sibling(11))
-    estimated = play.mse(FAST.replace(coordinates="quiet"), own=served.unreleased())
+    mine = play.mse(FAST)
+    estimated = play.mse(FAST.replace(coordinates="quiet"), own=[served.unreleased()])
     true = play.mse(FAST.replace(rows="served"))
     clean = _Play(_rotated(Access.EMBEDDINGS)).mse(FAST)
-    # an adaptive adversary's own rows are noisy too: what both masks hide passes for quiet
-    both = play.mse(FAST.replace(coordinates="quiet"), own=served.sibling(11))
-    assert estimated < both < mine
+    # Copies with other masks show each coordinate without noise.
+    composed = play.mse(FAST.replace(coordinates="quiet"))
+    assert composed == pytest.approx(estimated, rel=0.05)
     assert clean < 1e-6
     assert true < estimated * 1.5
     assert estimated < 0.5 * mine
 
 
-def test_quiet_coordinates_are_those_without_noise() -> None:
+def _mean_image(served: Victim) -> float:
+    split = tiny_split()
+    question, truth = GAME.pose(split, served, max_rows=150, sensitive=())
+    return _value(GAME.baselines(split, question, truth)["mean_image"]["mse"])
+
+
+class _Flipped(_Masked):
+    """Flips the coordinates that its owner drew: a decoder for other coordinates misleads."""
+
+    def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
+        del x, u
+        return torch.where(self.mask, -5 * value, value)
+
+    def sibling(self, seed: int) -> Release:
+        return _Flipped(seed)
+
+
+@pytest.mark.parametrize("attack", [FAST, FAST.replace(siblings=1)], ids=str)
+def test_an_attack_under_other_masks_is_no_worse_than_a_constant(attack: Decoder) -> None:
+    served = _rotated(Access.EMBEDDINGS, _Flipped(3))
+    play, mean = _Play(served), _mean_image(served)
+    assert play.mse(attack) < 1.02 * mean  # all rows give the mean; it learns from nine tenths
+    assert play.mse(attack, own=[served.unreleased()]) < 1.02 * mean
+    assert play.mse(attack.replace(rows="served")) < 0.1 * mean
+
+
+def test_many_masks_teach_more_than_one() -> None:
+    served = _rotated(Access.EMBEDDINGS, _Masked(3, noise=0.6))
+    play = _Play(served)
+    assert play.mse(FAST.replace(siblings=16)) < 0.9 * play.mse(FAST.replace(siblings=1))
+
+
+def test_decoders_are_judged_under_masks_that_they_were_not_trained_on() -> None:
+    served = _rotated(Access.EMBEDDINGS, _Flipped(3))
+    question, _ = GAME.pose(tiny_split(), served, max_rows=150, sensitive=())
+    oracle, ctx = arena(FAST, served)
+    made = FAST.replace(siblings=3, judges=2)
+    held = torch.arange(len(ctx.auxiliary)) % 10 == 0
+    h, judged = made._own(oracle, held, question.embeddings, ctx)
+    own = torch.stack([one.embeddings(ctx.auxiliary) for one in ctx.siblings(5)])
+    assert torch.equal(h, own[:3])
+    assert torch.equal(judged, own[3:, held])
+    assert len({one.numpy().tobytes() for one in own}) == 5
+
+
+def test_a_victim_without_release_is_asked_once() -> None:
+    play = _Play(_rotated(Access.EMBEDDINGS))
+    oracle, ctx = arena(FAST, play.served)
+    question, _ = GAME.pose(tiny_split(), play.served, max_rows=150, sensitive=())
+    answer = FAST.answer(oracle, question, ctx)
+    assert answer.notes["copies of the release"] == 1
+    assert ctx.auxiliary_oracle.queries == len(ctx.auxiliary)
+    assert ctx.siblings(7) == (ctx.auxiliary_oracle,)
+
+
+def test_loud_coordinates_are_those_with_noise() -> None:
     generator = torch.Generator().manual_seed(0)
     own, asked = (torch.randn(n, 40, generator=generator) for n in (800, 500))
-    noisy = torch.arange(40) < 20
+    noisy, moved = torch.arange(40) < 20, torch.arange(40) > 30
     asked[:, noisy] += torch.randn(500, 20, generator=generator)
-    assert torch.equal(quiet(own, asked), ~noisy)
-    assert quiet(own, 10 * asked).all()  # nothing to go by
+    asked[:, moved] += 1  # noise of one sign
+    assert torch.equal(loud(own, asked, 1e-3), noisy | moved)
+
+
+def test_noise_is_added_where_and_as_far_as_the_released_embeddings_are_louder() -> None:
+    generator = torch.Generator().manual_seed(0)
+    own, asked = (torch.randn(4000, 6, generator=generator) for _ in range(2))
+    assert torch.equal(as_noisy(own, asked, generator), own)
+    asked[:, 0] *= 3
+    asked[:, 1] *= 0.5
+    noisy = as_noisy(own, asked, generator)
+    assert torch.equal(noisy[:, 1:], own[:, 1:])
+    assert float(noisy[:, 0].std()) == pytest.approx(3, rel=0.1)
+
+
+def test_ridge_over_copies_is_ridge_over_all_their_rows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    h, x = torch.randn(3, 20, 4, generator=generator), torch.rand(20, 5, generator=generator)
+    new = torch.randn(7, 4, generator=generator)
+    together = ridge(h.view(1, 60, 4), x.repeat(3, 1), 0.1)(new)
+    torch.testing.assert_close(ridge(h, x, 0.1)(new), together)
 
 
 @given(st.integers(0, 2**32))

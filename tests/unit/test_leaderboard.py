@@ -432,6 +432,28 @@ def test_the_overview_compares_attacks_on_one_attribute_only() -> None:
     assert rows[3] == ["mask", "**0.450**", "0.600", "0.400", "0.900"]
 
 
+def test_the_overview_shows_the_mean_image_beside_reconstructions() -> None:
+    made = []
+    for defense, errors in (("none", (0.02, 0.03)), ("mask", (0.15, 0.12))):
+        for seed in range(2):
+            for attack, error, asked in zip(("decode", "search"), errors, (500, 200), strict=True):
+                one = record(attack, defense, seed, game="reconstruction")
+                one.metrics = {"mse": Number(value=error)}
+                one.baselines = {
+                    "mean_image": {"mse": Number(value=0.07 if asked == 500 else 0.09)}
+                }
+                one.sizes = {"rows": asked}
+                made.append(one)
+    (rows,) = overviews(render(made)).values()
+    assert rows[0][1:4] == ["decode (MSE)", "search (MSE)", "mean image (MSE)"]
+    assert rows[2][1:4] == ["**0.020**", "0.030", "0.070"]
+    assert rows[3][1:4] == ["0.150", "0.120", "**0.070**"]
+    one_attack = [r for r in made if r.cell.attack.name == "decode"]
+    others = [record("loud", d, seed) for d in ("none", "mask") for seed in range(2)]
+    (rows,) = overviews(render(one_attack + others)).values()
+    assert rows[3][1:4] == ["0.700", "0.150", "**0.070**"]
+
+
 def test_a_list_gets_no_overview() -> None:
     assert "Overview" not in render([record("loud"), record("loud", "mask")])
     assert "Overview" not in render([record("loud"), record("shy")])

@@ -11,7 +11,7 @@ from annotated_types import Ge
 from torch import nn
 from torch.nn import functional as F
 
-from privbench.data.examples import Card, as_float
+from privbench.data.examples import Card, Examples, as_float
 from privbench.data.protocol import Protocol
 from privbench.data.split import Split, World, cut
 from privbench.errors import PluginError
@@ -34,6 +34,7 @@ from privbench.training.phase import (
     TrainingError,
 )
 from privbench.victims.build import Builder, access
+from privbench.victims.play import Siblings, as_adversary_sees
 from privbench.victims.spec import VictimSpec
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.data.examples import Examples
     from privbench.methods.context import DefenseContext, TargetContext
     from privbench.victims.served import Victim
 
@@ -633,6 +633,37 @@ def test_a_sibling_has_releases_of_its_own(shop: Builder) -> None:
     assert not torch.allclose(other.embeddings(X), third.embeddings(X))
     assert torch.equal(other.embeddings(X), victim.sibling(1).embeddings(X))
     assert torch.equal(victim.unreleased().embeddings(X), shop.victim(_job()).embeddings(X))
+
+
+def test_an_adversary_releases_its_rows_any_number_of_times(shop: Builder) -> None:
+    victim, plain = shop.victim(_job(Mask(noise=1.0))), shop.victim(_job())
+    rows = Examples.of(X, torch.zeros(len(X), dtype=torch.int64), scale=1.0)
+
+    def own(served: Victim, *, adaptive: bool) -> Siblings:
+        first = as_adversary_sees(served, adaptive=adaptive, seed=3)
+        return Siblings(
+            served, first, Access.EMBEDDINGS, adaptive=adaptive, seed=3, asker="test",
+            store=shop.store,
+        )  # fmt: skip
+
+    siblings = own(victim, adaptive=True)
+    three = siblings.ask_for(3)
+    answers = [one.embeddings(rows) for one in three]
+    everyone = [*answers, victim.embeddings(X)]
+    for i, one in enumerate(everyone):
+        assert not any(torch.allclose(one, other) for other in everyone[:i])
+    assert three[0] is siblings.oracles[0]
+    assert siblings.ask_for(2) == three[:2]
+    assert [one.queries for one in siblings.oracles] == [len(X)] * 3
+    # The store keeps each answer under a key of its own.
+    again = own(victim, adaptive=True).ask_for(4)
+    for oracle, answer in zip(again, answers, strict=False):
+        assert torch.equal(oracle.embeddings(rows), answer)
+    assert not torch.allclose(again[3].embeddings(rows), answers[0])
+    for served, adaptive in ((plain, True), (plain, False), (victim, False)):
+        alone = own(served, adaptive=adaptive)
+        assert alone.ask_for(9) == tuple(alone.oracles)
+        assert torch.equal(alone.oracles[0].embeddings(rows), plain.embeddings(X))
 
 
 def test_the_sensitive_attribute_reaches_those_who_declare_it(shop: Builder) -> None:

@@ -23,10 +23,11 @@ squared error of reconstructions. **Bold** marks the strongest attack of a game 
 those without a mark (‡, ¶). A maximum over attacks is biased upward, so judge the defense by
 **strongest, held out**: for each seed the attack that is strongest on all other seeds is chosen and
 reported on this one; brackets hold Student's interval over seeds. Only attacks with all seeds and
-without a mark are chosen. If a defense does not
-change the released outputs and an attack needs no shadows, naive and adaptive adversaries are the
-same: a dash for the naive adversary then means the adaptive number. Intervals, controls, costs and
-the reasons for skipped cells are in the tables and lists below.
+without a mark are chosen. The mean image of the adversary's rows is an answer that uses no
+embedding: where it is bold, no attack is better. If a defense does not change the released outputs
+and an attack needs no shadows, naive and adaptive adversaries are the same: a dash for the naive
+adversary then means the adaptive number. Intervals, controls, costs and the reasons for skipped
+cells are in the tables and lists below.
 """
 
 #: With fewer cells there is no overview: the tables are short enough.
@@ -101,6 +102,12 @@ def _table(records: Sequence[Record], judged: _Judged) -> list[str]:
         return []
     main = {game: show.headline(game, records) for game in games}
     heads = [markdown(f"{attack} ({main[game][0].heading})") for game, _, attack in across]
+    constants = {
+        (game, "", name.replace("_", " ")): name
+        for game in dict.fromkeys(column[0] for column in across)
+        if (name := show.constant(game, records))
+    }
+    heads += [markdown(f"{name} ({main[game][0].heading})") for game, _, name in constants]
     seeds = len({record.seed for record in records})
     worst = {
         defense: {aim: _held_out(row, aim, judged, higher=main[aim[0]][1]) for aim in _aims(across)}
@@ -114,12 +121,18 @@ def _table(records: Sequence[Record], judged: _Judged) -> list[str]:
             column: _number(spots[defense].get(column, []), main[column[0]][0], seeds)
             for column in across
         }
+        row |= {
+            column: _constant(spots[defense], column[0], name, main[column[0]][0])
+            for column, name in constants.items()
+        }
         marks = {column: judged.mark(spots[defense].get(column, [])) for column in across}
         best = _strongest(
-            {column: text for column, text in row.items() if not marks[column]},
+            {column: text for column, text in row.items() if not marks.get(column)},
             {game: higher for game, (_, higher) in main.items()},
         )
-        shown = [f"**{t}**" if column in best else t + marks[column] for column, t in row.items()]
+        shown = [
+            f"**{t}**" if column in best else t + marks.get(column, "") for column, t in row.items()
+        ]
         shown += [worst[defense][aim] or "–" for aim in aims]
         accuracy = tested(r for found in spots[defense].values() for r in found)
         lines.append(_line([markdown(defense), *shown, accuracy]))
@@ -192,6 +205,17 @@ def _number(records: Sequence[Record], main: ShownColumn, seeds: int) -> str:
         return "refused"
     few = "" if len(values) == seeds else f" ({len(values)} of {seeds} seeds)"
     return f"{sum(values) / len(values):.3f}{few}"
+
+
+def _constant(row: dict[Column, list[Record]], game: str, baseline: str, main: ShownColumn) -> str:
+    """Mean over seeds of the game's constant answer, scored on the most rows that were asked."""
+    found: dict[int, tuple[int, float]] = {}
+    for record in (record for records in row.values() for record in records):
+        number = record.baselines.get(baseline, {}).get(main.name)
+        if record.cell.game == game and number is not None and number.value is not None:
+            mine = (record.sizes.get("rows", 0), number.value)
+            found[record.seed] = max(mine, found.get(record.seed, mine))
+    return f"{sum(value for _, value in found.values()) / len(found):.3f}" if found else "–"
 
 
 def _strongest(row: dict[Column, str], higher: Mapping[str, bool]) -> set[Column]:

@@ -37,6 +37,11 @@ def headline(game: str, records: Iterable[Record]) -> tuple[Column, bool]:
     return board.columns[0], board.higher
 
 
+def constant(game: str, records: Iterable[Record]) -> str:
+    """Baseline of a game that uses nothing that the victim released; "" for none."""
+    return _boards([record for record in records if record.cell.game == game])[0].constant
+
+
 def tells(game: str, records: Iterable[Record], what: str) -> bool:
     """Whether the phase or the sensitive attributes distinguish rows of this game."""
     return any(

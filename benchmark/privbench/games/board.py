@@ -48,10 +48,13 @@ class Board:
         higher: whether a higher headline is a stronger attack.
         tells: what distinguishes rows besides the methods: the ``phase`` asked about, or the
             ``sensitive`` attributes.
+        constant: name of the baseline that overviews show beside the attacks: an answer that uses
+            nothing that the victim released; "" for none.
         place: games with a smaller place stand further up; equal places are ordered by name.
     """
 
     columns: Annotated[tuple[Column, ...], MinLen(1), MaxLen(60)]
     higher: bool = True
     tells: tuple[Literal["phase", "sensitive"], ...] = ()
+    constant: Annotated[str, StringConstraints(pattern=r"^\w{0,60}$")] = ""
     place: int = 10

@@ -109,6 +109,7 @@ class ReconstructionGame(Game):
             Column("untrained encoder MSE", "controls.untrained", "mse"),
         ),
         higher=False,
+        constant="mean_image",
         place=2,
     )
     controls: ClassVar[tuple[str, ...]] = ("pixels", "untrained")

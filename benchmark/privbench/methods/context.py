@@ -220,21 +220,39 @@ class AttackContext(Context):
         auxiliary_oracle: Oracle,
         data_seed: int,
         train: Callable[[Examples, Target | None], Model],
+        siblings: Callable[[int], tuple[Oracle, ...]] | None = None,
         **common: Any,
     ) -> None:
-        """Create a context; see ``Context``. ``train`` trains a target on chosen rows."""
+        """Create a context; see ``Context``.
+
+        ``train`` trains a target on chosen rows. Without ``siblings`` there is no other oracle than
+        ``auxiliary_oracle``.
+        """
         super().__init__(**common)
         self.shadows = shadows
         self.auxiliary = auxiliary
         self.auxiliary_oracle = auxiliary_oracle
         self._data_seed = data_seed
         self._train = train
+        self._siblings = siblings
 
     @property
     def own(self) -> Oracle:
         """Return ``auxiliary_oracle``, which version 0.1.0 called ``own``."""
         warnings.warn("ctx.own is now called ctx.auxiliary_oracle", DeprecationWarning, 2)
         return self.auxiliary_oracle
+
+    def siblings(self, n: int) -> tuple[Oracle, ...]:
+        """Return up to n oracles of the victim, each with its own randomness at release.
+
+        Each answers the adversary's own rows as another party would release them: with fresh masks
+        and keys, none of them the victim's. The first is ``auxiliary_oracle``, and is the only one
+        if the model has no release or the adversary is naive. Queries count as queries on own rows.
+
+        Args:
+            n: number of oracles, at least 1.
+        """
+        return self._siblings(n) if self._siblings else (self.auxiliary_oracle,)
 
     def views(self, rows: Examples, augmentation: Augmentation, n: int) -> Views:
         """Return n augmented views per row, limited to changes that keep label and attributes."""

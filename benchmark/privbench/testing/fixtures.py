@@ -27,6 +27,7 @@ from privbench.store.source import digest
 from privbench.store.store import Store
 from privbench.training.model import Model
 from privbench.victims.build import Builder
+from privbench.victims.play import Siblings
 from privbench.victims.served import Victim
 from privbench.victims.spec import VictimSpec
 
@@ -228,10 +229,13 @@ def arena(
         made = memoriser(world)
         shadows.append(Shadow(world, others, Oracle(made, made.grants, asker="kit"), made.model))
     access = attack.needs | attack.wants
+    own = Siblings(
+        served, served, access, adaptive=True, seed=seed, asker=attack.name, store=None
+    )  # fmt: skip
     ctx = AttackContext(
         card=split.card, protocol=split.protocol, sensitive=split.card.sensitive, device=CPU,
         store=store, seed=seed, scope="kit", shadows=tuple(shadows), auxiliary=split.pool,
-        auxiliary_oracle=Oracle(served, access, asker=attack.name), data_seed=seed, train=_train,
+        auxiliary_oracle=own.oracles[0], siblings=own.ask_for, data_seed=seed, train=_train,
     )  # fmt: skip
     return Oracle(served, access, asker=attack.name), ctx
 

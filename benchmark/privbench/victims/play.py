@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from privbench.data.examples import Card, Examples
     from privbench.data.split import Split, World
+    from privbench.games.access import Access
     from privbench.games.oracle import Served
     from privbench.methods.cell import Cell
     from privbench.methods.context import Shadow
@@ -146,14 +147,17 @@ class Match:
         cell, attack = self.cell, self.cell.attack
         access = (attack.needs | attack.wants) & cell.access
         asked = Oracle(self.served, access, asker=attack.name, store=self.store)
-        own = Oracle(self.auxiliary_served, access, asker=attack.name, store=self.store)
+        own = Siblings(
+            self.served, self.auxiliary_served, access, adaptive=cell.adversary.adaptive,
+            seed=self.seed, asker=attack.name, store=self.store,
+        )  # fmt: skip
         game = GAMES[attack.game]
         ctx = AttackContext(
             card=cell.card, protocol=cell.protocol, sensitive=cell.sensitive, device=self.device,
             store=self.store, seed=salt(self.seed, "attack", attack.name), scope=self.scope,
             shadows=tuple(_private(shadow) for shadow in shadows),
-            auxiliary=self.auxiliary.private(), auxiliary_oracle=own, data_seed=self.seed,
-            train=self.train,
+            auxiliary=self.auxiliary.private(), auxiliary_oracle=own.oracles[0],
+            siblings=own.ask_for, data_seed=self.seed, train=self.train,
         )  # fmt: skip
         question = copy.deepcopy(self.question)
         with _untouched(self.served, attack.name, asked, own):
@@ -161,13 +165,40 @@ class Match:
         given = getattr(self.question, "embeddings", None)
         return game.pack(answer), {
             "queries": asked.queries + (0 if given is None else len(given)),
-            "queries_own": own.queries,
+            "queries_own": sum(oracle.queries for oracle in own.oracles),
             "notes": _worded({**ctx.notes, **answer.notes}),
         }
 
 
+class Siblings:
+    """The victim as it answers the adversary's own rows: one oracle for each release of these.
+
+    Attributes:
+        oracles: those that were asked for so far; the first is ``AttackContext.auxiliary_oracle``.
+    """
+
+    def __init__(
+        self, served: Served, first: Served, access: Access, *, adaptive: bool, seed: int,
+        asker: str, store: Store | None,
+    ) -> None:  # fmt: skip
+        """Begin with ``first``: the victim ``served`` as the adversary sees it."""
+        self._oracle = partial(Oracle, access=access, asker=asker, store=store)
+        self._served = served if adaptive else None
+        self._seed = seed
+        self.oracles = [self._oracle(first)]
+
+    def ask_for(self, n: int) -> tuple[Oracle, ...]:
+        """Return n oracles, or a single one if there are no others: see ``AttackContext``."""
+        served = self._served
+        if isinstance(served, Victim) and served.releases:
+            for index in range(len(self.oracles), n):
+                sibling = as_adversary_sees(served, adaptive=True, seed=self._seed, index=index)
+                self.oracles.append(self._oracle(sibling, models=n))
+        return tuple(self.oracles[:n])
+
+
 @contextmanager
-def _untouched(served: Served, attack: str, *oracles: Oracle) -> Iterator[None]:
+def _untouched(served: Served, attack: str, asked: Oracle, own: Siblings) -> Iterator[None]:
     """Put the victim's weights back if the attack changed them, and fail it.
 
     What its oracles kept for other attacks is forgotten.
@@ -184,7 +215,7 @@ def _untouched(served: Served, attack: str, *oracles: Oracle) -> Iterator[None]:
     finally:
         if changed := differing(served.model, before):
             load(served.model, before, assign=True)
-            for oracle in oracles:
+            for oracle in (asked, *own.oracles):
                 oracle.forget()
     if changed:
         raise AccessDeniedError(f"attack '{attack}' changed '{changed}' of the victim: only ask it")
@@ -198,11 +229,17 @@ def _private(shadow: Shadow) -> Shadow:
     )  # fmt: skip
 
 
-def as_adversary_sees(served: Served, *, adaptive: bool, seed: int) -> Served:
-    """Return the victim as it answers rows that the adversary itself releases."""
+def as_adversary_sees(served: Served, *, adaptive: bool, seed: int, index: int = 0) -> Served:
+    """Return the victim as it answers rows that the adversary itself releases.
+
+    An adaptive adversary may release them any number of times, with masks and keys that depend on
+    ``index``. The key of index 0 stands for all of them: it determines the others.
+    """
     if not isinstance(served, Victim) or not served.releases:
         return served
-    return served.sibling(salt(seed, "adversary")) if adaptive else served.unreleased()
+    if not adaptive:
+        return served.unreleased()
+    return served.sibling(salt(seed, "adversary", *([index] if index else [])))
 
 
 def key_as_adversary_sees(key: str, *, released: bool, adaptive: bool, seed: int) -> str:

@@ -81,6 +81,21 @@ def fit(
     return network.eval()
 
 
+def fan_in_normal(network: nn.Module) -> nn.Module:
+    """Draw the weights of all linear layers from N(0, 1 / fan-in) in place; biases become 0.
+
+    Weights of ``nn.Linear``, from U(-1, 1) / sqrt(fan-in), have a third of that variance.
+
+    Returns:
+        The network.
+    """
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+            nn.init.zeros_(layer.bias)
+    return network
+
+
 def logits(network: nn.Module, x: Tensor) -> Tensor:
     """Return logits (n, k) float64 of x (n, ...) by a trained network, without gradients."""
     with torch.no_grad():

@@ -94,9 +94,10 @@ class AdversarialMIA(_Adversarial):
     deviations: ClassVar[str] = (
         "The threshold is the best on a shadow (the authors': the best on the victim itself). "
         "Confidences are compared as log-odds, which order them alike and do not round to 1. "
-        "Gradients are those of the log-odds, whose signs are those of the cross-entropy's. The "
-        "examples are the authors': 20 steps of 1/255 within 8/255 from the row itself. Where the "
-        "victim's gradients are not granted they are made on the shadow."
+        "Steps go down the gradient of the log-odds, whose signs are opposite to those of the "
+        "cross-entropy's: so they go up the cross-entropy's. The examples are the authors': 20 "
+        "steps of 1/255 within 8/255 from the row itself. Where the victim's gradients are not "
+        "granted they are made on the shadow."
     )
 
     def answer(
@@ -149,9 +150,10 @@ class AdversarialMIATargeted(_Adversarial):
     deviations: ClassVar[str] = (
         "Networks are trained on a shadow's rows (the authors': on half of the victim's members "
         "and nonmembers). Their two hidden layers of 200 and 20 are recalled, not read; Adam, 50 "
-        "epochs and at least 300 updates are ours. Gradients are those of the log-odds, whose "
-        "signs are those of the cross-entropy's. A network of all classes answers for classes "
-        "with rows of one side only. Without the victim's gradients, the shadow gives examples."
+        "epochs and at least 300 updates are ours. Steps go up the gradient of the "
+        "log-odds, whose signs are opposite to those of the cross-entropy's. A network of all "
+        "classes answers for classes with rows of one side only. Without the victim's gradients, "
+        "the shadow gives examples."
     )
 
     hidden: Annotated[int, Ge(1)] = 200

@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Gt
-from torch import nn
 
 from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl, mlp
-from privbench_plugins._shared.classifiers import fit, log_odds, logits
+from privbench_plugins._shared.classifiers import fan_in_normal, fit, log_odds, logits
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
 
@@ -89,12 +88,7 @@ class NNMIA(MembershipAttack):
 
     def _network(self) -> nn.Module:
         """Build 3 -> hidden -> hidden -> 2, weights from N(0, 1 / fan-in), zero biases."""
-        network = mlp([3, self.hidden, self.hidden, 2])
-        for layer in network:
-            if isinstance(layer, nn.Linear):
-                nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
-                nn.init.zeros_(layer.bias)
-        return network
+        return fan_in_normal(mlp([3, self.hidden, self.hidden, 2]))
 
 
 def _features(oracle: Oracle, rows: Examples) -> Tensor:

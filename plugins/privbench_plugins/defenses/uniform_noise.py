@@ -10,9 +10,9 @@ every query draws new noise, and an adversary that repeats a query can average t
 
 What to expect (digits, bound 1, leaderboards/digits-defenses.md): less loss of accuracy than with
 the noise of ARS (.889 against .850, undefended .904). An adversary that learns from its own noisy
-rows reaches a mean squared error of .016, compared with .139 under the masks of ARS. Membership
-leaks *more*: the classifier learns each member with its one fixed noise (LiRA at .97 instead of
-.81).
+rows reaches a mean squared error of .011 (seed 0), compared with .014 under the masks of ARS.
+Membership leaks *more*: the classifier learns each member with its one fixed noise (LiRA at .97
+instead of .81).
 """
 
 from __future__ import annotations
