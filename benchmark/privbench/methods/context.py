@@ -218,15 +218,20 @@ class AttackContext(Context):
         auxiliary_oracle: Oracle,
         data_seed: int,
         train: Callable[[Examples, Target | None], Model],
+        build: Callable[[int], Model] | None = None,
         **common: Any,
     ) -> None:
-        """Create a context; see ``Context``. ``train`` trains a target on chosen rows."""
+        """Create a context; see ``Context``.
+
+        ``train`` trains a target on chosen rows; ``build`` makes the victim's, with that seed.
+        """
         super().__init__(**common)
         self.shadows = shadows
         self.auxiliary = auxiliary
         self.auxiliary_oracle = auxiliary_oracle
         self._data_seed = data_seed
         self._train = train
+        self._build = build
 
     @property
     def own(self) -> Oracle:
@@ -242,6 +247,15 @@ class AttackContext(Context):
     def train(self, examples: Examples, target: Target | None = None) -> Model:
         """Train the victim's target (or another one) with these rows as members of a new world."""
         return self._train(examples, target)
+
+    def untrained(self, *purpose: str | int) -> Model:
+        """Build the victim's target, without defenses; the purpose decides its initial weights.
+
+        For an attack that trains the model itself, by phases (``Training``).
+        """
+        if self._build is None:
+            raise RuntimeError("this context cannot build models: pass `build` to AttackContext")
+        return self._build(self.salt("untrained", *purpose))
 
 
 def seeded(build: Callable[[], Any], seed: int) -> Any:

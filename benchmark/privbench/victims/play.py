@@ -110,6 +110,10 @@ class Trainer:
         spec = replace(self.spec, target=target) if target else self.spec
         return self.builder.train_on(spec, rows)
 
+    def untrained(self, seed: int) -> Model:
+        """Build the victim's target with initial weights of that seed."""
+        return self.builder.fresh(self.spec, seed)
+
 
 @dataclass(frozen=True)
 class Match:
@@ -149,7 +153,7 @@ class Match:
             store=self.store, seed=salt(self.seed, "attack", attack.name), scope=self.scope,
             shadows=tuple(_private(shadow) for shadow in shadows),
             auxiliary=self.auxiliary.private(), auxiliary_oracle=own, data_seed=self.seed,
-            train=self.train,
+            train=self.train, build=self.train.untrained,
         )  # fmt: skip
         question = copy.deepcopy(self.question)
         with _untouched(self.served, attack.name, asked, own):
