@@ -220,13 +220,12 @@ class AttackContext(Context):
         auxiliary_oracle: Oracle,
         data_seed: int,
         train: Callable[[Examples, Target | None], Model],
-        siblings: Callable[[int], tuple[Oracle, ...]] | None = None,
-        **common: Any,
+b        **common: Any,
     ) -> None:
         """Create a context; see ``Context``.
 
-        ``train`` trains a target on chosen rows. Without ``siblings`` there is no other oracle than
-        ``auxiliary_oracle``.
+        ``train`` trains a target on chosen rows; ``build`` makes the victim's, with that seed. Without
+        ``siblings`` there is no other oracle than ``auxiliary_oracle``.
         """
         super().__init__(**common)
         self.shadows = shadows
@@ -234,8 +233,7 @@ class AttackContext(Context):
         self.auxiliary_oracle = auxiliary_oracle
         self._data_seed = data_seed
         self._train = train
-        self._siblings = siblings
-
+b
     @property
     def own(self) -> Oracle:
         """Return ``auxiliary_oracle``, which version 0.1.0 called ``own``."""
@@ -262,6 +260,15 @@ class AttackContext(Context):
     def train(self, examples: Examples, target: Target | None = None) -> Model:
         """Train the victim's target (or another one) with these rows as members of a new world."""
         return self._train(examples, target)
+
+    def untrained(self, *purpose: str | int) -> Model:
+        """Build the victim's target, without defenses; the purpose decides its initial weights.
+
+        For an attack that trains the model itself, by phases (``Training``).
+        """
+        if self._build is None:
+            raise RuntimeError("this context cannot build models: pass `build` to AttackContext")
+        return self._build(self.salt("untrained", *purpose))
 
 
 def seeded(build: Callable[[], Any], seed: int) -> Any:

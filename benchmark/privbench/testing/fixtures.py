@@ -236,6 +236,7 @@ def arena(
         card=split.card, protocol=split.protocol, sensitive=split.card.sensitive, device=CPU,
         store=store, seed=seed, scope="kit", shadows=tuple(shadows), auxiliary=split.pool,
         auxiliary_oracle=own.oracles[0], siblings=own.ask_for, data_seed=seed, train=_train,
+        build=_untrained,
     )  # fmt: skip
     return Oracle(served, access, asker=attack.name), ctx
 
@@ -244,6 +245,15 @@ def _train(examples: Examples, target: Target | None) -> Model:
     """Return a memoriser of the rows instead of training a target."""
     del target
     return memoriser(tiny_split().victim().replace(members=examples)).model
+
+
+def _untrained(seed: int) -> Model:
+    """Return a network that no row was shown to."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**63)  # noqa: TID251 - restored afterwards
+        body = nn.Sequential(nn.Flatten(), nn.Linear(_SIDE * _SIDE, 256), nn.ReLU())
+        parts = {"encoder": body, "classifier": nn.Linear(256, _CLASSES)}
+    return Model(TinyImages().card(None), parts)
 
 
 def tiny_spec(target: Target, defenses: tuple[Defense, ...] = ()) -> VictimSpec:

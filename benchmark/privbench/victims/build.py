@@ -98,6 +98,11 @@ class Builder(Planner):
             spec.card, draft.model, key=_untrained_key(draft), grants=spec.target.grants
         )  # fmt: skip
 
+    def fresh(self, spec: VictimSpec, seed: int) -> Model:
+        """Return the undefended target before any training, with initial weights of that seed."""
+        model, _ = self._build(replace(spec, defenses=()), (), seed)
+        return model
+
     def train_on(self, spec: VictimSpec, examples: Examples) -> Model:
         """Train the undefended target with these rows as its members."""
         examples = examples.rekeyed()  # of what they hold now: the model is kept under these keys

@@ -115,6 +115,10 @@ class Trainer:
         spec = replace(self.spec, target=target) if target else self.spec
         return self.builder.train_on(spec, rows)
 
+    def untrained(self, seed: int) -> Model:
+        """Build the victim's target with initial weights of that seed."""
+        return self.builder.fresh(self.spec, seed)
+
 
 @dataclass(frozen=True)
 class Match:
@@ -158,6 +162,7 @@ class Match:
             shadows=tuple(_private(shadow) for shadow in shadows),
             auxiliary=self.auxiliary.private(), auxiliary_oracle=own.oracles[0],
             siblings=own.ask_for, data_seed=self.seed, train=self.train,
+            build=self.train.untrained,
         )  # fmt: skip
         question = copy.deepcopy(self.question)
         with _untouched(self.served, attack.name, asked, own):

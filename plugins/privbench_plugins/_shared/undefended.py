@@ -1,4 +1,4 @@
-"""Answers of the undefended model on a defender's own rows, from which releases learn."""
+"""Answers of a model that one owns, before any release."""
 
 from __future__ import annotations
 
@@ -30,10 +30,19 @@ def embeddings(model: Model, rows: Examples) -> Tensor:
 
 def posteriors(model: Model, rows: Examples) -> Tensor:
     """Return posteriors (n, classes) float64."""
+    return _logits(model, rows).softmax(1)
+
+
+def log_posteriors(model: Model, rows: Examples) -> Tensor:
+    """Return the logs of posteriors (n, classes) float64."""
+    return _logits(model, rows).log_softmax(1)
+
+
+def _logits(model: Model, rows: Examples) -> Tensor:
     device = next(model.parameters()).device
     with torch.no_grad():
         parts = [
-            model.logits(model.encode(as_float(x.to(device), rows.scale))).double().softmax(1)
+            model.logits(model.encode(as_float(x.to(device), rows.scale))).double()
             for x in torch.split(rows.x, ROWS)
         ]
     return torch.cat(parts)
