@@ -220,12 +220,14 @@ class AttackContext(Context):
         auxiliary_oracle: Oracle,
         data_seed: int,
         train: Callable[[Examples, Target | None], Model],
-b        **common: Any,
+        siblings: Callable[[int], tuple[Oracle, ...]] | None = None,
+        build: Callable[[int], Model] | None = None,
+        **common: Any,
     ) -> None:
         """Create a context; see ``Context``.
 
-        ``train`` trains a target on chosen rows; ``build`` makes the victim's, with that seed. Without
-        ``siblings`` there is no other oracle than ``auxiliary_oracle``.
+        ``train`` trains a target on chosen rows; ``build`` makes the victim's, with that seed.
+        Without ``siblings`` there is no other oracle than ``auxiliary_oracle``.
         """
         super().__init__(**common)
         self.shadows = shadows
@@ -233,7 +235,9 @@ b        **common: Any,
         self.auxiliary_oracle = auxiliary_oracle
         self._data_seed = data_seed
         self._train = train
-b
+        self._siblings = siblings
+        self._build = build
+
     @property
     def own(self) -> Oracle:
         """Return ``auxiliary_oracle``, which version 0.1.0 called ``own``."""
