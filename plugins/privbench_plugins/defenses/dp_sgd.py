@@ -13,9 +13,9 @@ public.
 
 A contrastive loss is not a sum over examples (every row is a negative of every other row; MoCo's
 queue and moving average carry rows on to later steps). Clipping does not bound the influence of
-any row there, so these phases are refused. With an encoder from public rows (protocol ``alm``),
-only the classifier is private, and that works. Batch norm mixes the rows of a batch and is replaced
-by group norm.
+any row there, so these phases are refused. With an encoder from public rows (protocols ``alm``, and
+``public-encoder`` of ``digits``), only the classifier is private, and that works. Batch norm mixes
+the rows of a batch and is replaced by group norm.
 
 What to expect: ``lira`` falls to chance long before its bound does, and accuracy falls steeply when
 there are few rows. Choosing hyperparameters by private results costs privacy that is not counted
