@@ -83,7 +83,9 @@ class AdversarialRegularization(Defense):
         "updates per 2 of the model, the fewest of 2, 8 and 20 that have an effect on reference "
         "rows of digits."
     )
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"alpha": 3.0, "attack": 52, "width": 512}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"alpha": 3.0, "attack": 52, "width": 512}
+    }
 
     alpha: Annotated[float, Ge(0)] = 0.3
     gain: Gain = "linear"
