@@ -78,8 +78,8 @@ class AdversarialRegularization(Defense):
         "without the adversary; batches are the target's, including the last one of an epoch; h "
         "starts from torch's own initial weights, not from N(0, 0.01), and reads posteriors; by "
         "default its gain weighs a tenth of the paper's smallest weight, at which a hundred digits "
-        "lose most of their accuracy, and it is narrower and is updated less often (`paper` has the "
-        "authors' values): 8 "
+        "lose most of their accuracy, and it is narrower and is updated less often (`paper` has "
+        "the authors' values): 8 "
         "updates per 2 of the model, the fewest of 2, 8 and 20 that have an effect on reference "
         "rows of digits."
     )

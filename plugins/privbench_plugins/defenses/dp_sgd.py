@@ -18,12 +18,12 @@ any row there, so these phases are refused. With an encoder from public rows (pr
 the rows of a batch and is replaced by group norm.
 
 What to expect: ``lira`` falls to chance long before its bound does, and accuracy falls steeply when
-there are few rows: noise for epsilon 8 on the 100 members of ``digits`` leaves ``supervised`` .16 of
-accuracy (none .88), so no default can be usable there. A classifier on a public encoder makes sense
-from the 300 members of protocol ``public-encoder-pairs``: .92 at epsilon 2 and 8 (none .94; seed 0,
-``privbench run --protocol public-encoder-pairs --target supervised --defense dp-sgd --attack
-nn-mia``); there the classifier starts from its training on public rows. Choosing hyperparameters by
-private results costs privacy that is not counted here.
+there are few rows: noise for epsilon 8 on the 100 members of ``digits`` leaves ``supervised`` at an
+accuracy of .16 (none .88), so no default can be usable there. A classifier on a public encoder
+makes sense from the 300 members of protocol ``public-encoder-pairs``: .92 at epsilon 2 and 8 (none
+.94; seed 0, ``privbench run --protocol public-encoder-pairs --target supervised --defense dp-sgd
+--attack nn-mia``); there the classifier starts from its training on public rows. Choosing
+hyperparameters by private results costs privacy that is not counted here.
 """
 
 from __future__ import annotations
