@@ -12,8 +12,9 @@ AAAI 2021, the defense DMP.
 
 What to expect: attacks on the posteriors of single members lose most of their signal: on ``digits``
 (``supervised``, 2 seeds) ``lira`` with 4 shadows has an AUC of .61 (none .75), at equal accuracy;
-with half of the reference rows .59, at 4 points less. Accuracy depends on how many reference rows there are, and on the teacher. Distillation has no guarantee, and
-mislabelled or duplicated members still show through the teacher's mistakes.
+with half of the reference rows .59, at 4 points less. Accuracy depends on how many reference rows
+there are, and on the teacher. Distillation has no guarantee, and mislabelled or duplicated members
+still show through the teacher's mistakes.
 """
 
 from __future__ import annotations
