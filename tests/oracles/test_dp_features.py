@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from privbench import Target
+
 PROTOCOL = Protocol(
     name="public", members=80, nonmembers=80, pool=300, public=100, encoder=("public",),
     classifier="members",
@@ -125,12 +127,23 @@ def test_features_are_never_longer_than_one() -> None:
     assert float(head(h.float())[0].detach().abs().max()) == 0.0
 
 
-def _made(tmp_path: Path, defense: DPFeatures, protocol: Protocol = PROTOCOL) -> Any:
+FAST = SimCLR(epochs=2, classifier_epochs=3)
+
+
+def _made(
+    tmp_path: Path, defense: DPFeatures, protocol: Protocol = PROTOCOL, target: Target = FAST
+) -> Any:
     data = TinyImages()
     split = cut(data.load(None), data.card(None), protocol, 0)
-    target = SimCLR(epochs=2, classifier_epochs=3)
     spec = VictimSpec(split.card, protocol, split.victim(), target, (defense,), ())
     return Builder(Store(tmp_path), CPU).victim(spec), split
+
+
+def test_the_public_training_of_a_supervised_encoder_stays_as_it_is(tmp_path: Path) -> None:
+    victim, split = _made(tmp_path, DPFeatures(), target=Supervised(epochs=2))
+    assert [phase["epochs"] for phase in victim.facts["phases"]] == [2, 1]
+    assert len(victim.facts["claims"]) == 1
+    assert victim.log_posteriors(split.pool.x[:4]).isfinite().all()
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "gamma"])

@@ -112,9 +112,8 @@ def leaves_world(defense: Defense) -> None:
             ctx = builder._context(replace(spec, world=world), small)  # noqa: SLF001
             ctx.world = world
             changed = small.on_data(world, ctx)
-            small.inner_worlds(world, ctx)
+            small.inner_worlds(changed, ctx)  # as when a victim is planned
             small.on_phases(draft.phases, draft.model, world, ctx)
-            del changed
 
         untouched(spec.world, hooks, "on_data(), inner_worlds() or on_phases()")
 

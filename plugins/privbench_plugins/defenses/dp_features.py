@@ -31,8 +31,11 @@ wholly if the encoder saw none of them (protocols ``public-encoder-pairs`` of ``
 If members trained the encoder too, other rows' features depend on them, and the claim covers the
 classifier only.
 
-What to expect: accuracy depends on n epsilon. Compare with ``dp-sgd``, which on the same protocol
-trains the same kind of classifier by noisy steps.
+What to expect: accuracy depends on n epsilon, and on how well public rows separate the classes.
+With 300 members (protocol ``public-encoder-pairs`` of ``digits``, seed 0): on ``supervised``, whose
+encoder trains with this classifier on public labels, test accuracy is .94 at epsilon 8 and .93 at 2
+(none .94, ``dp-sgd`` .92 at both); on the embeddings of ``simclr``, which read no labels, .85 and
+.56 (mean of 10 draws of the noise; without noise .90, none .95).
 """
 
 from __future__ import annotations
@@ -120,7 +123,7 @@ class DPFeatures(Defense):
     ) -> Sequence[Phase]:
         """Replace the training of the classifier by one exact step with noise."""
         del model
-        return [self._exact(p, world, ctx) if p.trains("classifier") else p for p in phases]
+        return [self._exact(p, world, ctx) if p.reads == "embeddings" else p for p in phases]
 
     def _exact(self, phase: Phase, world: World, ctx: DefenseContext) -> Phase:
         rows = phase.rows

@@ -16,8 +16,10 @@ A row that is predicted well without having been seen pulls its sub-model nowher
 that is predicted well only because it was seen is unlearned. Sub-model 0 is the model itself; the
 others are further parts of it, and are equal to it in the end.
 
-What to expect: smaller gaps of confidence at about the accuracy of plain training, for ``models``
-times the cost. On a contrastive target only the classifier reads labels.
+What to expect: about the accuracy of plain training, for ``models`` times the cost and more. On the
+100 members of ``digits`` these defaults protect little: on ``supervised`` (seed 0) ``lira`` with 4
+shadows has an AUC of .74 (none .76), ``nn-mia`` .62 (none .63). On a contrastive target only the
+classifier reads labels.
 """
 
 from __future__ import annotations

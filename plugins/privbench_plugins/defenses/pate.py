@@ -23,7 +23,8 @@ teachers, each of which needs rows to learn from. For 100 queries at epsilon 8 a
 noise is 8.5 votes. If each teacher is right in 60 % of rows, and otherwise votes at random among
 ten classes, 10 teachers give 24 % right labels, 25 give 55 %, 50 give 92 % (simulated). At 20 rows
 for a teacher it makes sense from 1,000 members; with the 100 of ``digits`` the student learns next
-to nothing.
+to nothing: test accuracy is .13 (``supervised``, seed 0; none .89), and .72 with noise of one vote,
+whose epsilon says nothing.
 """
 
 from __future__ import annotations

@@ -52,12 +52,14 @@ class RelaxLoss(Defense):
 
     Attributes:
         target_loss: the level, alpha of the paper, in nats (CIFAR-10 1 or .4, CIFAR-100 3 or .5,
-            Purchase .8, Texas 2.5). It must be below log k, the loss of guessing.
+            Purchase .8, Texas 2.5). It must be below log k, the loss of guessing. Preset ``paper``
+            has the 1 of CIFAR-10.
         upper: largest confidence of a soft label; None for 1 (``image``) or .3 (``tabular``).
         variant: which script's flattening is used; ``auto`` follows the kind of data.
     """
 
     name: ClassVar[str] = "relaxloss"
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("member-labels",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     paper: ClassVar[Paper] = Paper(
@@ -73,11 +75,12 @@ class RelaxLoss(Defense):
         "gradients through the soft label."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"target_loss": 1.0},
         "purchase": {"target_loss": 0.8, "upper": 0.3, "variant": "tabular"},
         "texas": {"target_loss": 2.5, "upper": 0.1, "variant": "tabular"},
     }
 
-    target_loss: Annotated[float, Gt(0)] = 1.0
+    target_loss: Annotated[float, Gt(0)] = 0.4
     upper: Annotated[float, Ge(0), Le(1)] | None = None
     variant: Literal["auto", "image", "tabular"] = "auto"
 

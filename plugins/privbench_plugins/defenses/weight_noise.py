@@ -24,6 +24,14 @@ utility.
 
 What to expect: a classifier that leaks little without noise does not leak less with it; noise that
 stops ``posterior-label-mia`` costs accuracy.
+
+Epsilon 10 is the largest that the paper calls reasonable, and noise for it destroys a classifier of
+100 rows: on ``digits`` (``simclr``, 2 seeds; none .90) test accuracy is .15 (``alm``), .17
+(``laplace``) and .29 (``gaussian``). It is .49, .58 and .84 at epsilon 100, and .89 to .90 at 1,000
+(seed 0; none .92). A classifier whose sensitivity falls with one over the rows therefore makes
+sense at epsilon 10 from about 10,000 rows, with ``gaussian`` from 1,000
+(``privbench run --defense alm --set alm.epsilon=1000 --attack metric-loss``). With fewer, use
+``dp-features``, or ``dp-sgd`` on a public encoder.
 """
 
 from __future__ import annotations
