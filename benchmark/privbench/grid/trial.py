@@ -169,7 +169,8 @@ class TrialRunner:
         )
         controls: dict[str, Metrics] = {}
         for name in game.controls:
-            controls[name], _ = self._play(models, game, self._control(name, models))
+            scored, _ = self._play(models, game, self._control(name, models))
+            controls[name] = game.controlled(name, scored, parts)
             record.controls[name] = _numbers(controls[name])
         record.flags = list(game.suspicions(controls, record.sizes))
         record.baselines = self._baselines(cell, trial.seed)
