@@ -349,6 +349,18 @@ def test_the_overview_has_defenses_down_and_attacks_across() -> None:
     assert len(rows) == 4
 
 
+def test_a_positive_control_is_shown_last_and_never_ranked() -> None:
+    made = [record(a, d) for a in ("loud", "shy") for d in ("none", "mask")]
+    for attack, control, auc in (("loud", "leak-a", 0.99), ("shy", "leak-b", 0.98)):
+        made.append(recast(record(attack, control, auc=auc), control=True))
+    text = render(made)
+    (rows,) = overviews(text).values()
+    assert [row[0] for row in rows[2:]] == ["none", "mask", "planted leak"]
+    assert rows[-1] == ["planted leak", "0.990", "0.980", "–"]
+    assert "is a positive control and no defense" in text
+    assert "positive control" not in render(everything())
+
+
 def test_the_overview_tells_settings_apart_only_where_it_must() -> None:
     made = []
     for seed, bound in enumerate((1, 2)):

@@ -69,6 +69,8 @@ def render(records: Sequence[Record], title: str = "privbench leaderboard") -> s
     grid = overview.overview(records)
     if grid:
         lines += ["## Overview", "", *grid, *overview.LEGEND.splitlines(), ""]
+        if any(record.cell.control for record in records):
+            lines += [*overview.CONTROL_LEGEND.splitlines(), ""]
     for game in show.games(records):
         mine = [r for r in records if r.cell.game == game and r.status == "ok"]
         if mine:

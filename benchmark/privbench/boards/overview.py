@@ -22,6 +22,16 @@ same: a dash for the naive adversary then means the adaptive number. Intervals, 
 the reasons for skipped cells are in the tables and lists below.
 """
 
+CONTROL_LEGEND = """\
+The row *planted leak* is a positive control and no defense: the same attack on the same target, in
+which a leak was planted that shows in the outputs it reads. An attack that does not come close to
+the perfect number there is too small, blind on this data or broken, and its other numbers prove
+nothing.
+"""
+
+#: Row of the positive controls.
+CONTROL = "planted leak"
+
 #: With fewer cells there is no overview: the tables are short enough.
 FEWEST = 4
 
@@ -62,7 +72,11 @@ def _undefended(record: Record) -> bool:
 
 
 def _table(records: Sequence[Record]) -> list[str]:
-    defenses = _short([record.cell.defenses for record in records])
+    names = _short([record.cell.defenses for record in records])
+    defenses = [
+        CONTROL if record.cell.control else name
+        for record, name in zip(records, names, strict=True)
+    ]
     columns = _columns(records)
     spots: dict[str, dict[Column, list[Record]]] = {}
     for record, column, defense in zip(records, columns, defenses, strict=True):
@@ -75,14 +89,16 @@ def _table(records: Sequence[Record]) -> list[str]:
     heads = [markdown(f"{attack} ({main[game][0].heading})") for game, _, attack in across]
     lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
     seeds = len({record.seed for record in records})
-    for defense in sorted(spots, key=lambda name: (name != "none", name)):
+    for defense in sorted(spots, key=lambda name: (name == CONTROL, name != "none", name)):
         row = {
             column: _number(spots[defense].get(column, []), main[column[0]][0], seeds)
             for column in across
         }
-        best = _strongest(row, {game: higher for game, (_, higher) in main.items()})
+        higher = {game: higher for game, (_, higher) in main.items()}
+        best = set() if defense == CONTROL else _strongest(row, higher)
         shown = [f"**{text}**" if column in best else text for column, text in row.items()]
-        lines.append(_line([markdown(defense), *shown, _tested(spots[defense])]))
+        tested = "–" if defense == CONTROL else _tested(spots[defense])
+        lines.append(_line([markdown(defense), *shown, tested]))
     return lines
 
 

@@ -70,6 +70,7 @@ class CellRecord(BaseModel):
     preset: str
     access: str
     protects: list[str]
+    control: bool = False
 
     @property
     def defense(self) -> str:

@@ -33,6 +33,7 @@ def cell_record(cell: Cell) -> CellRecord:
         preset=cell.preset,
         access=str(cell.access),
         protects=protects,
+        control=any(defense.control for defense in cell.defenses),
     )
 
 

@@ -48,6 +48,8 @@ class Suite(BaseModel):
         sensitive: attributes to infer; None for the dataset's default.
         set: method -> hyperparameters, applied to all entries of the method.
         baseline: whether the defense ``none`` runs in addition to the listed ones.
+        controls: whether every attack also runs on the positive controls that suit it (planted
+            leaks, which it must find).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,6 +70,7 @@ class Suite(BaseModel):
     sensitive: list[str] | None = None
     set: dict[str, dict[str, Any]] = {}
     baseline: StrictBool = True
+    controls: StrictBool = False
 
     @property
     def seed_list(self) -> list[int]:
@@ -110,6 +113,7 @@ _WANTED = {
     "sensitive": "a list of attribute names",
     "set": "{method: {field: value}}",
     "baseline": "true or false",
+    "controls": "true or false",
 }
 
 
