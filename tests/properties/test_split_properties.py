@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench.data.examples import Card, Examples
-from privbench.data.protocol import PROTOCOLS, Protocol
+from privbench.data.examples import Card, Examples, join
+from privbench.data.protocol import PROTOCOLS, Part, Protocol
 from privbench.data.split import Split, cut
+from privbench.data.strata import rounded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -206,15 +209,125 @@ def test_candidates_are_members_of_equally_many_worlds(seed: int, worlds: int) -
     assert int(times.max()) <= -(-worlds // 4)
 
 
-@given(seed=seeds)
-def test_the_null_world_holds_no_candidate(seed: int) -> None:
-    split = _split(seed)
+@given(seed=seeds, test=st.sampled_from([0, 39, 40, 84, "nonmembers"]), rows=st.integers(315, 360))
+def test_the_null_victims_rows_are_in_no_attackers_hands(seed: int, test: Any, rows: int) -> None:
+    protocol = Protocol(members=40, nonmembers=60, reference=15, pool=200, test=test)
+    if rows < sum(part.size for part in protocol.parts().values()):
+        rows = 400
+    split = cut(_rows(rows), _card(all=rows), protocol, seed)
     null = split.null()
-    assert len(null.members) == len(split.victim().members)
-    assert _set(null.members) <= _set(split.pool)
-    assert not null.contains(split.candidates).any()
-    assert not _set(null.reference) & _set(null.members)
+    asked = _set(split.candidates)
+    unused = rows - len(asked) - len(split.reference) - len(split.pool)
+    assert split.null_apart == (unused >= 40)
+    assert len(_set(null.members)) == len(split.victim().members)
+    assert not _set(null.members) & (asked | _set(split.reference))
+    if split.null_apart:
+        assert not _set(null.members) & _set(split.pool)
+    else:
+        assert _set(null.members) <= _set(split.pool)
+    assert _set(null.reference) == _set(split.reference)
     assert null.digest() not in {split.offline(0)[0].digest(), split.offline(1)[0].digest()}
+
+
+CLASSES = 7
+
+
+@cache
+def _classes(skew: float, n: int = 600) -> Examples:
+    """Rows of classes of very different sizes, ordered by class; one class is of one row."""
+    generator = torch.Generator().manual_seed(3)
+    y = ((torch.rand(n, generator=generator) ** skew) * (CLASSES - 1)).long().sort().values
+    y[-1] = CLASSES - 1
+    x = torch.randint(256, (n, 2), generator=generator, dtype=torch.uint8)
+    source = (torch.arange(n) % 3 == 0).long()
+    return Examples.of(x, y, scale=255, source=source)
+
+
+def _shares(part: Examples, whole: Examples) -> float:
+    """How far the count of any class in a part is from its share of the whole."""
+    have = torch.bincount(part.y, minlength=CLASSES).double()
+    share = torch.bincount(whole.y, minlength=CLASSES).double() * len(part) / len(whole)
+    return float((have - share).abs().max())
+
+
+@given(seed=seeds, skew=st.sampled_from([0.3, 1.0, 3.0]), world=st.integers(0, 5))
+def test_every_part_and_world_has_each_class_as_often_as_it_should(
+    seed: int, skew: float, world: int
+) -> None:
+    rows = _classes(skew)
+    card = replace(_card(all=600), classes=CLASSES)
+    protocol = Protocol(members=50, nonmembers=75, reference=33, pool=220, public=20, test=90)
+    split = cut(rows, card, protocol, seed)
+    members = split.candidates.select(split.member)
+    nonmembers = split.candidates.select(~split.member)
+    for part in (members, nonmembers, split.reference, split.pool, split.public, split.test):
+        assert _shares(part, rows) < 1
+    own, others = split.offline(world)
+    for part in (own.members, others, own.reference):
+        assert _shares(part, split.pool) < 1
+    over, _ = split.online(world)
+    assert _shares(over.members, split.candidates) < 1
+    assert _shares(over.reference, split.pool) < 1
+    assert _shares(split.null().members, join([split.spare, split.test])) < 1
+
+
+@given(seed=seeds)
+def test_parts_of_one_source_have_the_classes_of_that_source(seed: int) -> None:
+    rows = _classes(1.0)
+    card = replace(_card(train=400, test=200), classes=CLASSES)
+    protocol = Protocol(
+        members=Part(50, "train"), nonmembers=Part(50, "test"), pool=120, reference=Part(7, "train")
+    )
+    split = cut(rows, card, protocol, seed)
+    train, test = (rows.select(rows.source == number) for number in (0, 1))
+    assert _shares(split.candidates.select(split.member), train) < 1
+    assert _shares(split.candidates.select(~split.member), test) < 1
+    assert _shares(split.reference, train) < 1
+    assert len(split.pool) == 120
+
+
+def test_coins_stay_coins() -> None:
+    """Members by coin are counted per class as coins fall, not as shares.
+
+    Over 200 seeds the count in the largest class deviates as a binomial's does: the ratio of the
+    variances is a chi-square of 200 over 200, outside [.6, 1.5] less than once in 10,000.
+    """
+    rows, card = _classes(0.3), replace(_card(all=600), classes=CLASSES)
+    protocol = Protocol(members=100, nonmembers=100, pool=220, inclusion="coin")
+    z = []
+    for seed in range(200):
+        split = cut(rows, card, protocol, seed)
+        largest = split.candidates.y == rows.y.mode().values
+        n = int(largest.sum())
+        z.append((float(split.member[largest].sum()) - n / 2) / (n / 4) ** 0.5)
+    assert 0.6 < float(torch.tensor(z).square().mean()) < 1.5
+
+
+@given(
+    columns=st.lists(st.integers(0, 30), min_size=1, max_size=8),
+    cuts=st.lists(st.floats(0, 1), max_size=5),
+    seed=seeds,
+)
+def test_rounding_keeps_margins(columns: list[int], cuts: list[float], seed: int) -> None:
+    n = sum(columns)
+    stops = sorted(int(cut * n) for cut in cuts)
+    rows = [b - a for a, b in itertools.pairwise([0, *stops, n])]
+    table = rounded(rows, columns, seed)
+    assert [sum(row) for row in table] == rows
+    assert [sum(column) for column in zip(*table, strict=True)] == columns
+    for row, line in zip(rows, table, strict=True):
+        for column, entry in zip(columns, line, strict=True):
+            assert abs(entry * n - row * column) < max(n, 1)
+
+
+def test_rounding_is_unbiased() -> None:
+    """Each of the 9 means of 4,000 tables is within 4.5 standard errors: 7e-6 x 9 by chance."""
+    rows, columns, times = [3, 4, 5], [5, 6, 1], 4000
+    mean = torch.tensor([rounded(rows, columns, seed) for seed in range(times)]).double().mean(0)
+    want = torch.outer(torch.tensor(rows), torch.tensor(columns)).double() / 12
+    share = want % 1
+    error = (share * (1 - share) / times).sqrt()
+    assert bool(((mean - want).abs() <= 4.5 * error + 1e-12).all())
 
 
 @given(seed=seeds)

@@ -19,7 +19,7 @@ from privbench.games.controls import Pixels
 from privbench.games.game import BadAnswerError
 from privbench.games.membership import Membership, blind_auc
 from privbench.games.metrics import Estimate, Refused
-from privbench.testing import memoriser, tiny_split
+from privbench.testing import TinyImages, memoriser, tiny_split
 from privbench_plugins.datasets.digits import Digits
 
 MEMBERSHIP, ATTRIBUTES = GAMES["membership"], GAMES["attributes"]
@@ -53,6 +53,23 @@ def test_decisions_are_optional() -> None:
     _, truth = _membership()
     made = MEMBERSHIP.score(Membership(torch.zeros(len(truth))), truth)
     assert set(made) == {"auc", "tpr_at_fpr_0.01", "tpr_at_fpr_0.001"}
+
+
+@pytest.mark.parametrize("test", [80, 79])
+def test_decisions_on_a_null_victim_from_the_pool_are_refused(test: int) -> None:
+    data = TinyImages()
+    card = data.card(None)
+    rest = card.rows - 80 - 80 - 40 - test
+    protocol = Protocol(members=80, nonmembers=80, reference=40, pool=rest, test=test)
+    split = cut(data.load(None), card, protocol, 0)
+    _, truth = _membership()
+    exact = torch.as_tensor(truth).double()
+    scored = MEMBERSHIP.score(Membership(exact, exact > 0.5), truth)
+    made = MEMBERSHIP.controlled("null", scored, split)
+    assert made["auc"] == scored["auc"]
+    apart = test == 80
+    assert isinstance(made["balanced_accuracy"], Estimate) == apart
+    assert isinstance(made["recall"], Estimate) == apart
 
 
 def test_tpr_is_refused_where_nonmembers_are_too_few() -> None:

@@ -390,6 +390,18 @@ def test_the_overview_has_defenses_down_and_attacks_across() -> None:
     assert len(rows) == 4
 
 
+def test_a_positive_control_is_no_defense_and_never_ranked() -> None:
+    made = [record(a, d) for a in ("loud", "shy") for d in ("none", "mask")]
+    for attack, control, auc in (("loud", "leak-a", 0.99), ("shy", "leak-b", 0.98)):
+        made.append(recast(record(attack, control, auc=auc), control=True))
+    text = render(made)
+    (rows,) = overviews(text).values()
+    assert [row[0] for row in rows[2:]] == ["none", "mask"]
+    assert "loud (0.990), shy (0.980)" in text.split("## Positive controls")[1]
+    assert not any("leak" in cell for row in table(text, "Membership") for cell in row)
+    assert "ositive control" not in render(everything())
+
+
 def test_the_overview_tells_settings_apart_only_where_it_must() -> None:
     made = []
     for seed, bound in enumerate((1, 2)):

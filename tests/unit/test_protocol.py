@@ -53,6 +53,13 @@ def test_each_misfit_is_refused(protocol: Protocol, says: str) -> None:
         protocol.sizes(_card(all=100))
 
 
+def test_a_null_victim_that_has_no_rows_is_refused() -> None:
+    small = Protocol(members=40, nonmembers=30, pool=30, shadow=10)
+    with pytest.raises(BadInputError, match="the null victim needs 40 members, and neither"):
+        small.sizes(_card(all=100))
+    assert small.sizes(_card(all=140))["pool"] == 30
+
+
 def test_a_fraction_is_not_lost_to_rounding() -> None:
     assert Part(0.29).count(_card(all=100)) == 29
     assert Part(0.25).count(_card(all=1797)) == 449

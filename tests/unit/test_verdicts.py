@@ -33,6 +33,7 @@ def result(
         dataset=method("digits"), protocol={"name": "default"}, target=method("simclr"),
         defenses=[method(name) for name in defense.split("+")], adversary=adversary,
         attack=method(attack), game="membership", sensitive=[], preset="cpu", protects=[],
+        control=defense == "planted-leak",
         access="LABELS" if defense == "none" else "",
     )  # fmt: skip
     made = Record(

@@ -77,6 +77,7 @@ class CellRecord(BaseModel):
     access: str
     protects: list[str]
     operating_point: str = ""
+    control: bool = False
 
     @property
     def defense(self) -> str:

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 
     from privbench.boards.records import Number, Record
 
-#: Defense that plants a leak: its cells are positive controls and never ranked.
-PLANTED = "planted-leak"
-
 #: Ending of a commit's name if the checkout had other changes.
 DIRTY = "-dirty"
 
 
 def is_control(record: Record) -> bool:
     """Whether a leak was planted in its victim."""
-    return any(defense.name == PLANTED for defense in record.cell.defenses)
+    return record.cell.control
 
 
 def cell_of(record: Record) -> str:

@@ -56,7 +56,9 @@ class Protocol:
         public: public rows for pre-training; the membership question is not about them.
         downstream: labelled rows that only the classifier phase sees.
         pool: the adversary's rows.
-        test: rows to measure utility; ``"nonmembers"`` measures it on the nonmembers.
+        test: rows to measure utility; ``"nonmembers"`` measures it on the nonmembers. The null
+            victim's members come from the test part and from rows in no part. Where these are fewer
+            than the members, they come from the pool, and decisions on the null victim are refused.
         encoder: parts that the encoder phases see, in order.
         classifier: part that the classifier phase sees.
         inclusion: how candidates become members: ``size`` draws a fixed number; ``coin`` flips a
@@ -165,10 +167,11 @@ class Protocol:
                 f"pool {sizes['pool']} is too small for a shadow with {mine} members, as many "
                 f"nonmembers and a reference of {sizes['reference']}"
             )
-        elif sizes["pool"] < whole + sizes["reference"]:
+        outside = card.rows - sum(sizes.values()) + sizes.get("test", 0)
+        if max(outside, sizes["pool"]) < whole:
             wrong.append(
-                f"pool {sizes['pool']} is too small for the null victim with {whole} "
-                f"members and a reference of {sizes['reference']}"
+                f"the null victim needs {whole} members, and neither the pool "
+                f"({sizes['pool']}) nor test and unused rows ({outside}) have as many"
             )
         if wrong:
             raise BadInputError(

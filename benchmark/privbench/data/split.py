@@ -11,6 +11,7 @@ import torch
 
 from privbench.data.examples import Card, Examples, join
 from privbench.data.row_random import fold, salt, uniform
+from privbench.data.strata import dealt
 from privbench.store.source import digest
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ class _Copied(Mapping[str, Examples]):
 class Split:
     """The parts of one dataset under one data seed; the same for every cell of that seed.
 
+    Every part and every world holds each class as often as the rows that it is drawn from, within
+    one row. Only coins that draw members (see ``Protocol.inclusion``) ignore classes.
+
     Attributes:
         card: card of the dataset.
         protocol: how the dataset was split.
@@ -120,6 +124,7 @@ class Split:
         candidates: rows that the membership question is about, in canonical order.
         member: (n,) bool, the truth; only ``games`` reads it.
         public, downstream, reference, pool, test: see ``Protocol``.
+        spare: rows in none of these parts.
         always: with canaries, the rows that are members in every world over the candidates.
     """
 
@@ -133,11 +138,12 @@ class Split:
     reference: Examples
     pool: Examples
     test: Examples
+    spare: Examples
     always: Examples | None = None
 
     def hashes(self) -> dict[str, str]:
         """Return the content hash of each part, for the record."""
-        names = ("candidates", "public", "downstream", "reference", "pool", "test")
+        names = ("candidates", "public", "downstream", "reference", "pool", "test", "spare")
         return {
             **{name: getattr(self, name).digest() for name in names},
             "members": self.candidates.select(self.member).digest(),
@@ -186,12 +192,12 @@ class Split:
         half has as many members as the victim, or as many as ``Protocol.shadow`` says. Members and
         nonmembers therefore balance over pairs, and more shadows never change the earlier ones.
         """
-        order = self._draw("own", index // 2)
         n = self.protocol.shadow or self.size
-        halves = self.pool.select(order[:n]), self.pool.select(order[n : 2 * n])
+        *halves, reference = _drawn(
+            self.pool, [n, n, len(self.reference)], salt(self.seed, "own", index // 2)
+        )
         members, others = halves if index % 2 == 0 else halves[::-1]
-        spare = order[2 * n : 2 * n + len(self.reference)]
-        return self._world(members, self.pool.select(spare), "offline", index), others
+        return self._world(members, reference, "offline", index), others
 
     def online(self, index: int) -> tuple[World, Examples]:
         """Return a world drawn over the candidates, and the remaining candidates.
@@ -207,21 +213,36 @@ class Split:
         """
         n = self._drawn_members
         deal, place = divmod(index, len(self.candidates) // n)
-        order = _permutation(self.candidates, salt(self.seed, "candidates", deal))
+        hands = [n] * (len(self.candidates) // n)
+        mine = _hands(self.candidates, hands, salt(self.seed, "candidates", deal))[place]
         inside = torch.zeros_like(self.member)
-        inside[order[place * n : (place + 1) * n]] = True
-        spare = self._draw("candidates-reference", index)[: len(self.reference)]
+        inside[mine] = True
+        spare = salt(self.seed, "candidates-reference", index)
+        (reference,) = _drawn(self.pool, [len(self.reference)], spare)
         rows = self.candidates.without_source()  # as in the question
         members = self._and_always(rows.select(inside))
-        world = self._world(members, self.pool.select(spare), "online", index)
-        return world, rows.select(~inside)
+        return self._world(members, reference, "online", index), rows.select(~inside)
+
+    @property
+    def null_apart(self) -> bool:
+        """Return whether the null victim's members lie outside the adversary's pool."""
+        return len(self._outside) >= self.size
 
     def null(self) -> World:
-        """Return a spare world from the pool for the null victim; it contains no candidate."""
-        order = self._draw("null", 0)
-        n = self.size
-        spare = self.pool.select(order[n : n + len(self.reference)])
-        return self._world(self.pool.select(order[:n]), spare, "null", 0)
+        """Return the world of the null victim, which contains no candidate.
+
+        Its members are rows that no attack on membership ever holds: those in no part, and those of
+        the test part. If they are too few, its members are drawn from the pool. Its reference rows
+        are the victim's.
+        """
+        rows = self._outside if self.null_apart else self.pool
+        (members,) = _drawn(rows, [self.size], salt(self.seed, "null", 0))
+        return self._world(members, self.reference, "null", 0)
+
+    @cached_property
+    def _outside(self) -> Examples:
+        apart = ~torch.isin(self.test.index, self.candidates.index)
+        return join([self.spare, self.test.select(apart)])
 
     def foreign(self, rows: Examples, card: Card) -> Split:
         """Return the split of an adversary whose pool comes from another dataset.
@@ -234,18 +255,13 @@ class Split:
             card: card of those rows.
         """
         rows = rows.renumbered(fold(rows.index, salt(self.seed, "foreign index")))
-        order = _permutation(rows, salt(self.seed, "foreign"))
-        cuts = [len(self.public), len(self.downstream), len(self.reference)]
-        public, downstream, reference, pool = torch.tensor_split(
-            order, torch.tensor(cuts).cumsum(0)
+        sizes = [len(self.public), len(self.downstream), len(self.reference)]
+        public, downstream, reference, pool = _drawn(
+            rows, [*sizes, len(rows) - sum(sizes)], salt(self.seed, "foreign")
         )
         return replace(
-            self, card=card, public=rows.select(public), downstream=rows.select(downstream),
-            reference=rows.select(reference), pool=rows.select(pool),
-        )  # fmt: skip
-
-    def _draw(self, purpose: str, index: int) -> Tensor:
-        return _permutation(self.pool, salt(self.seed, purpose, index))
+            self, card=card, public=public, downstream=downstream, reference=reference, pool=pool
+        )
 
     def _world(self, members: Examples, reference: Examples, origin: Origin, index: int) -> World:
         parts = {
@@ -272,20 +288,27 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int, nonce: st
     """
     sizes = protocol.sizes(card)
     drawn_by = salt(seed, "sealed", nonce) if nonce else seed
-    order = _permutation(examples, salt(drawn_by, "split"))
-    source = examples.source[order]
+    # Renumber the rows: a position can reveal a row's source and thereby its membership.
+    new_index = salt(drawn_by, "index")
     free = torch.ones(len(examples), dtype=torch.bool, device=examples.device)
     parts: dict[str, Examples] = {}
+    asked = protocol.parts()
     # Parts that name a source draw first, so that the other parts cannot take their rows.
-    for name, part in sorted(protocol.parts().items(), key=lambda item: item[1].source is None):
+    for source in (*card.sources, None):
+        names = [name for name, part in asked.items() if part.source == source]
         usable = free.clone()
-        if part.source is not None:
-            usable &= source == list(card.sources).index(part.source)
-        taken = usable.nonzero().squeeze(1)[: sizes[name]]
-        free[taken] = False
-        rows = examples.select(order[taken])
-        # Renumber the rows: a position can reveal a row's source and thereby its membership.
-        parts[name] = rows.renumbered(fold(rows.index, salt(drawn_by, "index")))
+        if source is not None:
+            usable &= examples.source == list(card.sources).index(source)
+        rows = usable.nonzero().squeeze(1)
+        hands = _hands(
+            examples.select(rows), [sizes[name] for name in names], salt(drawn_by, "split")
+        )
+        for name, hand in zip(names, hands, strict=True):
+            free[rows[hand]] = False
+            parts[name] = examples.select(rows[hand])
+    rest = examples.select(free)
+    parts["spare"] = rest.select(_permutation(rest, salt(drawn_by, "split")))
+    parts = {name: part.renumbered(fold(part.index, new_index)) for name, part in parts.items()}
     members, nonmembers = parts.pop("members"), parts.pop("nonmembers")
     parts.setdefault("test", nonmembers)
     candidates = join([members, nonmembers])
@@ -333,6 +356,17 @@ def _coins(split: Split, seed: int) -> Tensor:
     first, second = split.pairs.T
     heads[second] = ~heads[first]
     return heads
+
+
+def _drawn(rows: Examples, sizes: Sequence[int], seed: int) -> list[Examples]:
+    """Return random disjoint parts of the rows, each in random order; see ``_hands``."""
+    return [rows.select(hand) for hand in _hands(rows, sizes, seed)]
+
+
+def _hands(rows: Examples, sizes: Sequence[int], seed: int) -> list[Tensor]:
+    """Return positions of rows: random parts of these sizes, in which each class has its share."""
+    order = _permutation(rows, seed)
+    return [order[hand] for hand in dealt(rows.y[order], sizes, salt(seed, "shares"))]
 
 
 def _permutation(rows: Examples, seed: int) -> Tensor:

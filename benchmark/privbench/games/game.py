@@ -149,6 +149,17 @@ class Game(ABC):
         """
         raise NotImplementedError
 
+    def controlled(self, control: str, scored: Metrics, split: Split) -> Metrics:
+        """Return what an answer about a control tells; by default all its metrics.
+
+        Args:
+            control: name of the control.
+            scored: metrics of the answer.
+            split: of the cell.
+        """
+        del control, split
+        return scored
+
     def audit(
         self, claims: Sequence[Mapping[str, Any]], answer: Any, truth: Any, split: Split
     ) -> Metrics:

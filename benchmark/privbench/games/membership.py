@@ -73,6 +73,10 @@ class Membership:
 _EPSILON: Any = {"high": None, "seeds": "pooled", "optional": True}
 
 
+#: Metrics of decisions, not of scores.
+_OF_DECISIONS = ("balanced_accuracy", "precision", "recall")
+
+
 _FOLDS = 5
 
 
@@ -136,6 +140,16 @@ class MembershipGame(Game):
     def unpack(self, tensors: Mapping[str, Tensor]) -> Membership:
         """Return an answer with these scores and decisions."""
         return Membership(tensors["scores"], tensors.get("decisions"))
+
+    def controlled(self, control: str, scored: Metrics, split: Split) -> Metrics:
+        """Refuse decisions about a null victim whose members the attack takes for nonmembers."""
+        if control != "null" or split.null_apart:
+            return scored
+        refused = metrics.Refused(
+            "the protocol leaves too few rows outside the pool for the null victim, so its members "
+            "are among the rows that attacks learn decisions from"
+        )
+        return {name: refused if name in _OF_DECISIONS else of for name, of in scored.items()}
 
     def audit(
         self,

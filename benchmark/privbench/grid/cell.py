@@ -35,6 +35,7 @@ def cell_record(cell: Cell) -> CellRecord:
         access=str(cell.access),
         protects=protects,
         operating_point=cell.attack.operating_point,
+        control=any(defense.control for defense in cell.defenses),
     )
 
 

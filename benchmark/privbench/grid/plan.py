@@ -169,13 +169,8 @@ class _Resolver:
         datasets: list[Dataset] = [self._method("dataset", ref) for ref in suite.datasets]
         targets: list[Target] = [self._method("target", ref) for ref in suite.targets]
         stacks = self._stacks()
-        attacks: list[Attack] = [self._method("attack", ref) for ref in suite.attacks]
-        for attack in attacks:
-            if _shadows(attack) > MOST_SHADOWS:
-                raise BadInputError(
-                    f"{attack.name} asks for {shown(attack.shadows.count)} shadows: "
-                    f"choose {MOST_SHADOWS:,} or fewer"
-                )
+        controls = [stack for stack in self._controls() if stack not in stacks]
+        attacks = self._attacks()
         adversaries = [self._adversary(spec) for spec in suite.adversaries]
         if suite.preset not in self.presets:
             raise UnknownNameError("preset", suite.preset, self.presets)
@@ -185,14 +180,16 @@ class _Resolver:
             for named in suite.protocols:
                 protocol = self._protocol(named, dataset)
                 for target in targets:
-                    for stack in stacks:
+                    for stack in (*stacks, *controls):
                         for attack in attacks:
                             mine = _distinct(adversaries, dataset, target, stack, attack)
                             for adversary in mine:
-                                yield Cell(
+                                cell = Cell(
                                     card, protocol, target, stack, adversary, attack, sensitive,
                                     dataset, suite.preset, _pool(adversary, root),
                                 )  # fmt: skip
+                                if stack not in controls or _suits(cell):
+                                    yield cell
 
     def check_settings(self) -> None:
         """Reject settings for a method that the grid does not use."""
@@ -254,6 +251,23 @@ class _Resolver:
                 raise BadInputError(f"sweep '{name}': {problem}")
         return strength.settings(base)
 
+    def _attacks(self) -> list[Attack]:
+        attacks: list[Attack] = [self._method("attack", ref) for ref in self.suite.attacks]
+        for attack in attacks:
+            if _shadows(attack) > MOST_SHADOWS:
+                raise BadInputError(
+                    f"{attack.name} asks for {shown(attack.shadows.count)} shadows: "
+                    f"choose {MOST_SHADOWS:,} or fewer"
+                )
+        return attacks
+
+    def _controls(self) -> list[tuple[Defense, ...]]:
+        """All positive controls, if the suite wants them."""
+        if not self.suite.controls:
+            return []
+        known: list[Defense] = self.registry.all("defense")
+        return [(self._method("defense", one.name),) for one in known if one.control]
+
     def _adversary(self, spec: str | AdversarySpec) -> Adversary:
         if isinstance(spec, str):
             return Adversary(adaptive=spec != "naive", white_box=spec == "white-box")
@@ -304,6 +318,12 @@ def _named(kind: str, ref: Ref) -> tuple[str, dict[str, Any]]:
         )
     ((name, given),) = ref.items()
     return name, given
+
+
+def _suits(cell: Cell) -> bool:
+    """Whether the attack of the cell can find what its control plants."""
+    (control,) = cell.defenses
+    return _asked(f"defense '{control.name}'", control.incompatible, cell) is None
 
 
 def _pool(adversary: Adversary, root: Path | None) -> Card | None:

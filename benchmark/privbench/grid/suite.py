@@ -53,6 +53,8 @@ class Suite(BaseModel):
             hyperparameter replaces the sweep that the defense declares.
         match_utility: largest loss of accuracy on reference rows, compared with ``none``, at which
             a setting of a defense counts as an operating point; None for no operating points.
+        controls: whether every attack also runs on the positive controls that suit it (planted
+            leaks, which it must find).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +77,7 @@ class Suite(BaseModel):
     baseline: StrictBool = True
     sweep: list[Ref] = []
     match_utility: Loss | None = None
+    controls: StrictBool = False
 
     @property
     def seed_list(self) -> list[int]:
@@ -119,6 +122,7 @@ _WANTED = {
     "baseline": "true or false",
     "sweep": "a list of defenses, or of {name: {field: value}}",
     "match_utility": "a number from 0 to 1, such as 0.02",
+    "controls": "true or false",
 }
 
 

@@ -178,7 +178,8 @@ class TrialRunner:
         controls: dict[str, Metrics] = {}
         answers = {"victim": facts["answer"]}
         for name in game.controls:
-            controls[name], told = self._play(models, game, self._control(name, models))
+            scored, told = self._play(models, game, self._control(name, models))
+            controls[name] = game.controlled(name, scored, parts)
             record.controls[name] = _numbers(controls[name])
             answers[name] = told["answer"]
         record.baselines = self._baselines(cell, trial.seed)

@@ -74,6 +74,8 @@ class Defense(Method):
 
     protects: ClassVar[tuple[str, ...]]  #: names of the games it claims to protect against
     uses_attributes: ClassVar[bool] = False
+    #: Whether it is a positive control, which attacks must break; boards never rank it.
+    control: ClassVar[bool] = False
     #: Whether it claims an epsilon; with a DP claim, use only defenses that read no training data.
     claims_epsilon: ClassVar[bool] = False
     uses_training_data: ClassVar[bool] = True

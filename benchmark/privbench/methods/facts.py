@@ -47,7 +47,9 @@ def _wrong(method: Any) -> Iterator[str]:
         yield from _flags(method, "contrastive", "labelled_encoder")
     elif isinstance(method, Defense):
         yield from _names("protects", method.protects, GAMES)
-        yield from _flags(method, "uses_attributes", "claims_epsilon", "uses_training_data")
+        yield from _flags(
+            method, "uses_attributes", "control", "claims_epsilon", "uses_training_data"
+        )
         yield from _release(method.release_class)
         yield from _strength(method)
         stages: object = method.stages()
