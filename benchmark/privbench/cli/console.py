@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from privbench.boards import leaderboard
+from privbench.boards.verdicts import control_lines
 from privbench.errors import WriteError
 from privbench.store.files import write
 from privbench.text import terminal
@@ -198,6 +199,8 @@ def summarise(
         problem = str(error)
     for table in tables(records, console.width):
         console.print(table)
+    for line in control_lines(records):
+        console.print(f"Positive control: {line}", **PLAIN)
     failed = sum(record.status == "failed" for record in records)
     console.print(
         f"{len(records)} trials, {failed} failed; {trained} phases trained; "
@@ -226,10 +229,11 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
     """
     made = []
     for game in leaderboard.GAMES:
-        mine = [r for r in records if r.cell.game == game and r.status == "ok"]
+        ranked = leaderboard.ranked(records)
+        mine = [r for r in ranked if r.cell.game == game and r.status == "ok"]
         if not mine:
             continue
-        names, rows = leaderboard.headings(game, mine), leaderboard.cells(game, mine)
+        names, rows = leaderboard.headings(game, mine), leaderboard.cells(game, mine, records)
         fixed = names.index("seeds") + 1
         same = {i for i in range(fixed) if len({row[i] for row in rows}) == 1}
         same -= {names.index("attack"), names.index("defense")}
