@@ -29,9 +29,8 @@ _ONLY_ON_BOARD = (
 )  # fmt: skip
 #: Columns that a narrow terminal omits, in this order.
 _LUXURY = (
-    "null TPR at 1 % FPR", "test accuracy minus none", "AUC minus null", "blind AUC",
-    "train/test gap", "audit's ceiling", "TPR at 1 % FPR", "AUC minus none", "claimed ε",
-    "nominal ε",
+    "null TPR at 1 % FPR", "test accuracy minus none", "AUC minus null", "AUC minus none",
+    "blind AUC", "train/test gap", "audit's ceiling", "TPR at 1 % FPR", "claimed ε", "nominal ε",
 )  # fmt: skip
 _NARROWEST = 7  # characters of a number or its interval
 _EVERY = 10.0  # seconds between plain lines
@@ -246,10 +245,10 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
                 _plain(names[i]),
                 justify="left" if first else "right",
                 no_wrap=first,
-                min_width=None if first else _NARROWEST,
+                width=None if first else _narrowest(i, names, rows),
             )
         for row in rows:
-            table.add_row(*(_plain(row[i].replace(" [", "\n[")) for i in shown))
+            table.add_row(*(_plain(_broken(row[i])) for i in shown))
         made.append(table)
     return made
 
@@ -259,7 +258,8 @@ def _fitting(
 ) -> list[int]:
     """Return the columns that fit into the width."""
     needed = {
-        i: 3 + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _NARROWEST)
+        i: 3
+        + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _narrowest(i, names, rows))
         for i in shown
     }
     for luxury in _LUXURY:
@@ -267,6 +267,16 @@ def _fitting(
             break
         shown = [i for i in shown if names[i] != luxury]
     return shown
+
+
+def _broken(number: str) -> str:
+    """A number with its interval on a line of its own."""
+    return number.replace(" [", "\n[").replace(" {", "\n{")
+
+
+def _narrowest(i: int, names: list[str], rows: list[list[str]]) -> int:
+    """Characters that a column needs so that no word of its heading or numbers is broken."""
+    return max(_NARROWEST, *(len(word) for row in [names, *rows] for word in row[i].split()))
 
 
 def _title(game: str, names: list[str], row: list[str], fixed: set[int]) -> Text:
