@@ -303,6 +303,8 @@ HOSTILE = {
     "no ids": (save({"label": ROW}), "no column `row`"),
     "ids are floats": (save({**GOOD, "row": ROW * 1.0}), "no column `row`"),
     "three axes": (save({**GOOD, "x": np.zeros((4, 1, 1))}), "unequal lengths or no rows"),
+    "labels in pairs": (save({**GOOD, "label": np.zeros((4, 2), int)}), "not whole numbers"),
+    "labels are floats": (save({**GOOD, "label": ROW * np.nan}), "not whole numbers"),
     "halves": (save({**GOOD, "x": np.zeros(4, np.float16)}), "types other than"),
     "a name to obey": (save({**GOOD, "a\x1b[2J": ROW}), "columns are not those"),
     "no truth": (save({k: v for k, v in GOOD.items() if k[0] != "t"}), "do not fit the game"),
@@ -392,3 +394,17 @@ def test_equal_columns_are_equal_bytes() -> None:
     for name, column in GOOD.items():
         np.testing.assert_array_equal(back[name], column)
         assert back[name].dtype == column.dtype
+
+
+def test_true_values_out_of_range_are_no_traceback(run: Any, tmp_path: Path) -> None:
+    """An attribute of value 9 was never among the two answers: nobody gets it right."""
+    columns = {"row": ROW, "truth.sex": ROW * 3, "victim.sex": np.eye(4)[:, :2].copy()}
+    for i, trial in enumerate("ab"):
+        made = record_like("attributes")
+        made.trial = trial
+        attack = made.cell.attack.model_copy(update={"name": trial, "label": trial})
+        made.cell = made.cell.model_copy(update={"attack": attack})
+        made.attach(save({**columns, "label": ROW + i}))
+        made.write(tmp_path / "r")
+    shown = done(run("score", tmp_path / "r", "--rows", "--agreement", "--by", "label")).stdout
+    assert "No two attacks were asked the same question." in shown

@@ -165,6 +165,10 @@ def test_planted_leaks_are_one_line_and_never_ranked() -> None:
     assert "loud ¶" not in board
     assert "0.700 ¶" in board
     assert "Positive controls" not in render(grid)
+    from privbench.cli.console import tables
+
+    (table,) = tables([*grid, found, missed])
+    assert table.row_count == 4
 
 
 def test_a_leak_must_be_found_in_every_seed() -> None:

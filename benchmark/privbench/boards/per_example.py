@@ -161,6 +161,8 @@ def _success(columns: Columns) -> _Success | None:
     if truths:
         truth = columns[truths[0]].astype(np.int64)
         given = columns[truths[0].replace("truth.", "victim.", 1)].astype(np.float64)
+        if truth.min() < 0 or truth.max() >= given.shape[1]:
+            return None
         sure = given[np.arange(truth.size), truth]
         return _Success(sure, given.argmax(1) == truth, truth.size)
     if "victim.mse" in columns:

@@ -28,7 +28,7 @@ Columns: TypeAlias = Mapping[str, NDArray[np.generic]]
 
 SUFFIX = ".safetensors"
 #: A file larger than this is refused before it is read.
-MOST_BYTES = 2**30
+MOST_BYTES = 2**28
 MOST_COLUMNS = 1000
 _DTYPES = {"F64", "F32", "I64", "I32", "U8", "BOOL"}
 _NAME = re.compile(r"[a-z_]+(\.[^\x00-\x1f]{1,80})?")
@@ -69,8 +69,12 @@ def unpack(content: bytes) -> dict[str, NDArray[np.generic]]:
     from safetensors.numpy import load
 
     columns: dict[str, NDArray[np.generic]] = load(content)
-    if "row" not in columns or columns["row"].dtype != np.int64 or columns["row"].ndim != 1:
+    if "row" not in columns or columns["row"].dtype != np.int64:
         raise BadSamplesError("it has no column `row`")
+    for name, column in columns.items():
+        fact = "." not in name or name.startswith(("attribute.", "truth."))
+        if fact and (column.ndim != 1 or column.dtype.kind not in "iub"):
+            raise BadSamplesError("its rows, labels or truths are not whole numbers, one per row")
     return columns
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from privbench.boards import leaderboard, tradeoffs
 from privbench.boards.records import POINTS
 from privbench.boards.shown import columns, games
+from privbench.boards.verdicts import control_lines
 from privbench.errors import WriteError
 from privbench.store.files import write
 from privbench.text import terminal
@@ -198,6 +199,8 @@ def summarise(
         console.print(table)
     for sentence in tradeoffs.told(records, suite.match_utility):
         console.print(sentence, **PLAIN)
+    for line in control_lines(records):
+        console.print(f"Positive control: {line}", **PLAIN)
     failed = sum(record.status == "failed" for record in records)
     console.print(
         f"{len(records)} trials, {failed} failed; {trained} phases trained; "
@@ -225,17 +228,19 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
             numbers are never broken.
     """
     made = []
-    for game in games(records):
-        mine = [r for r in records if r.cell.game == game and r.status == "ok"]
+    ranked = leaderboard.ranked(records)
+    for game in games(ranked):
+        mine = [r for r in ranked if r.cell.game == game and r.status == "ok"]
         if not mine:
             continue
-        names, rows = leaderboard.headings(game, mine), leaderboard.cells(game, mine)
+        names, rows = leaderboard.headings(game, mine), leaderboard.cells(game, mine, records)
         fixed = names.index("seeds") + 1
         same = {i for i in range(fixed) if len({row[i] for row in rows}) == 1}
         same -= {names.index("attack"), names.index("defense")}
         moving = columns(game, mine)
         never = {*_ONLY_ON_BOARD, *(c.heading for c in moving if c.terminal == "never")}
-        spare = ["train/test gap", *(c.heading for c in reversed(moving) if c.terminal == "wide")]
+        spare = [*reversed(leaderboard.differing(game, mine)), "train/test gap"]
+        spare = [*spare, *(c.heading for c in reversed(moving) if c.terminal == "wide")]
         shown = [i for i, name in enumerate(names) if i not in same and name not in never]
         shown = _fitting(shown, names, rows, fixed, width=width, spare=spare)
         table = Table(title=_title(game, names, rows[0], same), title_justify="left")
@@ -245,10 +250,10 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
                 _plain(names[i]),
                 justify="left" if first else "right",
                 no_wrap=first,
-                min_width=None if first else _NARROWEST,
+                width=None if first else _narrowest(i, names, rows),
             )
         for row in rows:
-            table.add_row(*(_plain(row[i].replace(" [", "\n[")) for i in shown))
+            table.add_row(*(_plain(_broken(row[i])) for i in shown))
         made.append(table)
     return made
 
@@ -259,7 +264,8 @@ def _fitting(
 ) -> list[int]:  # fmt: skip
     """Return the columns that fit into the width; ``spare`` ones are left out in their order."""
     needed = {
-        i: 3 + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _NARROWEST)
+        i: 3
+        + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _narrowest(i, names, rows))
         for i in shown
     }
     for name in spare:
@@ -267,6 +273,16 @@ def _fitting(
             break
         shown = [i for i in shown if names[i] != name]
     return shown
+
+
+def _broken(number: str) -> str:
+    """A number with its interval on a line of its own."""
+    return number.replace(" [", "\n[").replace(" {", "\n{")
+
+
+def _narrowest(i: int, names: list[str], rows: list[list[str]]) -> int:
+    """Characters that a column needs so that no word of its heading or numbers is broken."""
+    return max(_NARROWEST, *(len(word) for row in [names, *rows] for word in row[i].split()))
 
 
 def _title(game: str, names: list[str], row: list[str], fixed: set[int]) -> Text:

@@ -29,6 +29,11 @@ def tpr_bootstrap(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate 
     The limit of infinitely many resamples is computed, so nothing is random: the threshold falls on
     the j-th largest nonmember with a binomial probability, and given that, the TPR is binomial.
 
+    Coverage in simulations (binormal and heavy-tailed scores, 2,000 draws each): .89 to .97 at 100
+    members, 400 nonmembers and FPR 1 %; at 1,000 and 10,000, .95 to .97 at FPR 1 % and .81 to .97
+    at .1 %. That of ``tpr_at_fpr`` is .984 to 1 in all of these, with about 1.5 times the width
+    (1.1 to 2.4). It is the published one, because its coverage never falls below 95 %.
+
     Args:
         scores: (n,) higher means more likely a member.
         member: (n,) booleans or 0/1.
