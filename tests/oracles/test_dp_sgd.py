@@ -131,6 +131,14 @@ def test_an_epsilon_that_no_noise_reaches_is_refused(accountant: str) -> None:
         noise_multiplier(1e-9, 1e-5, ((0.1, 10),), accountant)
 
 
+def test_an_epsilon_that_promises_nothing_needs_no_grid() -> None:
+    runs = ((0.64, 200),)
+    for sigma in (0.05, 0.1):  # the PRV accountant alone asks for tens of gigabytes
+        got = spent_epsilon(sigma, 1e-5, runs, "prv")
+        assert got == spent_epsilon(sigma, 1e-5, runs, "rdp") > 500
+    assert spent_epsilon(2.0, 1e-5, runs, "prv") < spent_epsilon(2.0, 1e-5, runs, "rdp")
+
+
 def test_noise_follows_from_the_target_epsilon() -> None:
     runs = ((0.5, 30), (0.2, 10))
     sigma = noise_multiplier(4.0, 1e-5, runs, "rdp")

@@ -17,7 +17,71 @@ EXPECTED = (
     "reconstruction-rmle needs GRADIENTS, which only a white-box adversary has",
     "dp-sgd clips gradients of single examples, and the contrastive loss of simclr is not a sum",
     "selena protects by soft labels, and the encoder of simclr sees members without labels",
+    "alm is noise on a classifier trained on a frozen encoder, and supervised trains both at once",
+    "gaussian is noise on a classifier trained on a frozen encoder, and supervised trains both",
+    "laplace is noise on a classifier trained on a frozen encoder, and supervised trains both",
+    "lira needs POSTERIORS, which target simclr under confidence-masking(mask=label) does not",
+    "lira needs POSTERIORS, which target supervised under confidence-masking(mask=label) does not",
+    "rmia needs POSTERIORS, which target simclr under confidence-masking(mask=label) does not",
+    "rmia needs POSTERIORS, which target supervised under confidence-masking(mask=label) does not",
 )
+
+
+#: Game -> the strongest known attack of each access level: posteriors (twice), labels, embeddings.
+STRONGEST = {
+    "membership": {"lira", "rmia", "label-only-boundary", "lira-encoder"},
+    "attributes": {"attribute-inference", "attribute-decensoring"},
+    "reconstruction": {"reconstruction"},
+}
+#: Suites of one question that compare no defenses with each other: a paper's own table, and audits,
+#: whose attack is named in advance.
+OWN_QUESTION = {"alm-cifar10", "memguard-location", "digits-audit", "digits-audit-weights"}
+
+
+def planned_of(path: Path, registry: Any) -> list[Any]:
+    return plan(read_suite(path).model_copy(update={"seeds": 1}), registry, root=None, device="cpu")
+
+
+def lacking(planned: list[Any], games: set[str]) -> set[str]:
+    """Attacks that the suite must have to judge its defenses in these games, and has not."""
+    have = {item.trial.cell.attack.name for item in planned}
+    return {attack for game in games for attack in STRONGEST[game]} - have
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_defenses_meet_the_strongest_attacks(path: Path, registry: Any) -> None:
+    """A board of defenses has all; any other suite has those of what its defenses protect."""
+    planned = planned_of(path, registry)
+    protected = {game for i in planned for d in i.trial.cell.defenses for game in d.protects}
+    if path.stem in OWN_QUESTION:
+        return
+    board = "defenses" in path.stem or "operating-points" in path.stem
+    assert lacking(planned, set(STRONGEST) if board else protected) == set()
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_memguard_has_its_full_size(path: Path, registry: Any) -> None:
+    full = registry.get("defense", "memguard")
+    for item in planned_of(path, registry):
+        for defense in item.trial.cell.defenses:
+            if defense.name == "memguard":
+                assert defense.replace(distortion=full.distortion) == full
+
+
+def test_the_sweep_board_has_every_defense(registry: Any) -> None:
+    path = next(path for path in SUITES if path.stem == "digits-operating-points")
+    suite = read_suite(path)
+    assert suite.match_utility == 0.02
+    assert len(suite.seed_list) == 5
+    cells = [item.trial.cell for item in planned_of(path, registry)]
+    swept: dict[str, set[str]] = {}
+    for cell in cells:
+        assert cell.adversary.adaptive
+        for defense in cell.defenses:
+            swept.setdefault(defense.name, set()).add(defense.label)
+    for defense in registry.all("defense"):
+        settings = len(defense.strength.sweep) if defense.strength else 1
+        assert len(swept.get(defense.name, set())) == settings, defense.name
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
