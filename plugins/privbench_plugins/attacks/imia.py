@@ -1,7 +1,7 @@
 """IMIA: how would the victim answer the row with and without training on it? Imitate the victim.
 
-Du, Li, Chen, Zhang, Yuan, Xiao, Ribeiro, Li: Imitative Membership Inference Attack. USENIX Security
-2026, the non-adaptive attack.
+Du, Chen, Xiao, Ribeiro, Li: Imitative Membership Inference Attack. USENIX Security 2026, the
+non-adaptive attack.
 
 The adversary sees posteriors, knows true labels, and has labelled rows of its own, none of which is
 a candidate. It trains few models, but each imitates this victim. Steps, for each model:
@@ -93,7 +93,7 @@ class IMIA(MembershipAttack):
     needs: ClassVar[Access] = Access.POSTERIORS
     paper: ClassVar[Paper] = Paper(
         "Imitative Membership Inference Attack",
-        "Du, Li, Chen, Zhang, Yuan, Xiao, Ribeiro, Li", "USENIX Security 2026",
+        "Du, Chen, Xiao, Ribeiro, Li", "USENIX Security 2026",
         "non-adaptive attack",
     )  # fmt: skip
     deviations: ClassVar[str] = (
