@@ -255,6 +255,7 @@ def test_loud_coordinates_are_those_with_noise() -> None:
     asked[:, noisy] += torch.randn(500, 20, generator=generator)
     asked[:, moved] += 1  # noise of one sign
     assert torch.equal(loud(own, asked, 1e-3), noisy | moved)
+    assert not loud(torch.ones(9, 2), torch.ones(7, 2), 1e-3).any()
 
 
 def test_noise_is_added_where_and_as_far_as_the_released_embeddings_are_louder() -> None:

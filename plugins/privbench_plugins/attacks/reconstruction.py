@@ -24,6 +24,7 @@ paper splits.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -305,7 +306,9 @@ def loud(own: Tensor, asked: Tensor, level: float) -> Tensor:
     from scipy.stats import ttest_ind
 
     squares = [_squares(own, rows).cpu().numpy() for rows in (asked, own)]
-    p = ttest_ind(*squares, equal_var=False, alternative="greater").pvalue
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # coordinates that never vary are not loud
+        p = ttest_ind(*squares, equal_var=False, alternative="greater").pvalue
     return torch.from_numpy(p < level).to(own.device)
 
 
