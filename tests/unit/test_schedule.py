@@ -418,4 +418,4 @@ def test_an_attack_of_a_game_that_there_is_not_is_skipped(registry: Any) -> None
     cell = planned[0].trial.cell
     guess = type("Guess", (type(cell.attack),), {"name": "guess", "game": "charades"})()
     reason = why_not(replace(cell, attack=guess))
-    assert reason == "guess plays 'charades': choose from membership, attributes, reconstruction"
+    assert reason == "guess plays 'charades': choose from attributes, membership, reconstruction"

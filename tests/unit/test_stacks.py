@@ -31,7 +31,7 @@ FAST: dict[str, dict[str, Any]] = {
     "alm": {"pairs": 3},
     "ars": {"epochs": 1, "updates": 30, "hidden": 16},
     "attriguard": {"epochs": 1, "updates": 50},
-    "memguard": {"epochs": 1, "updates": 300, "iterations": 60},
+    "memguard": {"epochs": 1, "updates": 1500, "iterations": 60},
     "olympus": {"epochs": 1, "adversary_steps": 1},
 }
 
@@ -48,7 +48,7 @@ def _victim(tmp_path: Path, registry: Registry, names: str, target: Any = None) 
 
 
 def _same(first: Victim, second: Victim) -> bool:
-    x = tiny_split().pool.x[:50]
+    x = tiny_split().candidates.x[:100]
     states = [victim.model.state_dict() for victim in (first, second)]
     return (
         all(torch.equal(states[0][name], states[1][name]) for name in states[0])

@@ -25,7 +25,8 @@ def why_not(cell: Cell) -> str | None:
 def _reasons(cell: Cell) -> Iterator[str]:
     """All reasons to skip, in order of the checks; a check may rely on those before it."""
     if cell.attack.game not in GAMES:
-        yield f"{cell.attack.name} plays '{cell.attack.game}': choose from {', '.join(GAMES)}"
+        known = ", ".join(sorted(GAMES))
+        yield f"{cell.attack.name} plays '{cell.attack.game}': choose from {known}"
     try:
         cell.protocol.sizes(cell.card)
     except BadInputError as error:

@@ -46,7 +46,7 @@ def _wrong(method: Any) -> Iterator[str]:
         yield from _access(method, "grants")
         yield from _flags(method, "contrastive", "labelled_encoder")
     elif isinstance(method, Defense):
-        yield from _names("protects", method.protects, GAMES)
+        yield from _names("protects", method.protects, sorted(GAMES))
         yield from _flags(
             method, "uses_attributes", "control", "claims_epsilon", "uses_training_data"
         )
