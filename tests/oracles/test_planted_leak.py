@@ -44,6 +44,7 @@ FAST: dict[str, dict[str, Any]] = {
     "lira": {"k": 8},
     "lira-encoder": {"k": 8},
     "lira-offline": {"k": 8},
+    "partcrop": {"parts": 16, "area": (0.7, 1.0), "window": 0.9, "places": 3, "steps": 300},
     "posterior-label-mia": {"epochs": 5, "steps": 400},
     "rmia": {"k": 8},
     "rmia-offline": {"k": 8},

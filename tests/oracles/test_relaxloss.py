@@ -120,7 +120,7 @@ def _phase(defense: RelaxLoss) -> Any:
 
 def test_training_holds_the_loss_at_the_level(tmp_path: Path) -> None:
     shop, rows = Builder(Store(tmp_path), CPU), tiny_split().victim().members
-    target = Supervised(backbone="mlp", epochs=60, lr=5e-3)
+    target = Supervised(backbone="mlp", epochs=90, lr=5e-3)
     loss = [
         float(F.nll_loss(shop.victim(tiny_spec(target, d)).log_posteriors(rows.x), rows.y))
         for d in ((), (RelaxLoss(target_loss=1.0),))

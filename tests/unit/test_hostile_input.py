@@ -150,7 +150,10 @@ def test_python_is_as_strict() -> None:
         ("lira.k=1", "lira.k: give 2 or more, not 1"),
         ("lira.k=999999", "lira asks for 999999 shadows: choose 1,000 or fewer"),
         ("lira.k=[" + "1, " * 9000 + "1]", "lira.k: give a whole number, not [1, 1"),
-        ("lira.variance=" + "x" * 9000, "lira.variance: give 'auto', 'per-example' or 'pooled'"),
+        (
+            "lira.variance=" + "x" * 9000,
+            "lira.variance: give 'auto', 'pooled', 'per-example' or 'bayes'",
+        ),
     ],
 )
 def test_hyperparameters(dry: Any, setting: str, sentence: str) -> None:

@@ -123,14 +123,16 @@ def _impossible(coins: int, made: int, right: int, chance: float, needed: Needed
 def accuracy(needed: Needed) -> float:
     """Return the largest chance of guessing one fair coin right: half of 1 + y - needed(y).
 
+    It is rounded up, by less than half a step of the grid over y.
+
     The test for runs with *one* coin each: their guesses are independent, so the number of right
     ones is at most binomial with this chance. ``p_value`` must allow that all coins of a run are
     revealed together; for a curve with large deltas it refutes nothing where many runs do.
 
-    >>> round(accuracy(lines([(math.log(3), 0.0)])), 6), round(accuracy(lines([(0.0, 0.5)])), 6)
-    (0.75, 0.75)
+    >>> [round(accuracy(lines([pair])), 3) for pair in ((math.log(3), 0.0), (0.0, 0.5))]
+    [0.75, 0.75]
     """
-    return max(1 + i / _GRID - needed(i / _GRID) for i in range(_GRID + 1)) / 2
+    return max(1 + (i + 1) / _GRID - needed(i / _GRID) for i in range(_GRID)) / 2
 
 
 # ---- one number for a curve ----------------------------------------------------------------------

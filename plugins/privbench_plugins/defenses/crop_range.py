@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Le
 
-from privbench import Augmentation, Defense, Paper, hookimpl
+from privbench import Augmentation, Defense, Paper, Strength, hookimpl
 from privbench_plugins._shared.phases import Views, sees_members
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ class CropRange(Defense):
     deviations: ClassVar[str] = (
         "The ranges that the paper uses could not be checked: how much is taken away, and from "
         "which end, are parameters, and their defaults are ours."
+    )
+
+    strength: ClassVar[Strength | None] = Strength(
+        "shrink", stronger="up", sweep=(0.25, 0.5, 0.75, 1.0)
     )
 
     shrink: Annotated[float, Ge(0), Le(1)] = 0.75

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from annotated_types import Gt, Le
 
-from privbench import Defense, Paper, hookimpl
+from privbench import Defense, Paper, Strength, hookimpl
 from privbench_plugins._shared.students import TEACHERS, alone, only, taught, teaching
 from privbench_plugins._shared.undefended import posteriors
 
@@ -59,6 +59,10 @@ class DMP(Defense):
         "state counts; the authors' Purchase code picks the best epochs on held-out rows and keeps "
         "all reference rows. Which share the paper keeps was not checked: it chooses from more "
         "reference rows than members."
+    )
+
+    strength: ClassVar[Strength | None] = Strength(
+        "temperature", stronger="up", sweep=(1.0, 2.0, 4.0, 8.0)
     )
 
     share: Annotated[float, Gt(0), Le(1)] = 1.0

@@ -52,7 +52,7 @@ from annotated_types import Gt, Lt
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import BatchSpec, Defense, Paper, hookimpl
+from privbench import BatchSpec, Defense, Paper, Strength, hookimpl
 from privbench_plugins._shared import noise
 from privbench_plugins._shared.undefended import embeddings
 
@@ -94,6 +94,9 @@ class DPFeatures(Defense):
         "noise); features are centred by rows that are no members, and scaled to unit length, in "
         "training and wherever the classifier is asked; L-BFGS, with what it leaves in the "
         "sensitivity."
+    )
+    strength: ClassVar[Strength | None] = Strength(
+        "epsilon", stronger="down", sweep=(100.0, 20.0, 8.0, 2.0, 1.0)
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"mechanism": "gamma"}}
 

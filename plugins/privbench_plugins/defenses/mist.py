@@ -33,7 +33,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch.nn import functional as F
 
-from privbench import BadInputError, Defense, Outputs, Paper, Step, hookimpl
+from privbench import BadInputError, Defense, Outputs, Paper, Step, Strength, hookimpl
 from privbench_plugins._shared.label_losses import note_reach
 from privbench_plugins._shared.phases import reads_members
 
@@ -68,6 +68,10 @@ class MIST(Defense):
         "numbers of sub-models and passes are ours. As many local passes over the members as "
         "without the defense, with the target's optimizer, whose moments each sub-model keeps; a "
         "batch is shared by the sub-models, and batch norm, where there is any, reads all of it."
+    )
+
+    strength: ClassVar[Strength | None] = Strength(
+        "weight", stronger="up", sweep=(0.3, 1.0, 3.0, 10.0)
     )
 
     models: Annotated[int, Ge(1), Le(64)] = 4

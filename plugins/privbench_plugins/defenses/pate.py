@@ -37,7 +37,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch.nn import functional as F
 
-from privbench import Defense, Paper, hookimpl
+from privbench import Defense, Paper, Strength, hookimpl
 from privbench_plugins._shared import noise
 from privbench_plugins._shared.students import TEACHERS, alone, only, taught, teaching
 from privbench_plugins._shared.undefended import posteriors
@@ -76,6 +76,9 @@ class PATE(Defense):
         "threshold on the votes (Confident-GNMax), so every query is answered; rows are dealt by a "
         "hash of their content, so shards differ in size; the student learns from labelled rows "
         "and not semi-supervised with a GAN; fewer teachers by default than the paper's 250."
+    )
+    strength: ClassVar[Strength | None] = Strength(
+        "epsilon", stronger="down", sweep=(1000.0, 100.0, 20.0, 8.0)
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"teachers": 250, "noise": 40.0}}
 

@@ -27,7 +27,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch.nn import functional as F
 
-from privbench import Access, Augmentation, Defense, Release, as_float, augment, hookimpl
+from privbench import Access, Augmentation, Defense, Release, Strength, as_float, augment, hookimpl
 from privbench_plugins._shared.noise import normal
 from privbench_plugins._shared.undefended import embeddings
 
@@ -158,6 +158,7 @@ class _Planted(Defense):
 
     protects: ClassVar[tuple[str, ...]] = ()
     control: ClassVar[bool] = True
+    strength: ClassVar[Strength | None] = None
     plants_in: ClassVar[Access]
     deviations: ClassVar[str] = (
         "It is nobody's method, and no defense. It plants nothing in gradients or weights, which "
