@@ -1,7 +1,7 @@
 """A private linear classifier on frozen features: exact minimum, then noise of known sensitivity.
 
 Chaudhuri, Monteleoni, Sarwate: Differentially Private Empirical Risk Minimization. JMLR 12, 2011,
-section 3.1, algorithm 1 (output perturbation) and corollary 8.
+output perturbation and its sensitivity.
 
 1. Embeddings h of the frozen encoder are centred on the mean c of the embeddings of public rows
    (of the reference rows if there are no public ones; never of members) and scaled to unit length,
@@ -86,7 +86,7 @@ class DPFeatures(Defense):
     claims_epsilon: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Differentially Private Empirical Risk Minimization", "Chaudhuri, Monteleoni, Sarwate",
-        "JMLR 2011", "section 3.1, algorithm 1",
+        "JMLR 2011", "output perturbation",
     )  # fmt: skip
     deviations: ClassVar[str] = (
         "Softmax regression over all classes at once (the paper: binary), so the Lipschitz "

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from privbench import Cell, DefenseContext, Model, Phase, Training, World
 
 #: Deltas of the privacy profile in the claim, and the epsilon beyond which there is none: no audit
-#: reaches it, and the PRV accountant needs gigabytes there.
+#: reaches it, and the PRV accountant is slow there.
 _DELTAS = (1e-8, 1e-5, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7)
 _VACUOUS = 50.0
 #: Relative precision of the search for the noise multiplier.
@@ -60,8 +60,8 @@ _LEAST = 0.01
 _MOST = 1e4
 
 
-#: Epsilon above which the RDP accountant's bound is taken: nothing is promised there, and the grid
-#: of the PRV accountant grows with epsilon until it fits no memory.
+#: Epsilon above which the RDP accountant's bound is taken: nothing is promised there, and the
+#: PRV accountant takes minutes and gigabytes at such noise.
 _LOOSE = 500.0
 
 

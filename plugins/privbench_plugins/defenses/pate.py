@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
@@ -43,7 +43,7 @@ from privbench_plugins._shared.students import TEACHERS, alone, only, taught, te
 from privbench_plugins._shared.undefended import posteriors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -75,12 +75,11 @@ class PATE(Defense):
         "The data-independent bound only, which needs no further noise to be published; no "
         "threshold on the votes (Confident-GNMax), so every query is answered; rows are dealt by a "
         "hash of their content, so shards differ in size; the student learns from labelled rows "
-        "and not semi-supervised with a GAN; fewer teachers by default than the paper's 250."
+        "and not semi-supervised with a GAN; numbers of teachers and noise are ours."
     )
     strength: ClassVar[Strength | None] = Strength(
         "epsilon", stronger="down", sweep=(1000.0, 100.0, 20.0, 8.0)
     )
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"teachers": 250, "noise": 40.0}}
 
     teachers: Annotated[int, Ge(1), Le(1000)] = 10
     queries: Annotated[int, Ge(1)] | None = None
