@@ -104,8 +104,8 @@ class IMIA(MembershipAttack):
         "batches of 64, which suits networks without batch normalisation (`paper`: SGD at .1 in "
         "batches of 256). Each training has a cosine of its own (theirs: one for warm-up and "
         "imitation) and keeps its last state (theirs: the most accurate on held-out rows). At "
-        "least 800 updates on the pivots (the paper: 20 passes, which are few updates on few pivots). "
-        "No augmented queries. The threshold is 0; their code has none. A class without pivots takes "
+        "least 800 updates on the pivots (the paper: 20 passes, few updates on few pivots). No "
+        "augmented queries. The threshold is 0; their code has none. A class without pivots takes "
         "those of all classes."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
