@@ -10,7 +10,15 @@ import pytest
 
 from privbench.methods import registry as plugins
 from privbench.methods.valid import KINDS
-from privbench.testing import Check, TinyImages, TinyTarget, checks
+from privbench.testing import (
+    Check,
+    TinyImages,
+    TinyTarget,
+    attack_checks,
+    checks,
+    fixtures,
+    tiny_split,
+)
 
 _REAL = {"adult", "cifar10", "location-30", "mnist", "utkface"}
 _FAST: dict[
@@ -45,10 +53,10 @@ _PLANTED = {
     "metric-correctness": 0.85,  # mean .95, standard deviation .014
 }
 
-#: A check that says nothing about an attack: over 8 seeds of the kit, the AUC of baseline C has
-#: mean .85 and standard deviation .19 (1.0 three times, .44 at the seed that the kit uses), since
-#: labels of the tiny data have nothing to do with x. Its own victim stands beside its oracle test.
-_MUTE = {("encodermi-baseline-c", "beats chance on a planted victim")}
+#: An attack whose AUC on the kit's memoriser hangs on the kit's seed, since labels of the tiny data
+#: have nothing to do with x: over 8 seeds, mean .85 and standard deviation .19. It is checked over
+#: several seeds, see ``test_an_unsteady_attack_beats_chance_on_average``.
+_UNSTEADY = "encodermi-baseline-c"
 
 
 def _all() -> list[Check]:
@@ -60,7 +68,8 @@ def _all() -> list[Check]:
             continue
         auc = _PLANTED.get(method.name, 0.9)
         made += checks(method.replace(**_FAST.get(method.name, {})), auc=auc)
-    made = [check for check in made if (check.method.name, check.name) not in _MUTE]
+    alone = (_UNSTEADY, "beats chance on a planted victim")
+    made = [check for check in made if (check.method.name, check.name) != alone]
     return made + checks(TinyImages()) + checks(TinyTarget())
 
 
@@ -79,3 +88,16 @@ def test_real_datasets(name: str, registry: Any) -> None:
         pytest.skip("PRIVBENCH_DATA is not set")
     for check in checks(registry.get("dataset", name), root=Path(root)):
         check()
+
+
+def test_an_unsteady_attack_beats_chance_on_average(
+    registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mean over 6 seeds is above .5: 4.5 standard deviations of such a mean below .85."""
+    attack, found = registry.get("attack", _UNSTEADY), []
+    for seed in range(6):
+        split = tiny_split(seed)
+        for module in (fixtures, attack_checks):
+            monkeypatch.setattr(module, "tiny_split", lambda *_, split=split: split)
+        found.append(attack_checks._headline(attack, attack_checks._victims(attack)[0]).value)
+    assert sum(found) / len(found) > 0.5, found

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from privbench.boards.statistics import FEWEST_SEEDS
 from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
 
@@ -59,6 +60,12 @@ def test_defenses_meet_the_strongest_attacks(path: Path, registry: Any) -> None:
         return
     board = "defenses" in path.stem or "operating-points" in path.stem
     assert lacking(planned, set(STRONGEST) if board else protected) == set()
+
+
+def test_boards_of_defenses_are_no_drafts() -> None:
+    for path in SUITES:
+        if "defenses" in path.stem or "operating-points" in path.stem:
+            assert len(read_suite(path).seed_list) >= FEWEST_SEEDS, path.stem
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
