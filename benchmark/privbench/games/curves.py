@@ -120,21 +120,6 @@ def _impossible(coins: int, made: int, right: int, chance: float, needed: Needed
     return False
 
 
-def accuracy(needed: Needed) -> float:
-    """Return the largest chance of guessing one fair coin right: half of 1 + y - needed(y).
-
-    It is rounded up, by less than half a step of the grid over y.
-
-    The test for runs with *one* coin each: their guesses are independent, so the number of right
-    ones is at most binomial with this chance. ``p_value`` must allow that all coins of a run are
-    revealed together; for a curve with large deltas it refutes nothing where many runs do.
-
-    >>> [round(accuracy(lines([pair])), 3) for pair in ((math.log(3), 0.0), (0.0, 0.5))]
-    [0.75, 0.75]
-    """
-    return max(1 + (i + 1) / _GRID - needed(i / _GRID) for i in range(_GRID)) / 2
-
-
 # ---- one number for a curve ----------------------------------------------------------------------
 
 
@@ -150,19 +135,6 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
         return 0.0
     first = float(ndtr(mu / 2 - epsilon / mu))
     return first - math.exp(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu)))
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return the smallest epsilon >= 0 of mu-GDP at that delta > 0."""
-    low, high = 0.0, 1.0
-    if gaussian_delta(low, mu) <= delta:
-        return 0.0
-    while gaussian_delta(high, mu) > delta:
-        high *= 2
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_delta(middle, mu) > delta else (low, middle)
-    return high
 
 
 def summarised(profile: Profile) -> float:
