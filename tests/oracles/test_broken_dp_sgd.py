@@ -77,12 +77,7 @@ def test_the_claim_has_the_accountants_profile() -> None:
     assert profile(1.0, 1e-5, ((1.0, 1),), "gdp") == []
 
 
-def test_one_coin_per_run_is_binomial() -> None:
-    from privbench.games.curves import accuracy, gaussian, lines
-
-    assert accuracy(gaussian(1.0)) == pytest.approx(float(norm.cdf(0.5)), abs=1e-4)
-    assert accuracy(lines([(0.0, 0.0)])) == pytest.approx(0.5)
-    rng = np.random.default_rng(0)
-    member = rng.random(4000) < 0.5
-    right = ((member + rng.standard_normal(4000) > 0.5) == member).mean()
-    assert abs(right - accuracy(gaussian(1.0))) < rate_band(4000)
+def test_the_best_guess_about_one_coin(script: Any) -> None:
+    """For one full batch of noise 1 the chance is Phi(1/2), and 4 standard errors are added."""
+    made = script.honest_chance(1.0, 1.0, 1, draws=100_000)
+    assert made == pytest.approx(float(norm.cdf(0.5)) + 2 / np.sqrt(1e5), abs=rate_band(100_000))
