@@ -10,9 +10,10 @@ rows of its own, half of them at the low share of the asked value and half at th
 2. Compare each low shadow with each high one: the share of the victim's training rows is that of
    the shadow with the smaller divergence. The majority of these pairs decides.
 
-Deviations: see the class. What to expect: a lot where the value is a class or goes with the
-classes, since posteriors then carry the prior; little where the value is balanced within each class
-and the model does not need it. On digits, ``slant`` is of that kind.
+Deviations: see the class. What to expect: much more than the value of a single training row tells,
+also where the value is balanced within each class and the task does not need it: on ``digits``,
+``supervised``, 66 training rows, the AUC for ``slant`` is 0.99. The decision is worse than the
+score, since the victims of a seed share members and so lean to one side together.
 """
 
 from __future__ import annotations
