@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from privbench.games.membership import Membership, MembershipAttack, MembershipQuestion
     from privbench.games.metrics import Estimate, Refused, best_threshold
     from privbench.games.oracle import Oracle, Views
+    from privbench.games.property import Property, PropertyAttack, PropertyQuestion
     from privbench.games.reconstruction import (
         Reconstruction,
         ReconstructionAttack,
@@ -62,6 +63,9 @@ _HOME = {
     "AttributeQuestion": "privbench.games.attributes",
     "Membership": "privbench.games.membership",
     "MembershipQuestion": "privbench.games.membership",
+    "Property": "privbench.games.property",
+    "PropertyAttack": "privbench.games.property",
+    "PropertyQuestion": "privbench.games.property",
     "Reconstruction": "privbench.games.reconstruction",
     "ReconstructionQuestion": "privbench.games.reconstruction",
     "Augmentation": "privbench.data.augmentation",
@@ -162,6 +166,9 @@ __all__ = [
     "Part",
     "Phase",
     "PrivbenchError",
+    "Property",
+    "PropertyAttack",
+    "PropertyQuestion",
     "Protocol",
     "Reconstruction",
     "ReconstructionAttack",

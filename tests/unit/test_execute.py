@@ -453,5 +453,5 @@ def test_protocols_that_differ_in_what_a_phase_sees_have_different_victims(
     for encoder in (("members",), ("public", "members")):
         protocol = replace(base, encoder=encoder)
         there = replace(cell, protocol=protocol)
-        keys.append(lab.builder.plan(lab.models(there, 0).victim()).key)
+        keys.append(lab.builder.plan(lab.models(there, 0).victims()[0]).key)
     assert keys[0] != keys[1]

@@ -318,6 +318,6 @@ def test_accuracy_on_reference_rows_is_of_these_rows_alone() -> None:
     parts = {"reference": quarter, "test": split.test, "members": members}
     for names in itertools.product([0, 1], repeat=3):
         known = [rows for rows, on in zip(parts.values(), names, strict=True) if on]
-        got = utility(Knows(*known), split)  # type: ignore[arg-type]
+        got = utility(Knows(*known), split, split.victim())  # type: ignore[arg-type]
         assert got["reference_accuracy"] == 0.25 * names[0]
         assert (got["test_accuracy"], got["train_accuracy"]) == (names[1], names[2])

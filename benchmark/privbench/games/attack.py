@@ -53,7 +53,8 @@ class Shadows:
 class Attack(Method):
     """A strategy for one game; it never sees the truth and never scores itself.
 
-    Subclass ``MembershipAttack``, ``AttributeAttack`` or ``ReconstructionAttack``.
+    Subclass ``MembershipAttack``, ``AttributeAttack``, ``ReconstructionAttack`` or
+    ``PropertyAttack``.
     """
 
     game: ClassVar[str]

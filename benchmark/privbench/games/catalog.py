@@ -5,6 +5,7 @@ from __future__ import annotations
 from privbench.games import (
     attributes,  # noqa: F401 - a game is known once it is imported
     membership,  # noqa: F401
+    property,  # noqa: A004, F401
     reconstruction,  # noqa: F401
 )
 from privbench.games.game import GAMES

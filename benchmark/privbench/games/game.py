@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.data.examples import Examples
-    from privbench.data.split import Split
+    from privbench.data.split import Split, World
     from privbench.games.board import Board
     from privbench.games.oracle import Served
 
@@ -83,6 +83,30 @@ class Game(ABC):
     board: ClassVar[Board]
     controls: ClassVar[tuple[str, ...]]
 
+    # ---- which models the question is about; a game on other worlds than the split's overrides ---
+
+    def victims(self, split: Split, sensitive: tuple[str, ...]) -> tuple[World, ...]:
+        """Return the worlds of the victims; by default the one of the split.
+
+        If there are several, the attack answers about each of them on its own. The tensors of these
+        answers (see ``pack``) are joined along their first axis before they are scored. Utility,
+        notes and claims of a result are those of the first victim.
+        """
+        del sensitive
+        return (split.victim(),)
+
+    def nulls(self, split: Split, sensitive: tuple[str, ...]) -> tuple[World, ...]:
+        """Return the worlds of the null victims, as many as victims."""
+        del sensitive
+        return (split.null(),)
+
+    def offline(
+        self, split: Split, index: int, sensitive: tuple[str, ...]
+    ) -> tuple[World, Examples]:
+        """Return the world of an offline shadow, and as many pool rows outside it."""
+        del sensitive
+        return split.offline(index)
+
     @abstractmethod
     def pose(
         self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
@@ -91,7 +115,8 @@ class Game(ABC):
 
         Args:
             split: split of the cell.
-            served: the victim; questions about embeddings contain its outputs.
+            served: the victim; questions about embeddings contain its outputs. If there are several
+                victims, the question is posed about each; the truth is that of all of them.
             max_rows: maximum number of rows, the first in canonical order; None for all.
             sensitive: sensitive attributes of the cell.
         """

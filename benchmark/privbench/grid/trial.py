@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from privbench.methods.cell import Cell
     from privbench.methods.dataset import Dataset
     from privbench.methods.target import Target
+    from privbench.store.artifacts import Artifact
     from privbench.store.store import Store
     from privbench.training.phase import Progress
     from privbench.victims.spec import VictimSpec
@@ -153,9 +154,9 @@ class TrialRunner:
         models = self.models(cell, trial.seed)
         parts = models.split
         record.split = parts.hashes()
-        made = self._victim(models.victim())
-        game = GAMES[cell.attack.game]
-        metrics, facts = self._play(models, game, made)
+        victims = [self._victim(spec) for spec in models.victims()]
+        made, game = victims[0], models.game
+        metrics, facts = self._play(models, game, victims)
         record.metrics = _numbers(metrics)
         audit = game.audit(made.facts["claims"], facts["answer"], facts["truth"], parts)
         record.metrics |= _numbers(audit)
@@ -168,10 +169,11 @@ class TrialRunner:
         if reused := learning_from_reference(cell):
             record.notes["reference accuracy"] = f"optimistic: {reused} learns from these rows"
         record.claims = made.facts["claims"]
-        record.provenance["made_on"] = _distinct(made.facts["made_on"] + facts["made_on"])
+        made_on = [machine for one in victims for machine in one.facts["made_on"]]
+        record.provenance["made_on"] = _distinct(made_on + facts["made_on"])
         record.updates = _updates(made)
         record.cost = Cost(
-            seconds_training=sum((made.facts["spent"] | facts["spent_shadows"]).values()),
+            seconds_training=sum((_spent(victims) | facts["spent_shadows"]).values()),
             queries_per_sample=facts["queries_per_sample"],
             queries_own=facts["queries_own"],
         )
@@ -252,12 +254,12 @@ class TrialRunner:
             shadows.append(Shadow(spec.world, others, mine, made.model))
         return tuple(shadows)
 
-    def _control(self, name: str, models: Models) -> Served:
+    def _control(self, name: str, models: Models) -> list[Served]:
         if name == "null":
-            return self._victim(models.null())
+            return [self._victim(spec) for spec in models.nulls()]
         if name == "untrained":
-            return self.builder.untrained(models.undefended())
-        return Pixels(models.cell.card)
+            return [self.builder.untrained(models.undefended())]
+        return [Pixels(models.cell.card)]
 
     def specs(self, trial: Trial) -> dict[str, VictimSpec]:
         """All victims that the trial needs; no shadows if the store holds its answers."""
@@ -268,11 +270,11 @@ class TrialRunner:
         return specs
 
     def _specs(self, trial: Trial) -> dict[str, VictimSpec]:
-        """The victim, its null and the shadows."""
+        """The victims, their nulls and the shadows."""
         models = self.models(trial.cell, trial.seed)
-        specs = {"victim": models.victim()}
-        if "null" in GAMES[trial.cell.attack.game].controls:
-            specs["null"] = models.null()
+        specs = _named("victim", models.victims())
+        if "null" in models.game.controls:
+            specs |= _named("null", models.nulls())
         shadows = models.shadows()
         return specs | {f"shadow {i}": spec for i, (spec, _) in enumerate(shadows)}
 
@@ -287,7 +289,7 @@ class TrialRunner:
         scores, member = [], []
         for i, (spec, _) in enumerate(shadows):
             judges = [shadows[j] for j in left_out.judges(i, len(shadows))]
-            _, facts = self._play(models, game, self._victim(spec), judges)
+            _, facts = self._play(models, game, [self._victim(spec)], judges)
             scores.append(facts["answer"].scores)
             member.append(spec.world.contains(models.split.candidates))
         return left_out.left_out(torch.stack(scores).cpu().numpy(),
@@ -297,13 +299,40 @@ class TrialRunner:
         self,
         models: Models,
         game: Game,
-        served: Served,
+        victims: Sequence[Served],
         shadows: Sequence[tuple[VictimSpec, Examples]] | None = None,
     ) -> tuple[Metrics, dict[str, Any]]:
-        """Pose the question, get the answer (from the store if it is there) and score it.
+        """Pose the question about each victim, get the answers and score them together.
 
-        The answer's key needs the shadows' keys only: a finished answer loads no shadow. Without
-        ``shadows`` the attack gets all that it declared.
+        Without ``shadows`` the attack gets all that it declared.
+        """
+        shadows = models.shadows() if shadows is None else shadows
+        truth, held = None, []
+        for served in victims:
+            truth, answer = self._ask(models, game, served, shadows)
+            held.append(answer)
+        recorded = [self.builder.recorded(spec) for spec, _ in shadows]
+        facts = dict(held[0].facts)
+        facts["sizes"] = game.sizes(truth)
+        facts["spent_shadows"] = {k: s for one in recorded for k, s in one["spent"].items()}
+        facts["made_on"] = [answer.facts["made_on"] for answer in held]
+        facts["made_on"] += [machine for one in recorded for machine in one["made_on"]]
+        facts["queries_own"] = sum(answer.facts["queries_own"] for answer in held)
+        total = max(sum(facts["sizes"].values()), 1)
+        facts["queries_per_sample"] = sum(answer.facts["queries"] for answer in held) / total
+        facts["answer"], facts["truth"] = game.unpack(_joined(held)), truth
+        return game.score(facts["answer"], truth), facts
+
+    def _ask(
+        self,
+        models: Models,
+        game: Game,
+        served: Served,
+        shadows: Sequence[tuple[VictimSpec, Examples]],
+    ) -> tuple[Any, Artifact]:
+        """Return the truth, and the answer about one victim, from the store if it is there.
+
+        The answer's key needs the shadows' keys only: a finished answer loads no shadow.
         """
         cell, parts, pool = models.cell, models.split, models.pool
         attack = cell.attack
@@ -312,7 +341,6 @@ class TrialRunner:
         question, truth = game.pose(
             parts, served, max_rows=attack.max_rows, sensitive=cell.sensitive
         )
-        shadows = models.shadows() if shadows is None else shadows
         own = as_adversary_sees(served, adaptive=cell.adversary.adaptive, seed=parts.seed)
         key, scope = self._answer_key(models, shadows, str(served.key), str(own.key))
         match = Match(
@@ -320,18 +348,9 @@ class TrialRunner:
             Trainer(self.builder, models.of_the_adversary()), self.store, self.device, scope,
         )  # fmt: skip
         answer = self.apart.answer if self.apart else Match.answer
-        held = self.store.make(
+        return truth, self.store.make(
             key, lambda: named_answer(answer(match, self._shadows(cell, shadows)), cell)
         )
-        recorded = [self.builder.recorded(spec) for spec, _ in shadows]
-        facts = dict(held.facts)
-        facts["sizes"] = game.sizes(truth)
-        facts["spent_shadows"] = {k: s for one in recorded for k, s in one["spent"].items()}
-        facts["made_on"] = [facts["made_on"], *(m for one in recorded for m in one["made_on"])]
-        total = max(sum(facts["sizes"].values()), 1)
-        facts["queries_per_sample"] = facts["queries"] / total
-        facts["answer"], facts["truth"] = game.unpack(held.tensors), truth
-        return game.score(facts["answer"], truth), facts
 
     def _answer_key(
         self, models: Models, shadows: Sequence[tuple[VictimSpec, Examples]], served: str, own: str
@@ -358,14 +377,14 @@ class TrialRunner:
 
     def _answered(self, models: Models) -> bool:
         """Return whether the store holds the answers about the victim and all controls."""
-        victim, null = self.builder.plan(models.victim()), self.builder.plan(models.null())
-        controls = {
-            "null": (null.key, null.released),
-            "untrained": (self.builder.plan(models.undefended()).untrained, False),
-            "pixels": (Pixels(models.cell.card).key, False),
-        }
-        named = GAMES[models.cell.attack.game].controls
-        for key, released in [(victim.key, victim.released), *(controls[name] for name in named)]:
+        named = models.game.controls
+        specs = [*models.victims(), *(models.nulls() if "null" in named else ())]
+        asked = [(plan.key, plan.released) for plan in map(self.builder.plan, specs)]
+        if "untrained" in named:
+            asked.append((self.builder.plan(models.undefended()).untrained, False))
+        if "pixels" in named:
+            asked.append((Pixels(models.cell.card).key, False))
+        for key, released in asked:
             own = key_as_adversary_sees(
                 key, released=released, adaptive=models.cell.adversary.adaptive,
                 seed=models.split.seed,
@@ -414,7 +433,8 @@ class TrialRunner:
             return {}
         key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
 
-        facts = self.store.make(key, lambda: ({}, utility(made, parts))).facts
+        world = models.victims()[0].world
+        facts = self.store.make(key, lambda: ({}, utility(made, parts, world))).facts
         named = ("test_accuracy", "train_accuracy", "reference_accuracy", "gap", "test_rows")
         told = {name: facts[name] for name in named if name in facts}
         untrained = self.builder.plan(models.undefended()).untrained
@@ -448,6 +468,24 @@ def idle_encoder(target: Target, utility: Mapping[str, float]) -> tuple[str, ...
 
 def _numbers(metrics: Metrics) -> dict[str, Number]:
     return {name: Number.of(metric) for name, metric in metrics.items()}
+
+
+def _named(name: str, specs: Sequence[VictimSpec]) -> dict[str, VictimSpec]:
+    """Return the specs by role: ``victim``, ``victim 1``, ``victim 2``, ..."""
+    return {f"{name} {i}" if i else name: spec for i, spec in enumerate(specs)}
+
+
+def _joined(answers: Sequence[Artifact]) -> Mapping[str, Tensor]:
+    """Join the tensors of the answers about several victims along their first axis."""
+    if len(answers) == 1:
+        return answers[0].tensors
+    names = answers[0].tensors
+    return {name: torch.cat([answer.tensors[name] for answer in answers]) for name in names}
+
+
+def _spent(victims: Sequence[Victim]) -> dict[str, float]:
+    """Return build seconds by artifact; victims may share some."""
+    return {key: seconds for made in victims for key, seconds in made.facts["spent"].items()}
 
 
 def _dumped(metrics: Metrics) -> dict[str, Any]:

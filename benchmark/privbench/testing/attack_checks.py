@@ -11,6 +11,7 @@ from privbench.games.attributes import AttributeQuestion
 from privbench.games.catalog import GAMES
 from privbench.games.membership import MembershipQuestion
 from privbench.games.metrics import Refused, auc_band
+from privbench.games.property import VICTIMS, PropertyQuestion
 from privbench.games.reconstruction import ReconstructionQuestion
 from privbench.testing.fixtures import (
     _Copy,
@@ -34,10 +35,14 @@ if TYPE_CHECKING:
     from privbench.victims.served import Victim
 
 
+#: Splits over which the AUC on null victims is averaged: 16 victims of one reach any AUC by chance.
+_SPLITS = 4
+
+
 def _victims(attack: Attack) -> tuple[Victim, Victim]:
     """Return a planted victim, and one without any signal."""
     split = tiny_split()
-    if attack.game == "membership":
+    if attack.game in ("membership", "property"):
         return memoriser(split.victim()), memoriser(split.null())
     if attack.game == "reconstruction":
         return _planted(_Copy()), _planted(_Scramble())
@@ -60,7 +65,7 @@ def _posed(
         question = MembershipQuestion(question.examples.select(order), question.phase)
     elif order is not None and isinstance(question, AttributeQuestion):
         question = AttributeQuestion(question.embeddings[order], question.values)
-    elif order is not None:
+    elif order is not None and isinstance(question, ReconstructionQuestion):
         question = ReconstructionQuestion(question.embeddings[order])
     return question, *arena(attack, served)
 
@@ -79,6 +84,9 @@ def answers(attack: Attack) -> None:
     question, answer = _play(attack, _victims(attack)[0])
     numbers = _numbers(answer)
     assert numbers.isfinite().all(), "the answer is not finite"
+    if isinstance(question, PropertyQuestion):
+        GAMES[attack.game].pack(answer)  # about one victim; all answers are scored together
+        return
     n = len(question.examples if isinstance(question, MembershipQuestion) else question.embeddings)
     assert len(numbers) == n, f"the question has {n} rows, but the answer has {len(numbers)}"
     split = tiny_split()
@@ -146,6 +154,22 @@ def _headline(attack: Attack, served: Victim) -> Any:
     return game.score(_play(attack, served)[1], truth)[game.board.columns[0].name]
 
 
+def _property_auc(attack: Attack, seed: int, *, null: bool) -> float:
+    """Return the AUC over memorisers of all victims, or null victims, of that split."""
+    split, game = tiny_split(seed), GAMES["property"]
+    sensitive = split.card.sensitive
+    worlds = (game.nulls if null else game.victims)(split, sensitive)
+    question, truth = game.pose(split, memoriser(worlds[0]), max_rows=None, sensitive=sensitive)
+    packed = []
+    for served in map(memoriser, worlds):
+        oracle, ctx = arena(attack, served, seed=seed)
+        packed.append(game.pack(attack.answer(oracle, question, ctx)))
+    joined = {name: torch.cat([one[name] for one in packed]) for name in packed[0]}
+    found = game.score(game.unpack(joined), truth)["auc"]
+    assert not isinstance(found, Refused)
+    return found.value
+
+
 def _mean_image() -> float:
     """Return the mean squared error of always answering the mean of the pool."""
     split, game = tiny_split(), GAMES["reconstruction"]
@@ -157,6 +181,10 @@ def _mean_image() -> float:
 
 def beats_chance(attack: Attack, *, auc: float) -> None:
     """The attack finds what a planted victim leaks."""
+    if attack.game == "property":
+        found = _property_auc(attack, 0, null=False)
+        assert found > auc, f"only {found:.3f} on memorisers of both shares: check the sign"
+        return
     found = _headline(attack, _victims(attack)[0])
     if attack.game == "reconstruction":
         assert found.value < 0.5 * _mean_image(), (
@@ -172,6 +200,14 @@ def beats_chance(attack: Attack, *, auc: float) -> None:
 
 def stays_at_chance(attack: Attack) -> None:
     """The attack finds nothing in a victim without signal."""
+    if attack.game == "property":
+        mean = sum(_property_auc(attack, seed, null=True) for seed in range(_SPLITS)) / _SPLITS
+        band = auc_band(VICTIMS // 2, VICTIMS // 2) / _SPLITS**0.5
+        assert abs(mean - 0.5) <= band, (
+            f"AUC {mean:.3f} on victims at the population's share: the truth leaks into the attack "
+            "(by chance, less than once in 10,000 runs)"
+        )
+        return
     found = _headline(attack, _victims(attack)[1])
     if attack.game == "reconstruction":
         assert found.value > 0.9 * _mean_image(), (

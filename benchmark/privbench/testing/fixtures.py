@@ -18,6 +18,7 @@ from privbench.data.examples import Card, Examples, as_float
 from privbench.data.protocol import Protocol
 from privbench.data.split import Split, World, cut
 from privbench.games.access import Access
+from privbench.games.catalog import GAMES
 from privbench.games.membership import MembershipAttack, MembershipQuestion
 from privbench.games.oracle import Oracle
 from privbench.methods.context import AttackContext, Shadow, TargetContext
@@ -222,10 +223,12 @@ def arena(
 ) -> tuple[Oracle, AttackContext]:
     """Return an oracle of ``served`` and a context with planted shadows, for that attack."""
     split, wanted = tiny_split(seed), attack.shadows
-    draw = split.offline if wanted.origin == "offline" else split.online
     shadows = []
     for index in range(wanted.count):
-        world, others = draw(index)
+        if wanted.origin == "offline":
+            world, others = GAMES[attack.game].offline(split, index, split.card.sensitive)
+        else:
+            world, others = split.online(index)
         made = memoriser(world)
         shadows.append(Shadow(world, others, Oracle(made, made.grants, asker="kit"), made.model))
     access = attack.needs | attack.wants

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from privbench.data.examples import Card, Examples
     from privbench.data.split import Split, World
     from privbench.games.access import Access
+    from privbench.games.game import Game
     from privbench.games.oracle import Served
     from privbench.methods.cell import Cell
     from privbench.methods.context import Shadow
@@ -55,13 +56,20 @@ class Models:
     split: Split
     pool: Split
 
-    def victim(self) -> VictimSpec:
-        """The victim."""
-        return self._spec(self.split.victim(), self.cell.defenses)
+    @property
+    def game(self) -> Game:
+        """The game of the attack."""
+        return GAMES[self.cell.attack.game]
 
-    def null(self) -> VictimSpec:
-        """The same target and defenses in a world without candidates."""
-        return self._spec(self.split.null(), self.cell.defenses)
+    def victims(self) -> list[VictimSpec]:
+        """The victims that the question is about."""
+        worlds = self.game.victims(self.split, self.cell.sensitive)
+        return [self._spec(world, self.cell.defenses) for world in worlds]
+
+    def nulls(self) -> list[VictimSpec]:
+        """The same target and defenses in worlds without candidates."""
+        worlds = self.game.nulls(self.split, self.cell.sensitive)
+        return [self._spec(world, self.cell.defenses) for world in worlds]
 
     def undefended(self) -> VictimSpec:
         """The victim without its defenses."""
@@ -70,10 +78,13 @@ class Models:
     def shadows(self) -> list[tuple[VictimSpec, Examples]]:
         """The shadows that the attack declared, each with its nonmembers."""
         wanted, adversary = self.cell.attack.shadows, self.cell.adversary
-        parts = self.pool if wanted.origin == "offline" else self.split
-        draw = parts.offline if wanted.origin == "offline" else parts.online
+        if wanted.origin == "offline":
+            parts, sensitive = self.pool, self.cell.sensitive
+            drawn = [self.game.offline(parts, i, sensitive) for i in range(wanted.count)]
+        else:
+            parts = self.split
+            drawn = [parts.online(i) for i in range(wanted.count)]
         defenses = self.cell.defenses if adversary.adaptive else ()
-        drawn = [draw(i) for i in range(wanted.count)]
         return [
             (self._spec(world, defenses, adversary.target, parts.card), others)
             for world, others in drawn
@@ -257,15 +268,17 @@ def key_as_adversary_sees(key: str, *, released: bool, adaptive: bool, seed: int
     return sibling_key(key, salt(seed, "adversary")) if adaptive else unreleased_key(key)
 
 
-def utility(victim: Victim, split: Split) -> dict[str, float]:
+def utility(victim: Victim, split: Split, world: World) -> dict[str, float]:
     """Return the accuracy on test, reference and the classifier's training rows, and the gap.
+
+    The training rows are those of the world, the other ones those of the split.
 
     The accuracy on reference rows is what settings are chosen by, so that test rows stay unseen. It
     is missing if there are no such rows. A defense that learns from them makes it optimistic.
 
     With it comes the number of test rows, ``test_rows``.
     """
-    trained_on = split.victim().parts[split.protocol.classifier]
+    trained_on = world.parts[split.protocol.classifier]
     right = {}
     asked = victim.session("utility")
     parts = {"test": split.test, "train": trained_on, "reference": split.reference}
