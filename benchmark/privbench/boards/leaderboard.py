@@ -99,7 +99,7 @@ def render(
     grid = overview.overview(records)
     if grid:
         lines += ["## Overview", "", *grid, *overview.LEGEND.splitlines(), ""]
-    lines += tradeoffs.page(ranked(records), match_utility)
+    lines += tradeoffs.page(records, match_utility)
     for game in show.games(records):
         mine = [r for r in ranked(records) if r.cell.game == game and r.status == "ok"]
         if mine:
@@ -174,7 +174,7 @@ def cells(
 
 def _judge(rows: Mapping[str, Row], board: Sequence[Record]) -> None:
     """Fill in the marks and differences of rows, given by their cells."""
-    doubts, missed = verdicts.doubtful(board), verdicts.blind_attacks(board)
+    judged = verdicts.judged(board)
     shown = [record for row in rows.values() for record in row.records]
     apart = verdicts.to_undefended(shown)
     useful = verdicts.to_undefended(shown, verdicts.accuracy)
@@ -182,9 +182,9 @@ def _judge(rows: Mapping[str, Row], board: Sequence[Record]) -> None:
     nulls = _nulls(shown)
     for cell, row in rows.items():
         first = row.records[0]
-        if cell in doubts:
+        if cell in judged.doubtful:
             row.marks += " ‡"
-        if first.cell.attack.label in missed.get(verdicts.victim_of(first), ()):
+        if first.cell.attack.label in judged.missed.get(verdicts.victim_of(first), ()):
             row.marks += " ¶"
         row.differences = [_signed(apart.get(cell)) + (" †" if cell in certain else "")]
         if nulls:
