@@ -321,7 +321,7 @@ def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -
 def test_the_guesses_of_all_seeds_count_together() -> None:
     made = [record(defense="dp-sgd", seed=seed) for seed in range(3)]
     for seed, one in enumerate(made):
-        one.claims = [{"epsilon": 1.9 + seed / 10, "delta": 1e-5, "guarantee": True}]
+        one.claims = [{"epsilon": 1.9 + seed / 10, "delta": 1e-5, "phase": "encoder"}]
         counts = {"audit_coins": 200, "audit_made": 50, "audit_right": 45,
                   "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
         alone = audit.assessed(one.claims, [audit.counted(counts)])
@@ -336,9 +336,31 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
     assert 0 < float(row["p of the claim"]) < 1
     # a claim above what a perfect attack would show
     for one in made:
-        one.claims = [{"epsilon": 8.0, "delta": 1e-5, "guarantee": True}]
+        one.claims = [{"epsilon": 8.0, "delta": 1e-5, "phase": "encoder"}]
     row = dict(zip(headings("membership", made), cells("membership", made)[0], strict=True))
     assert row["audited ε"] == f"{found:.3f}, not testable (ceiling below claim)"
+
+
+@pytest.mark.parametrize(("guarantee", "column"), [(True, "claimed ε"), (False, "nominal ε")])
+def test_a_claim_of_a_refused_audit_is_the_largest_and_names_what_it_covers(
+    guarantee: bool, column: str
+) -> None:
+    def claimed(covered: str, trained: str = "encoder+classifier") -> str:
+        made = [record(defense="dp", seed=seed) for seed in range(2)]
+        for one, epsilon in zip(made, (1.0, 3.0), strict=True):
+            one.phase = trained
+            one.claims = [{"epsilon": epsilon, "phase": covered, "guarantee": guarantee}]
+            one.metrics["claimed_epsilon"] = Number(value=epsilon, low=epsilon, high=epsilon)
+            one.metrics["audited_epsilon"] = Number(refused="members also train the encoder")
+        row = dict(zip(headings("membership", made), cells("membership", made)[0], strict=True))
+        assert row["audited ε"] == "refused"
+        return row[column]
+
+    assert claimed("encoder+classifier") == "3.000"
+    assert claimed("classifier+encoder") == "3.000"
+    assert claimed("classifier", "classifier") == "3.000"
+    assert claimed("classifier") == "3.000 (classifier only)"
+    assert claimed("") == "3.000 (no phase)"
 
 
 def test_canaries_have_columns_where_there_are_some() -> None:
