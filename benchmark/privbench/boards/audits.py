@@ -104,16 +104,12 @@ def smallest(numbers: Sequence[Number | None]) -> str:
 
 def _partly(record: Record) -> str:
     """Which phases the claims of an epsilon cover; "" if these are all that members train."""
-    covered = [
-        set(str(claim.get("phase", "")).split("+")) - {""}
-        for claim in record.claims
-        if "epsilon" in claim
-    ]
-    left_open = set(record.phase.split("+")) - {""}
-    if not covered or not left_open - set.union(*covered):
+    phases = [str(claim.get("phase", "")) for claim in record.claims if "epsilon" in claim]
+    covered = {name for phase in phases for name in phase.split("+") if name}
+    trained = {name for name in record.phase.split("+") if name}
+    if not phases or trained <= covered:
         return ""
-    named = "+".join(sorted(set.union(*covered)))
-    return shown(f"{named} only") if named else "no phase"
+    return shown(f"{'+'.join(sorted(covered))} only") if covered else "no phase"
 
 
 def _of_seeds(numbers: Sequence[Number | None], choose: Callable[[list[float]], float]) -> str:
