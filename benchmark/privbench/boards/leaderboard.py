@@ -28,6 +28,8 @@ test accuracy of one seed has the binomial interval of its test rows, in braces.
 than 5 seeds are **drafts**. **minus none** is the difference to the same cell without a defense,
 **minus null** that to the null victim, both paired by seed. † marks differences of the attack's
 main number to none that are not 0 after Holm's correction for all of them in the table (5 %).
+Fewer than 3 seeds are not tested, nor differences that are the same on every seed: these have no
+spread to judge by.
 **null AUC** is the same attack on a victim trained on none of these samples: it must stay around
 0.5. **blind AUC** is a classifier on raw inputs that never queries the victim. A failed attack
 proves nothing. Rows marked ° are outside what the defense claims to protect. Training is compared
