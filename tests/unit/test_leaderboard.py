@@ -511,17 +511,17 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers() -> None:
     assert max(map(len, narrow.splitlines())) <= 60
 
 
-def test_an_attack_with_its_own_operating_point_is_marked() -> None:
+def test_an_attack_that_decides_elsewhere_is_marked() -> None:
     rows = [record("at-1-percent"), record("balanced")]
     for row in rows:
         row.metrics["balanced_accuracy"] = Number(value=0.6, low=0.5, high=0.7)
-    cell = rows[0].cell.model_copy(update={"operating_point": "FPR 0.01"})
+    cell = rows[0].cell.model_copy(update={"decides_at": "FPR 0.01"})
     rows[0] = rows[0].model_copy(update={"cell": cell})
     first, second = table(render(rows), "Membership")[2:]
     place = headings("membership", rows).index("balanced accuracy")
-    assert (first[place], second[place]) == ("0.600 §", "0.600")
-    assert "§" not in "".join(first[:place] + first[place + 1 :])
-    assert "marked § is not comparable" in render(rows)
-    assert "§" not in render(rows[1:])
+    assert (first[place], second[place]) == ("0.600 ◊", "0.600")
+    assert "◊" not in "".join(first[:place] + first[place + 1 :])
+    assert "marked ◊ is not comparable" in render(rows)
+    assert "◊" not in render(rows[1:])
     del rows[0].metrics["balanced_accuracy"]
-    assert "§" not in render(rows)
+    assert "◊" not in render(rows)

@@ -10,8 +10,8 @@ from privbench.boards import audits, overview, tradeoffs, verdicts
 from privbench.boards import shown as show
 from privbench.boards.statistics import FEWEST_SEEDS
 from privbench.errors import BadInputError
+from privbench.games.fixed_fpr import true_fpr
 from privbench.games.metrics import mean_over_seeds
-from privbench.games.operating_point import true_fpr
 from privbench.text import markdown, shown
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ FLAGS_LEGEND = """\
 Rows marked ‡ cannot be trusted and are never ranked:
 """
 
-OPERATING_POINT_LEGEND = """\
-A balanced accuracy marked § is not comparable with others: the attack decides at an operating point
-of its own (a fixed FPR, the mean training loss), not where balanced accuracy is best on shadows.
+DECIDES_LEGEND = """\
+A balanced accuracy marked ◊ is not comparable with others: the attack decides at a threshold of its
+own (a fixed FPR, the mean training loss), not where balanced accuracy is best on shadows.
 """
 
 CONTROLS_LEGEND = """\
@@ -116,8 +116,8 @@ def render(
         lines += ["", *audits.LEGEND.splitlines()]
     if any("loo_auc" in record.metrics for record in records):
         lines += ["", *CANARIES_LEGEND.splitlines()]
-    if any(map(_own_point, records)):
-        lines += ["", *OPERATING_POINT_LEGEND.splitlines()]
+    if any(map(_decides_elsewhere, records)):
+        lines += ["", *DECIDES_LEGEND.splitlines()]
     doubts = verdicts.doubtful(records)
     if doubts:
         titles = {verdicts.cell_of(record): record.cell for record in records}
@@ -315,7 +315,7 @@ def _cells(row: Row, shown: Iterable[Column], *, phase: bool) -> list[str]:
     draft = " (draft, no interval)" if len(records) == 1 else draft
     fixed += [defense + (" °" if outside else ""), adversary, f"{len(records)}{draft}"]
     moving = [_over_seeds(column, records)
-              + (" §" if column.name == "balanced_accuracy" and _own_point(first) else "")
+              + (" ◊" if column.name == "balanced_accuracy" and _decides_elsewhere(first) else "")
               for column in shown]  # fmt: skip
     return [
         *fixed,
@@ -342,9 +342,9 @@ def _over_seeds(column: Column, records: Sequence[Record]) -> str:
     return summary(numbers, bounds)
 
 
-def _own_point(record: Record) -> bool:
+def _decides_elsewhere(record: Record) -> bool:
     """Whether the record has a balanced accuracy that is not comparable with others'."""
-    return bool(record.cell.operating_point) and "balanced_accuracy" in record.metrics
+    return bool(record.cell.decides_at) and "balanced_accuracy" in record.metrics
 
 
 def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0, 1.0)) -> str:
