@@ -412,6 +412,21 @@ def test_the_overview_has_defenses_down_and_attacks_across() -> None:
     assert len(rows) == 4
 
 
+def test_one_unmarked_attack_is_its_own_choice() -> None:
+    made = [record(attack, defense, seed) for attack in ("loud", "quiet")
+            for defense in ("none", "fog") for seed in range(3)]  # fmt: skip
+    for one in made:
+        one.flags = ["mad"] * (one.cell.attack.name == "loud")
+    (rows,) = overviews(render(made)).values()
+    place = [i for i, text in enumerate(rows[0]) if text.startswith("strongest, held out")]
+    assert [[row[i] for i in place] for row in rows[2:]] == [["0.700 [0.700, 0.700] quiet"]] * 2
+    # a game with one attack has nothing to choose from: its column says the same
+    alone = [*made, *(record("guess", d, s, game="attributes") for d in ("none", "fog")
+                      for s in range(3))]  # fmt: skip
+    (rows,) = overviews(render(alone)).values()
+    assert sum(text.startswith("strongest, held out") for text in rows[0]) == 1
+
+
 def test_a_positive_control_is_no_defense_and_never_ranked() -> None:
     made = [record(a, d) for a in ("loud", "shy") for d in ("none", "mask")]
     for attack, control, auc in (("loud", "leak-a", 0.99), ("shy", "leak-b", 0.98)):

@@ -23,11 +23,11 @@ squared error of reconstructions. **Bold** marks the strongest attack of a game 
 those without a mark (‡, ¶). A maximum over attacks is biased upward, so judge the defense by
 **strongest, held out**: for each seed the attack that is strongest on all other seeds is chosen and
 reported on this one; brackets hold Student's interval over seeds. Only attacks with all seeds and
-without a mark are chosen. The mean image of the adversary's rows is an answer that uses no
-embedding: where it is bold, no attack is better. If a defense does not change the released outputs
-and an attack needs no shadows, naive and adaptive adversaries are the same: a dash for the naive
-adversary then means the adaptive number. Intervals, controls, costs and the reasons for skipped
-cells are in the tables and lists below.
+without a mark are chosen, if need be the only one of these. The mean image of the adversary's rows
+is an answer that uses no embedding: where it is bold, no attack is better. If a defense does not
+change the released outputs and an attack needs no shadows, naive and adaptive adversaries are the
+same: a dash for the naive adversary then means the adaptive number. Intervals, controls, costs and
+the reasons for skipped cells are in the tables and lists below.
 """
 
 #: With fewer cells there is no overview: the tables are short enough.
@@ -101,7 +101,8 @@ def _table(records: Sequence[Record], judged: Judged) -> list[str]:
         defense: {aim: _held_out(row, aim, judged, higher=main[aim[0]][1]) for aim in _aims(across)}
         for defense, row in spots.items()
     }
-    aims = [aim for aim in _aims(across) if any(worst[defense][aim] for defense in spots)]
+    several = [aim for aim in _aims(across) if sum(spot[:2] == aim for spot in across) > 1]
+    aims = [aim for aim in several if any(worst[defense][aim] for defense in spots)]
     heads += [f"strongest, held out ({_aim_named(aim, main[aim[0]][0])})" for aim in aims]
     lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
     for defense in sorted(spots, key=lambda name: (name != "none", name)):
@@ -140,7 +141,10 @@ def _aim_named(aim: tuple[str, str], main: ShownColumn) -> str:
 def _held_out(
     row: Mapping[Column, list[Record]], aim: tuple[str, str], judged: Judged, *, higher: bool
 ) -> str:
-    """What the attack reaches that other seeds chose; "" if there is no choice."""
+    """What the attack reaches that other seeds chose; "" if none can be chosen.
+
+    Where a single attack is unmarked, it is its own choice.
+    """
     attacks = {
         column[2]: verdicts.headline(found)
         for column, found in row.items()
@@ -149,7 +153,7 @@ def _held_out(
         and len({verdicts.cell_of(record) for record in found}) == 1
     }
     attacks = {name: values for name, values in attacks.items() if values}
-    made = held_out(attacks, higher=higher) if len(attacks) > 1 else None
+    made = held_out(attacks, higher=higher)
     if made is None:
         return ""
     names = "/".join(sorted(made.chosen))
