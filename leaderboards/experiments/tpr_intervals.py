@@ -14,8 +14,8 @@ import click
 import numpy as np
 from scipy import stats
 
+from privbench.games.fixed_fpr import tpr_bootstrap
 from privbench.games.metrics import Refused, tpr_at_fpr
-from privbench.games.operating_point import tpr_bootstrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable

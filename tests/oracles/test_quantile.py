@@ -210,7 +210,7 @@ def test_a_convolutional_network_wants_pictures() -> None:
     assert auc(answer.scores.numpy(), split.member.numpy()).value > 0.9
 
 
-def test_its_operating_point_is_in_the_record() -> None:
+def test_what_it_decides_at_is_in_the_record() -> None:
     from privbench import Adversary, Attack, Cell
     from privbench.grid.cell import cell_record
     from privbench.testing.fixtures import TinyImages, TinyTarget
@@ -224,7 +224,7 @@ def test_its_operating_point_is_in_the_record() -> None:
                 split.card, split.protocol, TinyTarget(), (), Adversary(), attack, (),
                 dataset=data,
             )
-        ).operating_point  # fmt: skip
+        ).decides_at  # fmt: skip
 
     assert point(Quantile()) == "FPR 0.01"
     assert point(Quantile(alpha=0.05)) == "FPR 0.05"

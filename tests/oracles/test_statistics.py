@@ -51,13 +51,25 @@ def test_one_seed_has_no_interval() -> None:
     assert paired({1: 0.5}, {2: 0.5}) is None
 
 
-def test_equal_differences_have_no_doubt() -> None:
-    same = paired({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.75})
-    more = paired({0: 0.5, 1: 0.75}, {0: 0.25, 1: 0.5})
+def test_two_seeds_are_not_tested() -> None:
+    got = paired({0: 0.7, 1: 0.8}, {0: 0.5, 1: 0.59})
+    assert got is not None
+    assert got.p is None
+    assert got.low is not None
+    assert got.low < 0.2 < got.mean == pytest.approx(0.205)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_equal_differences_show_no_spread_to_test_with(seeds: int) -> None:
+    base = {seed: 0.5 + 0.07 * seed for seed in range(seeds)}
+    lower = paired({seed: value - 0.1 for seed, value in base.items()}, base)
+    assert lower is not None
+    assert lower.mean == pytest.approx(-0.1)
+    assert lower.seeds == seeds
+    assert (lower.low, lower.high, lower.p) == (None, None, None)
+    same = paired(base, base)
     assert same is not None
-    assert more is not None
-    assert (same.mean, same.p) == (0, 1)
-    assert (more.mean, more.p) == (0.25, 0)
+    assert (same.mean, same.low, same.high, same.p) == (0, 0, 0, 1 if seeds > 2 else None)
 
 
 def test_holm_by_hand() -> None:

@@ -321,7 +321,7 @@ def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -
 def test_the_guesses_of_all_seeds_count_together() -> None:
     made = [record(defense="dp-sgd", seed=seed) for seed in range(3)]
     for seed, one in enumerate(made):
-        one.claims = [{"epsilon": 1.9 + seed / 10, "delta": 1e-5, "guarantee": True}]
+        one.claims = [{"epsilon": 1.9 + seed / 10, "delta": 1e-5, "phase": "encoder"}]
         counts = {"audit_coins": 200, "audit_made": 50, "audit_right": 45,
                   "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
         alone = audit.assessed(one.claims, [audit.counted(counts)])
@@ -336,9 +336,31 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
     assert 0 < float(row["p of the claim"]) < 1
     # a claim above what a perfect attack would show
     for one in made:
-        one.claims = [{"epsilon": 8.0, "delta": 1e-5, "guarantee": True}]
+        one.claims = [{"epsilon": 8.0, "delta": 1e-5, "phase": "encoder"}]
     row = dict(zip(headings("membership", made), cells("membership", made)[0], strict=True))
     assert row["audited ε"] == f"{found:.3f}, not testable (ceiling below claim)"
+
+
+@pytest.mark.parametrize(("guarantee", "column"), [(True, "claimed ε"), (False, "nominal ε")])
+def test_a_claim_of_a_refused_audit_is_the_largest_and_names_what_it_covers(
+    guarantee: bool, column: str
+) -> None:
+    def claimed(covered: str, trained: str = "encoder+classifier") -> str:
+        made = [record(defense="dp", seed=seed) for seed in range(2)]
+        for one, epsilon in zip(made, (1.0, 3.0), strict=True):
+            one.phase = trained
+            one.claims = [{"epsilon": epsilon, "phase": covered, "guarantee": guarantee}]
+            one.metrics["claimed_epsilon"] = Number(value=epsilon, low=epsilon, high=epsilon)
+            one.metrics["audited_epsilon"] = Number(refused="members also train the encoder")
+        row = dict(zip(headings("membership", made), cells("membership", made)[0], strict=True))
+        assert row["audited ε"] == "refused"
+        return row[column]
+
+    assert claimed("encoder+classifier") == "3.000"
+    assert claimed("classifier+encoder") == "3.000"
+    assert claimed("classifier", "classifier") == "3.000"
+    assert claimed("classifier") == "3.000 (classifier only)"
+    assert claimed("") == "3.000 (no phase)"
 
 
 def test_canaries_have_columns_where_there_are_some() -> None:
@@ -388,6 +410,21 @@ def test_the_overview_has_defenses_down_and_attacks_across() -> None:
         "mask", "skipped", "**0.550 (1 of 3 seeds)**", "0.400 (1 of 3 seeds)", "–", "0.900",
     ]  # fmt: skip
     assert len(rows) == 4
+
+
+def test_one_unmarked_attack_is_its_own_choice() -> None:
+    made = [record(attack, defense, seed) for attack in ("loud", "quiet")
+            for defense in ("none", "fog") for seed in range(3)]  # fmt: skip
+    for one in made:
+        one.flags = ["mad"] * (one.cell.attack.name == "loud")
+    (rows,) = overviews(render(made)).values()
+    place = [i for i, text in enumerate(rows[0]) if text.startswith("strongest, held out")]
+    assert [[row[i] for i in place] for row in rows[2:]] == [["0.700 [0.700, 0.700] quiet"]] * 2
+    # a game with one attack has nothing to choose from: its column says the same
+    alone = [*made, *(record("guess", d, s, game="attributes") for d in ("none", "fog")
+                      for s in range(3))]  # fmt: skip
+    (rows,) = overviews(render(alone)).values()
+    assert sum(text.startswith("strongest, held out") for text in rows[0]) == 1
 
 
 def test_a_positive_control_is_no_defense_and_never_ranked() -> None:
@@ -489,17 +526,17 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers() -> None:
     assert max(map(len, narrow.splitlines())) <= 60
 
 
-def test_an_attack_with_its_own_operating_point_is_marked() -> None:
+def test_an_attack_that_decides_elsewhere_is_marked() -> None:
     rows = [record("at-1-percent"), record("balanced")]
     for row in rows:
         row.metrics["balanced_accuracy"] = Number(value=0.6, low=0.5, high=0.7)
-    cell = rows[0].cell.model_copy(update={"operating_point": "FPR 0.01"})
+    cell = rows[0].cell.model_copy(update={"decides_at": "FPR 0.01"})
     rows[0] = rows[0].model_copy(update={"cell": cell})
     first, second = table(render(rows), "Membership")[2:]
     place = headings("membership", rows).index("balanced accuracy")
-    assert (first[place], second[place]) == ("0.600 §", "0.600")
-    assert "§" not in "".join(first[:place] + first[place + 1 :])
-    assert "marked § is not comparable" in render(rows)
-    assert "§" not in render(rows[1:])
+    assert (first[place], second[place]) == ("0.600 ◊", "0.600")
+    assert "◊" not in "".join(first[:place] + first[place + 1 :])
+    assert "marked ◊ is not comparable" in render(rows)
+    assert "◊" not in render(rows[1:])
     del rows[0].metrics["balanced_accuracy"]
-    assert "§" not in render(rows)
+    assert "◊" not in render(rows)

@@ -24,7 +24,8 @@ from privbench.boards.records import (
     StrengthRecord,
     read_all,
 )
-from privbench.boards.tradeoffs import data, stored_bound, told
+from privbench.boards.tradeoffs import data, dumped, stored_bound, told
+from privbench.boards.verdicts import judged
 from privbench.cli.main import main
 from privbench.errors import BadInputError
 from privbench.games.catalog import GAMES
@@ -186,11 +187,63 @@ def test_the_worst_leak_by_hand() -> None:
         record(attack="blur", game="reconstruction", leak=0.3),
         record(attack="guess", game="attributes", leak=0.5),
     ]  # fmt: skip
-    found = [(leak.game, leak.guessed, leak.attack, round(leak.mean, 9)) for leak in worst(both)]
+    found = [
+        (leak.game, leak.guessed, leak.attack, round(leak.mean, 9))
+        for leak in worst(both, judged(both))
+    ]
     assert found == [
         ("membership", "", "loud", 0.7), ("attributes", "slant", "guess", 0.5),
         ("reconstruction", "", "copy", 0.2),
     ]  # fmt: skip
+
+
+def test_a_cell_with_one_flagged_seed_does_not_count_at_all() -> None:
+    flag = ("tells apart what the victim never saw",)
+    both = [record(seed=s, leak=0.6) for s in range(5)]
+    both += [record(attack="mad", seed=s, leak=1.0, flags=flag * (s == 0)) for s in range(5)]
+    assert [leak.attack for leak in worst(both, judged(both))] == ["loud"]
+
+
+def refused_null(attack: str, seed: int) -> Record:
+    """A result without a flag, whose cell is refused because all its nulls together leak."""
+    made = record(attack=attack, seed=seed, leak=1.0)
+    made.controls = {"null": {"auc": Number(value=0.57)}}
+    made.sizes = {"members": 100, "nonmembers": 400}
+    return made
+
+
+def test_refused_nulls_and_blind_attacks_win_neither_curves_nor_points() -> None:
+    made = [one for s in range(5) for one in (
+        record(seed=s, leak=0.6), shield(1.0, 0.9, seed=s, leak=0.6),
+        shield(2.0, 0.9, seed=s, leak=0.55), refused_null("mad", s),
+        shield(1.0, 0.9, seed=s, leak=0.99, attack="blind"),
+        shield(2.0, 0.9, seed=s, leak=0.99, attack="blind"), planted("blind", s, 0.5),
+    )]  # fmt: skip
+    for text in tradeoffs(made), json.dumps(data(made, 0.02)["curves"]):
+        assert "loud" in text
+        assert "mad" not in text
+        assert "blind" not in text
+
+
+def tradeoffs(records: list[Record]) -> str:
+    """Return the lines of operating points and curves of a board."""
+    tables = render(records, match_utility=0.02).split("## Operating points")[1]
+    return tables.split("## Membership")[0]
+
+
+def planted(attack: str, seed: int, leak: float) -> Record:
+    """A positive control: the attack finds the leak if it is .7, not if it is .5."""
+    made = record(method("planted-leak"), attack=attack, seed=seed, leak=leak)
+    made.cell = made.cell.model_copy(update={"control": True})
+    made.metrics = {"auc": Number(value=leak, low=leak - 0.1, high=leak + 0.1)}
+    return made
+
+
+def test_a_positive_control_is_no_defense_with_an_operating_point() -> None:
+    made = [record(), shield(1.0, 0.9), shield(2.0, 0.9), planted("loud", 0, 0.7)]
+    assert [family.name for group in groups(made) for family in group.families] == ["shield"]
+    assert "planted-leak" not in " ".join(told(made, 0.02))
+    assert "planted-leak" not in dumped(made, 0.02)
 
 
 def test_cells_that_run_once_count_for_every_adversary() -> None:

@@ -139,7 +139,7 @@ LITERALS: dict[str, tuple[Any, str]] = {
         "origin of shadows is 'onlin': write 'offline' or 'online'",
     ),
     "count": (method("attack", shadows=property(lambda _: Shadows(-1))), "count of shadows is -1"),
-    "operating point": (method("attack", operating_point=0.01), "operating_point is 0.01: write"),
+    "decides at": (method("attack", decides_at=0.01), "decides_at is 0.01: write"),
     "version": (method("attack", version="2"), "version is '2': write a whole number"),
     "fact": (method("target", contrastive="no"), "contrastive is 'no': write True or False"),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from privbench import Access, Attributes, Membership, Reconstruction
 from privbench.boards import samples
-from privbench.boards.records import Record, read_all, read_samples
+from privbench.boards.records import Number, Record, read_all, read_samples
 from privbench.boards.rescore import read_scored
 from privbench.cli.main import main
 from privbench.data.split import cut
@@ -150,6 +150,22 @@ def test_every_metric_is_recomputed_exactly(run: Any) -> None:
     for path in board:
         done(run("leaderboard", path.parent, "-o", path))
     assert board[0].read_text() == board[1].read_text()
+
+
+def test_what_a_run_refused_stays_refused(run: Any) -> None:
+    done(run(*ONE))
+    record = record_of("results")
+    why = "null members are among the rows that decisions are learned from"
+    record.controls["null"]["balanced_accuracy"] = Number(refused=why)
+    record.metrics["auc"] = Number(refused="no")
+    record.write(Path("results"))
+    shown = done(run("score", "results", "--out", "again", "--by", "label")).stdout
+    after = record_of("again")
+    assert after.controls == record.controls
+    assert after.metrics == record.metrics
+    assert after.controls["null"]["balanced_accuracy"].refused == why
+    head, _, row = ([*map(str.strip, line.split("|"))] for line in shown.splitlines()[2:5])
+    assert row[head.index("auc")] == "refused"
 
 
 def test_slices_are_the_metrics_of_their_rows(run: Any) -> None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from privbench.games.audit import COUNTS, assessed, counted
 from privbench.games.metrics import Refused
+from privbench.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from privbench.boards.records import Number, Record
     from privbench.games.metrics import Estimate
@@ -19,20 +20,25 @@ NAMES = (
     "audited_mu", "audit_p",
 )  # fmt: skip
 
+#: Those that defenses state: the largest of the seeds holds for all of them.
+CLAIMED = ("claimed_epsilon", "nominal_epsilon", "claimed_mu")
+
 LEGEND = """\
 **claimed ε** is the epsilon that the defense guarantees (the largest of the seeds), **nominal ε**
-one without a guarantee, for example from a sampled sensitivity. **audited ε** is a
-lower bound at 97.5 % confidence, from fair-coin inclusion and a number of guesses fixed in advance
-(Steinke, Nasr, Jagielski, NeurIPS 2023). The guesses of all seeds count together: their coins and
-their training runs are independent, and each coin decides in one run only. It can refute a claim
-but never prove one. **audit's ceiling** is the bound that a perfect attack would reach with this
-number of coins; a claim above it is not testable by the audited ε. **audited μ** is a lower bound
-of the same confidence on the μ of Gaussian differential privacy (by the test of Mahloujifar, Melis,
-Chaudhuri, ICML 2025), and **claimed μ** the μ that follows from the accountant's privacy profile;
-its regret, and that of the single pair (ε, δ), is by how much smaller error rates of an attack this
-one number allows than the profile does. **p of the claim** below 0.025 refutes the profile (or,
-without one, the pair). Each attack is an audit of its own: only one that was named beforehand
-counts. "refused" means that this protocol cannot test the claim.
+one without a guarantee, for example from a sampled sensitivity. "classifier only" beside it means
+that members also train other phases, which the claim leaves open: then it guarantees nothing about
+the whole victim. **audited ε** is a lower bound at 97.5 % confidence, from fair-coin inclusion and
+a number of guesses fixed in advance (Steinke, Nasr, Jagielski, NeurIPS 2023). The guesses of all
+seeds count together: their coins and their training runs are independent, and each coin decides in
+one run only. It can refute a claim but never prove one. **audit's ceiling** is the bound that a
+perfect attack would reach with this number of coins; a claim above it is not testable by the
+audited ε. **audited μ** is a lower bound of the same confidence on the μ of Gaussian differential
+privacy (by the test of Mahloujifar, Melis, Chaudhuri, ICML 2025), and **claimed μ** the μ that
+follows from the accountant's privacy profile; its regret, and that of the single pair (ε, δ), is by
+how much smaller error rates of an attack this one number allows than the profile does. **p of the
+claim** below 0.025 refutes the profile (or, without one, the pair). Each attack is an audit of its
+own: only one that was named beforehand counts. "refused" means that this protocol cannot test the
+claim.
 """
 
 
@@ -58,9 +64,14 @@ def pooled(records: Sequence[Record]) -> Mapping[str, Estimate | Refused] | None
 def texts(records: Sequence[Record]) -> dict[str, str]:
     """Return the text of each of ``NAMES`` for the seeds of one cell.
 
-    An epsilon that is no guarantee is nominal, not claimed.
+    An epsilon that is no guarantee is nominal, not claimed. A claim that leaves open phases that
+    members train names those that it covers.
     """
     made = _texts(records)
+    covered = {text for record in records if (text := _partly(record))}
+    for name in CLAIMED:
+        if made[name][0].isdigit():
+            made[name] += "".join(f" ({text})" for text in sorted(covered))
     if not all(claim.get("guarantee", True) for record in records for claim in record.claims):
         made["nominal_epsilon"], made["claimed_epsilon"] = made["claimed_epsilon"], "–"
     return made
@@ -69,7 +80,10 @@ def texts(records: Sequence[Record]) -> dict[str, str]:
 def _texts(records: Sequence[Record]) -> dict[str, str]:
     together = pooled(records)
     if together is None:  # without counts, as in results of older versions, each bound stands alone
-        return {name: smallest([record.metrics.get(name) for record in records]) for name in NAMES}
+        return {
+            name: _of_seeds([r.metrics.get(name) for r in records], max if name in CLAIMED else min)
+            for name in NAMES
+        }
     found = {
         name: metric.value for name, metric in together.items() if not isinstance(metric, Refused)
     }
@@ -85,8 +99,22 @@ def _texts(records: Sequence[Record]) -> dict[str, str]:
 
 def smallest(numbers: Sequence[Number | None]) -> str:
     """The smallest of several bounds: each holds on its own, but their mean is not a bound."""
+    return _of_seeds(numbers, min)
+
+
+def _partly(record: Record) -> str:
+    """Which phases the claims of an epsilon cover; "" if these are all that members train."""
+    phases = [str(claim.get("phase", "")) for claim in record.claims if "epsilon" in claim]
+    covered = {name for phase in phases for name in phase.split("+") if name}
+    trained = {name for name in record.phase.split("+") if name}
+    if not phases or trained <= covered:
+        return ""
+    return shown(f"{'+'.join(sorted(covered))} only") if covered else "no phase"
+
+
+def _of_seeds(numbers: Sequence[Number | None], choose: Callable[[list[float]], float]) -> str:
     given = [n for n in numbers if n is not None]
     values = [n.value for n in given if n.value is not None]
     if not given:
         return "–"
-    return f"{min(values):.3f}" if len(values) == len(given) else "refused"
+    return f"{choose(values):.3f}" if len(values) == len(given) else "refused"

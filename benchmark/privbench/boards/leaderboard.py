@@ -10,8 +10,8 @@ from privbench.boards import audits, overview, tradeoffs, verdicts
 from privbench.boards import shown as show
 from privbench.boards.statistics import FEWEST_SEEDS
 from privbench.errors import BadInputError
+from privbench.games.fixed_fpr import true_fpr
 from privbench.games.metrics import mean_over_seeds
-from privbench.games.operating_point import true_fpr
 from privbench.text import markdown, shown
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ test accuracy of one seed has the binomial interval of its test rows, in braces.
 than 5 seeds are **drafts**. **minus none** is the difference to the same cell without a defense,
 **minus null** that to the null victim, both paired by seed. † marks differences of the attack's
 main number to none that are not 0 after Holm's correction for all of them in the table (5 %).
+Fewer than 3 seeds are not tested, nor differences that are the same on every seed: these have no
+spread to judge by.
 **null AUC** is the same attack on a victim trained on none of these samples: it must stay around
 0.5. **blind AUC** is a classifier on raw inputs that never queries the victim. A failed attack
 proves nothing. Rows marked ° are outside what the defense claims to protect. Training is compared
@@ -39,9 +41,9 @@ FLAGS_LEGEND = """\
 Rows marked ‡ cannot be trusted and are never ranked:
 """
 
-OPERATING_POINT_LEGEND = """\
-A balanced accuracy marked § is not comparable with others: the attack decides at an operating point
-of its own (a fixed FPR, the mean training loss), not where balanced accuracy is best on shadows.
+DECIDES_LEGEND = """\
+A balanced accuracy marked ◊ is not comparable with others: the attack decides at a threshold of its
+own (a fixed FPR, the mean training loss), not where balanced accuracy is best on shadows.
 """
 
 CONTROLS_LEGEND = """\
@@ -99,7 +101,7 @@ def render(
     grid = overview.overview(records)
     if grid:
         lines += ["## Overview", "", *grid, *overview.LEGEND.splitlines(), ""]
-    lines += tradeoffs.page(ranked(records), match_utility)
+    lines += tradeoffs.page(records, match_utility)
     for game in show.games(records):
         mine = [r for r in ranked(records) if r.cell.game == game and r.status == "ok"]
         if mine:
@@ -114,8 +116,8 @@ def render(
         lines += ["", *audits.LEGEND.splitlines()]
     if any("loo_auc" in record.metrics for record in records):
         lines += ["", *CANARIES_LEGEND.splitlines()]
-    if any(map(_own_point, records)):
-        lines += ["", *OPERATING_POINT_LEGEND.splitlines()]
+    if any(map(_decides_elsewhere, records)):
+        lines += ["", *DECIDES_LEGEND.splitlines()]
     doubts = verdicts.doubtful(records)
     if doubts:
         titles = {verdicts.cell_of(record): record.cell for record in records}
@@ -174,7 +176,7 @@ def cells(
 
 def _judge(rows: Mapping[str, Row], board: Sequence[Record]) -> None:
     """Fill in the marks and differences of rows, given by their cells."""
-    doubts, missed = verdicts.doubtful(board), verdicts.blind_attacks(board)
+    judged = verdicts.judged(board)
     shown = [record for row in rows.values() for record in row.records]
     apart = verdicts.to_undefended(shown)
     useful = verdicts.to_undefended(shown, verdicts.accuracy)
@@ -182,9 +184,9 @@ def _judge(rows: Mapping[str, Row], board: Sequence[Record]) -> None:
     nulls = _nulls(shown)
     for cell, row in rows.items():
         first = row.records[0]
-        if cell in doubts:
+        if cell in judged.doubtful:
             row.marks += " ‡"
-        if first.cell.attack.label in missed.get(verdicts.victim_of(first), ()):
+        if first.cell.attack.label in judged.missed.get(verdicts.victim_of(first), ()):
             row.marks += " ¶"
         row.differences = [_signed(apart.get(cell)) + (" †" if cell in certain else "")]
         if nulls:
@@ -313,7 +315,7 @@ def _cells(row: Row, shown: Iterable[Column], *, phase: bool) -> list[str]:
     draft = " (draft, no interval)" if len(records) == 1 else draft
     fixed += [defense + (" °" if outside else ""), adversary, f"{len(records)}{draft}"]
     moving = [_over_seeds(column, records)
-              + (" §" if column.name == "balanced_accuracy" and _own_point(first) else "")
+              + (" ◊" if column.name == "balanced_accuracy" and _decides_elsewhere(first) else "")
               for column in shown]  # fmt: skip
     return [
         *fixed,
@@ -340,9 +342,9 @@ def _over_seeds(column: Column, records: Sequence[Record]) -> str:
     return summary(numbers, bounds)
 
 
-def _own_point(record: Record) -> bool:
+def _decides_elsewhere(record: Record) -> bool:
     """Whether the record has a balanced accuracy that is not comparable with others'."""
-    return bool(record.cell.operating_point) and "balanced_accuracy" in record.metrics
+    return bool(record.cell.decides_at) and "balanced_accuracy" in record.metrics
 
 
 def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0, 1.0)) -> str:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from privbench.boards import shown as show
+from privbench.boards.verdicts import is_control
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from privbench.boards.records import MethodRecord, Record
+    from privbench.boards.verdicts import Judged
 
 #: A loss equal to the bound is within it, although .9 - .88 is above .02 in floating point.
 _ROUNDING = 1e-9
@@ -142,12 +144,15 @@ class Leak:
 
 
 def groups(records: Iterable[Record]) -> list[Group]:
-    """Group results that are ok or failed, in an order that does not depend on theirs."""
+    """Group results that are ok or failed, in an order that does not depend on theirs.
+
+    Positive controls are no defenses and are left out.
+    """
     made: dict[str, Group] = {}
     families: dict[tuple[str, str], Family] = {}
     for record in sorted(records, key=lambda one: one.trial):
         cell = record.cell
-        if record.status == "skipped" or record.board is None:
+        if record.status == "skipped" or record.board is None or is_control(record):
             continue
         at = json.dumps(
             [cell.dataset.model_dump(), cell.protocol, cell.target.model_dump(), cell.sensitive],
@@ -253,13 +258,12 @@ def _question(record: Record) -> tuple[str, str, int]:
     return record.cell.attack.label, record.cell.defense, record.seed
 
 
-def worst(records: Iterable[Record]) -> list[Leak]:
+def worst(records: Iterable[Record], judged: Judged) -> list[Leak]:
     """Return the attack with the highest mean leak of each game, and of each set of attributes.
-
-    Results with flags do not count: these attacks also tell apart what the victim never saw.
 
     Args:
         records: of one defense, with one setting for each seed.
+        judged: cells and attacks of the board that do not count.
     """
     records = list(records)
     main = {game: show.headline(game, records) for game in show.games(records)}
@@ -269,7 +273,7 @@ def worst(records: Iterable[Record]) -> list[Leak]:
         if record.board is None:
             continue
         number = show.number(record, main[cell.game][0])
-        if record.status != "ok" or record.flags or number is None or number.value is None:
+        if record.status != "ok" or number is None or number.value is None or judged.mark(record):
             continue
         aim = cell.game, ", ".join(cell.sensitive) if "sensitive" in record.board.tells else ""
         attacks = found.setdefault(aim, {})

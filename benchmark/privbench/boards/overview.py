@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.boards import shown as show
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.records import MethodRecord, Record
+    from privbench.boards.verdicts import Judged
     from privbench.games.board import Column as ShownColumn
 
 LEGEND = """\
@@ -23,11 +23,11 @@ squared error of reconstructions. **Bold** marks the strongest attack of a game 
 those without a mark (‡, ¶). A maximum over attacks is biased upward, so judge the defense by
 **strongest, held out**: for each seed the attack that is strongest on all other seeds is chosen and
 reported on this one; brackets hold Student's interval over seeds. Only attacks with all seeds and
-without a mark are chosen. The mean image of the adversary's rows is an answer that uses no
-embedding: where it is bold, no attack is better. If a defense does not change the released outputs
-and an attack needs no shadows, naive and adaptive adversaries are the same: a dash for the naive
-adversary then means the adaptive number. Intervals, controls, costs and the reasons for skipped
-cells are in the tables and lists below.
+without a mark are chosen, if need be the only one of these. The mean image of the adversary's rows
+is an answer that uses no embedding: where it is bold, no attack is better. If a defense does not
+change the released outputs and an attack needs no shadows, naive and adaptive adversaries are the
+same: a dash for the naive adversary then means the adaptive number. Intervals, controls, costs and
+the reasons for skipped cells are in the tables and lists below.
 """
 
 #: With fewer cells there is no overview: the tables are short enough.
@@ -45,7 +45,7 @@ def overview(records: Iterable[Record]) -> list[str]:
         records: of any status and game.
     """
     records = list(records)
-    judged = _Judged(set(verdicts.doubtful(records)), verdicts.blind_attacks(records))
+    judged = verdicts.judged(records)
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         cell = record.cell
@@ -69,28 +69,16 @@ def overview(records: Iterable[Record]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """What is not ranked: doubtful cells, and attacks that missed the planted leak of a victim."""
-
-    doubtful: set[str]
-    missed: Mapping[tuple[str, ...], set[str]]
-
-    def mark(self, records: Iterable[Record]) -> str:
-        """The mark of a cell; "" if it is ranked."""
-        for record in records:
-            if verdicts.cell_of(record) in self.doubtful:
-                return " ‡"
-            if record.cell.attack.label in self.missed.get(verdicts.victim_of(record), ()):
-                return " ¶"
-        return ""
+def _mark(judged: Judged, records: Iterable[Record]) -> str:
+    """The mark of a spot; "" if it is ranked."""
+    return next((f" {mark}" for record in records if (mark := judged.mark(record))), "")
 
 
 def _undefended(record: Record) -> bool:
     return all(defense.name == "none" for defense in record.cell.defenses)
 
 
-def _table(records: Sequence[Record], judged: _Judged) -> list[str]:
+def _table(records: Sequence[Record], judged: Judged) -> list[str]:
     defenses = _short([record.cell.defenses for record in records])
     columns = _columns(records)
     spots: dict[str, dict[Column, list[Record]]] = {}
@@ -113,7 +101,8 @@ def _table(records: Sequence[Record], judged: _Judged) -> list[str]:
         defense: {aim: _held_out(row, aim, judged, higher=main[aim[0]][1]) for aim in _aims(across)}
         for defense, row in spots.items()
     }
-    aims = [aim for aim in _aims(across) if any(worst[defense][aim] for defense in spots)]
+    several = [aim for aim in _aims(across) if sum(spot[:2] == aim for spot in across) > 1]
+    aims = [aim for aim in several if any(worst[defense][aim] for defense in spots)]
     heads += [f"strongest, held out ({_aim_named(aim, main[aim[0]][0])})" for aim in aims]
     lines = [_line(["defense", *heads, "test accuracy"]), "|" + "---|" * (len(heads) + 2)]
     for defense in sorted(spots, key=lambda name: (name != "none", name)):
@@ -125,7 +114,7 @@ def _table(records: Sequence[Record], judged: _Judged) -> list[str]:
             column: _constant(spots[defense], column[0], name, main[column[0]][0])
             for column, name in constants.items()
         }
-        marks = {column: judged.mark(spots[defense].get(column, [])) for column in across}
+        marks = {column: _mark(judged, spots[defense].get(column, [])) for column in across}
         best = _strongest(
             {column: text for column, text in row.items() if not marks.get(column)},
             {game: higher for game, (_, higher) in main.items()},
@@ -150,18 +139,21 @@ def _aim_named(aim: tuple[str, str], main: ShownColumn) -> str:
 
 
 def _held_out(
-    row: Mapping[Column, list[Record]], aim: tuple[str, str], judged: _Judged, *, higher: bool
+    row: Mapping[Column, list[Record]], aim: tuple[str, str], judged: Judged, *, higher: bool
 ) -> str:
-    """What the attack reaches that other seeds chose; "" if there is no choice."""
+    """What the attack reaches that other seeds chose; "" if none can be chosen.
+
+    Where a single attack is unmarked, it is its own choice.
+    """
     attacks = {
         column[2]: verdicts.headline(found)
         for column, found in row.items()
         if column[:2] == aim
-        and not judged.mark(found)
+        and not _mark(judged, found)
         and len({verdicts.cell_of(record) for record in found}) == 1
     }
     attacks = {name: values for name, values in attacks.items() if values}
-    made = held_out(attacks, higher=higher) if len(attacks) > 1 else None
+    made = held_out(attacks, higher=higher)
     if made is None:
         return ""
     names = "/".join(sorted(made.chosen))

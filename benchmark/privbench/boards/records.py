@@ -76,7 +76,7 @@ class CellRecord(BaseModel):
     preset: str
     access: str
     protects: list[str]
-    operating_point: str = ""
+    decides_at: str = ""
     control: bool = False
 
     @property

@@ -45,6 +45,8 @@ class Scored:
     ) -> dict[str, Number]:
         """Return the metrics of some rows; none if they cannot be computed of these rows.
 
+        What the record refused stays refused: the game knew the split, columns do not.
+
         Args:
             chosen: rows, by default all.
             player: ``victim`` or a control.
@@ -67,7 +69,9 @@ class Scored:
             return {}
         except (KeyError, TypeError, IndexError, NotImplementedError) as error:
             raise self._misfit(error) from None
-        return {name: Number.of(metric) for name, metric in made.items()}
+        kept = self.record.metrics if player == "victim" else self.record.controls.get(player, {})
+        refused = {name: number for name, number in kept.items() if number.refused}
+        return {name: refused.get(name) or Number.of(metric) for name, metric in made.items()}
 
     def players(self) -> list[str]:
         """Return ``victim`` and the controls that answered."""

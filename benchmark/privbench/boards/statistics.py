@@ -20,6 +20,10 @@ _Name = TypeVar("_Name")
 FEWEST_SEEDS = 5
 #: Probability of any wrong mark among all that are compared.
 ERROR = 0.05
+#: Differences of fewer seeds are not tested.
+_FEWEST_TESTED = 3
+#: Differences of metrics, which are about 1, are equal if they are this close.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,9 @@ class Difference:
 
     Attributes:
         mean: of the differences.
-        low: lower end of Student's 95 % interval; None for one seed.
+        low: lower end of Student's 95 % interval; None where ``paired`` gives none.
         high: upper end.
-        p: two-sided p-value of "no difference"; None for one seed.
+        p: two-sided p-value of "no difference"; None where ``paired`` gives none.
         seeds: number of seeds.
     """
 
@@ -44,6 +48,11 @@ class Difference:
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
     """Return the mean of ours minus theirs over the seeds that both have; None if there is none.
 
+    Student's test reads its doubt from the spread of the differences. So there is no p under three
+    seeds (a spread of two differences, which can be equal by chance, says next to nothing). Where
+    all differences are the same number up to rounding there is no spread to read: then there is
+    neither a p nor an interval, unless all are 0. In that case nothing differs, and p is 1.
+
     >>> found = paired({0: 0.6, 1: 0.7, 2: 0.9}, {0: 0.5, 1: 0.6, 3: 0.9})
     >>> round(found.mean, 9), found.seeds
     (0.1, 2)
@@ -54,13 +63,18 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
     found = [ours[seed] - theirs[seed] for seed in seeds]
     if not found:
         return None
-    if len(found) == 1:
+    n = len(found)
+    if n == 1:
         return Difference(found[0], None, None, None, 1)
     mean = mean_over_seeds(found)
-    n = len(found)
+    if max(found) - min(found) <= _ROUNDING:
+        if abs(mean.value) > _ROUNDING:
+            return Difference(mean.value, None, None, None, n)
+        return Difference(mean.value, mean.low, mean.high, 1.0 if n >= _FEWEST_TESTED else None, n)
+    if n < _FEWEST_TESTED:
+        return Difference(mean.value, mean.low, mean.high, None, n)
     error = math.sqrt(sum((one - mean.value) ** 2 for one in found) / (n - 1) / n)
-    t = abs(mean.value) / error if error else (math.inf if mean.value else 0.0)
-    p = 2 * float(stdtr(n - 1, -t))
+    p = 2 * float(stdtr(n - 1, -abs(mean.value) / error))
     return Difference(mean.value, mean.low, mean.high, p, n)
 
 

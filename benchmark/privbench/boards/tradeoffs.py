@@ -11,6 +11,7 @@ from pydantic_core import from_json
 from privbench.boards import shown as show
 from privbench.boards.operating import accuracy, choices, groups, seen_by, worst
 from privbench.boards.records import POINTS
+from privbench.boards.verdicts import judged
 from privbench.errors import BadInputError
 from privbench.games.metrics import mean_over_seeds
 from privbench.text import markdown, shown
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from privbench.boards.operating import Choice, Family, Group, Leak
     from privbench.boards.records import Record
+    from privbench.boards.verdicts import Judged
 
 POINTS_LEGEND = """\
 An operating point is the strongest setting of a defense that loses at most {bound:g} of accuracy
@@ -33,7 +35,7 @@ the test accuracy.
 CURVES_LEGEND = """\
 Every setting of every defense, from the weakest to the strongest: accuracy against the attack with
 the highest mean leak of each game, named in parentheses. A maximum over attacks is biased upward.
-Attacks that also tell apart what the victim never saw (‡) do not count.
+Cells marked ‡ in the tables do not count, with any of their seeds, nor do attacks marked ¶.
 """
 
 
@@ -64,15 +66,16 @@ def page(records: Sequence[Record], bound: float | None) -> list[str]:
     """Return markdown lines: operating points if there is a bound, and curves if there are sweeps.
 
     Args:
-        records: of any status and game.
+        records: all of a board, of any status and game.
         bound: largest loss of accuracy on reference rows; None for no operating points.
     """
     found = [group for group in groups(records) if group.families]
+    counts = judged(records)
     lines: list[str] = []
     if bound is not None and found:
         lines += ["## Operating points", ""]
         for group in found:
-            lines += _points(group, bound)
+            lines += _points(group, bound, counts)
         lines += [*POINTS_LEGEND.format(bound=bound).splitlines(), ""]
     swept = [g for g in found if any(len(family.settings) > 1 for family in g.families)]
     if swept:
@@ -80,7 +83,7 @@ def page(records: Sequence[Record], bound: float | None) -> list[str]:
         for group in swept:
             for adversary, seen in _adversaries(group):
                 lines += [_heading(group, adversary), ""]
-                lines += [*_table(curve(group, seen), _setting), ""]
+                lines += [*_table(curve(group, seen), _setting, counts), ""]
         lines += [*CURVES_LEGEND.splitlines(), ""]
     return lines
 
@@ -100,11 +103,12 @@ def data(records: Sequence[Record], bound: float | None) -> dict[str, Any]:
     """Return operating points and curves as plain values.
 
     Args:
-        records: of any status and game.
+        records: all of a board, of any status and game.
         bound: largest loss of accuracy on reference rows; None for no operating points.
     """
     points: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
+    counts = judged(records)
     for group in groups(records):
         where = {"dataset": group.dataset, "target": group.target}
         for family in group.families if bound is not None else ():
@@ -120,7 +124,7 @@ def data(records: Sequence[Record], bound: float | None) -> dict[str, Any]:
                  "strength": line.strength, "value": line.value or None,
                  "reference_accuracy": line.accuracies("reference"),
                  "test_accuracy": line.accuracies("test"),
-                 "worst": [asdict(leak) for leak in worst(line.records)]}
+                 "worst": [asdict(leak) for leak in worst(line.records, counts)]}
                 for line in curve(group, seen)
             ]  # fmt: skip
     return {"match_utility": bound, "points": points, "curves": curves}
@@ -149,7 +153,7 @@ def curve(group: Group, seen: Sequence[Record]) -> list[Line]:
     return [line for line in lines if line.records]
 
 
-def _points(group: Group, bound: float) -> Iterator[str]:
+def _points(group: Group, bound: float, counts: Judged) -> Iterator[str]:
     """The choices for each defense, and a table for each adversary."""
     made = {id(family): choices(group, family, bound) for family in group.families}
     yield from (_heading(group), "")
@@ -169,7 +173,7 @@ def _points(group: Group, bound: float) -> Iterator[str]:
             ]
             if mine := _among(seen, at):
                 lines.append(Line(family.name, "", "", mine))
-        yield from ("", f"{markdown(adversary)} adversary:", "", *_table(lines, _defense))
+        yield from ("", f"{markdown(adversary)} adversary:", "", *_table(lines, _defense, counts))
     yield ""
 
 
@@ -190,9 +194,9 @@ def _told(family: Family, made: Sequence[Choice]) -> str:
     return f"operating point of {family.name}: {'; '.join(parts)}"
 
 
-def _table(lines: Sequence[Line], name: Callable[[Line], str]) -> list[str]:
+def _table(lines: Sequence[Line], name: Callable[[Line], str], counts: Judged) -> list[str]:
     """Accuracies and worst leaks of some lines, compared with the first, which is ``none``."""
-    leaks = [worst(line.records) for line in lines]
+    leaks = [worst(line.records, counts) for line in lines]
     games = show.games(record for line in lines for record in line.records)
     metrics = {(leak.game, leak.guessed): leak.metric for mine in leaks for leak in mine}
     aims = sorted(metrics, key=lambda aim: (games.index(aim[0]), aim[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.boards import shown as show
@@ -237,6 +238,35 @@ def blind_attacks(records: Sequence[Record]) -> dict[tuple[str, ...], set[str]]:
         if finds(found) is False:
             missed.setdefault(victim_of(found[0]), set()).add(found[0].cell.attack.label)
     return missed
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What does not count when attacks are compared; ``judged`` finds it for a whole board.
+
+    Attributes:
+        doubtful: cells that cannot be trusted, with all their seeds.
+        missed: victim -> labels of attacks that did not find its planted leak.
+    """
+
+    doubtful: frozenset[str]
+    missed: Mapping[tuple[str, ...], set[str]]
+
+    def mark(self, record: Record) -> str:
+        """Return why a result does not count, as boards mark it: ``‡``, ``¶``, or ""."""
+        if cell_of(record) in self.doubtful:
+            return "‡"
+        blind = record.cell.attack.label in self.missed.get(victim_of(record), ())
+        return "¶" if blind else ""
+
+
+def judged(records: Sequence[Record]) -> Judged:
+    """Return what does not count.
+
+    Args:
+        records: all of a board, with its positive controls.
+    """
+    return Judged(frozenset(doubtful(records)), blind_attacks(records))
 
 
 def control_lines(records: Sequence[Record]) -> list[str]:

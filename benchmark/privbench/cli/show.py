@@ -40,8 +40,8 @@ def _facts(kind: str, method: Any) -> Iterator[str]:
         yield f"Game: {method.game}; needs {method.needs}" + (
             f", uses {method.wants} if granted" if method.wants else ""
         )
-        if method.operating_point:
-            yield f"Decides at: {method.operating_point} (balanced accuracy is not comparable)"
+        if method.decides_at:
+            yield f"Decides at: {method.decides_at} (balanced accuracy is not comparable)"
         shadows = method.shadows
         if shadows.count:
             yield f"Shadows: {shadows.count}, {shadows.origin}"

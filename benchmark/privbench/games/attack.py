@@ -67,7 +67,7 @@ class Attack(Method):
         return Shadows()
 
     @property
-    def operating_point(self) -> str:
+    def decides_at(self) -> str:
         """Return what the decisions aim at, such as ``FPR 0.01``; "" for balanced accuracy.
 
         Otherwise boards mark the balanced accuracy as not comparable with others.

@@ -34,7 +34,7 @@ def cell_record(cell: Cell) -> CellRecord:
         preset=cell.preset,
         access=str(cell.access),
         protects=protects,
-        operating_point=cell.attack.operating_point,
+        decides_at=cell.attack.decides_at,
         control=any(defense.control for defense in cell.defenses),
     )
 

@@ -39,9 +39,9 @@ def _wrong(method: Any) -> Iterator[str]:
     if isinstance(method, Attack):
         yield from _access(method, "needs", "wants")
         yield from _shadows(method)
-        point: object = method.operating_point
+        point: object = method.decides_at
         if not isinstance(point, str):
-            yield f"operating_point is {point!r}: write text, such as 'FPR 0.01'"
+            yield f"decides_at is {point!r}: write text, such as 'FPR 0.01'"
     elif isinstance(method, Target):
         yield from _access(method, "grants")
         yield from _flags(method, "contrastive", "labelled_encoder")

@@ -203,7 +203,7 @@ class MetricLoss(_Posterior):
     """
 
     name: ClassVar[str] = "metric-loss"
-    operating_point: ClassVar[str] = "mean training loss"
+    decides_at: ClassVar[str] = "mean training loss"
     paper: ClassVar[Paper] = Paper(
         "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting",
         "Yeom, Giacomelli, Fredrikson, Jha", "CSF 2018", "section 3, adversary 2",

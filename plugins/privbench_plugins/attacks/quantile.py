@@ -92,7 +92,7 @@ class Quantile(MembershipAttack):
     held_out: Annotated[float, Gt(0), Lt(1)] = 0.2
 
     @property
-    def operating_point(self) -> str:
+    def decides_at(self) -> str:
         """Decide at a false positive rate of ``alpha``."""
         return f"FPR {self.alpha:g}"
 

@@ -1,4 +1,4 @@
-"""TPR at a fixed FPR: how uncertain the operating point is.
+"""TPR at a fixed FPR: how uncertain both rates are.
 
 ``metrics.tpr_at_fpr`` is what results hold. Here are the bootstrap interval that it was compared
 with, and the true FPR of a threshold that was chosen on n nonmembers.

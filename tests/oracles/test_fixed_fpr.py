@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from privbench.games.fixed_fpr import tpr_bootstrap, true_fpr
 from privbench.games.metrics import Estimate, Refused, tpr_at_fpr
-from privbench.games.operating_point import tpr_bootstrap, true_fpr
 
 
 def ends(scores: object, member: object, fpr: float) -> Estimate:
