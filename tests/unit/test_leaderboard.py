@@ -223,8 +223,11 @@ def test_digest_forgets_cost_and_provenance() -> None:
     assert record(auc=0.71).digest != made.digest
 
 
-def test_a_board_needs_no_torch() -> None:
-    code = "import sys, privbench.boards.leaderboard; assert 'torch' not in sys.modules"
+def test_a_board_needs_neither_torch_nor_games() -> None:
+    code = (
+        "import sys, privbench.boards.leaderboard; "
+        "assert not {'torch', 'privbench.games.catalog', 'privbench.games.game'} & {*sys.modules}"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
