@@ -223,8 +223,11 @@ def test_digest_forgets_cost_and_provenance() -> None:
     assert record(auc=0.71).digest != made.digest
 
 
-def test_a_board_needs_no_torch() -> None:
-    code = "import sys, privbench.boards.leaderboard; assert 'torch' not in sys.modules"
+def test_a_board_needs_neither_torch_nor_games() -> None:
+    code = (
+        "import sys, privbench.boards.leaderboard; "
+        "assert not {'torch', 'privbench.games.catalog', 'privbench.games.game'} & {*sys.modules}"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -372,7 +375,26 @@ def test_canaries_have_columns_where_there_are_some() -> None:
     rows = [dict(zip(names, row, strict=True)) for row in cells("membership", [plain, planted])]
     assert {row["canaries' AUC"] for row in rows} == {"–", "0.900"}
     assert {row["canaries' TPR at 0.1 % FPR"] for row in rows} == {"–", "refused"}
+    assert "canaries' TPR at 1 % FPR" not in names
+    planted.metrics["loo_tpr_at_fpr_0.01"] = Number(value=0.3, low=0.2, high=0.4)
+    names = headings("membership", [planted])
+    (row,) = cells("membership", [planted])
+    assert row[names.index("canaries' TPR at 1 % FPR")] == "0.300"
     assert "leave-one-out" in render([planted])
+
+
+def test_a_board_says_what_a_probe_reads_from_undefended_encoders() -> None:
+    assert "linear probe" not in render([record()])
+    made = [record(attack, "none", seed) for attack in ("loud", "quiet") for seed in range(2)]
+    made.append(record("loud", "fog"))
+    for one in made:
+        one.utility |= {"probe_accuracy": 0.8 + one.seed / 10, "untrained_accuracy": 0.6}
+    made[-1].utility["probe_accuracy"] = 0.1  # defended: its test accuracy says what it costs
+    line = "mean over seeds: simclr on digits 0.850 (untrained 0.600)."
+    text = render(made)
+    assert line in text
+    random.Random(0).shuffle(made)
+    assert render(made) == text
 
 
 def recast(made: Record, **fields: Any) -> Record:

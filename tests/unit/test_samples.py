@@ -20,6 +20,7 @@ from privbench.boards.rescore import read_scored
 from privbench.cli.main import main
 from privbench.data.split import cut
 from privbench.games.attributes import AttributeAttack, strangers
+from privbench.games.catalog import GAMES
 from privbench.games.membership import MembershipAttack
 from privbench.games.reconstruction import ReconstructionAttack
 from privbench.grid import run as grid
@@ -166,6 +167,41 @@ def test_what_a_run_refused_stays_refused(run: Any) -> None:
     assert after.controls["null"]["balanced_accuracy"].refused == why
     head, _, row = ([*map(str.strip, line.split("|"))] for line in shown.splitlines()[2:5])
     assert row[head.index("auc")] == "refused"
+
+
+def test_games_of_plugins_are_scored_and_unknown_ones_left_out(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done(run(*ONE))
+    known = record_of("results")
+    other = known.model_copy(deep=True)
+    other.trial = "other"
+    other.cell = known.cell.model_copy(update={"game": "own"})
+    other.attach(known.samples_path(Path("results")).read_bytes())
+    other.write(Path("results"))
+    left_out = done(run("score", "results", "--out", "again"))
+    assert "## Membership" in left_out.stdout
+    assert "## Own" not in left_out.stdout
+    assert left_out.stderr.count("1 results play a game that no plugin here knows (own)") == 1
+    assert [one.trial for one in read_all([Path("again")])] == [known.trial]
+    alone = Path("alone")
+    alone.mkdir()
+    for path in (other.path(alone), other.samples_path(alone)):
+        path.write_bytes(Path("results", path.name).read_bytes())
+    assert "(own) and are left out: install its plugin" in done(run("score", "alone"), 2).stderr
+
+    registry = plugins.load()
+
+    def load(*_: Any) -> plugins.Registry:
+        """Stand for the import of a plugin, which registers its game."""
+        monkeypatch.setitem(GAMES, "own", GAMES["membership"])
+        return registry
+
+    monkeypatch.setattr(plugins, "load", load)
+    scored = done(run("score", "alone", "--out", "scored"))
+    assert "## Own" in scored.stdout
+    assert not scored.stderr
+    assert record_of("scored", "own").metrics == known.metrics
 
 
 def test_slices_are_the_metrics_of_their_rows(run: Any) -> None:

@@ -218,7 +218,9 @@ def _head(records: Sequence[Record]) -> list[str]:
     ]
     if few:
         lines.append(f"Draft: {few} of {len(cells)} cells have fewer than {FEWEST_SEEDS} seeds.")
-    return [text for line in [*lines, *_true_fpr(records)] for text in (line, "")]
+    return [
+        text for line in [*lines, *_true_fpr(records), *_probes(records)] for text in (line, "")
+    ]
 
 
 def _true_fpr(records: Iterable[Record]) -> list[str]:
@@ -234,6 +236,27 @@ def _true_fpr(records: Iterable[Record]) -> list[str]:
         return []
     line = ", ".join(told)
     return [f"The threshold at 1 % FPR comes from the nonmembers; its true FPR is {line}."]
+
+
+def _probes(records: Iterable[Record]) -> list[str]:
+    """What a linear probe reads from undefended encoders, beside untrained ones."""
+    names = "probe_accuracy", "untrained_accuracy"
+    found: dict[str, dict[int, tuple[float, ...]]] = {}
+    for record in records:
+        if record.cell.defense == "none" and all(name in record.utility for name in names):
+            dataset, target, *_ = _key(record)
+            measured = tuple(record.utility[name] for name in names)
+            found.setdefault(f"{target} on {dataset}", {})[record.seed] = measured
+    told = []
+    for victim, by_seed in sorted(found.items()):
+        pairs = [by_seed[seed] for seed in sorted(by_seed)]
+        trained, untrained = (sum(of) / len(pairs) for of in zip(*pairs, strict=True))
+        told.append(f"{markdown(victim)} {trained:.3f} (untrained {untrained:.3f})")
+    if not told:
+        return []
+    return [
+        f"Accuracy of a linear probe on undefended encoders, mean over seeds: {', '.join(told)}."
+    ]
 
 
 def _tell_apart(rows: Sequence[Row]) -> None:

@@ -115,34 +115,46 @@ class Scored:
         return DamagedResultError(self.record.samples_path(self.folder), shown(reason, 200))
 
 
-def read_scored(folders: Sequence[Path]) -> tuple[list[Scored], int]:
-    """Return all results that have per-sample scores, and the number of those that have none.
+def read_scored(folders: Sequence[Path]) -> tuple[list[Scored], list[str]]:
+    """Return all results that have per-sample scores, and a note on each kind that is left out.
+
+    Load the registry first: games of plugins are known once these are imported.
 
     Raises:
         BadInputError: if no result has any, or if a file is damaged.
     """
     found: list[Scored] = []
     without = 0
+    unknown: dict[str, int] = {}
     for record, places in located(folders):
         if record.status != "ok":
             continue
         if record.cell.game not in GAMES:
-            raise BadInputError(
-                f"{shown(record.cell.title, 200)} plays '{shown(record.cell.game)}', which is no "
-                f"game: remove {shown(record.trial)}.json"
-            )
+            unknown[record.cell.game] = unknown.get(record.cell.game, 0) + 1
+            continue
         columns = read_samples(record, places)
         if columns is None:
             without += 1
         else:
             found.append(Scored(record, columns, places[0]))
+    notes = []
+    if without:
+        notes.append(f"{without} results have no per-sample scores and are left out")
+    if unknown:
+        named = ", ".join(shown(game) for game in sorted(unknown))
+        notes.append(
+            f"{sum(unknown.values())} results play a game that no plugin here knows ({named}) and "
+            "are left out: install its plugin"
+        )
+    if unknown and not found and not without:
+        raise BadInputError(notes[0])
     if not found:
         listed = ", ".join(str(folder) for folder in folders)
         raise BadInputError(
             f"no result in {shown(listed, 200)} has per-sample scores: copy the .safetensors files "
             "beside the results, or run the suite again"
         )
-    return found, without
+    return found, notes
 
 
 def by_cell(found: Iterable[Scored]) -> list[list[Scored]]:

@@ -407,13 +407,22 @@ def leaderboard(
     help="Directory for copies of the results with the recomputed metrics.",
 )  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File [standard output].")
-def score(folders: tuple[Path, ...], out: Path | None, output: Path | None, **told: Any) -> None:
+@click.pass_obj
+def score(
+    plugins_off: list[str],
+    /,
+    folders: tuple[Path, ...],
+    out: Path | None,
+    output: Path | None,
+    **told: Any,
+) -> None:
     """Recompute all metrics from the per-sample scores of results; nothing runs again."""
     from privbench.boards.rescore import read_scored
     from privbench.boards.score_report import report
     from privbench.store.files import write
 
-    found, without = read_scored(folders)
+    _registry(plugins_off)  # games of plugins are known once these are imported
+    found, notes = read_scored(folders)
     text = report(found, **told)
     if output is None:
         say(text, nl=False)
@@ -422,8 +431,8 @@ def score(folders: tuple[Path, ...], out: Path | None, output: Path | None, **to
     if out is not None:
         for one in found:
             one.recomputed().write(out)
-    if without:
-        say(f"{without} results have no per-sample scores and are left out", err=True)
+    for note in notes:
+        say(note, err=True)
 
 
 main.add_command(cache)

@@ -106,6 +106,13 @@ class MembershipGame(Game):
             Column("audited μ", "metrics", "audited_mu", **_EPSILON, terminal="wide"),
             Column("p of the claim", "metrics", "audit_p", **_EPSILON, terminal="wide"),
             Column("canaries' AUC", "metrics", "loo_auc", optional=True),
+            Column(
+                "canaries' TPR at 1 % FPR",
+                "metrics",
+                "loo_tpr_at_fpr_0.01",
+                optional=True,
+                terminal="never",
+            ),
             Column("canaries' TPR at 0.1 % FPR", "metrics", "loo_tpr_at_fpr_0.001", optional=True),
         ),
         tells=("phase",),
