@@ -65,8 +65,8 @@ class PropertyInference(PropertyAttack):
         "code draws a share of them. The code's scores, differences scaled by the smallest and "
         "largest over all victims, need all victims at once: here the score is the difference of "
         "the two mean divergences over their sum. The code's rows come from both distributions, "
-        "here from the pool, and a shadow is not judged on rows that it trained on. 8 pairs; the "
-        "paper has more shadows."
+        "here from the pool, and a shadow is not judged on rows that it trained on. 8 pairs are a "
+        "choice made here."
     )
 
     pairs: Annotated[int, Ge(1)] = 8
