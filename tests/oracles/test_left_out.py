@@ -119,3 +119,11 @@ def test_the_interval_keeps_the_worlds_of_a_canary_together() -> None:
     alone = auc(scores.ravel(), member.ravel())
     assert isinstance(found, Estimate)
     assert found.high - found.low > 2 * (alone.high - alone.low)
+
+
+def test_a_refused_resample_widens_the_interval_at_both_ends() -> None:
+    # Half of the canaries are never members: many resamples have too few nonmembers for 1 % FPR.
+    member = np.tile(np.arange(100) < 50, (2, 1))
+    found = left_out((1.0 - member).astype(np.float64), member)["loo_tpr_at_fpr_0.01"]
+    assert isinstance(found, Estimate)
+    assert (found.value, found.low, found.high) == (0.0, 0.0, 1.0)

@@ -20,7 +20,12 @@ from privbench import (
     Strength,
 )
 from privbench.errors import PluginError
+from privbench.grid.cell import learning_from_reference
+from privbench.grid.plan import plan
+from privbench.grid.suite import suite_from
+from privbench.methods import registry as plugins
 from privbench.testing import TinyImages, TinyTarget, checks, tiny_builder, tiny_spec, tiny_split
+from privbench_plugins.defenses.early_stopping import EarlyStopping
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -380,3 +385,37 @@ def test_no_check_spoils_the_next() -> None:
 ])  # fmt: skip
 def test_every_failure_says_something(method: Any) -> None:
     assert all(len(said) > 30 for said in failures(method).values())
+
+
+@dataclass(frozen=True)
+class Silent(EarlyStopping):
+    """Stops by the loss on reference rows, and does not say so."""
+
+    def learns_from_reference(self, cell: Any) -> bool:
+        """Return what is wrong."""
+        del cell
+        return False
+
+
+def test_a_defense_that_learns_from_optional_reference_rows_says_so() -> None:
+    name = "learns from reference rows only if it says so"
+    (check,) = (one for one in checks(Silent()) if one.name == name)
+    with pytest.raises(AssertionError, match="override learns_from_reference"):
+        check()
+
+
+def test_who_learns_from_optional_reference_rows() -> None:
+    registry = plugins.load()
+
+    def told(defense: str, target: str, protocol: str = "default") -> str:
+        suite = {"datasets": ["digits"], "protocols": [protocol], "targets": [target]}
+        made = suite_from({**suite, "defenses": [defense], "attacks": ["metric-loss"]}, "x")
+        planned = plan(made, registry, root=None, device="cpu")
+        (cell,) = (p.trial.cell for p in planned if p.trial.cell.defenses[0].name == defense)
+        return learning_from_reference(cell)
+
+    assert told("early-stopping", "supervised") == "early-stopping"  # by patience, its default
+    assert told("dp-features", "simclr") == "dp-features"  # centred by them
+    assert told("dp-features", "simclr", "public-encoder") == ""  # centred by public rows
+    assert told("memguard", "supervised") == "memguard"  # requires them
+    assert told("talos", "simclr") == ""

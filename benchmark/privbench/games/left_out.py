@@ -19,7 +19,7 @@ from privbench.games import metrics
 from privbench.games.metrics import Estimate, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -63,13 +63,21 @@ def left_out(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> Metrics:
         if isinstance(found, Refused):
             made[name] = found
             continue
-        resampled = [_value(measure(scores[:, one].ravel(), member[:, one].ravel()))
-                     for one in draws]  # fmt: skip
-        low, high = np.quantile(resampled, _ENDS)
+        resampled = [measure(scores[:, one].ravel(), member[:, one].ravel()) for one in draws]
+        low, high = _interval(resampled)
         value = found.value
-        made[name] = Estimate(value, min(float(low), value), max(float(high), value))
+        made[name] = Estimate(value, min(low, value), max(high, value))
     return made
 
 
-def _value(found: Estimate | Refused) -> float:
-    return found.value if isinstance(found, Estimate) else 0.0
+def _interval(resampled: Sequence[Estimate | Refused]) -> tuple[float, float]:
+    """Return percentiles; a refused resample tells nothing: 0 for the low end, 1 for the high.
+
+    >>> _interval([Refused("too few nonmembers")])
+    (0.0, 1.0)
+    """
+    low, high = (
+        float(np.quantile([e.value if isinstance(e, Estimate) else blank for e in resampled], end))
+        for blank, end in zip((0.0, 1.0), _ENDS, strict=True)
+    )
+    return low, high

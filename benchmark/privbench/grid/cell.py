@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privbench.boards.records import CellRecord, MethodRecord, StrengthRecord
-from privbench.methods.requirements import required
 from privbench.store.source import computing_digest, digest
 from privbench.victims.plan import CODE as VICTIM_CODE
 
@@ -53,7 +52,7 @@ def strengths(cell: Cell) -> dict[str, StrengthRecord]:
 
 def learning_from_reference(cell: Cell) -> str:
     """Names of the defenses that learn from reference rows, joined; "" if none does."""
-    return "+".join(d.name for d in cell.defenses if "reference-rows" in required(d))
+    return "+".join(d.name for d in cell.defenses if d.learns_from_reference(cell))
 
 
 def dataset_of(cell: Cell) -> Dataset:

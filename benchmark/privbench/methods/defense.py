@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from privbench.data.examples import Card, Examples
     from privbench.data.split import World
+    from privbench.methods.cell import Cell
     from privbench.methods.context import DefenseContext
     from privbench.methods.strength import Strength
     from privbench.training.model import Model
@@ -109,6 +110,15 @@ class Defense(Method):
             if getattr(type(self), hook) is not getattr(Defense, hook)
         }
         return frozenset(acting | ({"release"} if self.release_class else set()))
+
+    def learns_from_reference(self, cell: Cell) -> bool:
+        """Return whether it learns from the reference rows in that cell, where there are any.
+
+        Boards then say that the victim's accuracy on these rows is optimistic. By default it does
+        if it requires them. Override this if they are optional.
+        """
+        del cell
+        return "reference-rows" in self.requires
 
     def access(self, granted: Access) -> Access:
         """Return the access that remains under this defense, never more than ``granted``.

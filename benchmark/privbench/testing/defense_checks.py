@@ -23,6 +23,7 @@ from privbench.testing.small import (
     compatible,
     same_when_stored,
     shortened,
+    tiny_cell,
     trained,
     untouched,
 )
@@ -72,12 +73,18 @@ def sweeps(defense: Defense) -> None:
 
 
 def leaves_reference(defense: Defense) -> None:
-    """A defense that does not declare `reference-rows` is the same whatever these rows are."""
+    """A defense that does not say that it learns from reference rows ignores them.
+
+    They are replaced by members with wrong labels: their loss rises while the target learns.
+    """
     target, split = TinyTarget(), tiny_split()
-    if "reference-rows" in defense.requires or not compatible(defense, target, (defense,)):
+    if not compatible(defense, target, (defense,)):
+        return
+    if defense.learns_from_reference(tiny_cell(target, (defense,))):
         return
     spec = tiny_spec(target, (shortened(defense),))
-    others = split.pool.select(slice(0, len(spec.world.reference)))
+    others = spec.world.members.select(slice(0, len(spec.world.reference)))
+    others = others.with_y((others.y + 1) % (split.card.classes or 1))
     seen = []
     for world in (spec.world, spec.world.replace(reference=others)):
         with tempfile.TemporaryDirectory() as tmp:
@@ -85,7 +92,8 @@ def leaves_reference(defense: Defense) -> None:
             seen.append(answers(victim, split.pool.x[:40]))
     for name, answer in seen[0].items():
         assert torch.equal(answer, seen[1][name]), (
-            f"{name} depend on the reference rows: add 'reference-rows' to requires, so that "
+            f"{name} depend on the reference rows: add 'reference-rows' to requires, or override "
+            "learns_from_reference, so that "
             "boards say that its accuracy on these rows is optimistic"
         )
 

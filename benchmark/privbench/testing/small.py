@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 
 def shortened(method: Any) -> Any:
-    """Return the method with at most three epochs."""
+    """Return the method with at most three epochs, and patience for one."""
     fields = {n: v for n, v in method.hyperparameters().items() if isinstance(v, int)}
     few = {name: min(value, 3) for name, value in fields.items() if name.endswith("epochs")}
+    few |= {name: 1 for name in fields if name == "patience"}
     return method.replace(**few)
 
 
@@ -86,12 +87,18 @@ def compatible(
     split: Split | None = None,
 ) -> bool:
     """Return whether the method is compatible with the kit's cell, or with one of that split."""
+    return reason_to_skip(method, tiny_cell(target, defenses, split)) is None
+
+
+def tiny_cell(
+    target: Target, defenses: tuple[Defense, ...] = (), split: Split | None = None
+) -> Cell:
+    """Return the kit's cell, or one of that split."""
     split = split or tiny_split()
-    card = Cell(
+    return Cell(
         split.card, split.protocol, target, defenses, Adversary(), AnyAttack(),
         split.card.sensitive,
     )  # fmt: skip
-    return reason_to_skip(method, card) is None
 
 
 def copies(value: Any) -> list[Tensor]:

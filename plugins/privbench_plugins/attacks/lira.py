@@ -45,7 +45,9 @@ DEVIATIONS = (
     "rows with it, and takes the nonmembers' from the members' signals. The variance is pooled by "
     "the row with the fewest shadows of a sort, not by the number of shadows, since a world here "
     "may hold fewer than half of the rows. The prior of `bayes` is estimated from the variances of "
-    "all rows; how BaVarIA's is set could not be checked. Views are random flips and "
+    "all rows; how BaVarIA's is set could not be checked. BaVarIA's abstract (arXiv 2603.11799) "
+    "has conjugate normal-inverse-gamma priors; `bayes` has an inverse-gamma variance and a flat "
+    "mean. Views are random flips and "
     "shifts (theirs: all 18 combinations of fixed ones), pictures only. "
 )
 

@@ -114,6 +114,10 @@ class DPFeatures(Defense):
             )
         return None
 
+    def learns_from_reference(self, cell: Cell) -> bool:
+        """Return whether features are centred by reference rows: where there are no public ones."""
+        return not cell.protocol.parts()["public"].count(cell.card)
+
     def on_build(self, model: Model, ctx: DefenseContext) -> Model:
         """Replace the classifier by a linear one on embeddings of unit length."""
         width, classes = model["encoder"].width, ctx.card.classes or 0

@@ -79,6 +79,10 @@ class EarlyStopping(Defense):
             f"'{cell.protocol.name}' shows the encoder none"
         )
 
+    def learns_from_reference(self, cell: Cell) -> bool:
+        """Return whether patience can act: it stops by the loss on these rows."""
+        return self.patience is not None and self._can_watch(cell)
+
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
