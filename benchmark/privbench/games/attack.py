@@ -60,6 +60,8 @@ class Attack(Method):
     game: ClassVar[str]
     needs: ClassVar[Access]  #: required access; cells that do not grant it are skipped
     wants: ClassVar[Access] = Access.NONE  #: optional access, used if granted
+    #: Why it cannot find the planted leaks of positive controls, which then skip it; "" if it must.
+    misses_planted: ClassVar[str] = ""
 
     @property
     def shadows(self) -> Shadows:

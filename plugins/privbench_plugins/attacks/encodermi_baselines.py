@@ -222,6 +222,9 @@ class EncoderMIBaselineB(_Baseline):
     """
 
     name: ClassVar[str] = "encodermi-baseline-b"
+    misses_planted: ClassVar[str] = (
+        "it asks whether a classifier trained on other rows is right about them"
+    )
     requires: ClassVar[tuple[str, ...]] = ("classes", "images")
     deviations: ClassVar[str] = (
         f"{OURS} The views are those of EncoderMI's own attacks; the paper does not say which."
@@ -256,6 +259,9 @@ class EncoderMIBaselineC(PGD, _Baseline):
     """
 
     name: ClassVar[str] = "encodermi-baseline-c"
+    misses_planted: ClassVar[str] = (
+        "it crafts examples on the shadow's encoder, and the leak is near the members themselves"
+    )
     deviations: ClassVar[str] = (
         f"{OURS} Steps and step size of the adversarial examples, which the paper does not give, "
         "are those of Song, Shokri and Mittal's code (20 of 1/255)."

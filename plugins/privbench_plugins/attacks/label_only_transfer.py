@@ -54,6 +54,9 @@ class LabelOnlyTransfer(MembershipAttack):
     """
 
     name: ClassVar[str] = "label-only-transfer"
+    misses_planted: ClassVar[str] = (
+        "it asks the victim about its own rows only, where nothing is planted"
+    )
     needs: ClassVar[Access] = Access.LABELS
     paper: ClassVar[Paper] = Paper(
         "Membership Leakage in Label-Only Exposures", "Li, Zhang", "CCS 2021", "section 3",

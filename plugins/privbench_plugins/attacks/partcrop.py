@@ -74,6 +74,9 @@ class PartCrop(MembershipAttack):
     """
 
     name: ClassVar[str] = "partcrop"
+    misses_planted: ClassVar[str] = (
+        "it asks about small parts of images, and the leak is near whole ones"
+    )
     needs: ClassVar[Access] = Access.EMBEDDINGS
     requires: ClassVar[tuple[str, ...]] = ("images",)
     paper: ClassVar[Paper] = Paper(

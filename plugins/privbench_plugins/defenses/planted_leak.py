@@ -1,4 +1,4 @@
-"""Planted leaks of membership are positive controls: every membership attack must find them.
+"""Planted leaks of membership are positive controls: membership attacks must find them.
 
 They protect nothing, and no board ranks them. An attack that finds no leak in a defended victim
 tells something only if it finds the leak that was planted in the same target on the same dataset.
@@ -175,6 +175,8 @@ class _Planted(Defense):
             return f"{self.name} plants a leak of membership, and {attack.name} asks for none"
         if attack.needs and not attack.needs & self.plants_in:
             return f"{attack.name} reads {attack.needs}, in which {self.name} plants no leak"
+        if attack.misses_planted:
+            return f"{attack.name} misses the leak of {self.name}: {attack.misses_planted}"
         return None
 
 
