@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards import audits, overview, tradeoffs, verdicts
+from privbench.boards import audits, legends, overview, tradeoffs, verdicts
 from privbench.boards import shown as show
 from privbench.boards.statistics import FEWEST_SEEDS
 from privbench.errors import BadInputError
@@ -20,42 +20,6 @@ if TYPE_CHECKING:
     from privbench.boards.records import Number, Record
     from privbench.boards.statistics import Difference
     from privbench.games.board import Column
-
-LEGEND = """\
-Numbers are means over seeds; brackets hold 95 % intervals (Student t over seeds). One seed has no
-interval: that of its samples says nothing about other trainings (privbench show has it). Only the
-test accuracy of one seed has the binomial interval of its test rows, in braces. Rows with fewer
-than 5 seeds are **drafts**. **minus none** is the difference to the same cell without a defense,
-**minus null** that to the null victim, both paired by seed. † marks differences of the attack's
-main number to none that are not 0 after Holm's correction for all of them in the table (5 %).
-Fewer than 3 seeds are not tested, nor differences that are the same on every seed: these have no
-spread to judge by.
-**null AUC** is the same attack on a victim trained on none of these samples: it must stay around
-0.5. **blind AUC** is a classifier on raw inputs that never queries the victim. A failed attack
-proves nothing. Rows marked ° are outside what the defense claims to protect. Training is compared
-at an equal budget of **encoder updates**: a schedule that alternates by epoch runs more epochs to
-reach it.
-"""
-
-FLAGS_LEGEND = """\
-Rows marked ‡ cannot be trusted and are never ranked:
-"""
-
-DECIDES_LEGEND = """\
-A balanced accuracy marked ◊ is not comparable with others: the attack decides at a threshold of its
-own (a fixed FPR, the mean training loss), not where balanced accuracy is best on shadows.
-"""
-
-CONTROLS_LEGEND = """\
-A positive control is the same victim with a planted leak that every attack of its access must find:
-its main number must beat guessing in every seed, beyond its own interval. Attacks marked ¶ did not
-find it: their other numbers say nothing about the defenses. Controls are never ranked.
-"""
-
-CANARIES_LEGEND = """\
-**canaries'** columns pool the scores of all shadows, each in the victim's place and judged by those
-of other rounds (leave-one-out, as in Aerni, Zhang, Tramèr, CCS 2024).
-"""
 
 
 @dataclass
@@ -109,21 +73,21 @@ def render(
     controls = verdicts.control_lines(records)
     if controls:
         lines += ["## Positive controls", "", *(f"- {markdown(line)}" for line in controls), ""]
-        lines += [*CONTROLS_LEGEND.splitlines(), ""]
+        lines += [*legends.CONTROLS.splitlines(), ""]
     lines += _troubles(records)
-    lines += [f"Preset: {markdown(', '.join(presets))}.", "", *LEGEND.splitlines()]
+    lines += [f"Preset: {markdown(', '.join(presets))}.", "", *legends.NUMBERS.splitlines()]
     if any("claimed_epsilon" in record.metrics for record in records):
         lines += ["", *audits.LEGEND.splitlines()]
     if any("loo_auc" in record.metrics for record in records):
-        lines += ["", *CANARIES_LEGEND.splitlines()]
+        lines += ["", *legends.CANARIES.splitlines()]
     if any(map(_decides_elsewhere, records)):
-        lines += ["", *DECIDES_LEGEND.splitlines()]
+        lines += ["", *legends.DECIDES.splitlines()]
     doubts = verdicts.doubtful(records)
     if doubts:
         titles = {verdicts.cell_of(record): record.cell for record in records}
         why = (f"- {markdown(f'{titles[c].title} ({titles[c].adversary}): {told}')}"
                 for c, told in sorted(doubts.items()))  # fmt: skip
-        lines += ["", *FLAGS_LEGEND.splitlines(), "", *why]
+        lines += ["", *legends.FLAGS.splitlines(), "", *why]
     return "\n".join(lines) + "\n"
 
 

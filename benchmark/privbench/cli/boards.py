@@ -1,0 +1,116 @@
+"""The commands that read results: join them, render a board, measure their scores again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from privbench.cli.border import Finite, say
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory for the joined results.",
+)
+def merge(folders: tuple[Path, ...], out: Path) -> None:
+    """Join the results of several folders, as written by `run --shard`, and write a board."""
+    from privbench.boards.leaderboard import render
+    from privbench.boards.records import POINTS, located, sample_bytes
+    from privbench.boards.tradeoffs import dumped, stored_bound
+    from privbench.cli.results import with_boards
+    from privbench.store.files import write
+
+    there = [out] if any(out.glob("*.json")) else []
+    found = located([*folders, *there])
+    records = with_boards([record for record, _ in found])
+    bound = stored_bound([*folders, *there])
+    text = render(records, out.name, bound)  # refuses what cannot stand on one board
+    lost = 0
+    for record, places in found:
+        content = sample_bytes(record, places)
+        if content is not None:
+            record.attach(content)
+        lost += record.samples is not None and content is None
+        record.write(out)
+    if points := dumped(records, bound):
+        write(out / POINTS, points)
+    board = out / "leaderboard.md"
+    write(board, text)
+    say(f"{len(found)} results in {out}, board in {board}")
+    if lost:
+        say(f"{lost} of them without the file of their per-sample scores, which was not beside "
+            "them: `privbench score` leaves them out")  # fmt: skip
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File [standard output].")
+@click.option("--title", default="privbench leaderboard", show_default=True)
+@click.option(
+    "--match-utility", type=Finite(min=0, max=1), metavar="LOSS",
+    help="Largest loss of accuracy on reference rows at an operating point [that of the run].",
+)  # fmt: skip
+def leaderboard(
+    folders: tuple[Path, ...], output: Path | None, title: str, match_utility: float | None
+) -> None:
+    """Render results as a markdown board; equal results give identical bytes."""
+    from privbench.boards.leaderboard import render
+    from privbench.boards.records import read_all
+    from privbench.boards.tradeoffs import stored_bound
+    from privbench.cli.results import with_boards
+    from privbench.store.files import write
+
+    bound = stored_bound(folders) if match_utility is None else match_utility
+    text = render(with_boards(read_all(folders)), title, bound)
+    if output is None:
+        say(text, nl=False)
+    else:
+        write(output, text)
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--by", multiple=True, metavar="label|ATTRIBUTE",
+    help="Also for the rows of each class or value of an attribute (repeatable).",
+)  # fmt: skip
+@click.option("--rows", is_flag=True, help="Also how exposed single rows are over the seeds.")
+@click.option("--agreement", "agree", is_flag=True, help="Also how far attacks agree.")
+@click.option(
+    "--out", type=click.Path(path_type=Path),
+    help="Directory for copies of the results with the recomputed metrics.",
+)  # fmt: skip
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File [standard output].")
+@click.pass_obj
+def score(
+    plugins_off: list[str],
+    /,
+    folders: tuple[Path, ...],
+    out: Path | None,
+    output: Path | None,
+    **told: Any,
+) -> None:
+    """Recompute all metrics from the per-sample scores of results; nothing runs again."""
+    from privbench.boards.rescore import read_scored
+    from privbench.boards.score_report import report
+    from privbench.methods.registry import load
+    from privbench.store.files import write
+
+    load(plugins_off)  # games of plugins are known once these are imported
+    found, notes = read_scored(folders)
+    text = report(found, **told)
+    if output is None:
+        say(text, nl=False)
+    else:
+        write(output, text)
+    if out is not None:
+        for one in found:
+            one.recomputed().write(out)
+    for note in notes:
+        say(note, err=True)
