@@ -310,7 +310,7 @@ def test_the_null_control_stays_at_chance_where_the_victim_leaks(lab: TrialRunne
 
 
 def test_the_null_control_sees_truth_that_leaks_past_the_victim(lab: TrialRunner) -> None:
-    SEEN.items.append(lab.split(_trial(Cheat()).cell, 0).victim().members.index)
+    SEEN.items.append(lab.materials.split(_trial(Cheat()).cell, 0).victim().members.index)
     record = _ok(lab.run(_trial(Cheat())))
     assert record.metrics["auc"].value == record.controls["null"]["auc"].value == 1.0
 
@@ -453,5 +453,5 @@ def test_protocols_that_differ_in_what_a_phase_sees_have_different_victims(
     for encoder in (("members",), ("public", "members")):
         protocol = replace(base, encoder=encoder)
         there = replace(cell, protocol=protocol)
-        keys.append(lab.builder.plan(lab.models(there, 0).victims()[0]).key)
+        keys.append(lab.builder.plan(lab.materials.models(there, 0).victims()[0]).key)
     assert keys[0] != keys[1]

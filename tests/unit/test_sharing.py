@@ -77,7 +77,7 @@ def test_the_online_pool_is_online_and_the_offline_one_is_not(
 ) -> None:
     lab = TrialRunner(Store(tmp_path), CPU)
     for trial in _trials([*OFFLINE, *ONLINE], registry):
-        parts = lab.split(trial.cell, 0)
+        parts = lab.materials.split(trial.cell, 0)
         for name, job in lab.specs(trial).items():
             inside = job.world.contains(parts.candidates)
             if name.startswith("shadow"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 from tests.unit.test_suites import SUITES
 
 from privbench import Examples
+from privbench.boards.verdicts import cell_of, doubtful, idle_encoder
 from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
-from privbench.grid.trial import TrialRunner, idle_encoder
+from privbench.grid.trial import TrialRunner
 from privbench.methods.context import TargetContext
 from privbench.store.store import Store
 from privbench.testing import CPU, memoriser, tiny_split
@@ -116,31 +118,52 @@ def test_the_probe_finds_what_embeddings_tell_about_labels() -> None:
     assert probe(memoriser(world), split).double().mean() < 0.4  # chance .1 ± .14 of 80 rows
 
 
-def test_only_contrastive_victims_that_gain_nothing_are_flagged() -> None:
-    none = {"probe_accuracy": 0.6, "untrained_accuracy": 0.6}
-    (flag,) = idle_encoder(SimCLR(), none)
-    assert "tells no more than an untrained one" in flag
-    assert "0.600" in flag
-    assert idle_encoder(SimCLR(), none | {"probe_accuracy": 0.61}) == ()
-    assert idle_encoder(Supervised(), none) == ()
-    assert idle_encoder(SimCLR(), {}) == ()
+def _probed(*seeds: tuple[float, float]) -> list[Any]:
+    return [
+        SimpleNamespace(utility={
+            "probe_wins": won, "probe_losses": lost, "probe_accuracy": 0.6 + (won - lost) / 100,
+            "untrained_accuracy": 0.6,
+        })
+        for won, lost in seeds
+    ]  # fmt: skip
+
+
+def test_an_encoder_must_win_more_rows_than_chance_explains_over_all_seeds() -> None:
+    """One seed of 8 to 4 rows is chance; five of them, 40 to 20, are not."""
+    told = idle_encoder(_probed((8, 4)))
+    assert "tells no more than an untrained one (p = 0.19)" in told
+    assert "accuracy 0.640 on it and 0.600 untrained" in told
+    assert idle_encoder(_probed(*[(8, 4)] * 5)) == ""
+    assert idle_encoder(_probed(*[(4, 8)] * 5)) != ""  # worse is not better
+    assert "(p = 1)" in idle_encoder(_probed((0, 0)))
+    assert idle_encoder([SimpleNamespace(utility={"test_accuracy": 0.1})]) == ""  # type: ignore[list-item]
 
 
 def test_records_hold_both_probes_and_the_flag(registry: Any, tmp_path: Path) -> None:
     """An encoder of no epochs is the untrained one; one defense changes nothing about that."""
     suite = tmp_path / "suite.yaml"
     suite.write_text(
-        "name: x\ndatasets: [digits]\ntargets: [simclr: {epochs: 0, classifier_epochs: 2}]\n"
+        "name: x\ndatasets: [digits]\n"
+        "targets: [simclr: {epochs: 0, classifier_epochs: 2}, supervised: {epochs: 0}]\n"
         "attacks: [encodermi-t]\ndefenses: [confidence-masking]\n"
     )
     runner = TrialRunner(Store(tmp_path), CPU)
     planned = plan(read_suite(suite), registry, root=None, device="cpu")
     records = [runner.run(item.trial) for item in planned]
-    assert len(records) == 2
-    for record in records:
+    assert len(records) == 4
+    for record in records[2:]:
+        assert record.cell.target.name == "supervised"
+        assert "probe_accuracy" in record.utility
+        assert "probe_wins" not in record.utility
+    for record in records[:2]:
         assert record.status == "ok", record.traceback
         found = record.utility
         assert found["probe_accuracy"] == found["untrained_accuracy"] > 0.5
-        assert any("no more than an untrained one" in flag for flag in record.flags)
+        assert found["probe_wins"] == found["probe_losses"] == 0
+        assert record.flags == []
+    doubts = doubtful(records)
+    assert all("no more than an untrained" in why for why in doubts.values())
+    assert set(doubts) == {cell_of(record) for record in records[:2]}
     probes = list((tmp_path / "probe").glob("??/*"))
-    assert len(probes) == 3  # of both victims' encoders, and one untrained one for both
+    # Of the encoders of all victims, and one untrained one for both victims of a target.
+    assert len(probes) == 6

@@ -153,13 +153,15 @@ def _counterpart(record: Record, adversary: str | None = None) -> str:
 def doubtful(records: Sequence[Record]) -> dict[str, str]:
     """Return cell -> why it is not ranked, for all cells that are not.
 
-    A result is flagged by its own game, or the AUC on the null victims excludes 0.5 after Holm's
-    correction for all cells of the board.
+    A result is flagged by its own game, the AUC on the null victims excludes 0.5 after Holm's
+    correction for all cells of the board, or the encoder learnt nothing (``idle_encoder``).
     """
     cells = by_cell(r for r in records if r.status == "ok" and not is_control(r))
     told = {}
     for cell, found in cells.items():
         flags = list(dict.fromkeys(flag for record in found for flag in record.flags))
+        if idle := idle_encoder(found):
+            flags.append(idle)
         if flags:
             told[cell] = "; ".join(flags)
     tested = {}
@@ -179,6 +181,33 @@ def doubtful(records: Sequence[Record]) -> dict[str, str]:
             why = f"the AUC on its null victims is not 0.5 (p = {p:.2g} after Holm)"
             told[cell] = f"{told[cell]}; {why}" if cell in told else why
     return told
+
+
+def idle_encoder(records: Iterable[Record]) -> str:
+    """Return why the encoder of a contrastive victim seems to have learnt nothing, or "".
+
+    What attacks find in such an encoder says nothing about such targets. A linear probe tells
+    labels from the trained embedding and from the untrained one. Over the test rows of all seeds
+    that only one of them gets right, the trained one must win more than chance explains: one-sided
+    sign test at .05.
+    """
+    counted = [r.utility for r in records if "probe_wins" in r.utility]
+    if not counted:
+        return ""
+    from scipy.stats import binomtest
+
+    won, lost = (int(sum(u[name] for u in counted)) for name in ("probe_wins", "probe_losses"))
+    p = binomtest(won, won + lost, alternative="greater").pvalue if won + lost else 1.0
+    if p < ERROR:
+        return ""
+    trained, untrained = (
+        sum(u[name] for u in counted) / len(counted)
+        for name in ("probe_accuracy", "untrained_accuracy")
+    )
+    return (
+        f"its encoder tells no more than an untrained one (p = {p:.2g}): a linear probe has "
+        f"accuracy {trained:.3f} on it and {untrained:.3f} untrained; train it for more updates"
+    )
 
 
 def null(record: Record) -> Number | None:

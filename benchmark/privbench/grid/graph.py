@@ -104,7 +104,9 @@ def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
         needs = {name for role, name in last.items() if name and role.inner is None}
         after = planner.after(trial.digest, _shares(trial, roles))
         if roles:
-            after |= planner.baselines(trial, runner.baselines_key(trial.cell, trial.seed))
+            after |= planner.baselines(
+                trial, runner.materials.baselines_key(trial.cell, trial.seed)
+            )
         kind = f"attack {trial.cell.attack.name}"
         planner.nodes[trial.digest] = Node(trial.digest, trial, None, kind, needs, after)
     return planner.nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.boards.records import Record
+from privbench.boards.records import Number, Record
 from privbench.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
 from privbench.games.catalog import GAMES
 from privbench.grid.cell import cell_record, strengths
@@ -13,6 +13,7 @@ from privbench.grid.plugins import provenance_of
 if TYPE_CHECKING:
     import torch
 
+    from privbench.games.game import Metrics
     from privbench.grid.cell import Trial
 
 
@@ -26,6 +27,11 @@ def new_record(trial: Trial, device: torch.device) -> Record:
         seal={"commitment": trial.sealed} if trial.sealed else {},
         strengths=strengths(trial.cell),
     )  # fmt: skip
+
+
+def numbers(metrics: Metrics) -> dict[str, Number]:
+    """Return a game's metrics as a record holds them."""
+    return {name: Number.of(metric) for name, metric in metrics.items()}
 
 
 def reason(error: BaseException) -> str:

@@ -10,50 +10,40 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.boards.records import Cost, Number, Record
-from privbench.data.examples import Examples, adopted
-from privbench.data.split import Split, cut
-from privbench.data.validation import validated
+from privbench.boards.records import Cost, Record
 from privbench.errors import BadInputError
 from privbench.games import left_out
-from privbench.games.catalog import GAMES
 from privbench.games.controls import Pixels
-from privbench.games.oracle import Oracle
 from privbench.grid.cell import Trial, code_digest, dataset_of, learning_from_reference
-from privbench.grid.outcome import encodable, new_record, reason
+from privbench.grid.materials import Materials
+from privbench.grid.outcome import encodable, new_record, numbers, reason
 from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer
 from privbench.grid.seal import commitment
-from privbench.methods.context import Shadow
-from privbench.store.source import digest, source_digest
+from privbench.store.source import digest
 from privbench.store.store import Key
-from privbench.training.process_state import known, threads
+from privbench.training.process_state import threads
 from privbench.victims.build import Builder
 from privbench.victims.play import (
     Match,
     Models,
     Trainer,
     as_adversary_sees,
-    gain,
     key_as_adversary_sees,
-    probe,
-    utility,
 )
 from privbench.victims.served import Victim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
 
+    from privbench.data.examples import Examples
     from privbench.games.game import Game, Metrics
     from privbench.games.oracle import Served
     from privbench.grid.graph import Role
     from privbench.grid.isolated import Apart
-    from privbench.methods.cell import Cell
-    from privbench.methods.dataset import Dataset
-    from privbench.methods.target import Target
     from privbench.store.artifacts import Artifact
     from privbench.store.store import Store
     from privbench.training.phase import Progress
@@ -66,6 +56,7 @@ class TrialRunner:
     Attributes:
         store: store of artifacts.
         builder: builds victims.
+        materials: what trials share.
     """
 
     def __init__(
@@ -92,16 +83,10 @@ class TrialRunner:
             apart: the process in which attacks answer; None for this one.
             nonce: of sealed splits; "" for splits that follow from the seed.
         """
-        self.apart = apart
-        self.nonce = nonce
-        self.store = store
-        self.device = device
-        self.root = root
+        self.store, self.device, self.root = store, device, root
+        self.apart, self.nonce = apart, nonce
         self.builder = Builder(store, device, progress=progress, compiled=compiled, threads=threads)
-        self._examples: dict[str, Examples] = {}
-        self._splits: dict[str, Split] = {}
-        self._victims: dict[str, Victim] = {}
-        self._making = 0.0  # seconds to build or load the victims and shadows of this trial
+        self.materials = Materials(store, self.builder, root=root, nonce=nonce)
 
     def run(self, trial: Trial) -> Record:
         """Run a trial; any error inside the cell gives a failed record.
@@ -114,7 +99,7 @@ class TrialRunner:
 
     def _run(self, trial: Trial) -> Record:
         record = new_record(trial, self.device)
-        begun, self._making = time.perf_counter(), 0.0
+        begun, making = time.perf_counter(), self.materials.making
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
@@ -125,7 +110,8 @@ class TrialRunner:
         except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
             record.status, record.reason = "failed", reason(error)
             record.traceback = encodable(traceback.format_exc())
-        record.cost.seconds = time.perf_counter() - begun - self._making
+        made = self.materials.making - making
+        record.cost.seconds = time.perf_counter() - begun - made
         record.cost.peak_bytes = _peak(self.device) + (self.apart.peak if self.apart else 0)
         return record
 
@@ -137,7 +123,7 @@ class TrialRunner:
         self._check_seal(trial)
         with threads(self.builder.threads):
             if role.name == "baselines":
-                self._baselines(trial.cell, trial.seed)
+                self.materials.baselines(trial.cell, trial.seed)
                 return
             spec = self._specs(trial)[role.name]
             if role.inner is not None:
@@ -151,16 +137,16 @@ class TrialRunner:
 
     def _fill(self, record: Record, trial: Trial) -> None:
         cell = trial.cell
-        models = self.models(cell, trial.seed)
+        models = self.materials.models(cell, trial.seed)
         parts = models.split
         record.split = parts.hashes()
-        victims = [self._victim(spec) for spec in models.victims()]
+        victims = [self.materials.victim(spec) for spec in models.victims()]
         made, game = victims[0], models.game
         metrics, facts = self._play(models, game, victims)
-        record.metrics = _numbers(metrics)
+        record.metrics = numbers(metrics)
         audit = game.audit(made.facts["claims"], facts["answer"], facts["truth"], parts)
-        record.metrics |= _numbers(audit)
-        record.metrics |= _numbers(self._left_out(models, game))
+        record.metrics |= numbers(audit)
+        record.metrics |= numbers(self._left_out(models, game))
         record.sizes = facts["sizes"]
         stages = {d.name: sorted(d.stages()) for d in cell.defenses if d.stages()}
         record.notes = {
@@ -180,98 +166,28 @@ class TrialRunner:
         controls: dict[str, Metrics] = {}
         answers = {"victim": facts["answer"]}
         for name in game.controls:
-            scored, told = self._play(models, game, self._control(name, models))
+            scored, told = self._play(models, game, self.materials.control(name, models))
             controls[name] = game.controlled(name, scored, parts)
-            record.controls[name] = _numbers(controls[name])
+            record.controls[name] = numbers(controls[name])
             answers[name] = told["answer"]
-        record.baselines = self._baselines(cell, trial.seed)
-        record.utility = self._utility(models, made)
-        record.flags = [
-            *game.suspicions(controls, record.sizes), *idle_encoder(cell.target, record.utility),
-        ]  # fmt: skip
+        record.baselines = self.materials.baselines(cell, trial.seed)
+        record.utility = self.materials.utility(models, made)
+        record.flags = list(game.suspicions(controls, record.sizes))
         content = gathered(game, cell, parts, facts["truth"], answers)
         if content:
             record.attach(content)
-
-    # ---- what trials share ------------------------------------------------------------------
-
-    def split(self, cell: Cell, seed: int) -> Split:
-        """Split the cell's dataset; equal for all cells of that dataset, protocol and seed."""
-        at = digest([dataset_of(cell).digest, cell.protocol, seed])
-        if at not in self._splits:
-            rows = self._rows(dataset_of(cell))
-            self._splits[at] = cut(rows, cell.card, cell.protocol, seed, self.nonce)
-        return self._splits[at]
-
-    def _rows(self, dataset: Dataset) -> Examples:
-        if dataset.digest not in self._examples:
-            with known(0):
-                rows = validated(dataset.load(self.root), dataset.card(self.root))
-            self._examples[dataset.digest] = rows.to(self.device)
-        return self._examples[dataset.digest]
-
-    def adversary_split(self, cell: Cell, parts: Split) -> Split:
-        """The split with the adversary's pool, which may come from another dataset."""
-        dataset = cell.adversary.dataset
-        if dataset is None:
-            return parts
-        at = digest([parts.digest, dataset.digest, parts.seed])
-        if at not in self._splits:
-            source = dataset.card(self.root)
-            rows, card = adopted(self._rows(dataset), source, cell.card)
-            self._splits[at] = parts.foreign(rows, card)
-        return self._splits[at]
-
-    def models(self, cell: Cell, seed: int) -> Models:
-        """Return the models that the cell needs under that seed."""
-        parts = self.split(cell, seed)
-        return Models(cell, parts, self.adversary_split(cell, parts))
-
-    def _victim(self, spec: VictimSpec, room: int = 64) -> Victim:
-        """Build or load a victim; at most ``room`` of them stay in memory."""
-        at = spec.identity
-        if at not in self._victims:
-            while len(self._victims) >= room:
-                self._victims.pop(next(iter(self._victims)))
-            begun = time.perf_counter()
-            try:
-                self._victims[at] = self.builder.victim(spec)
-            finally:
-                self._making += time.perf_counter() - begun
-        return self._victims[at]
-
-    def _shadows(
-        self, cell: Cell, worlds: Sequence[tuple[VictimSpec, Examples]]
-    ) -> tuple[Shadow, ...]:
-        """Build or load the shadows that the attack declared."""
-        shadows = []
-        for spec, others in worlds:
-            made = self._victim(spec, room=64 + len(worlds))
-            asker = cell.attack.name
-            mine = Oracle(
-                made.session(asker), made.grants, asker=asker, store=self.store, models=len(worlds)
-            )
-            shadows.append(Shadow(spec.world, others, mine, made.model))
-        return tuple(shadows)
-
-    def _control(self, name: str, models: Models) -> list[Served]:
-        if name == "null":
-            return [self._victim(spec) for spec in models.nulls()]
-        if name == "untrained":
-            return [self.builder.untrained(models.undefended())]
-        return [Pixels(models.cell.card)]
 
     def specs(self, trial: Trial) -> dict[str, VictimSpec]:
         """All victims that the trial needs; no shadows if the store holds its answers."""
         specs = self._specs(trial)
         shadows = [name for name in specs if name.startswith("shadow")]
-        if shadows and self._answered(self.models(trial.cell, trial.seed)):
+        if shadows and self._answered(self.materials.models(trial.cell, trial.seed)):
             return {name: spec for name, spec in specs.items() if name not in shadows}
         return specs
 
     def _specs(self, trial: Trial) -> dict[str, VictimSpec]:
         """The victims, their nulls and the shadows."""
-        models = self.models(trial.cell, trial.seed)
+        models = self.materials.models(trial.cell, trial.seed)
         specs = _named("victim", models.victims())
         if "null" in models.game.controls:
             specs |= _named("null", models.nulls())
@@ -289,7 +205,7 @@ class TrialRunner:
         scores, member = [], []
         for i, (spec, _) in enumerate(shadows):
             judges = [shadows[j] for j in left_out.judges(i, len(shadows))]
-            _, facts = self._play(models, game, [self._victim(spec)], judges)
+            _, facts = self._play(models, game, [self.materials.victim(spec)], judges)
             scores.append(facts["answer"].scores)
             member.append(spec.world.contains(models.split.candidates))
         return left_out.left_out(torch.stack(scores).cpu().numpy(),
@@ -349,7 +265,7 @@ class TrialRunner:
         )  # fmt: skip
         answer = self.apart.answer if self.apart else Match.answer
         return truth, self.store.make(
-            key, lambda: named_answer(answer(match, self._shadows(cell, shadows)), cell)
+            key, lambda: named_answer(answer(match, self.materials.shadows(cell, shadows)), cell)
         )
 
     def _answer_key(
@@ -393,82 +309,6 @@ class TrialRunner:
                 return False
         return True
 
-    # ---- baselines and utility ----------------------------------------------------------------
-
-    def baselines_key(self, cell: Cell, seed: int) -> Key:
-        """Return the key of the baselines; all cells of a question share them."""
-        parts = self.split(cell, seed)
-        return Key("baselines", {
-            "split": parts.digest, "seed": parts.seed, "game": cell.attack.game,
-            "rules": source_digest(type(GAMES[cell.attack.game])),
-            "dataset": dataset_of(cell).digest,
-            "max_rows": cell.attack.max_rows, "sensitive": list(cell.sensitive),
-            "code": code_digest(), "torch": torch.__version__, "device": self.device.type,
-            "threads": self.builder.threads,
-        })  # fmt: skip
-
-    def _baselines(self, cell: Cell, seed: int) -> dict[str, dict[str, Number]]:
-        game, parts = GAMES[cell.attack.game], self.split(cell, seed)
-
-        def compute() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
-            question, truth = game.pose(
-                parts, Pixels(cell.card), max_rows=cell.attack.max_rows, sensitive=cell.sensitive
-            )
-            made = game.baselines(parts, question, truth)
-            return {}, {"metrics": {name: _dumped(metrics) for name, metrics in made.items()}}
-
-        key = self.baselines_key(cell, seed)
-        return {
-            name: {m: Number(**value) for m, value in metrics.items()}
-            for name, metrics in self.store.make(key, compute).facts["metrics"].items()
-        }
-
-    def _utility(self, models: Models, made: Victim) -> dict[str, float]:
-        """Return accuracies of the victim and what training gave its encoder.
-
-        See ``utility`` and ``gain`` of ``victims.play``.
-        """
-        cell, parts = models.cell, models.split
-        if cell.card.classes is None or "classifier" not in made.model:
-            return {}
-        key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
-
-        world = models.victims()[0].world
-        facts = self.store.make(key, lambda: ({}, utility(made, parts, world))).facts
-        named = ("test_accuracy", "train_accuracy", "reference_accuracy", "gap", "test_rows")
-        told = {name: facts[name] for name in named if name in facts}
-        untrained = self.builder.plan(models.undefended()).untrained
-        return told | gain(
-            self._probe(made.key, parts, lambda: made),
-            self._probe(untrained, parts, lambda: self.builder.untrained(models.undefended())),
-        )
-
-    def _probe(self, encoder: str, parts: Split, build: Callable[[], Victim]) -> Tensor:
-        """Return the probe's answers, see ``probe``; ``encoder`` is the key of what is built."""
-        key = Key("probe", {"encoder": encoder, "split": parts.digest, "code": code_digest()})
-        return self.store.make(key, lambda: ({"right": probe(build(), parts)}, {})).tensors["right"]
-
-
-def idle_encoder(target: Target, utility: Mapping[str, float]) -> tuple[str, ...]:
-    """Flag a contrastive victim whose embedding tells no more than the untrained encoder's.
-
-    It has learnt nothing, so what attacks find in it says nothing about such targets.
-    """
-    if not target.contrastive or "untrained_accuracy" not in utility:
-        return ()
-    trained, untrained = utility["probe_accuracy"], utility["untrained_accuracy"]
-    if trained > untrained:
-        return ()
-    told = (
-        f"its encoder tells no more than an untrained one: a linear probe has accuracy "
-        f"{trained:.3f} on it and {untrained:.3f} untrained; train it for more updates"
-    )
-    return (told,)
-
-
-def _numbers(metrics: Metrics) -> dict[str, Number]:
-    return {name: Number.of(metric) for name, metric in metrics.items()}
-
 
 def _named(name: str, specs: Sequence[VictimSpec]) -> dict[str, VictimSpec]:
     """Return the specs by role: ``victim``, ``victim 1``, ``victim 2``, ..."""
@@ -486,10 +326,6 @@ def _joined(answers: Sequence[Artifact]) -> Mapping[str, Tensor]:
 def _spent(victims: Sequence[Victim]) -> dict[str, float]:
     """Return build seconds by artifact; victims may share some."""
     return {key: seconds for made in victims for key, seconds in made.facts["spent"].items()}
-
-
-def _dumped(metrics: Metrics) -> dict[str, Any]:
-    return {name: number.model_dump() for name, number in _numbers(metrics).items()}
 
 
 def _distinct(machines: list[Any]) -> list[Any]:

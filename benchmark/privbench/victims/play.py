@@ -326,13 +326,19 @@ def gain(trained: Tensor, untrained: Tensor) -> dict[str, float]:
         return {}
     from scipy.stats import binomtest
 
-    won, lost = int((trained & ~untrained).sum()), int((untrained & ~trained).sum())
+    won, lost = (int(count) for count in wins(trained, untrained).values())
     p = binomtest(won, won + lost, alternative="greater").pvalue if won + lost else 1.0
     return {
         "probe_accuracy": float(trained.double().mean()),
         "untrained_accuracy": float(untrained.double().mean()),
         "probe_p_value": float(p),
     }
+
+
+def wins(trained: Tensor, untrained: Tensor) -> dict[str, float]:
+    """Count the rows that only one of the two probes gets right."""
+    won, lost = int((trained & ~untrained).sum()), int((untrained & ~trained).sum())
+    return {"probe_wins": float(won), "probe_losses": float(lost)}
 
 
 def _worded(notes: Mapping[str, Any]) -> dict[str, Any]:

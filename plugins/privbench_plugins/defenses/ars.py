@@ -60,6 +60,7 @@ from privbench import (
     uniform,
 )
 from privbench_plugins._shared.classifiers import fit, stacked_mlp
+from privbench_plugins._shared.masked_noise import against_classifier, against_decoder, combined
 from privbench_plugins._shared.undefended import ROWS, embeddings
 
 if TYPE_CHECKING:
@@ -346,72 +347,6 @@ class ArsAttributes(Ars):
         return self.attribute_weight
 
 
-def against_decoder(
-    z: Tensor,
-    x: Tensor,
-    decode: Callable[[Tensor], Tensor],
-    mask: Tensor,
-    bound: float,
-    *,
-    iterations: int,
-) -> Tensor:
-    """Masked I-FGSM: return noise that moves decoded embeddings away from x.
-
-    Signs are counted instead of adding up steps, so that rounding cannot exceed the bound.
-
-    Args:
-        z: (..., d) embeddings.
-        x: (..., p) inputs.
-        decode: (..., d) to (..., p), row by row.
-        mask: (..., d) of zeros and ones.
-        bound: largest shift of a coordinate.
-        iterations: steps of length bound / iterations.
-
-    >>> z, x = torch.tensor([0.5, -0.2, 0.1]), torch.tensor([0.0, 0.0, 0.1])
-    >>> against_decoder(z, x, lambda z: z, torch.ones(3), 1.0, iterations=10).tolist()
-    [1.0, -1.0, 0.0]
-    """
-    z, count = z.detach(), torch.zeros_like(z)
-    for _ in range(iterations):
-        moved = (z + bound * (count / iterations)).requires_grad_()
-        with torch.enable_grad():
-            error = (x - decode(moved)).square().sum()
-        (gradient,) = torch.autograd.grad(error, moved)
-        count = count + mask * gradient.sign()
-    return bound * (count / iterations)
-
-
-def against_classifier(
-    z: Tensor, fixed: int, classify: Callable[[Tensor], Tensor], mask: Tensor, bound: float
-) -> Tensor:
-    """One masked step of FGSM: return noise that moves predictions towards a fixed value.
-
-    Args:
-        z: (..., d) embeddings.
-        fixed: the fixed value.
-        classify: (..., d) to logits (..., v), row by row.
-        mask: (..., d) of zeros and ones.
-        bound: how far each coordinate moves.
-    """
-    moved = z.detach().clone().requires_grad_()
-    with torch.enable_grad():
-        loss = -classify(moved).log_softmax(-1)[..., fixed].sum()
-    (gradient,) = torch.autograd.grad(loss, moved)
-    return -bound * mask * gradient.sign()
-
-
-def combined(noises: Sequence[Tensor], weight: float) -> Tensor:
-    """Return the mean of all noises; the others share that weight equally, the first has the rest.
-
-    >>> combined([torch.tensor([1.0]), torch.tensor([-1.0]), torch.tensor([0.0])], 0.5).tolist()
-    [0.25]
-    """
-    first, *others = noises
-    if not others:
-        return first
-    return (1 - weight) * first + weight * torch.stack(others).mean(0)
-
-
 def random_masks(seed: int, parties: int, spans: Sequence[Span]) -> Tensor:
     """Return fair random masks (parties, d) bool; masks with an empty span are drawn again."""
     width, attempt = spans[-1][1], 0
@@ -437,17 +372,6 @@ def alike(masks: Tensor, overlap: float, seed: int) -> Tensor:
     keys = fold(torch.arange(parties), salt(seed, "alike")).to(masks.device)
     rank = uniform(keys, width).argsort(dim=1, stable=True).argsort(1)
     return masks ^ (rank < round((1 - overlap) * width))
-
-
-def chance_of_overlap(width: int, overlap: float) -> float:
-    """Return the probability that two random masks agree in more than that share of coordinates.
-
-    >>> f"{chance_of_overlap(64, 0.75):.4e}"
-    '1.2182e-05'
-    """
-    needed = math.floor(overlap * width + 1e-9) + 1
-    ways = sum(math.comb(width, agree) for agree in range(needed, width + 1))
-    return float(ways / 2**width)
 
 
 def places(owner: Tensor, parties: int) -> tuple[Tensor, int]:

@@ -1,0 +1,191 @@
+"""What trials share: rows, splits, victims, baselines and accuracies, each made once and kept."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from privbench.boards.records import Number
+from privbench.data.examples import Examples, adopted
+from privbench.data.split import Split, cut
+from privbench.data.validation import validated
+from privbench.games.catalog import GAMES
+from privbench.games.controls import Pixels
+from privbench.games.oracle import Oracle
+from privbench.grid.cell import code_digest, dataset_of
+from privbench.grid.outcome import numbers
+from privbench.methods.context import Shadow
+from privbench.store.source import digest, source_digest
+from privbench.store.store import Key
+from privbench.training.process_state import known
+from privbench.victims.play import Models, gain, probe, utility, wins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from privbench.games.game import Metrics
+    from privbench.games.oracle import Served
+    from privbench.methods.cell import Cell
+    from privbench.methods.dataset import Dataset
+    from privbench.store.store import Store
+    from privbench.victims.build import Builder
+    from privbench.victims.served import Victim
+    from privbench.victims.spec import VictimSpec
+
+
+class Materials:
+    """What trials share.
+
+    Attributes:
+        store: store of artifacts.
+        builder: builds victims.
+        making: seconds spent so far to build or load victims.
+    """
+
+    def __init__(self, store: Store, builder: Builder, *, root: Path | None, nonce: str) -> None:
+        """Start with nothing in memory.
+
+        Args:
+            store: store of artifacts.
+            builder: builds victims.
+            root: folder of datasets.
+            nonce: of sealed splits; "" for splits that follow from the seed.
+        """
+        self.store, self.builder, self.root, self.nonce = store, builder, root, nonce
+        self.making = 0.0
+        self._examples: dict[str, Examples] = {}
+        self._splits: dict[str, Split] = {}
+        self._victims: dict[str, Victim] = {}
+
+    def split(self, cell: Cell, seed: int) -> Split:
+        """Split the cell's dataset; equal for all cells of that dataset, protocol and seed."""
+        at = digest([dataset_of(cell).digest, cell.protocol, seed])
+        if at not in self._splits:
+            rows = self._rows(dataset_of(cell))
+            self._splits[at] = cut(rows, cell.card, cell.protocol, seed, self.nonce)
+        return self._splits[at]
+
+    def _rows(self, dataset: Dataset) -> Examples:
+        if dataset.digest not in self._examples:
+            with known(0):
+                rows = validated(dataset.load(self.root), dataset.card(self.root))
+            self._examples[dataset.digest] = rows.to(self.builder.device)
+        return self._examples[dataset.digest]
+
+    def adversary_split(self, cell: Cell, parts: Split) -> Split:
+        """The split with the adversary's pool, which may come from another dataset."""
+        dataset = cell.adversary.dataset
+        if dataset is None:
+            return parts
+        at = digest([parts.digest, dataset.digest, parts.seed])
+        if at not in self._splits:
+            source = dataset.card(self.root)
+            rows, card = adopted(self._rows(dataset), source, cell.card)
+            self._splits[at] = parts.foreign(rows, card)
+        return self._splits[at]
+
+    def models(self, cell: Cell, seed: int) -> Models:
+        """Return the models that the cell needs under that seed."""
+        parts = self.split(cell, seed)
+        return Models(cell, parts, self.adversary_split(cell, parts))
+
+    def victim(self, spec: VictimSpec, room: int = 64) -> Victim:
+        """Build or load a victim; at most ``room`` of them stay in memory."""
+        at = spec.identity
+        if at not in self._victims:
+            while len(self._victims) >= room:
+                self._victims.pop(next(iter(self._victims)))
+            begun = time.perf_counter()
+            try:
+                self._victims[at] = self.builder.victim(spec)
+            finally:
+                self.making += time.perf_counter() - begun
+        return self._victims[at]
+
+    def shadows(
+        self, cell: Cell, worlds: Sequence[tuple[VictimSpec, Examples]]
+    ) -> tuple[Shadow, ...]:
+        """Build or load the shadows that the attack declared."""
+        shadows = []
+        for spec, others in worlds:
+            made = self.victim(spec, room=64 + len(worlds))
+            asker = cell.attack.name
+            mine = Oracle(
+                made.session(asker), made.grants, asker=asker, store=self.store, models=len(worlds)
+            )
+            shadows.append(Shadow(spec.world, others, mine, made.model))
+        return tuple(shadows)
+
+    def control(self, name: str, models: Models) -> list[Served]:
+        """Return what a control of that name puts in the victims' place."""
+        if name == "null":
+            return [self.victim(spec) for spec in models.nulls()]
+        if name == "untrained":
+            return [self.builder.untrained(models.undefended())]
+        return [Pixels(models.cell.card)]
+
+    def baselines_key(self, cell: Cell, seed: int) -> Key:
+        """Return the key of the baselines; all cells of a question share them."""
+        parts = self.split(cell, seed)
+        return Key("baselines", {
+            "split": parts.digest, "seed": parts.seed, "game": cell.attack.game,
+            "rules": source_digest(type(GAMES[cell.attack.game])),
+            "dataset": dataset_of(cell).digest,
+            "max_rows": cell.attack.max_rows, "sensitive": list(cell.sensitive),
+            "code": code_digest(), "torch": torch.__version__, "device": self.builder.device.type,
+            "threads": self.builder.threads,
+        })  # fmt: skip
+
+    def baselines(self, cell: Cell, seed: int) -> dict[str, dict[str, Number]]:
+        """Return the metrics of each guess that does not see the victim."""
+        game, parts = GAMES[cell.attack.game], self.split(cell, seed)
+
+        def compute() -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+            question, truth = game.pose(
+                parts, Pixels(cell.card), max_rows=cell.attack.max_rows, sensitive=cell.sensitive
+            )
+            made = game.baselines(parts, question, truth)
+            return {}, {"metrics": {name: _dumped(metrics) for name, metrics in made.items()}}
+
+        key = self.baselines_key(cell, seed)
+        return {
+            name: {m: Number(**value) for m, value in metrics.items()}
+            for name, metrics in self.store.make(key, compute).facts["metrics"].items()
+        }
+
+    def utility(self, models: Models, made: Victim) -> dict[str, float]:
+        """Return accuracies of the victim and what training gave its encoder.
+
+        See ``utility``, ``gain`` and ``wins`` of ``victims.play``. Wins are counted for contrastive
+        targets only: boards do not rank one whose encoder learnt nothing.
+        """
+        cell, parts = models.cell, models.split
+        if cell.card.classes is None or "classifier" not in made.model:
+            return {}
+        key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
+
+        world = models.victims()[0].world
+        facts = self.store.make(key, lambda: ({}, utility(made, parts, world))).facts
+        named = ("test_accuracy", "train_accuracy", "reference_accuracy", "gap", "test_rows")
+        told = {name: facts[name] for name in named if name in facts}
+        untrained = self.builder.plan(models.undefended()).untrained
+        probes = (
+            self._probe(made.key, parts, lambda: made),
+            self._probe(untrained, parts, lambda: self.builder.untrained(models.undefended())),
+        )
+        counted = wins(*probes) if cell.target.contrastive else {}
+        return told | gain(*probes) | counted
+
+    def _probe(self, encoder: str, parts: Split, build: Callable[[], Victim]) -> Tensor:
+        """Return the probe's answers, see ``probe``; ``encoder`` is the key of what is built."""
+        key = Key("probe", {"encoder": encoder, "split": parts.digest, "code": code_digest()})
+        return self.store.make(key, lambda: ({"right": probe(build(), parts)}, {})).tensors["right"]
+
+
+def _dumped(metrics: Metrics) -> dict[str, Any]:
+    return {name: number.model_dump() for name, number in numbers(metrics).items()}
