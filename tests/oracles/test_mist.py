@@ -105,7 +105,10 @@ def test_a_sub_model_learns_locally_from_its_own_rows_only(tmp_path: Path) -> No
 
     before = gradients(-1)
     for row in range(6):
-        moved = [not torch.equal(a, b) for a, b in zip(before, gradients(row), strict=True)]
+        moved = [
+            not torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+            for a, b in zip(before, gradients(row), strict=True)
+        ]
         assert sorted(moved) == [False, True]
     assert captured["all"].shape == (2, 80, 10)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,9 @@ def test_the_truth_is_found_only_where_the_attack_shares_a_process(run: Any) -> 
     assert open_.notes["pid"] != apart.notes["pid"]
 
 
+@pytest.mark.skipif(
+    "PRIVBENCH_TEST_ROUNDING" in os.environ, reason="workers do not inject rounding errors"
+)
 def test_results_are_equal(run: Any) -> None:
     attacks = ["trains", {"lira": {"k": 2}}]
     serial, apart = run(attacks, Serial()), run(attacks, Processes(2, isolate=True))
