@@ -61,7 +61,10 @@ class MethodRecord(BaseModel):
 
 
 class CellRecord(BaseModel):
-    """The cell as plain values; a leaderboard reads nothing else about methods."""
+    """The cell as plain values; a leaderboard reads nothing else about methods.
+
+    ``access`` is what the defended victim grants, ``needs`` the part of it that the attack reads.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -78,6 +81,7 @@ class CellRecord(BaseModel):
     protects: list[str]
     decides_at: str = ""
     control: bool = False
+    needs: str = ""
 
     @property
     def defense(self) -> str:
@@ -111,13 +115,17 @@ class Cost(BaseModel):
 
     ``seconds_training`` is the build seconds of the artifacts of victim and shadows, each counted
     once, even if an earlier run built them. ``seconds`` is the rest of the trial, including what
-    the attack itself trains unless that was in the store.
+    the attack itself trains unless that was in the store. ``seconds_victim`` is the part of
+    ``seconds_training`` that the victim took (the first one, if there are several), and
+    ``seconds_per_query`` how long it takes for one label; None where it gives none.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     seconds: Measured = 0.0
     seconds_training: Measured = 0.0
+    seconds_victim: Measured | None = None
+    seconds_per_query: Measured | None = None
     queries_per_sample: Measured = 0.0
     queries_own: Count = 0
     peak_bytes: Count = 0

@@ -35,6 +35,7 @@ def cell_record(cell: Cell) -> CellRecord:
         protects=protects,
         decides_at=cell.attack.decides_at,
         control=any(defense.control for defense in cell.defenses),
+        needs=str(cell.attack.needs),
     )
 
 

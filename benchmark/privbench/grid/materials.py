@@ -158,15 +158,15 @@ class Materials:
             for name, metrics in self.store.make(key, compute).facts["metrics"].items()
         }
 
-    def utility(self, models: Models, made: Victim) -> dict[str, float]:
-        """Return accuracies of the victim and what training gave its encoder.
+    def utility(self, models: Models, made: Victim) -> tuple[dict[str, float], float | None]:
+        """Return accuracies of the victim, what training gave its encoder, and seconds per query.
 
         See ``utility``, ``gain`` and ``wins`` of ``victims.play``. Wins are counted for contrastive
         targets only: boards do not rank one whose encoder learnt nothing.
         """
         cell, parts = models.cell, models.split
         if cell.card.classes is None or "classifier" not in made.model:
-            return {}
+            return {}, None
         key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
 
         world = models.victims()[0].world
@@ -179,7 +179,7 @@ class Materials:
             self._probe(untrained, parts, lambda: self.builder.untrained(models.undefended())),
         )
         counted = wins(*probes) if cell.target.contrastive else {}
-        return told | gain(*probes) | counted
+        return told | gain(*probes) | counted, facts["seconds_per_query"]
 
     def _probe(self, encoder: str, parts: Split, build: Callable[[], Victim]) -> Tensor:
         """Return the probe's answers, see ``probe``; ``encoder`` is the key of what is built."""

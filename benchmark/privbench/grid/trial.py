@@ -160,6 +160,7 @@ class TrialRunner:
         record.updates = _updates(made)
         record.cost = Cost(
             seconds_training=sum((_spent(victims) | facts["spent_shadows"]).values()),
+            seconds_victim=sum(_spent(victims[:1]).values()),
             queries_per_sample=facts["queries_per_sample"],
             queries_own=facts["queries_own"],
         )
@@ -171,7 +172,7 @@ class TrialRunner:
             record.controls[name] = numbers(controls[name])
             answers[name] = told["answer"]
         record.baselines = self.materials.baselines(cell, trial.seed)
-        record.utility = self.materials.utility(models, made)
+        record.utility, record.cost.seconds_per_query = self.materials.utility(models, made)
         record.flags = list(game.suspicions(controls, record.sizes))
         content = gathered(game, cell, parts, facts["truth"], answers)
         if content:

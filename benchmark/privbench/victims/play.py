@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -276,11 +277,12 @@ def utility(victim: Victim, split: Split, world: World) -> dict[str, float]:
     The accuracy on reference rows is what settings are chosen by, so that test rows stay unseen. It
     is missing if there are no such rows. A defense that learns from them makes it optimistic.
 
-    With it comes the number of test rows, ``test_rows``.
+    With it come the number of test rows, ``test_rows``, and how long the victim took for the label
+    of a row, ``seconds_per_query``.
     """
     trained_on = world.parts[split.protocol.classifier]
     right = {}
-    asked = victim.session("utility")
+    asked, queries, begun = victim.session("utility"), 0, time.perf_counter()
     parts = {"test": split.test, "train": trained_on, "reference": split.reference}
     for name, rows in parts.items():
         labelled = rows.select(rows.y >= 0)
@@ -288,7 +290,9 @@ def utility(victim: Victim, split: Split, world: World) -> dict[str, float]:
             continue
         guess = asked.labels(labelled.x)
         right[f"{name}_accuracy"] = float((guess == labelled.y).double().mean())
+        queries += len(labelled)
     return {
+        "seconds_per_query": (time.perf_counter() - begun) / max(queries, 1),
         **right, "gap": right["train_accuracy"] - right["test_accuracy"],
         "test_rows": float((split.test.y >= 0).sum()),
     }  # fmt: skip
