@@ -35,7 +35,9 @@ What to expect: accuracy depends on n epsilon, and on how well public rows separ
 With 300 members (protocol ``public-encoder-pairs`` of ``digits``, seed 0): on ``supervised``, whose
 encoder trains with this classifier on public labels, test accuracy is .94 at epsilon 8 and .93 at 2
 (none .94, ``dp-sgd`` .92 at both); on the embeddings of ``simclr``, which read no labels, .85 and
-.56 (mean of 10 draws of the noise; without noise .90, none .95).
+.56 (mean of 10 draws of the noise; without noise .90, none .95). Noise for epsilon on the 100
+members of the default protocol costs 26 points of accuracy (seed 1): it makes sense from these 300
+members.
 """
 
 from __future__ import annotations
