@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_core import from_json
 
-from privbench.boards import samples
+from privbench.boards import one_file, samples
 from privbench.errors import BadInputError, WriteError
 from privbench.games.board import Board  # noqa: TC001 - pydantic reads it
 from privbench.games.metrics import Estimate, Refused
@@ -244,25 +244,54 @@ def read(path: Path) -> Record:
     Raises:
         DamagedResultError: if the file is not a result, or has changed since it was written.
     """
+    return parsed(_content(path), path)
+
+
+def read_lines(path: Path) -> list[Record]:
+    """Read all results of one file, see ``one_file``.
+
+    Raises:
+        DamagedResultError: if a line is not a result, or has changed since it was written.
+    """
+    lines = _content(path).splitlines()
+    return [parsed(line, path, f"line {i}: ") for i, line in enumerate(lines, 1) if line.strip()]
+
+
+def _content(path: Path) -> bytes:
     try:
-        values = from_json(path.read_bytes(), allow_inf_nan=False)
+        return path.read_bytes()
     except OSError as error:
         if error.errno in files.BUSY:
             raise
         raise DamagedResultError(path, f"it cannot be read ({error.strerror})") from None
+
+
+def parsed(text: bytes, path: Path, where: str = "") -> Record:
+    """Return a result from its JSON text.
+
+    Args:
+        text: of a file or a line.
+        path: of the file.
+        where: put before the reason if it is no result.
+
+    Raises:
+        DamagedResultError: if it is not a result, or has changed since it was written.
+    """
+    try:
+        values = from_json(text, allow_inf_nan=False)
     except (ValueError, RecursionError) as error:
-        raise DamagedResultError(path, f"it is not JSON ({error})") from None
+        raise DamagedResultError(path, f"{where}it is not JSON ({error})") from None
     told = dict(values) if isinstance(values, dict) else {}
     written, schema = told.pop("checksum", None), told.get("schema_version", SCHEMA)
     if schema not in (*OLD_SCHEMAS, SCHEMA):
         known = f"but this privbench reads {', '.join(map(str, OLD_SCHEMAS))} and {SCHEMA}"
-        raise DamagedResultError(path, f"it has schema {shown(schema)}, {known}")
+        raise DamagedResultError(path, f"{where}it has schema {shown(schema)}, {known}")
     try:
         record = Record.model_validate(told or values)
     except (ValidationError, RecursionError) as error:
-        raise DamagedResultError(path, _wrong(error)) from None
+        raise DamagedResultError(path, where + _wrong(error)) from None
     if not (_unchanged(told, written) or (written is None and schema == 1)):
-        raise DamagedResultError(path, "it has changed since it was written")
+        raise DamagedResultError(path, f"{where}it has changed since it was written")
     return record
 
 
@@ -351,9 +380,9 @@ def located(folders: Iterable[Path]) -> list[tuple[Record, list[Path]]]:
                 "run `privbench run --out FOLDER` first"
             )
         for path in _files(folder):
-            record = read(path)
-            found[record.trial] = min(found.get(record.trial, record), record, key=_rank)
-            places.setdefault(record.trial, []).append(path.parent)
+            for record in read_lines(path) if path.suffix == one_file.SUFFIX else [read(path)]:
+                found[record.trial] = min(found.get(record.trial, record), record, key=_rank)
+                places.setdefault(record.trial, []).append(path.parent)
     if not found:
         listed = ", ".join(str(f) for f in folders)
         raise BadInputError(
@@ -370,5 +399,5 @@ def _files(folder: Path) -> Iterator[Path]:
     if folder.is_file():
         yield folder
     else:
-        found = (p for p in folder.rglob("*.json") if not p.name.startswith("."))
-        yield from sorted(p for p in found if p.name != POINTS)
+        found = [*folder.rglob("*.json"), *folder.rglob(f"*{one_file.SUFFIX}")]
+        yield from sorted(p for p in found if p.name != POINTS and not p.name.startswith("."))

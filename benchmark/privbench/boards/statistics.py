@@ -100,8 +100,9 @@ def null_p(nulls: Iterable[tuple[float, int, int]]) -> float:
     """Return the two-sided p-value of "the attack cannot tell apart what its victim never saw".
 
     The AUC of a null victim is a Mann-Whitney statistic of exchangeable rows, so its deviation is
-    known, ``sqrt((m + n + 1) / (12 m n))``; ties only make it smaller. The mean over seeds is
-    compared with 0.5.
+    known, ``sqrt((m + n + 1) / (12 m n))``. Ties make it smaller, and so do splits that hold every
+    class in equal shares, for scores that depend on the class: the p-value is then too large, never
+    too small. The mean over seeds is compared with 0.5.
 
     Args:
         nulls: AUC on the null victim, number of members, number of nonmembers; one per seed.

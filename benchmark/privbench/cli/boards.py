@@ -16,10 +16,36 @@ from privbench.cli.border import Finite, say
     "--out",
     required=True,
     type=click.Path(path_type=Path),
-    help="Directory for the joined results.",
+    help="Directory for the joined results; NAME.jsonl for one file, a line for each trial.",
 )
 def merge(folders: tuple[Path, ...], out: Path) -> None:
-    """Join the results of several folders, as written by `run --shard`, and write a board."""
+    """Join the results of several folders, as written by `run --shard`, and write a board.
+
+    With --out NAME.jsonl, only that file is written: results as they are published, without
+    per-sample scores.
+    """
+    from privbench.boards.one_file import SUFFIX
+
+    if out.suffix == SUFFIX:
+        _into_one_file(folders, out)
+    else:
+        _into_folder(folders, out)
+
+
+def _into_one_file(folders: tuple[Path, ...], out: Path) -> None:
+    from privbench.boards.leaderboard import render
+    from privbench.boards.one_file import dumped
+    from privbench.boards.records import read_all
+    from privbench.cli.results import with_boards
+    from privbench.store.files import write
+
+    records = read_all(folders)
+    render(with_boards(records))  # refuses what cannot stand on one board
+    write(out, dumped(records))
+    say(f"{len(records)} results in {out}")
+
+
+def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     from privbench.boards.leaderboard import render
     from privbench.boards.records import POINTS, located, sample_bytes
     from privbench.boards.tradeoffs import dumped, stored_bound
