@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,26 +84,25 @@ def _opened(file: Path, shape: tuple[int, ...]) -> np.ndarray | None:
 
 def _write(name: str, file: Path, shape: tuple[int, ...], arrays: Iterable[np.ndarray]) -> None:
     """Write the arrays one after the other under a temporary name, then rename the file."""
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{name}-", delete=False) as draft:
-        try:
+    draft, rows = file.with_suffix(".part"), 0
+    try:
+        with draft.open("wb") as held:
             np.lib.format.write_array_header_1_0(
-                draft, {"descr": "|u1", "fortran_order": False, "shape": shape}
+                held, {"descr": "|u1", "fortran_order": False, "shape": shape}
             )
-            rows = 0
             for array in arrays:
                 if array.dtype != np.uint8 or array.shape[1:] != shape[1:]:
                     raise BadInputError(
                         f"{name}: row {rows} of the files has shape {array.shape[1:]}, not "
                         f"{shape[1:]}; get them again"
                     )
-                draft.write(np.ascontiguousarray(array).data)
+                held.write(np.ascontiguousarray(array).data)
                 rows += len(array)
-            if rows != shape[0]:
-                raise BadInputError(
-                    f"{name}: the files hold {rows} rows where {shape[0]} were published; get them "
-                    "again"
-                )
-            draft.close()
-            Path(draft.name).replace(file)
-        finally:
-            Path(draft.name).unlink(missing_ok=True)
+        if rows != shape[0]:
+            raise BadInputError(
+                f"{name}: the files hold {rows} rows where {shape[0]} were published; get them "
+                "again"
+            )
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -36,7 +36,7 @@ def decoded(name: str, files: Sequence[Path], size: int) -> Iterator[np.ndarray]
             try:
                 with Image.open(file) as image:
                     yield image.convert("RGB")
-            except (OSError, SyntaxError, ValueError) as error:  # what PIL raises on bad bytes
+            except Exception as error:  # PIL raises many types on bad bytes
                 raise BadInputError(
                     f"{name}: {file} cannot be decoded ({' '.join(str(error).split())}); get it "
                     "again"
