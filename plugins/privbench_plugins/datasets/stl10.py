@@ -90,8 +90,8 @@ class STL10(Dataset):
     )
     deviations: ClassVar[str] = (
         "The published train and test rows are one source. So EncoderMI's nonmembers are 10,000 "
-        "random labelled rows, not the train rows and the first 5,000 test rows, and the 3,000 "
-        "others train its classifier. The paper does not say what it trains one on."
+        "random labelled rows, not the train rows and the first 5,000 test rows. It trains its "
+        "classifier on CIFAR-10; here the other 3,000 labelled rows train it."
     )
     presets: ClassVar[Mapping[str, Mapping[str, int]]] = {"paper": {"size": SIDE}}
     protocols: ClassVar[Mapping[str, Protocol]] = {
