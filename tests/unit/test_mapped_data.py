@@ -124,6 +124,17 @@ def test_splits_are_the_same_in_memory_and_mapped(both: Any, seed: int, inclusio
         assert one.digest == other.digest
 
 
+def test_only_parts_go_to_another_device(both: Any) -> None:
+    """Device ``meta`` stands for CUDA."""
+    _, mapped, told = both
+    split = cut(mapped, told, PROTOCOL, 0, device=torch.device("meta"))
+    for name in ("candidates", "public", "downstream", "reference", "pool", "test"):
+        part = getattr(split, name)
+        assert {part.x.device.type, part.keys.device.type, part.y.device.type} == {"meta"}, name
+    assert split.member.device.type == split.spare.columns.device.type == "meta"
+    assert split.spare.x is mapped.x
+
+
 def test_the_null_victim_draws_from_spare_and_test_rows(both: Any) -> None:
     """It draws as it would from all of these rows in memory."""
     memory, _, told = both
