@@ -16,7 +16,8 @@ import torch
 from privbench import BadInputError, Card, Examples, Part, Protocol
 from privbench.data import examples as module
 from privbench.data.examples import adopted, join
-from privbench.data.split import cut
+from privbench.data.row_random import salt
+from privbench.data.split import _drawn, cut
 from privbench.data.validation import validated
 from privbench_plugins._shared import mapped_array
 from privbench_plugins._shared.mapped_array import Array, Arrays, kept
@@ -144,8 +145,8 @@ def test_the_null_victim_draws_from_spare_and_test_rows(both: Any) -> None:
     assert bool(torch.isin(members.index, outside.index).all())
     assert bool(torch.isin(members.index, split.test.index).any())
     assert bool(torch.isin(members.index, split.spare.columns.index).any())
-    where = {int(i): at for at, i in enumerate(outside.index)}
-    assert same(outside.select(torch.tensor([where[int(i)] for i in members.index])), members)
+    (drawn,) = _drawn(outside, [split.size], salt(0, "null", 0))
+    assert same(drawn, members)
 
 
 def test_validation_passes_and_finds_the_same(both: Any) -> None:
