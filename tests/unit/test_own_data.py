@@ -701,3 +701,18 @@ def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
     (root / "cats" / "000.png").write_bytes(b"no picture")
     with pytest.raises(BadInputError, match=r"cats/000.png cannot be decoded .*replace or remove"):
         ImageFolder(path=str(root), size=8).load(None)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_grid_with_canaries_from_a_file_is_planned_again(tmp_path: Path, reads: bool) -> None:
+    from privbench.cli.session import Session
+    from privbench.grid.suite import suite_from
+
+    np.savez(tmp_path / "c.npz", x=np.zeros((9, 1, 8, 8)), y=np.zeros(9, int))
+    kind = {"kind": "file", "path": str(tmp_path / "c.npz")} if reads else {"kind": "noise"}
+    protocol = {"members": 50, "nonmembers": 50, "pool": 200, "canaries": {**kind, "count": 8}}
+    suite = suite_from(
+        {"attacks": ["metric-loss"], "targets": ["supervised"], "protocols": [protocol]}, "it"
+    )
+    options = {"out": tmp_path / "out", "data_root": None, "device": "cpu", "compiled": False}
+    assert Session(suite, (), options).reads_given_files is reads
