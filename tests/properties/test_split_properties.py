@@ -268,7 +268,7 @@ def test_every_part_and_world_has_each_class_as_often_as_it_should(
     over, _ = split.online(world)
     assert _shares(over.members, split.candidates) < 1
     assert _shares(over.reference, split.pool) < 1
-    assert _shares(split.null().members, join([split.spare, split.test])) < 1
+    assert _shares(split.null().members, join([split.spare.read(), split.test])) < 1
 
 
 @given(seed=seeds)

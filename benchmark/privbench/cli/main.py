@@ -234,7 +234,7 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
 
     session = Session(suite, plugins_off, options)
     status = session.run()
-    if status == 0 and not sealed:
+    if status == 0 and not sealed and not session.reads_given_files:
         finished.add([(item.trial.digest, item.skip) for item in session.planned], session.files)
     return status
 

@@ -161,6 +161,16 @@ class Session:
                 return replace(item, trial=trial)
         return item
 
+    @property
+    def reads_given_files(self) -> bool:
+        """Whether the grid depends on files of the user, whose content only planning reads."""
+        cells = [item.trial.cell for item in self.planned]
+        datasets = {one for cell in cells for one in (cell.dataset, cell.adversary.dataset)}
+        canaries = {cell.protocol.canaries for cell in cells}
+        return any(one.reads_given_files for one in datasets if one) or any(
+            one.path is not None for one in canaries if one
+        )
+
     def run(self) -> int:
         """Run what is not done yet; return the exit status: 0, or 1 if a cell failed.
 

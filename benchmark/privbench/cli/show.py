@@ -51,6 +51,8 @@ def _facts(kind: str, method: Any) -> Iterator[str]:
         yield f"Strength: {method.strength or 'one setting only'}"
     elif kind == "target":
         yield f"Grants: {method.grants}"
+    elif kind == "dataset" and method.reads_given_files:
+        yield "Data: in the files that its hyperparameters name"
     elif kind == "dataset":
         card = method.card(None)
         yield f"Data: {card.kind} {card.shape}, {card.rows} rows ({_listed(card.sources)})"

@@ -6,6 +6,8 @@ This module does not import torch at the top, so that records and leaderboards l
 from __future__ import annotations
 
 import hashlib
+import math
+import mmap
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -13,12 +15,15 @@ from typing import TYPE_CHECKING, Literal
 from privbench.errors import BadInputError, no_choice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
     from torch import Tensor
 
     from privbench.data.augmentation import Augmentation
+
+#: Bytes of a mapped x that are read at a time.
+BLOCK = 1 << 25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,8 @@ class Examples:
         scale: scale of the card.
         labelled_by: digest of the stage that computes y, if it is known before y is; ``digest``
             then uses it instead of y.
+        mapped: the file that x is a read-only memory map of; None if x is in memory. Such an x must
+            not be written to. Its rows are read in blocks, and those selected are in memory.
     """
 
     x: Tensor
@@ -92,6 +99,7 @@ class Examples:
     source: Tensor
     scale: float
     labelled_by: str = ""
+    mapped: mmap.mmap | None = None
 
     @classmethod
     def of(
@@ -102,6 +110,7 @@ class Examples:
         *,
         scale: float,
         source: Tensor | None = None,
+        mapped: mmap.mmap | None = None,
     ) -> Examples:
         """Create examples from tensors; keys and positions are filled in.
 
@@ -117,7 +126,7 @@ class Examples:
                 raise ValueError(f"x has {n} rows but {name} has {len(column)}: pass equal lengths")
         index = torch.arange(n, device=x.device)
         source = torch.zeros_like(index) if source is None else source
-        return cls(x, y, attributes, index, source, scale)
+        return cls(x, y, attributes, index, source, scale, mapped=mapped)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -126,9 +135,20 @@ class Examples:
     @cached_property
     def keys(self) -> Tensor:
         """Return the (n,) int64 content hashes of the rows of x, which key all random streams."""
+        import torch
+
         from privbench.data.row_random import row_keys
 
-        return row_keys(self.x, self.scale)
+        pieces = [row_keys(self.x[rows], self.scale) for rows in self.blocks()]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def blocks(self) -> Iterator[slice]:
+        """Return slices that cover all rows: one slice, or a few MB of x at a time if it is mapped.
+
+        Pages of a mapped file that were read are then given back, so that a pass over all rows
+        takes the memory of one block.
+        """
+        return _blocks(len(self), _row_bytes(self.x), self.mapped)
 
     @property
     def device(self) -> torch.device:
@@ -137,16 +157,32 @@ class Examples:
 
     def select(self, rows: Tensor | slice) -> Examples:
         """Return rows by position, mask or slice, in that order."""
-        return self._each(lambda column: column[rows])
+        if self.mapped is None:
+            return self._each(lambda column: column[rows])
+        return self.unread(rows).read()
 
     def to(self, device: torch.device | str) -> Examples:
         """Copy to a device (does nothing if the rows are already there)."""
+        if self.mapped is not None and self.device.type == str(device).partition(":")[0]:
+            return self
         return self._each(lambda column: column.to(device))
+
+    def without_x(self) -> Examples:
+        """Return the same rows with nothing in x and the keys that they have: enough to deal."""
+        return _keyed(replace(self, x=self.x.new_empty(len(self), 0), mapped=None), self.keys)
+
+    def unread(self, rows: Tensor | slice) -> Unread:
+        """Return rows by position, mask or slice, whose x stays where it is."""
+        import torch
+
+        at = torch.arange(len(self), device=self.device)[rows]
+        return Unread(self.x, self.mapped, at, self.without_x().select(at))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Examples:
         """Apply one change to every column."""
         made = replace(
             self,
+            mapped=None,
             x=change(self.x),
             y=change(self.y),
             attributes={name: change(column) for name, column in self.attributes.items()},
@@ -208,8 +244,79 @@ class Examples:
             total.update(self.labelled_by.encode())
         for name, part in parts.items():
             total.update(str((name, tuple(part.shape), str(part.dtype))).encode())
-            total.update(part.contiguous().cpu().numpy().tobytes())
+            for rows in self.blocks():
+                total.update(part[rows].contiguous().cpu().numpy().tobytes())
         return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Rows whose x stays where it is, perhaps in a file, until some of them are selected.
+
+    Attributes:
+        x: (m, *shape), whose rows they are among.
+        mapped: see ``Examples``.
+        at: (n,) int64 positions of the rows in x.
+        columns: the rows without x, on the device where they are read to.
+    """
+
+    x: Tensor
+    mapped: mmap.mmap | None
+    at: Tensor
+    columns: Examples
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.at)
+
+    def those(self, rows: Tensor) -> Unread:
+        """Return rows by position or mask, in that order, still unread."""
+        at = self.at[rows.to(self.at.device)]
+        return Unread(self.x, self.mapped, at, self.columns.select(rows))
+
+    def select(self, rows: Tensor) -> Examples:
+        """Read rows by position or mask, in that order."""
+        return self.those(rows).read()
+
+    def to(self, device: torch.device | str) -> Unread:
+        """Say where rows are read to."""
+        return replace(self, columns=self.columns.to(device))
+
+    def read(self) -> Examples:
+        """Read all rows, in blocks if x is mapped.
+
+        Raises:
+            BadInputError: if the mapped file has changed since the keys were computed.
+        """
+        import torch
+
+        # A page that is read brings its neighbours with it: count 64 kB a row at least.
+        size = max(1 << 16, _row_bytes(self.x))
+        x = self.x.new_empty(len(self), *self.x.shape[1:])
+        for rows in _blocks(len(self), size, self.mapped):
+            torch.index_select(self.x, 0, self.at[rows], out=x[rows])
+        made = replace(self.columns, x=x.to(self.columns.device))
+        if self.mapped is not None and not torch.equal(made.keys, self.columns.keys):
+            raise BadInputError("a data file changed while it was used: run the command again")
+        return _keyed(made, self.columns.keys)
+
+    def digest(self) -> str:
+        """Return the digest of the rows; of a mapped x only the keys count."""
+        whole = self.mapped is None and self.x.is_floating_point()
+        return (self.read() if whole else self.columns).digest()
+
+
+def _blocks(n: int, size: int, mapped: mmap.mmap | None) -> Iterator[slice]:
+    """Yield slices that cover n rows of that many bytes each, see ``Examples.blocks``."""
+    step = max(1, BLOCK // max(1, size)) if mapped is not None else max(1, n)
+    for start in range(0, max(1, n), step):
+        yield slice(start, min(start + step, n))
+        if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _row_bytes(x: Tensor) -> int:
+    return x.element_size() * math.prod(x.shape[1:])
 
 
 def adopted(rows: Examples, source: Card, card: Card) -> tuple[Examples, Card]:
@@ -222,31 +329,39 @@ def adopted(rows: Examples, source: Card, card: Card) -> tuple[Examples, Card]:
         BadInputError: if one dataset is a table and the columns are not the same.
     """
     import torch
-    from torch.nn.functional import interpolate
 
+    mapped = None
     if source.shape == card.shape and source.scale == card.scale:
-        x = rows.x
+        x, mapped = rows.x, rows.mapped
     elif source.kind == card.kind == "image":
-        x = as_float(rows.x, rows.scale)
-        if source.shape[0] != card.shape[0]:
-            luma = x.new_tensor([0.299, 0.587, 0.114])
-            x = x.expand(-1, card.shape[0], -1, -1) if source.shape[0] == 1 else (
-                (x * luma[:, None, None]).sum(1, keepdim=True)
-            )  # fmt: skip
-        x = interpolate(x, size=card.shape[1:], mode="bilinear", antialias=True)
-        x = (x.clamp(0, 1) * card.scale).round().to(torch.uint8)
+        x = torch.cat([_as_image(rows.x[some], rows.scale, card) for some in rows.blocks()])
     else:
         raise BadInputError(
             f"rows of '{source.name}' {source.shape} cannot be converted to the shape {card.shape} "
             f"of '{card.name}': for images use an image dataset, for tables one with the same "
             "columns"
         )
-    made = Examples.of(x, rows.y, scale=card.scale)
+    made = Examples.of(x, rows.y, scale=card.scale, mapped=mapped)
     named = replace(
         card, name=source.name, classes=source.classes, attributes={}, sensitive=(),
         sources={"all": len(rows)}, limits=source.limits,
     )  # fmt: skip
     return made, named
+
+
+def _as_image(x: Tensor, scale: float, card: Card) -> Tensor:
+    """Return images in the channels, size and scale of a card."""
+    import torch
+    from torch.nn.functional import interpolate
+
+    x = as_float(x, scale)
+    if x.shape[1] != card.shape[0]:
+        luma = x.new_tensor([0.299, 0.587, 0.114])
+        x = x.expand(-1, card.shape[0], -1, -1) if x.shape[1] == 1 else (
+            (x * luma[:, None, None]).sum(1, keepdim=True)
+        )  # fmt: skip
+    x = interpolate(x, size=card.shape[1:], mode="bilinear", antialias=True)
+    return (x.clamp(0, 1) * card.scale).round().to(torch.uint8)
 
 
 def join(parts: Sequence[Examples]) -> Examples:

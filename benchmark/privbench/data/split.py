@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from privbench.data.examples import Card, Examples, join
+from privbench.data.examples import Card, Examples, Unread, join
 from privbench.data.row_random import fold, salt, uniform
 from privbench.data.strata import dealt
 from privbench.store.source import digest
@@ -124,7 +124,7 @@ class Split:
         candidates: rows that the membership question is about, in canonical order.
         member: (n,) bool, the truth; only ``games`` reads it.
         public, downstream, reference, pool, test: see ``Protocol``.
-        spare: rows in none of these parts.
+        spare: rows in none of these parts; read when a world draws them.
         always: with canaries, the rows that are members in every world over the candidates.
     """
 
@@ -138,7 +138,7 @@ class Split:
     reference: Examples
     pool: Examples
     test: Examples
-    spare: Examples
+    spare: Unread
     always: Examples | None = None
 
     def hashes(self) -> dict[str, str]:
@@ -235,23 +235,45 @@ class Split:
         the test part. They have labels if all candidates have. If they are too few, its members are
         drawn from the pool. Its reference rows are the victim's.
         """
-        rows = self._outside if self.null_apart else self.pool
-        (members,) = _drawn(rows, [self.size], salt(self.seed, "null", 0))
+        rows = self._outside if self.null_apart else self.pool.without_x()
+        (hand,) = _hands(rows, [self.size], salt(self.seed, "null", 0))
+        members = self._from_outside(hand) if self.null_apart else self.pool.select(hand)
         return self._world(members, self.reference, "null", 0)
 
     @cached_property
     def _outside(self) -> Examples:
+        """Rows that are in no part, then those of the test part alone; without x."""
+        return join([self._spare.columns, self._tested.without_x()])
+
+    @cached_property
+    def _spare(self) -> Unread:
+        """Rows in no part."""
+        return self.spare.those(self._as_labelled(self.spare.columns))
+
+    @cached_property
+    def _tested(self) -> Examples:
+        """Test rows that are no candidates."""
         apart = ~torch.isin(self.test.index, self.candidates.index)
-        rows = [self.spare, self.test.select(apart)]
-        if (self.candidates.y >= 0).all():
-            rows = [r.select(r.y >= 0) if (r.y < 0).any() else r for r in rows]
-        return join(rows)
+        return self.test.select(apart & self._as_labelled(self.test))
+
+    def _as_labelled(self, rows: Examples) -> Tensor:
+        """Which rows may stand for candidates: if all candidates have labels, those that have."""
+        return (rows.y >= 0) | bool((self.candidates.y < 0).any())
+
+    def _from_outside(self, hand: Tensor) -> Examples:
+        """Read rows of ``_outside`` by position, in that order."""
+        first = hand < len(self._spare)
+        read = join([
+            self._spare.select(hand[first]), self._tested.select(hand[~first] - len(self._spare)),
+        ])  # fmt: skip
+        order = torch.cat([first.nonzero(), (~first).nonzero()]).squeeze(1)
+        return read.select(order.argsort())
 
     def foreign(self, rows: Examples, card: Card) -> Split:
         """Return the split of an adversary whose pool comes from another dataset.
 
         The candidates do not change. The public, downstream and reference parts keep their sizes;
-        the pool is the rest.
+        the pool is the rest, or as large as it was if that dataset is memory-mapped.
 
         Args:
             rows: rows of the other dataset, in this one's shape and scale (see ``adopted``).
@@ -259,9 +281,11 @@ class Split:
         """
         rows = rows.renumbered(fold(rows.index, salt(self.seed, "foreign index")))
         sizes = [len(self.public), len(self.downstream), len(self.reference)]
-        public, downstream, reference, pool = _drawn(
-            rows, [*sizes, len(rows) - sum(sizes)], salt(self.seed, "foreign")
-        )
+        left = len(rows) - sum(sizes)
+        most = left if rows.mapped is None else min(left, len(self.pool))
+        drawn = _drawn(rows, [*sizes, most], salt(self.seed, "foreign"))
+        device = self.candidates.device
+        public, downstream, reference, pool = (part.to(device) for part in drawn)
         return replace(
             self, card=card, public=public, downstream=downstream, reference=reference, pool=pool
         )
@@ -276,8 +300,18 @@ class Split:
         return World(parts, origin, index, self.seed)
 
 
-def cut(examples: Examples, card: Card, protocol: Protocol, seed: int, nonce: str = "") -> Split:
+def cut(
+    examples: Examples,
+    card: Card,
+    protocol: Protocol,
+    seed: int,
+    nonce: str = "",
+    *,
+    device: torch.device | None = None,
+) -> Split:
     """Split a dataset by a protocol into disjoint random parts.
+
+    Only rows of the parts are read, so that of a memory-mapped dataset the others need no memory.
 
     Args:
         examples: all rows.
@@ -285,10 +319,12 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int, nonce: st
         protocol: how to split.
         seed: data seed.
         nonce: a secret that is needed to cut the same split again; "" for none.
+        device: of the parts; None for that of the examples.
 
     Raises:
         BadInputError: if parts do not fit; names all of them.
     """
+    device, columns = device or examples.device, examples.without_x()
     sizes = protocol.sizes(card)
     drawn_by = salt(seed, "sealed", nonce) if nonce else seed
     # Renumber the rows: a position can reveal a row's source and thereby its membership.
@@ -304,26 +340,31 @@ def cut(examples: Examples, card: Card, protocol: Protocol, seed: int, nonce: st
             usable &= examples.source == list(card.sources).index(source)
         rows = usable.nonzero().squeeze(1)
         hands = _hands(
-            examples.select(rows), [sizes[name] for name in names], salt(drawn_by, "split")
+            columns.select(rows), [sizes[name] for name in names], salt(drawn_by, "split")
         )
         for name, hand in zip(names, hands, strict=True):
             free[rows[hand]] = False
             parts[name] = examples.select(rows[hand])
-    rest = examples.select(free)
-    parts["spare"] = rest.select(_permutation(rest, salt(drawn_by, "split")))
-    parts = {name: part.renumbered(fold(part.index, new_index)) for name, part in parts.items()}
+    rest = free.nonzero().squeeze(1)
+    rest = rest[_permutation(columns.select(rest), salt(drawn_by, "split"))]
+    spare = examples.renumbered(fold(examples.index, new_index)).unread(rest).to(device)
+    parts = {
+        name: part.renumbered(fold(part.index, new_index)).to(device)
+        for name, part in parts.items()
+    }
     members, nonmembers = parts.pop("members"), parts.pop("nonmembers")
     parts.setdefault("test", nonmembers)
     candidates = join([members, nonmembers])
     # Canonical order: a keyed content hash, so that neither order nor ties reveal the truth.
     canonical = _permutation(candidates, salt(drawn_by, "candidates"))
-    member = torch.arange(len(candidates), device=examples.device) < len(members)
+    member = torch.arange(len(candidates), device=device) < len(members)
     drawn = Split(
         card=card,
         protocol=protocol,
         seed=seed,
         candidates=candidates.select(canonical),
         member=member[canonical],
+        spare=spare,
         **parts,
     )
     if protocol.canaries:

@@ -70,14 +70,29 @@ def _inputs(rows: Examples, card: Card) -> Iterator[str]:
         yield f"scale is {rows.scale}, but {card.scale} in the card: give one above 0 in both"
     if not x.numel():
         return
-    low, high = (float(value) for value in x.aminmax()) if x.dtype != torch.bool else (0.0, 1.0)
+    low, high = _range(rows)
     top = 1.0 if real else card.scale
     if low != low or high != high:  # noqa: PLR0124 - NaN
-        where = int(x.flatten(1).isnan().any(1).nonzero()[0])
+        blocks = rows.blocks()
+        where = next(b.start + int(i) for b in blocks for i in _nan(x[b]).nonzero())
         yield f"x is NaN, first in row {where}: fill in missing values, or drop such rows"
     if low < 0 or high > top:
         told = "scale each feature to the unit interval" if real else "set `scale` to the largest"
         yield f"x lies in [{low:g}, {high:g}], not in [0, {top:g}]: {told}"
+
+
+def _range(rows: Examples) -> tuple[float, float]:
+    """Return the smallest and the largest value of x; NaN if it has one."""
+    if rows.x.dtype == torch.bool:
+        return 0.0, 1.0
+    ends = [torch.stack(rows.x[block].aminmax()) for block in rows.blocks()]
+    low, high = torch.stack(ends).unbind(1)
+    return float(low.amin()), float(high.amax())
+
+
+def _nan(x: Tensor) -> Tensor:
+    """Return which rows have a NaN: (n,) bool."""
+    return x.flatten(1).isnan().any(1)
 
 
 def _labels(y: Tensor, classes: int) -> Iterator[str]:
@@ -124,8 +139,11 @@ def _keys(rows: Examples) -> Iterator[str]:
     if not rows.x.is_floating_point():
         return  # whole numbers are hashed as they are
     keys, which, counts = rows.keys.unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
-    shared = (counts[which] > 1).nonzero().squeeze(1)
-    exact = row_keys((rows.x[shared] + 0.0).view(torch.int32), 1.0)  # -0.0 is 0.0
+    shared = counts[which] > 1
+    exact = torch.cat([
+        row_keys((rows.x[block][shared[block]] + 0.0).view(torch.int32), 1.0)  # -0.0 is 0.0
+        for block in rows.blocks()
+    ])  # fmt: skip
     different = int((counts == 1).sum()) + len(exact.unique())  # type: ignore[no-untyped-call]
     if len(keys) < different:
         yield (

@@ -67,14 +67,19 @@ class Materials:
         at = digest([dataset_of(cell).digest, cell.protocol, seed])
         if at not in self._splits:
             rows = self._rows(dataset_of(cell))
-            self._splits[at] = cut(rows, cell.card, cell.protocol, seed, self.nonce)
+            self._splits[at] = cut(
+                rows, cell.card, cell.protocol, seed, self.nonce, device=self.builder.device
+            )
         return self._splits[at]
 
     def _rows(self, dataset: Dataset) -> Examples:
+        """All rows, on the device; memory-mapped ones stay where they are."""
         if dataset.digest not in self._examples:
             with known(0):
                 rows = validated(dataset.load(self.root), dataset.card(self.root))
-            self._examples[dataset.digest] = rows.to(self.builder.device)
+            if rows.mapped is None:
+                rows = rows.to(self.builder.device)
+            self._examples[dataset.digest] = rows
         return self._examples[dataset.digest]
 
     def adversary_split(self, cell: Cell, parts: Split) -> Split:

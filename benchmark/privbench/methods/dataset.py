@@ -19,6 +19,8 @@ class Dataset(Method):
     """A named, versioned source of examples."""
 
     protocols: ClassVar[Mapping[str, Protocol]]  #: its own protocols; must include "default"
+    #: Whether its fields name files of the user, which may change between two runs.
+    reads_given_files: ClassVar[bool] = False
 
     @abstractmethod
     def card(self, root: Path | None) -> Card:

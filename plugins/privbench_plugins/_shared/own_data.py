@@ -1,0 +1,237 @@
+"""Datasets in a user's own files: found by content, split by shares, described by the files."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import multiprocessing
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from privbench import Augmentation, BadInputError, Dataset, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+#: Shares that all rows are divided into, and the most rows that one share has.
+SHARES, MOST = 23, 500
+#: Fewer rows than this cannot be attacked: 20 members and 20 nonmembers.
+FEWEST = 5 * SHARES
+#: Values of an attribute, texts of a column, classes.
+MOST_VALUES = 1_000
+_RECENT = 2_000_000_000  # nanoseconds in which a file can change without another time stamp
+
+
+@dataclass(frozen=True)
+class OwnDataset(Dataset):
+    """Rows in files of the user; the key of a result depends on their content, not on their place.
+
+    Attributes:
+        path: of the file or folder; relative to the current folder.
+        sha256: of its content, filled in when it is not given; another content is refused.
+    """
+
+    reads_given_files: ClassVar[bool] = True
+
+    path: str = ""
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        """Find the files and compute their digest.
+
+        Raises:
+            BadInputError: if there are none, or if they are not those of the given digest.
+        """
+        super().__post_init__()
+        if not self.path:
+            return
+        object.__setattr__(self, "_folder", Path.cwd())  # that of a worker may be another
+        found = self._content()
+        if self.sha256 not in ("", found):
+            raise self.wrong(
+                f"its content has the digest {found}, not {plain(self.sha256)}: give that file, "
+                "or leave out sha256"
+            )
+        object.__setattr__(self, "sha256", found)
+
+    def _content(self) -> str:
+        """Return the digest of all that rows depend on."""
+        return self._digest_of(self.location)
+
+    def _digest_of(self, file: Path) -> str:
+        try:
+            return content(file)
+        except (OSError, ValueError) as error:  # ValueError: no name of a file
+            why = getattr(error, "strerror", None) or error
+            raise BadInputError(f"{self.name}: cannot read {plain(file)} ({why}): name an existing "
+                                "file") from None  # fmt: skip
+
+    @property
+    def location(self) -> Path:
+        """The file or folder."""
+        if not self.path:
+            raise BadInputError(
+                f"{self.name}: no file is named: give --set {self.name}.path=FILE, or write "
+                f"`datasets: [{{{self.name}: {{path: FILE}}}}]`"
+            )
+        folder: Path = vars(self)["_folder"]
+        return folder / Path(self.path).expanduser()
+
+    @property
+    def label(self) -> str:
+        """As of all methods, with the first digits of the digest."""
+        return super().label.replace(self.sha256, self.sha256[:8]) if self.sha256 else self.name
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """As of all methods, without the path."""
+        fields = {name: value for name, value in self.hyperparameters().items() if name != "path"}
+        return {**super().identity, "fields": fields}
+
+    def _unchanged(self) -> None:
+        """Refuse files that changed since their digest was computed.
+
+        Raises:
+            BadInputError: if they did.
+        """
+        if self._content() != self.sha256:
+            raise self.wrong("it changed since the run began: run the command again")
+
+    def _while_unchanged(self, rows: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield rows that are read from the files, and refuse files that changed meanwhile."""
+        self._unchanged()
+        yield from rows
+        self._unchanged()
+
+    def wrong(self, problem: str) -> BadInputError:
+        """Return the error that names the files and says what is wrong with them."""
+        return BadInputError(f"{self.name}: {plain(self.path)}: {problem}")
+
+
+def default_protocol(rows: int | None) -> Protocol:
+    """Return the default protocol of that many rows; of any number in shares if None.
+
+    Members, nonmembers, reference, pool and test are as 4 : 4 : 1 : 10 : 4. They are whole
+    multiples of a share: a 23rd of the rows, of 100 shares and more in steps of ten, at most 500.
+
+    >>> parts = default_protocol(1797).parts()
+    >>> {name: part.size for name, part in parts.items() if part.size}
+    {'members': 312, 'nonmembers': 312, 'reference': 78, 'pool': 780, 'test': 312}
+    """
+    if rows is None:
+        share: float = 1 / SHARES
+    else:
+        share = min(rows // SHARES, MOST)
+        share -= share % 10 if share >= 100 else 0  # noqa: PLR2004 - as the docstring says
+    return Protocol(
+        name="default", members=4 * share, nonmembers=4 * share, reference=share, pool=10 * share,
+        test=4 * share,
+    )  # fmt: skip
+
+
+def content(file: Path) -> str:
+    """Return the SHA-256 of a file, which is read again only if it has changed.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    stamp = _stamp(file)
+    if time.time_ns() - max(stamp[-2:]) < _RECENT:  # it may change once more at the same time
+        return _sha256(file)
+    return _known(file, stamp)
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    stat = file.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+@functools.lru_cache(maxsize=1 << 20)
+def _known(file: Path, stamp: tuple[int, ...]) -> str:
+    del stamp
+    return _sha256(file)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def numbered(values: Sequence[str] | np.ndarray, what: str) -> tuple[np.ndarray, list[str]]:
+    """Return texts as numbers (n,) int64 and the text of each number, in sorted order.
+
+    Texts that all are whole numbers are sorted as numbers. If they are 0 to k - 1 they stay what
+    they are; otherwise a warning says which is which.
+    """
+    texts = np.asarray(values, dtype=str)
+    names = np.unique(texts).tolist()
+    if all(_is_whole(name) for name in names):
+        names.sort(key=lambda name: (int(name), name))
+    places = {name: number for number, name in enumerate(names)}
+    codes = np.array([places[text] for text in texts.tolist()], dtype=np.int64)
+    if names != [str(number) for number in range(len(names))]:
+        told = ", ".join(f"{plain(name)} is {number}" for number, name in enumerate(names[:10]))
+        more = f" and {len(names) - 10} more" if len(names) > 10 else ""  # noqa: PLR2004
+        _say(f"{what}: numbered in sorted order: {told}{more}")
+    return codes, names
+
+
+def _is_whole(text: str) -> bool:
+    return text.lstrip("-").isascii() and text.lstrip("-").isdecimal() and len(text) < 10  # noqa: PLR2004
+
+
+@functools.cache
+def _say(text: str) -> None:
+    """Warn once, and in no worker."""
+    if multiprocessing.parent_process() is None:
+        warnings.warn(text, UserWarning, stacklevel=4)
+
+
+def count_problem(y: np.ndarray, classes: int) -> str:
+    """Return why these labels (n,) cannot be used; "" if they can."""
+    if len(y) < FEWEST:
+        return f"{len(y)} rows are too few: give at least {FEWEST}"
+    if classes > MOST_VALUES:
+        return (
+            f"{classes:,} different labels are too many: give at most {MOST_VALUES:,} classes, "
+            "such as ranges of a number"
+        )
+    return "" if classes > 1 else "all rows have one class: give rows of at least two classes"
+
+
+def views(channels: int, height: int, width: int, *, attributes: bool) -> Augmentation:
+    """Return the strongest views that probably keep label and attributes, without looking at them.
+
+    Grey images get MNIST's, without a flip: characters are chiral. Colour images get UTKFace's if
+    there are attributes, otherwise CIFAR-10's.
+    """
+    side = min(height, width)
+    kernel = next((k for k, least in ((9, 32), (5, 16), (3, 4)) if side >= least), 1)
+    blur = 1.0 if kernel > 1 else 0.0
+    if channels == 1:
+        return Augmentation(
+            crop=(0.5, 1.0), shift=side // 8, blur=blur, blur_sigma=(0.1, 1.0), blur_kernel=kernel
+        )
+    if attributes:
+        return Augmentation(crop=(0.5, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.0, 0.0))
+    return Augmentation(
+        crop=(0.08, 1.0), shift=side // 8, flip=0.5, vflip=0.5, jitter=(0.8, 0.8, 0.8, 0.4),
+        jitter_p=1.0, grey=0.2, blur=blur, blur_sigma=(0.1, 2.0), blur_kernel=kernel,
+    )  # fmt: skip
+
+
+def plain(text: object) -> str:
+    """Return a name of the user's for a message: short, in one line, all of it visible."""
+    told = str(text)
+    told = told if told.isprintable() else ascii(told)[1:-1]
+    return told if len(told) <= 200 else f"{told[:199]}…"  # noqa: PLR2004
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error of a library in one line."""
+    return plain(" ".join(f"{type(error).__name__}: {error}".split()))
