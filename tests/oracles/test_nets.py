@@ -222,6 +222,16 @@ def test_first_convolutions_start_alike_for_any_number_of_channels(name: str) ->
         assert conv.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.2)
 
 
+@pytest.mark.parametrize("name", IMAGES)
+def test_nothing_is_overwritten_in_place(name: str) -> None:
+    """Hooks on gradients, as Opacus sets them, refuse outputs that a later operation overwrites."""
+    side = 32 if name == "vgg11-bn" else 8
+    net = backbone(name, (3, side, side))
+    for module in net.modules():
+        module.register_full_backward_hook(lambda *_: None)
+    net(torch.randn(2, 3, side, side, requires_grad=True)).sum().backward()
+
+
 def test_sizes_that_fit() -> None:
     assert all(backbone_misfit(name, (3, 32, 32)) is None for name in BACKBONES)
     assert [n for n in BACKBONES if backbone_misfit(n, (1, 28, 28))] == ["vgg11-bn"]

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from privbench.errors import UnknownNameError
 from privbench.training.nets.layers import Backbone, batch_norm, mlp
 from privbench.training.nets.resnet import ResNet18
-from privbench.training.nets.torchvision_nets import mobilenet_v2, resnet50, vgg11_bn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,14 +69,26 @@ class ConvNet(Backbone):
         return cast("Tensor", self.layers(x).mean((2, 3)))
 
 
+def _of_torchvision(name: str, **options: bool) -> Callable[[int, int], Backbone]:
+    """Return what builds a network of `torchvision_nets`, which is imported only then."""
+
+    def made(channels: int, splits: int) -> Backbone:
+        from privbench.training.nets import torchvision_nets
+
+        build: Callable[..., Backbone] = getattr(torchvision_nets, name)
+        return build(channels, splits, **options)
+
+    return made
+
+
 _IMAGE_BACKBONES: dict[str, Callable[[int, int], Backbone]] = {
     "convnet": ConvNet,
     "resnet18": lambda channels, splits: ResNet18(channels, splits=splits),
     "resnet18-stock": lambda channels, splits: ResNet18(channels, stock=True, splits=splits),
-    "resnet50": lambda channels, splits: resnet50(channels, splits, stock=False),
-    "resnet50-stock": lambda channels, splits: resnet50(channels, splits, stock=True),
-    "mobilenetv2": mobilenet_v2,
-    "vgg11-bn": vgg11_bn,
+    "resnet50": _of_torchvision("resnet50", stock=False),
+    "resnet50-stock": _of_torchvision("resnet50", stock=True),
+    "mobilenetv2": _of_torchvision("mobilenet_v2"),
+    "vgg11-bn": _of_torchvision("vgg11_bn"),
 }
 #: Least side, in pixels, of the images that a backbone can read; 1 for all others.
 _LEAST_SIDE = {"vgg11-bn": 32}

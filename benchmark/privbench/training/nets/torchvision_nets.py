@@ -1,7 +1,8 @@
 """Backbones whose networks are torchvision's, without their classifiers.
 
-torchvision is imported when one is built: that takes seconds. A state dict of torchvision's model
-without its classifier loads into the network, unless the number of channels or the stem differs.
+Importing torchvision takes seconds, so `backbone` imports this module when it builds one of them. A
+state dict of torchvision's model without its classifier loads into the network, unless the number
+of channels or the stem differs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torchvision import models
+from torchvision.models import resnet, vgg
 
 from privbench.training.nets.layers import SplitBatchNorm
 
@@ -26,9 +29,7 @@ def resnet50(channels: int, splits: int, *, stock: bool) -> Backbone:
     7x7 of stride 2 and a 3x3 max pool of stride 2. Talos uses the stock one on 96x96 images (He
     and Zhang 2021, section 3.3).
     """
-    from torchvision import models
-
-    net = models.resnet50(weights=None)
+    net = resnet.ResNet(_Bottleneck, [3, 4, 6, 3])
     if not stock:
         net.conv1 = _convolution(channels, net.conv1.out_channels, kernel=3, stride=1)
         net.maxpool = nn.Identity()
@@ -45,8 +46,6 @@ def mobilenet_v2(channels: int, splits: int) -> Backbone:
     The stem is torchvision's, a 3x3 convolution of stride 2; Talos uses it on 96x96 images (He and
     Zhang 2021, section 3.3). Sides are halved five times, rounded up: 32x32 images end at 1x1.
     """
-    from torchvision import models
-
     net = models.mobilenet_v2(weights=None)
     if channels != RGB:
         first = net.features[0]
@@ -63,8 +62,6 @@ def vgg11_bn(channels: int, splits: int) -> Backbone:
     EncoderMI uses VGG-11 with batch norm where the architecture is unknown (section 5.1); which of
     its layers it takes is not in the text at hand. Sides are halved five times, rounded down.
     """
-    from torchvision.models import vgg
-
     layers = vgg.make_layers(vgg.cfgs["A"], batch_norm=True)
     if channels != RGB:
         layers[0] = nn.Conv2d(channels, layers[0].out_channels, 3, padding=1)
@@ -73,6 +70,17 @@ def vgg11_bn(channels: int, splits: int) -> Backbone:
     net.avgpool = nn.AdaptiveAvgPool2d(1)
     net.classifier = nn.Identity()
     return _backbone(net, int(layers[-4].out_channels), splits)
+
+
+class _Bottleneck(resnet.Bottleneck):  # type: ignore[misc]  # torchvision has no types
+    """torchvision's block, whose sum is not made in place: hooks of Opacus refuse that."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return relu(residual(x) + shortcut(x))."""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn3(self.conv3(self.relu(self.bn2(self.conv2(out)))))
+        return cast("Tensor", self.relu(out + shortcut))
 
 
 def _convolution(channels: int, width: int, *, kernel: int, stride: int) -> nn.Conv2d:
