@@ -74,7 +74,9 @@ def test_default_protocol_fits(data: Dataset) -> None:
 
 @pytest.mark.parametrize("data", DOWNLOADED, ids=lambda data: data.name)
 def test_downloaded_ones_fit_every_built_in_protocol(data: Dataset) -> None:
-    for protocol in PROTOCOLS.values():
+    for name, protocol in PROTOCOLS.items():
+        if name == "two-sets":
+            continue  # its nonmembers are collected elsewhere
         assert sum(protocol.sizes(data.card(None)).values()) <= data.card(None).rows
 
 

@@ -141,3 +141,27 @@ def test_code_edited_while_it_was_imported_is_not_noted(
 
 def test_imported_modules_count() -> None:
     assert {__file__, kept.__file__} <= set(code_files())
+
+
+def test_a_note_does_not_count_once_a_file_that_the_suite_names_has_changed(tmp_path: Path) -> None:
+    """Weights or canaries: the suite says the same, and the trials are others."""
+    weights, folder = tmp_path / "weights.pt", tmp_path / "hf"
+    folder.mkdir()
+    weights.write_text("one")
+    (folder / "config.json").write_text("one")
+
+    def path() -> Path:
+        named = {
+            "targets": [{"clip": {"weights": str(weights)}}],
+            "set": {"hf": {"w": str(folder)}},
+        }
+        suite = {**named, "name": "no\0path", "attacks": ["x" * 5000]}
+        return FinishedGrids(tmp_path / "notes", {"suite": suite}, None).path
+
+    before = path()
+    assert path() == before
+    weights.write_text("other")
+    other = path()
+    assert other != before
+    (folder / "config.json").write_text("other")
+    assert path() not in (before, other)

@@ -47,6 +47,12 @@ class Unlabelled(TinyTarget):
     labelled_encoder: ClassVar[bool] = False
 
 
+@dataclass(frozen=True)
+class Frozen(TinyTarget):
+    name: ClassVar[str] = "frozen"
+    trains_encoder: ClassVar[bool] = False
+
+
 APART = Protocol(
     name="apart", members=80, nonmembers=80, pool=400, downstream=40, classifier="downstream"
 )
@@ -69,6 +75,11 @@ APART = Protocol(
             "a phase that reads members' labels, and unlabelled has none under protocol 'apart'",
         ),
         ("member-labels", {"card": replace(CARD, classes=None)}, "at least two classes"),
+        (
+            "trained-encoder",
+            {"target": Frozen()},
+            "a phase that trains the encoder, and that of frozen is frozen",
+        ),
     ],
 )
 def test_a_cell_that_does_not_meet_a_requirement_says_why(

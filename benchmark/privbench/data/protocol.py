@@ -228,6 +228,27 @@ PROTOCOLS: Mapping[str, Protocol] = {
         test=Part(10_000, "test"),
         classifier="downstream",
     ),  # fmt: skip
+    # For a frozen public encoder, after EncoderMI's two sets for CLIP (CCS'21, section 6): members
+    # from its training data, nonmembers collected elsewhere. The sets may differ in more than
+    # membership: read the result beside the null victim's and the blind classifier's.
+    "two-sets": Protocol(
+        name="two-sets",
+        members=Part(1000, "train"),
+        nonmembers=Part(1000, "elsewhere"),
+        pool=2000,
+        downstream=1000,
+        classifier="downstream",
+    ),  # fmt: skip
+    # The same sizes, with nonmembers held out from where the training data come from: no
+    # distribution shift (Gomez, AAAI'26, takes both from one pool).
+    "two-sets-matched": Protocol(
+        name="two-sets-matched",
+        members=Part(1000, "train"),
+        nonmembers=Part(1000, "test"),
+        pool=2000,
+        downstream=1000,
+        classifier="downstream",
+    ),  # fmt: skip
     # ALM (2022): the encoder sees public rows only, the classifier the members.
     "alm": Protocol(
         name="alm",

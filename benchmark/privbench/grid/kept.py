@@ -21,7 +21,7 @@ from privbench.store.files import write
 from privbench.store.source import digest, files_read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 #: Environment variables that change what a run is.
 _ENVIRONMENT = ("PRIVBENCH_", "PYTHON", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "ONEDNN_", "ATEN_")
@@ -75,7 +75,8 @@ class FinishedGrids:
     """Notes about finished grids, one for each request.
 
     A note counts for the same suite, options, environment, plugins and data folder, as long as no
-    file that was imported to plan the grid has changed.
+    file that was imported to plan the grid has changed, and none that the suite names (weights,
+    canaries): of a folder, what is directly in it.
     """
 
     def __init__(self, folder: Path, request: Mapping[str, Any], data_root: Path | None) -> None:
@@ -91,6 +92,7 @@ class FinishedGrids:
             "environment": {k: v for k, v in os.environ.items() if k.startswith(_ENVIRONMENT)},
             "plugins": sorted([e.name, e.value] for e in entry_points(group="privbench")),
             "data": _listing(data_root),
+            "named": [_named(text) for text in _texts(request.get("suite"))],
             "gpus": sorted(str(path) for path in Path("/dev").glob("nvidia*")),
         }  # fmt: skip
         self.path = folder / f"{digest([dict(request), here])}.json"
@@ -138,10 +140,25 @@ def _stamps(files: Iterable[Any]) -> dict[str, tuple[int, int]]:
     for file in files:
         try:
             stat = os.stat(file)  # noqa: PTH116 - thousands of files
-        except OSError:
+        except (OSError, ValueError):  # a string that is no path
             continue
         stamps[file] = (stat.st_mtime_ns, stat.st_size)
     return stamps
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All strings in nested lists and values of mappings, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
+
+
+def _named(text: str) -> list[Any]:
+    """Stamps of what a string is the path of; nothing if it is none."""
+    found = [*_stamps([text]).values()]
+    return [*found, *_listing(Path(text))] if found else []
 
 
 def _listing(folder: Path | None) -> list[list[Any]]:

@@ -103,6 +103,12 @@ def _member_labels(cell: Cell) -> str | None:
     )
 
 
+def _trained_encoder(cell: Cell) -> str | None:
+    if cell.target.trains_encoder:
+        return None
+    return f"a phase that trains the encoder, and that of {cell.target.name} is frozen"
+
+
 #: Name -> what a cell lacks, as the end of a sentence; None if it lacks nothing.
 REQUIREMENTS: Mapping[str, Callable[[Cell], str | None]] = {
     "classes": _classes,
@@ -111,4 +117,5 @@ REQUIREMENTS: Mapping[str, Callable[[Cell], str | None]] = {
     "one-attribute": _one_attribute,
     "reference-rows": _reference_rows,
     "member-labels": _member_labels,
+    "trained-encoder": _trained_encoder,
 }

@@ -29,11 +29,13 @@ class Target(Method):
             before any phase exists; phases that train the encoder take ``per_example`` from it.
         labelled_encoder: whether the encoder's loss reads labels; these phases take
             ``reads_labels`` from it.
+        trains_encoder: whether any phase trains the encoder; not so for a frozen public one.
     """
 
     grants: ClassVar[Access] = BLACK_BOX | Access.GRADIENTS | Access.WEIGHTS
     contrastive: ClassVar[bool] = False
     labelled_encoder: ClassVar[bool] = True
+    trains_encoder: ClassVar[bool] = True
 
     def classifier_apart(self, protocol: Protocol) -> bool:
         """Return whether the classifier has its own phase, on embeddings of a frozen encoder."""
@@ -46,6 +48,15 @@ class Target(Method):
 
         Runs with torch's global generators seeded for this call.
         """
+
+    def build_untrained(self, card: Card, ctx: TargetContext) -> Model:
+        """Build the model without what it has learned elsewhere: by default that of ``build``.
+
+        A target whose ``build`` loads trained weights returns random ones here. They stand for the
+        untrained encoder of the controls, and for the encoder of a null victim where the question
+        is about rows that the encoder was trained on. Runs as ``build`` does.
+        """
+        return self.build(card, ctx)
 
     @abstractmethod
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:

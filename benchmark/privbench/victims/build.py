@@ -92,7 +92,7 @@ class Builder(Planner):
 
     def untrained(self, spec: VictimSpec) -> Victim:
         """Return the undefended target before any training."""
-        draft = self.draft(replace(spec, defenses=()))
+        draft = self.draft(replace(spec, defenses=()), bare=True)
         self._load_own(draft)
         return Victim(
             spec.card, draft.model, key=_untrained_key(draft), grants=spec.target.grants

@@ -12,6 +12,7 @@ import torch
 from privbench.data.row_random import salt
 from privbench.errors import PluginError
 from privbench.methods.context import DefenseContext, TargetContext, seeded
+from privbench.methods.target import Target
 from privbench.store.source import computing_digest, digest
 from privbench.store.store import Key
 from privbench.victims.obeyed import check_obeyed
@@ -54,8 +55,10 @@ class Planner:
         self.compiled = compiled
         self.threads = threads
 
-    def draft(self, spec: VictimSpec) -> Draft:
+    def draft(self, spec: VictimSpec, *, bare: bool = False) -> Draft:
         """Build the untrained model and plan its stages; nothing is trained.
+
+        A ``bare`` model has learned nothing elsewhere either, see ``Target.build_untrained``.
 
         Labels from inner models are used if the store holds them. Keys do not depend on whether it
         does.
@@ -76,7 +79,7 @@ class Planner:
                 spec = self._relabelled(spec, labels[-1])
         contexts = [self._context(spec, d, self._base(spec)) for d in spec.defenses]
         acting = list(zip(spec.defenses, contexts, strict=True))
-        built, target_ctx = self._build(spec, contexts, spec.world.salt("init"))
+        built, target_ctx = self._build(spec, contexts, spec.world.salt("init"), bare=bare)
         of_target = partial(spec.target.phases, built, spec.world.private(), target_ctx)
         phases = [
             replace(phase, made_by=(spec.target.digest,))
@@ -120,6 +123,7 @@ class Planner:
             "torch": torch.__version__,
             "device": self.device.type,
             "compiled": self.compiled, "threads": self.threads,
+            **({"untrained": True} if _forgets(spec) else {}),
         }])  # fmt: skip
 
     def _labels_stage(self, spec: VictimSpec, defense: Defense, worlds: Sequence[World]) -> Stage:
@@ -162,7 +166,7 @@ class Planner:
         common = spec.common()
         contexts = [self._context(common, defense) for defense in spec.defenses]
         seed = common.world.salt("init")
-        public, _ = self._build(common, contexts, seed)
+        public, _ = self._build(common, contexts, seed, bare=_forgets(spec))
         for name, part in public.parts.items():
             built[name].load_state_dict(part.state_dict())
             if name not in later:
@@ -170,13 +174,19 @@ class Planner:
         return seeds, own
 
     def _build(
-        self, spec: VictimSpec, contexts: Sequence[DefenseContext], seed: int
+        self,
+        spec: VictimSpec,
+        contexts: Sequence[DefenseContext],
+        seed: int,
+        *,
+        bare: bool = False,
     ) -> tuple[Model, TargetContext]:
         ctx = TargetContext(
             sensitive=(), scope=digest([self._base(spec), spec.world.digest()]),
             **self._common(spec, spec.target.name),
         )  # fmt: skip
-        built: Model = seeded(partial(spec.target.build, spec.card, ctx), seed)
+        build = spec.target.build_untrained if bare or _forgets(spec) else spec.target.build
+        built: Model = seeded(partial(build, spec.card, ctx), seed)
         for defense, defense_ctx in zip(spec.defenses, contexts, strict=True):
             built = seeded(partial(defense.on_build, built, defense_ctx), salt(seed, defense.name))
         if self.device.type == "cuda":
@@ -202,3 +212,13 @@ class Planner:
             "card": spec.card, "protocol": spec.protocol, "device": self.device,
             "store": self.store, "seed": spec.world.salt("method", name),
         }  # fmt: skip
+
+
+def _forgets(spec: VictimSpec) -> bool:
+    """Whether the victim must not have what its encoder learned elsewhere.
+
+    So for a null victim, if the question is about rows that the encoder was trained on: it may have
+    seen none of them.
+    """
+    learned = type(spec.target).build_untrained is not Target.build_untrained
+    return learned and spec.world.origin == "null" and "members" in spec.protocol.encoder

@@ -70,10 +70,16 @@ class EarlyStopping(Defense):
         """Require, for epochs, an encoder that trains on members, unless patience can act."""
         if self.epochs is None and self.patience is None:
             return f"{self.name} has neither epochs nor patience: set one of them"
-        if self.epochs is None or "members" in cell.protocol.encoder:
+        trains = cell.target.trains_encoder
+        if self.epochs is None or (trains and "members" in cell.protocol.encoder):
             return None
         if self.patience and self._can_watch(cell):
             return None
+        if not trains:
+            return (
+                f"{self.name} shortens the encoder's training on members, and the encoder of "
+                f"{cell.target.name} is frozen"
+            )
         return (
             f"{self.name} shortens the encoder's training on members, and protocol "
             f"'{cell.protocol.name}' shows the encoder none"

@@ -70,6 +70,7 @@ class Talos(Defense):
 
     name: ClassVar[str] = "talos"
     protects: ClassVar[tuple[str, ...]] = ("attributes",)
+    requires: ClassVar[tuple[str, ...]] = ("trained-encoder",)
     uses_attributes: ClassVar[bool] = True
     version: ClassVar[int] = 2
     paper: ClassVar[Paper] = Paper(
