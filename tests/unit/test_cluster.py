@@ -36,9 +36,9 @@ def _main(folder: Path) -> dict[str, Any]:
     alone = []
     stop = Ray.stop
 
-    def noted(executor: Ray) -> None:
-        alone.append(executor.alone)
-        stop(executor)
+    def noted(self: Ray) -> None:
+        alone.append(self.alone)
+        stop(self)
 
     Ray.stop = noted  # type: ignore[method-assign]
     ray: Any = untyped

@@ -66,8 +66,8 @@ class Workers(ABC):
     """Lets workers make the nodes of the graph.
 
     Workers never decide what to make, so no two make the same thing and none waits for another. If
-    a worker dies, its node is tried once more, if ``alone`` after all others that are ready and with
-    none beside it; if it dies again, the node's trials fail.
+    a worker dies, its node is tried once more, if ``alone`` after all others that are ready and
+    with none beside it; if it dies again, the node's trials fail.
     Everything finished is in the store, so an interrupted run can continue.
 
     Attributes:

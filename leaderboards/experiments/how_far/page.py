@@ -240,7 +240,8 @@ class Page:
             ["graph: keys of all victims", f"{told['graph']:.3g} s",
              time_of(told["graph"] * self.seeds)],
             ["schedule", f"{told['schedule']:.2g} s", time_of(told["schedule"] * self.seeds)],
-            ["memory", f"{told['mib']:,.1f} MiB", f"{told['mib'] * self.seeds / 1024:,.1f} GiB"],
+            ["memory, per further seed", f"{told['mib']:,.1f} MiB",
+             f"{told['mib'] * self.seeds / 1024:,.1f} GiB"],
             ["a node as it is sent, mean and largest", size_of(told["sent"][0]),
              size_of(told["sent"][1])],
         ]  # fmt: skip
@@ -248,7 +249,7 @@ class Page:
         return table(["work", head, f"{self.seeds} seeds"], rows)
 
     def artifacts(self) -> dict[str, float]:
-        """Artifacts of each kind per node of the measured run, times the nodes of the large grid."""
+        """Artifacts of each kind: those of the measured run, in proportion to its nodes."""
         made = sum(len(seconds) for *_, seconds in self.found["nodes"])
         return {
             kind: count / made * len(self.one) * self.seeds
