@@ -31,7 +31,16 @@ def _main(folder: Path) -> dict[str, Any]:
     from ray.cluster_utils import Cluster
 
     from privbench import run
+    from privbench.grid.cluster import Ray
 
+    alone = []
+    stop = Ray.stop
+
+    def noted(self: Ray) -> None:
+        alone.append(self.alone)
+        stop(self)
+
+    Ray.stop = noted  # type: ignore[method-assign]
     ray: Any = untyped
     ray_constants.ENABLE_RAY_CLUSTER = False  # else it asks for this machine's outer address
     local = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
@@ -50,7 +59,7 @@ def _main(folder: Path) -> dict[str, Any]:
         "serial": [record.digest for record in serial],
         "ray": [record.digest for record in there],
         "reasons": sorted({record.reason for record in there}),
-        "phases": phases, "nodes": nodes,
+        "phases": phases, "nodes": nodes, "alone": alone,
     }  # fmt: skip
 
 
@@ -67,6 +76,7 @@ def test_a_cluster_of_two_nodes_gives_the_results_of_a_serial_run(tmp_path: Path
     assert found["reasons"] == [""]
     assert found["ray"] == found["serial"]
     assert found["nodes"] == 2
+    assert found["alone"] == [False], "second tries run side by side on several machines"
     assert found["phases"][0] == found["phases"][1]
 
 

@@ -126,6 +126,24 @@ def test_the_graph_names_everything_once_and_needs_come_first(tmp_path: Path) ->
     assert sum(node.kind == "baselines" for node in nodes.values()) == 1
 
 
+def test_answers_about_victims_that_are_not_there_are_not_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = [item.trial for item in _planned({**GRID, "defenses": []}) if not item.skip]
+    runner = _runner(tmp_path)
+    origins: list[str] = []
+    keyed = runner.builder.plan
+
+    def noted(spec: Any) -> Any:
+        origins.append(spec.world.origin)
+        return keyed(spec)
+
+    monkeypatch.setattr(runner.builder, "plan", noted)
+    graph(trials, runner)
+    assert "victim" in origins
+    assert not {"offline", "online"} & set(origins), "their keys would take longest"
+
+
 def test_attacks_that_draw_the_same_views_wait_for_the_first_of_them(tmp_path: Path) -> None:
     grid = {**GRID, "targets": [{"simclr": {"backbone": "mlp", "epochs": 1}}], "defenses": [],
             "attacks": ["nn-mia", "encodermi-v", "encodermi-s", "encodermi-t"]}  # fmt: skip

@@ -42,7 +42,7 @@ class Ray(Workers):
     """Runs nodes as Ray tasks of one CPU each; on CUDA each has a GPU.
 
     All machines need privbench, the same plugins, and the store (``PRIVBENCH_CACHE``) on a shared
-    path: this is checked before anything runs.
+    path: this is checked before anything runs. On several machines, second tries run side by side.
 
     Attributes:
         address: address of the cluster; None for the one that Ray finds, else a new local one.
@@ -79,9 +79,9 @@ class Ray(Workers):
         self._gpus = 1 if on_gpu else 0
         if on_gpu and not self._ray.cluster_resources().get("GPU"):
             raise BadInputError("--device cuda: the Ray cluster has no GPU: use --device cpu")
-        most = max(
-            int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]
-        )
+        machines = [node for node in self._ray.nodes() if node["Alive"]]
+        self.alone = len(machines) == 1
+        most = max(int(node["Resources"].get("CPU", 0)) for node in machines)
         if most < setup.threads:
             raise BadInputError(
                 f"--threads {setup.threads}: no machine of the Ray cluster has more than {most} "

@@ -66,14 +66,17 @@ class Workers(ABC):
     """Lets workers make the nodes of the graph.
 
     Workers never decide what to make, so no two make the same thing and none waits for another. If
-    a worker dies, its node is tried once more, alone; if it dies again, the node's trials fail.
+    a worker dies, its node is tried once more, if ``alone`` after all others that are ready and
+    with none beside it; if it dies again, the node's trials fail.
     Everything finished is in the store, so an interrupted run can continue.
 
     Attributes:
         timeout: maximum seconds of a trial after its victims are trained; None for no limit.
+        alone: whether all workers share one machine's memory, so that a second try needs all of it.
     """
 
     timeout: float | None
+    alone: bool = True
 
     def run(
         self, trials: Sequence[Trial], runner: TrialRunner, watch: Watch | None = None
@@ -87,29 +90,32 @@ class Workers(ABC):
                 Setup(runner.store.root, str(runner.device), runner.root, builder.compiled,
                       builder.threads, nonce=runner.nonce)
             )  # fmt: skip
-            schedule = Schedule(graph(trials, runner))
-            while not schedule.over:
-                while self.free() > 0 and (node := schedule.next(self.busy())):
-                    if not self.fits(node):
-                        schedule.wait(node)
-                        break
-                    if node.name in schedule.suspected:
-                        self.rest()
-                    self.give(node)
-                for node, worker, message in self.listen():
-                    if isinstance(message, Step) and watch:
-                        watch.epoch(
-                            message.phase, message.done, message.total, message.rows, worker
-                        )
-                    if isinstance(message, Begun | Step):
-                        continue
-                    builder.trained_phases += message.trained_phases
-                    yield from _settled(schedule, node, message, runner)
-                    if watch:
-                        watch.idle(worker)
-                        watch.left(schedule.seconds_left(max(self.free() + self.busy(), 1)))
+            yield from self.work_off(Schedule(graph(trials, runner)), runner, watch)
         finally:
             self.stop()
+
+    def work_off(
+        self, schedule: Schedule, runner: TrialRunner, watch: Watch | None = None
+    ) -> Iterator[Record]:
+        """Let started workers make all nodes of a schedule; yield records as they come."""
+        while not schedule.over:
+            while self.free() > 0 and (node := schedule.next(self.busy(), alone=self.alone)):
+                if not self.fits(node):
+                    schedule.wait(node)
+                    break
+                if node.name in schedule.suspected:
+                    self.rest()
+                self.give(node)
+            for node, worker, message in self.listen():
+                if isinstance(message, Step) and watch:
+                    watch.epoch(message.phase, message.done, message.total, message.rows, worker)
+                if isinstance(message, Begun | Step):
+                    continue
+                runner.builder.trained_phases += message.trained_phases
+                yield from _settled(schedule, node, message, runner)
+                if watch:
+                    watch.idle(worker)
+                    watch.left(schedule.seconds_left(max(self.free() + self.busy(), 1)))
 
     def overdue(self, node: Node, begun: float | None) -> bool:
         """Return whether a trial that began at ``begun`` (``time.monotonic``) exceeds the limit."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from heapq import heappop, heappush
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from privbench.grid.graph import depths
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Schedule:
-    """Longest path first; a node that killed its worker runs once more, alone."""
+    """Longest path first; a node that killed its worker runs once more, alone if need be."""
 
     def __init__(self, nodes: dict[str, Node]) -> None:
         """All nodes of a graph; those that a node needs come before it."""
@@ -32,7 +31,8 @@ class Schedule:
         self.order = {name: i for i, name in enumerate(nodes)}
         self.pending = set(nodes)
         self.kinds = Counter(node.kind for node in nodes.values())  # of pending nodes
-        self.seconds: dict[str, list[float]] = defaultdict(list)  # kind -> measured
+        self.made = Counter[str]()  # by kind
+        self.seconds: dict[str, float] = defaultdict(float)  # that these took
         self.ready: list[tuple[int, int, str]] = []  # a heap
         self.suspects: list[str] = []  # each killed a worker once
         self.suspected: set[str] = set()
@@ -45,8 +45,16 @@ class Schedule:
         """Whether every node is made or given up."""
         return not self.pending
 
-    def next(self, busy: int) -> Node | None:
-        """The node to make now, if any; suspects wait until all other workers are idle."""
+    def next(self, busy: int, *, alone: bool = True) -> Node | None:
+        """The node to make now, if any.
+
+        Args:
+            busy: how many workers make a node now.
+            alone: whether suspects wait until no other node is ready and all workers are idle;
+                else they come when their path says so.
+        """
+        while self.suspects and not alone:
+            self._push(self.suspects.pop())
         while self.ready:
             name = heappop(self.ready)[-1]
             if name in self.pending:
@@ -64,7 +72,8 @@ class Schedule:
 
     def done(self, node: Node, seconds: float) -> None:
         """A node is made; ``seconds`` is what it took."""
-        self.seconds[node.kind].append(seconds)
+        self.made[node.kind] += 1
+        self.seconds[node.kind] += seconds
         self._settled(node.name)
 
     def died(self, node: Node, *, again: bool) -> list[Trial]:
@@ -91,10 +100,10 @@ class Schedule:
 
     def seconds_left(self, workers: int) -> float | None:
         """Seconds until all is made, from the nodes measured so far; None before the first."""
-        if not self.seconds:
+        if not self.made:
             return None
-        usual = {kind: fmean(took) for kind, took in self.seconds.items()}
-        other = fmean(took for many in self.seconds.values() for took in many)
+        usual = {kind: self.seconds[kind] / n for kind, n in self.made.items()}
+        other = sum(self.seconds.values()) / self.made.total()
         return sum(n * usual.get(kind, other) for kind, n in self.kinds.items()) / workers
 
     def _push(self, name: str) -> None:

@@ -293,10 +293,17 @@ class TrialRunner:
         return Key("answer", {"attack": cell.attack.digest, **given}), digest(given)
 
     def _answered(self, models: Models) -> bool:
-        """Return whether the store holds the answers about the victim and all controls."""
+        """Return whether the store holds the answers about the victim and all controls.
+
+        Answers about victims that are not there are not looked for: their keys need the plans of
+        all shadows.
+        """
         named = models.game.controls
         specs = [*models.victims(), *(models.nulls() if "null" in named else ())]
-        asked = [(plan.key, plan.released) for plan in map(self.builder.plan, specs)]
+        plans = [self.builder.plan(spec) for spec in specs]
+        if any(stage not in self.store for plan in plans for stage in plan.stages):
+            return False
+        asked = [(plan.key, plan.released) for plan in plans]
         if "untrained" in named:
             asked.append((self.builder.plan(models.undefended()).untrained, False))
         if "pixels" in named:
