@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from privbench.methods.target import Target
     from privbench.training.loop import Training
     from privbench.training.model import Model
-    from privbench.training.nets import backbone, gradient_reversal, mlp
+    from privbench.training.nets import backbone, backbone_misfit, gradient_reversal, mlp
     from privbench.training.phase import (
         Batch,
         BatchSpec,
@@ -108,6 +108,7 @@ _HOME = {
     "best_threshold": "privbench.games.metrics",
     "Model": "privbench.training.model",
     "backbone": "privbench.training.nets",
+    "backbone_misfit": "privbench.training.nets",
     "gradient_reversal": "privbench.training.nets",
     "mlp": "privbench.training.nets",
     "Oracle": "privbench.games.oracle",
@@ -189,6 +190,7 @@ __all__ = [
     "as_float",
     "augment",
     "backbone",
+    "backbone_misfit",
     "best_threshold",
     "fold",
     "gradient_reversal",

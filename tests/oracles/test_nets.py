@@ -7,9 +7,22 @@ import torch
 from torch import Tensor, nn
 
 from privbench.errors import UnknownNameError
-from privbench.training.nets import BACKBONES, SplitBatchNorm, backbone, gradient_reversal, mlp
+from privbench.training.nets import (
+    BACKBONES,
+    SplitBatchNorm,
+    backbone,
+    backbone_misfit,
+    gradient_reversal,
+    mlp,
+)
 
 IMAGES = [name for name in BACKBONES if name != "mlp"]
+#: VGG-11 reads no smaller images.
+SHAPES = [
+    (name, shape)
+    for name in BACKBONES
+    for shape in ([(2, 32, 35)] if name == "vgg11-bn" else [(1, 8, 8), (3, 17, 32)])
+]
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +36,13 @@ def _seeded() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("splits", [1, 2])
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 17, 32)])
-@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize(("name", "shape"), SHAPES)
 def test_backbone_returns_its_width_and_trains_every_parameter(
     name: str, shape: tuple[int, ...], splits: int
 ) -> None:
     net = backbone(name, shape, splits)
-    out = net(torch.randn(4, *shape))
-    assert out.shape == (4, net.width)
+    out = net(torch.randn(8, *shape))  # batch norm of two values is a sign: no gradient
+    assert out.shape == (8, net.width)
     (out * torch.randn_like(out)).sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
     norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -72,14 +84,16 @@ def test_unknown_name_suggests_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_same_seed_same_weights_and_channels_last_same_features(name: str) -> None:
+    side = 32 if name == "vgg11-bn" else 16
+
     def build() -> nn.Module:
         torch.default_generator.manual_seed(5)
-        return backbone(name, (3, 16, 16), splits=2).double()
+        return backbone(name, (3, side, side), splits=2).double()
 
     one, other = build(), build()
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
-    x = torch.randn(12, 3, 16, 16).double()
+    x = torch.randn(12, 3, side, side).double()
     other = other.to(memory_format=torch.channels_last)
     torch.testing.assert_close(
         other(x.to(memory_format=torch.channels_last)), one(x), rtol=1e-6, atol=1e-9
@@ -119,6 +133,101 @@ def test_resnet18_starts_as_torchvisions() -> None:
         assert name == key
         torch.testing.assert_close(b.std(), a.std(), rtol=0.05, atol=0)
         torch.testing.assert_close(b.mean(), a.mean(), rtol=0, atol=a.std().item() / 20)
+
+
+# ── the other networks against torchvision ───────────────────────────────────
+
+
+def torchvision_stock(name: str) -> nn.Module:
+    """Torchvision's model up to its global mean, with the weights of its own initialisation."""
+    models = pytest.importorskip("torchvision.models")
+    if name == "resnet50-stock":
+        net: nn.Module = models.resnet50(weights=None)
+        net.fc = nn.Identity()
+    elif name == "mobilenetv2":
+        net = models.mobilenet_v2(weights=None)
+        net.classifier = nn.Identity()
+    else:
+        features = models.vgg.make_layers(models.vgg.cfgs["A"], batch_norm=True)
+        net = nn.Sequential(features, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return net
+
+
+@pytest.mark.parametrize("name", ["resnet50-stock", "mobilenetv2", "vgg11-bn"])
+def test_stock_backbones_are_torchvisions(name: str) -> None:
+    theirs, ours = torchvision_stock(name), backbone(name, (3, 40, 48))
+    values = dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True))
+    ours.load_state_dict(values)
+    x = torch.randn(4, 3, 40, 48)
+    for training in (True, False):
+        ours.train(training)
+        theirs.train(training)
+        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "classifier"),
+    [
+        ("resnet18-stock", "ResNet18_Weights", 512 * 1000 + 1000),
+        ("resnet50-stock", "ResNet50_Weights", 2048 * 1000 + 1000),
+        ("mobilenetv2", "MobileNet_V2_Weights", 1280 * 1000 + 1000),
+        (
+            "vgg11-bn", "VGG11_BN_Weights",
+            7 * 7 * 512 * 4096 + 4096 + 4096 * 4096 + 4096 + 4096 * 1000 + 1000,
+        ),
+    ],
+)  # fmt: skip
+def test_backbones_have_torchvisions_published_numbers_of_parameters(
+    name: str, weights: str, classifier: int
+) -> None:
+    models = pytest.importorskip("torchvision.models")
+    published = getattr(models, weights).IMAGENET1K_V1.meta["num_params"]
+    count = sum(p.numel() for p in backbone(name, (3, 96, 96)).parameters())
+    assert count + classifier == published
+
+
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [("resnet50", 2048), ("resnet50-stock", 2048), ("mobilenetv2", 1280), ("vgg11-bn", 512)],
+)
+def test_widths_are_the_papers(name: str, width: int) -> None:
+    """Talos, section 3.3: 2,048 of ResNet-50 and 1,280 of MobileNetV2."""
+    assert backbone(name, (3, 32, 32)).width == width
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [("resnet50", 16), ("resnet50-stock", 1), ("mobilenetv2", 1), ("vgg11-bn", 1)],
+)
+def test_only_the_small_stem_keeps_places_of_small_images(name: str, places: int) -> None:
+    """The last map of a 32x32 image: four places a side behind the small stem, else one."""
+    net = backbone(name, (1, 32, 32)).eval()
+    maps: list[Tensor] = []
+    last = net.get_submodule("layer4" if "resnet" in name else "features")
+    last.register_forward_hook(lambda *call: maps.append(call[2]))
+    out = net(torch.randn(2, 1, 32, 32))
+    assert maps[0].shape == (2, net.width, round(places**0.5), round(places**0.5))
+    torch.testing.assert_close(out, maps[0].flatten(2).mean(2))
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet50-stock", "mobilenetv2", "vgg11-bn"])
+def test_first_convolutions_start_alike_for_any_number_of_channels(name: str) -> None:
+    """Their deviation is that of Kaiming's fan-out, which does not depend on the channels."""
+    first = [
+        next(m for m in backbone(name, (c, 32, 32)).modules() if isinstance(m, nn.Conv2d))
+        for c in (3, 1)
+    ]
+    for conv in first:
+        fan_out = conv.out_channels * conv.kernel_size[0] * conv.kernel_size[1]
+        assert conv.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.2)
+
+
+def test_sizes_that_fit() -> None:
+    assert all(backbone_misfit(name, (3, 32, 32)) is None for name in BACKBONES)
+    assert [n for n in BACKBONES if backbone_misfit(n, (1, 28, 28))] == ["vgg11-bn"]
+    assert [n for n in BACKBONES if backbone_misfit(n, (14,))] == IMAGES
+    with pytest.raises(ValueError, match="at least 32x32 pixels, got 32x31"):
+        backbone("vgg11-bn", (3, 32, 31))
 
 
 # ── split batch norm against batch norm of each part ─────────────────────────

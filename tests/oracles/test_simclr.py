@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
+from torch import nn
 
-from privbench_plugins.targets.simclr import nt_xent
+from privbench.testing import TinyImages
+from privbench_plugins._shared.phases import unfit_backbone
+from privbench_plugins.targets.moco import MoCo
+from privbench_plugins.targets.simclr import SimCLR, nt_xent
 
 
 def _by_hand(z: torch.Tensor, temperature: float) -> float:
@@ -36,3 +41,32 @@ def test_nt_xent_is_blind_to_length_and_symmetric_in_views() -> None:
     assert torch.allclose(nt_xent(z * 7, 0.2), loss)
     assert torch.allclose(nt_xent(z.roll(6, 0), 0.2), loss)
     assert not torch.allclose(nt_xent(z[torch.tensor([1, 0, *range(2, 12)])], 0.2), loss)
+
+
+@pytest.mark.parametrize(
+    ("fields", "widths"),
+    [
+        ({}, (512, 512, 256)),
+        ({"backbone": "resnet50-stock", "hidden": 256}, (2048, 256, 256)),
+        ({"backbone": "mobilenetv2", "hidden": 256}, (1280, 256, 256)),
+    ],
+)
+def test_heads_of_talos(fields: dict[str, object], widths: tuple[int, ...]) -> None:
+    """Section 3.3: embedding, hidden layer and output of the projection head."""
+    target = SimCLR().preset("talos").replace(**fields)
+    model = target.build(TinyImages().card(None), None)  # type: ignore[arg-type] # it reads no context
+    first, second = (part for part in model["head"].modules() if isinstance(part, nn.Linear))
+    assert (first.in_features, second.in_features, second.out_features) == widths
+
+
+def test_small_images_of_an_unknown_architecture_are_skipped() -> None:
+    """EncoderMI's other architecture: MoCo's head is 512-128, and the digits are too small."""
+    target = MoCo(backbone="vgg11-bn", splits=2)
+    card = TinyImages().card(None)
+    large = dataclasses.replace(card, shape=(3, 32, 32))
+    head = target.build(large, None)["head"]  # type: ignore[arg-type]
+    assert isinstance(head, nn.Linear)
+    assert (head.in_features, head.out_features) == (512, 128)
+    told = "backbone 'vgg11-bn' needs images of at least 32x32 pixels, got 8x8 of tiny-images"
+    assert unfit_backbone("vgg11-bn", card) == told
+    assert unfit_backbone("vgg11-bn", large) is None

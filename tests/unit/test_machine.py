@@ -18,7 +18,7 @@ from privbench.victims.served import ROWS_PER_PASS, Victim
 
 SHAPES = [
     ("mlp", (1, 8, 8)), ("mlp", (446,)), ("convnet", (1, 8, 8)), ("convnet", (3, 32, 32)),
-    ("resnet18", (3, 32, 32)),
+    ("resnet18", (3, 32, 32)), ("resnet50", (3, 4, 4)), ("mobilenetv2", (3, 32, 32)),
 ]  # fmt: skip
 
 

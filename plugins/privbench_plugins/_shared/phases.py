@@ -19,6 +19,7 @@ from privbench import (
     Step,
     as_float,
     augment,
+    backbone_misfit,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
     from privbench import Card, Clock, Examples, Model, Protocol, TargetContext, World
 
-BackboneName = Literal["auto", "mlp", "convnet", "resnet18", "resnet18-stock"]
+BackboneName = Literal[
+    "auto", "mlp", "convnet", "resnet18", "resnet18-stock", "resnet50", "resnet50-stock",
+    "mobilenetv2", "vgg11-bn",
+]  # fmt: skip
 
 
 def chosen_backbone(name: BackboneName, card: Card) -> str:
@@ -39,10 +43,14 @@ def chosen_backbone(name: BackboneName, card: Card) -> str:
 
 
 def unfit_backbone(name: BackboneName, card: Card) -> str | None:
-    """Return why that backbone cannot read the dataset, or None."""
+    """Return why that backbone cannot read the dataset, or None.
+
+    ``mlp`` reads everything, ``vgg11-bn`` images of at least 32×32 pixels, the others all images.
+    """
     if card.kind != "image" and name not in ("auto", "mlp"):
         return f"backbone {name} reads images, and {card.name} has {card.kind} columns"
-    return None
+    problem = backbone_misfit(name, card.shape)
+    return f"{problem} of {card.name}" if problem else None
 
 
 def encoder_phases(protocol: Protocol) -> Iterator[tuple[str, str]]:

@@ -100,7 +100,8 @@ class MoCo(Target):
             devices.
         lr: learning rate of SGD, falling to zero along a half cosine, epoch by epoch.
         weight_decay: L2 penalty.
-        projection: width of the linear head.
+        projection: width of the linear head; 128 in the paper (section 3.3) and in the code of
+            EncoderMI.
         augmentation: augmentation of both views, narrowed to what the dataset allows.
         classifier_epochs: passes of the linear classifier.
         classifier_updates: least number of its updates, as ``updates``.

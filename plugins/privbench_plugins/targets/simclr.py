@@ -12,8 +12,10 @@ Presets: ``cpu`` (the default) is sized for a CPU and for models that leak: smal
 ``paper`` has the values of the public CIFAR-10 code that EncoderMI's SimCLR follows (batch 512,
 Adam 1e-3, weight decay 1e-6, temperature .5, ResNet-18 with CIFAR stem). ``talos`` has those of
 Talos (temperature .07, Adam 3e-4, weight decay 1e-4, stock ResNet-18, blur and vertical flip).
-Both have a floor of 1,000 updates, fewer than on the papers' own sets: it acts only where a batch
-holds most of a small set, and epochs would be few updates.
+Talos' other backbones differ in the head's hidden layer (section 3.3): ``resnet50-stock``
+2,048-256-256 and ``mobilenetv2`` 1,280-256-256, so set ``hidden`` to 256 with them; ResNet-18 has
+512-512-256. Both have a floor of 1,000 updates, fewer than on the papers' own sets: it acts only
+where a batch holds most of a small set, and epochs would be few updates.
 
 Deviations: see the class. What to expect: on ``digits`` with 100 members the encoder memorises
 its members (``encodermi-t`` well above 0.5), while the linear classifier hardly does.
@@ -88,8 +90,10 @@ class SimCLR(Target):
         lr: learning rate of Adam, constant unless ``cosine``.
         weight_decay: weight decay of the contrastive phase.
         cosine: whether the learning rate falls to zero along a half cosine.
-        hidden: width of the projection head's hidden layer; 0 for a linear head.
-        projection: width of the projection head's output.
+        hidden: width of the projection head's hidden layer; 0 for a linear head. Talos: 512 with
+            ResNet-18, 256 with ResNet-50 and MobileNetV2 (section 3.3).
+        projection: width of the projection head's output. 128 in the paper; Talos: 256 with
+            each backbone.
         augmentation: augmentation of the two views, narrowed to what the dataset allows.
         normalise: whether inputs are normalised by the dataset's channel means and deviations.
         classifier_epochs: passes of the linear classifier.

@@ -2,8 +2,9 @@
 
 Talos (CCS 2021, section 3.3) makes this comparison for every contrastive model: the same backbone
 trained from scratch on the same rows, 100 epochs of Adam; its encoder is the network without the
-last layer. If a protocol shows the classifier other rows than the encoder, a linear classifier is
-trained on the frozen encoder afterwards.
+last layer, of width 512 with ``resnet18-stock``, 2,048 with ``resnet50-stock`` and 1,280 with
+``mobilenetv2``. If a protocol shows the classifier other rows than the encoder, a linear classifier
+is trained on the frozen encoder afterwards.
 
 Deviations: see the class. What to expect: on a small member set the model fits its members
 perfectly, so posterior attacks (``nn-mia``, ``shokri``) do well, far better than on a contrastive

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from privbench.errors import UnknownNameError
 from privbench.training.nets.layers import Backbone, batch_norm, mlp
 from privbench.training.nets.resnet import ResNet18
+from privbench.training.nets.torchvision_nets import mobilenet_v2, resnet50, vgg11_bn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,27 +74,62 @@ _IMAGE_BACKBONES: dict[str, Callable[[int, int], Backbone]] = {
     "convnet": ConvNet,
     "resnet18": lambda channels, splits: ResNet18(channels, splits=splits),
     "resnet18-stock": lambda channels, splits: ResNet18(channels, stock=True, splits=splits),
+    "resnet50": lambda channels, splits: resnet50(channels, splits, stock=False),
+    "resnet50-stock": lambda channels, splits: resnet50(channels, splits, stock=True),
+    "mobilenetv2": mobilenet_v2,
+    "vgg11-bn": vgg11_bn,
 }
+#: Least side, in pixels, of the images that a backbone can read; 1 for all others.
+_LEAST_SIDE = {"vgg11-bn": 32}
 
 BACKBONES: tuple[str, ...] = ("mlp", *_IMAGE_BACKBONES)
+
+
+def backbone_misfit(name: str, shape: tuple[int, ...]) -> str | None:
+    """Return why a backbone cannot read examples of that shape, as one sentence; None if it can.
+
+    Args:
+        name: one of `BACKBONES`; any other fits.
+        shape: shape of one example.
+
+    >>> backbone_misfit("vgg11-bn", (1, 8, 8))
+    "backbone 'vgg11-bn' needs images of at least 32x32 pixels, got 8x8"
+    """
+    if name not in _IMAGE_BACKBONES:
+        return None
+    if len(shape) != IMAGE_DIMENSIONS:
+        return (
+            f"backbone {name!r} needs images of shape (channels, height, width), "
+            f"got examples of shape {shape}: use 'mlp'"
+        )
+    least = _LEAST_SIDE.get(name, 1)
+    if min(shape[1:]) >= least:
+        return None
+    return (
+        f"backbone {name!r} needs images of at least {least}x{least} pixels, "
+        f"got {shape[1]}x{shape[2]}"
+    )
 
 
 def backbone(name: str, shape: tuple[int, ...], splits: int = 1) -> Backbone:
     """Return a freshly initialised backbone, its weights drawn from torch's default generator.
 
     Args:
-        name: one of `BACKBONES`. "resnet18" has the 3x3 stem of stride 1 for small images,
-            "resnet18-stock" the 7x7 stem of stride 2 and the max pool.
+        name: one of `BACKBONES`. "resnet18" and "resnet50" have the 3x3 stem of stride 1 for small
+            images, "resnet18-stock" and "resnet50-stock" the 7x7 stem of stride 2 and the max pool.
+            "mobilenetv2" has torchvision's stem of stride 2, "vgg11-bn" its own of stride 1.
         shape: shape of one example: (channels, height, width), or any shape for "mlp".
         splits: number of parts of a training batch that every batch norm treats separately, see
             `SplitBatchNorm`; "mlp" has no batch norm and ignores it.
 
     Returns:
-        A module from float (n, *shape) to (n, d), with d in its attribute `width`.
+        A module from float (n, *shape) to (n, d), with d in its attribute `width`: 128 for
+        "convnet", 512 for "mlp", "resnet18" and "vgg11-bn", 1,280 for "mobilenetv2", 2,048 for
+        "resnet50".
 
     Raises:
         UnknownNameError: if there is no backbone with that name.
-        ValueError: if a convolutional network gets examples that are not images.
+        ValueError: if a convolutional network gets examples that are not images, or too small ones.
 
     >>> backbone("mlp", (14,)).width
     512
@@ -102,9 +138,6 @@ def backbone(name: str, shape: tuple[int, ...], splits: int = 1) -> Backbone:
         return MLP(math.prod(shape))
     if name not in _IMAGE_BACKBONES:
         raise UnknownNameError("backbone", name, BACKBONES)
-    if len(shape) != IMAGE_DIMENSIONS:
-        raise ValueError(
-            f"Backbone {name!r} needs images of shape (channels, height, width), "
-            f"got examples of shape {shape}: use 'mlp'."
-        )
+    if problem := backbone_misfit(name, shape):
+        raise ValueError(problem)
     return _IMAGE_BACKBONES[name](shape[0], splits)
