@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -23,12 +24,24 @@ from privbench.data.split import cut
 from privbench.testing import Check, checks
 from privbench_plugins._shared import data_folder, torchvision_data
 from privbench_plugins.datasets.cifar10 import CIFAR10
+from privbench_plugins.datasets.cifar100 import CIFAR100
 from privbench_plugins.datasets.digits import Digits, ink, skew, upper_half
+from privbench_plugins.datasets.fashion_mnist import FashionMNIST
 from privbench_plugins.datasets.mnist import MNIST
 
-ALL = [Digits(), CIFAR10(), MNIST()]
-DOWNLOADED = [CIFAR10(), MNIST()]
-FOLDERS = {"cifar10": "cifar-10-batches-py", "mnist": "MNIST/raw"}
+DOWNLOADED = [CIFAR10(), CIFAR100(), MNIST(), FashionMNIST()]
+ALL = [Digits(), *DOWNLOADED]
+FOLDERS = {
+    "cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python", "mnist": "MNIST/raw",
+    "fashion-mnist": "FashionMNIST/raw",
+}  # fmt: skip
+#: Part of where each is published, and its licence.
+ORIGINS = {
+    "cifar10": "~kriz/cifar.html (which names no licence)",
+    "cifar100": "~kriz/cifar.html (which names no licence)",
+    "mnist": "exdb/mnist/ (which names no licence)",
+    "fashion-mnist": "zalandoresearch/fashion-mnist (MIT licence)",
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +55,9 @@ def digits() -> Examples:
 def test_importing_and_describing_reads_nothing_heavy() -> None:
     code = """
 import sys
-for name in ("digits", "cifar10", "mnist"):
-    module = __import__(f"privbench_plugins.datasets.{name}", fromlist=["x"])
+for name in ("digits", "cifar10", "cifar100", "mnist", "fashion-mnist"):
+    module = f"privbench_plugins.datasets.{name.replace('-', '_')}"
+    module = __import__(module, fromlist=["x"])
     [made] = module.privbench_datasets()
     assert made.card(None).name == made.name == name
     assert "default" in made.protocols
@@ -185,10 +199,38 @@ def _write_cifar10(root: Path, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     return torch.from_numpy(rows.reshape(3, 3, 32, 32))
 
 
-def _write_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+def _write_cifar100(root: Path, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """Two train rows and a test row in the true format, with checksums of their own."""
+    import torchvision.datasets
+
+    folder = root / FOLDERS["cifar100"]
+    folder.mkdir(parents=True)
+    rows = np.random.default_rng(0).integers(0, 256, (3, 3 * 32 * 32), dtype=np.uint8)
+    contents: dict[str, Any] = {
+        name: {
+            "filenames": [b"x.png"] * len(rows[here]), "batch_label": name,
+            "fine_labels": [7, 8, 9][here], "coarse_labels": [1, 1, 1][here], "data": rows[here],
+        }
+        for name, here in {"train": slice(0, 2), "test": slice(2, 3)}.items()
+    }  # fmt: skip
+    contents["meta"] = {"fine_label_names": [str(i) for i in range(100)]}
+    made, sums = torchvision.datasets.CIFAR100, {}
+    for name, content in contents.items():
+        held = pickle.dumps(content)
+        (folder / name).write_bytes(held)
+        sums[name] = hashlib.md5(held, usedforsecurity=False).hexdigest()
+    monkeypatch.setattr(made, "train_list", [["train", sums["train"]]])
+    monkeypatch.setattr(made, "test_list", [["test", sums["test"]]])
+    monkeypatch.setattr(made, "meta", {**made.meta, "md5": sums["meta"]})
+    return torch.from_numpy(rows.reshape(3, 3, 32, 32))
+
+
+def _write_mnist(
+    root: Path, monkeypatch: pytest.MonkeyPatch, folder_name: str = FOLDERS["mnist"]
+) -> Tensor:
     """Two train rows and a test row in the idx format."""
     del monkeypatch
-    folder = root / FOLDERS["mnist"]
+    folder = root / folder_name
     folder.mkdir(parents=True)
     rows = np.random.default_rng(0).integers(0, 256, (3, 28, 28), dtype=np.uint8)
     for name, here in {"train": slice(0, 2), "t10k": slice(2, 3)}.items():
@@ -199,7 +241,12 @@ def _write_mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     return torch.from_numpy(rows)[:, None]
 
 
-WRITERS = {"cifar10": _write_cifar10, "mnist": _write_mnist}
+WRITERS: dict[str, Callable[[Path, pytest.MonkeyPatch], Tensor]] = {
+    "cifar10": _write_cifar10,
+    "cifar100": _write_cifar100,
+    "mnist": _write_mnist,
+    "fashion-mnist": partial(_write_mnist, folder_name=FOLDERS["fashion-mnist"]),
+}
 
 
 @pytest.fixture
@@ -250,6 +297,7 @@ def test_missing_files_say_what_where_and_what_to_do(data: Dataset, tmp_path: Pa
         data.load(tmp_path)
     assert "no network" in str(refusal.value)
     assert "set --data-root or PRIVBENCH_DATA" in str(refusal.value)
+    assert ORIGINS[data.name] in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
@@ -277,7 +325,7 @@ def test_without_a_root_the_user_s_data_folder_is_asked(
     monkeypatch.setattr(data_folder, "user_data_dir", lambda name: str(tmp_path / name))
     card: Card = MNIST().card(None)
     with pytest.raises(BadInputError, match=re.escape(f"asked {tmp_path / 'privbench'}")):
-        torchvision_data.train_then_test(refuse, card, None, folder="f", images=never)
+        torchvision_data.train_then_test(refuse, card, None, folder="f", origin="o", images=never)
 
 
 # ---- real data ----
@@ -294,7 +342,7 @@ def test_the_real_data_are_what_the_card_says(data: Dataset) -> None:
     assert rows.x.dtype == torch.uint8
     assert rows.source.bincount().tolist() == [*card.sources.values()]
     assert rows.source.diff().min() >= 0
-    assert set(rows.y.tolist()) == set(range(10))
+    assert set(rows.y.tolist()) == set(range(card.classes or 0))
     train = rows.x[rows.source == 0].float() / card.scale
     assert train.mean((0, 2, 3)).tolist() == pytest.approx(card.mean, abs=1e-3)
     split = cut(rows, card, data.protocols["default"], 0)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from privbench.data.examples import Card
+import pytest
+import torch
+
+from privbench.data.examples import Card, Examples
 from privbench.data.protocol import PROTOCOLS, Part, Protocol, protocol_named
+from privbench.data.split import cut
 from privbench.errors import BadInputError, UnknownNameError
 
 
@@ -89,3 +93,29 @@ def test_a_dataset_may_replace_a_protocol_and_misspelt_names_get_help() -> None:
     assert protocol_named("quarters", {"quarters": mine}) is mine
     with pytest.raises(UnknownNameError, match="did you mean 'quarters'"):
         protocol_named("quarter", {})
+
+
+def _unlabelled_too(labelled: int, without: int) -> Examples:
+    x = torch.randint(0, 256, (labelled + without, 4), dtype=torch.uint8)
+    y = torch.cat([torch.arange(labelled) % 2, torch.full((without,), -1)])
+    source = torch.arange(2).repeat_interleave(torch.tensor([labelled, without]))
+    return Examples.of(x, y, scale=255, source=source)
+
+
+def test_null_victims_have_labels_if_the_candidates_have() -> None:
+    card = Card(
+        name="half", kind="real", shape=(4,), classes=2, scale=255,
+        sources={"with": 60, "without": 60},
+    )  # fmt: skip
+    rows, members = _unlabelled_too(60, 60), Part(10, "with")
+    known = Protocol(members=members, nonmembers=members, pool=Part(20, "with"))
+    null = cut(rows, card, known, 0)
+    assert null.null_apart
+    assert null.null().members.y.min() >= 0
+    # None is left outside the parts: they come from the pool, which has labels too.
+    full = replace(known, pool=Part(40, "with"))
+    assert not cut(rows, card, full, 0).null_apart
+    assert cut(rows, card, full, 0).null().members.y.min() >= 0
+    # Candidates without labels may have a null victim without labels.
+    mixed = replace(known, members=Part(10, "without"))
+    assert cut(rows, card, mixed, 0).null().members.y.min() == -1

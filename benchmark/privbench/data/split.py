@@ -232,8 +232,8 @@ class Split:
         """Return the world of the null victim, which contains no candidate.
 
         Its members are rows that no attack on membership ever holds: those in no part, and those of
-        the test part. If they are too few, its members are drawn from the pool. Its reference rows
-        are the victim's.
+        the test part. They have labels if all candidates have. If they are too few, its members are
+        drawn from the pool. Its reference rows are the victim's.
         """
         rows = self._outside if self.null_apart else self.pool
         (members,) = _drawn(rows, [self.size], salt(self.seed, "null", 0))
@@ -242,7 +242,10 @@ class Split:
     @cached_property
     def _outside(self) -> Examples:
         apart = ~torch.isin(self.test.index, self.candidates.index)
-        return join([self.spare, self.test.select(apart)])
+        rows = [self.spare, self.test.select(apart)]
+        if (self.candidates.y >= 0).all():
+            rows = [r.select(r.y >= 0) if (r.y < 0).any() else r for r in rows]
+        return join(rows)
 
     def foreign(self, rows: Examples, card: Card) -> Split:
         """Return the split of an adversary whose pool comes from another dataset.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -17,6 +17,33 @@ if TYPE_CHECKING:
 
     from privbench import Card
 
+T = TypeVar("T")
+
+
+def fetched(read: Callable[[], T], name: str, place: Path, folder: str, origin: str) -> T:
+    """Return what ``read`` returns; it downloads what is missing.
+
+    Args:
+        read: makes instances of torchvision's class, with ``download``.
+        name: of the dataset.
+        place: the data root.
+        folder: the folder that torchvision looks for under the root.
+        origin: where the data are published, and under which licence.
+
+    Raises:
+        BadInputError: if the files are missing, damaged or incomplete and cannot be downloaded.
+    """
+    found = (place / folder).is_dir()
+    try:
+        return read()
+    except Exception as error:  # anything that network, archives and files may raise
+        state = "is incomplete or damaged in" if found else "is not in"
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BadInputError(
+            f"{name}: {folder} {state} {place} and downloading it failed ({why}); get it from "
+            f"{origin} and set --data-root or PRIVBENCH_DATA to the folder that holds it"
+        ) from error
+
 
 def train_then_test(
     made_by: Callable[..., Any],
@@ -24,6 +51,7 @@ def train_then_test(
     root: Path | None,
     *,
     folder: str,
+    origin: str,
     images: Callable[[Any], Tensor],
 ) -> Examples:
     """Load the train rows, then the test rows, each in file order; download them if missing.
@@ -33,22 +61,18 @@ def train_then_test(
         card: of the dataset; ``sources`` must be train and test, in that order.
         root: where ``folder`` is, or is downloaded to; None for the user's data folder.
         folder: the folder that torchvision looks for under the root.
+        origin: where the data are published, and under which licence.
         images: maps an instance of that class to (n, c, h, w) uint8.
 
     Raises:
         BadInputError: if the files are missing, damaged or incomplete and cannot be downloaded.
     """
     place = home(root)
-    found = (place / folder).is_dir()
-    try:
-        halves = [made_by(place, train=True, download=True), made_by(place, train=False)]
-    except Exception as error:  # anything that network, archives and files may raise
-        state = "is incomplete or damaged in" if found else "is not in"
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BadInputError(
-            f"{card.name}: {folder} {state} {place} and downloading it failed ({why}); set "
-            "--data-root or PRIVBENCH_DATA to the folder that holds it"
-        ) from error
+
+    def read() -> list[Any]:
+        return [made_by(place, train=True, download=True), made_by(place, train=False)]
+
+    halves = fetched(read, card.name, place, folder, origin)
     rows = [len(half) for half in halves]
     if rows != list(card.sources.values()):
         raise BadInputError(

@@ -75,6 +75,7 @@ class CIFAR10(Dataset):
             self.card(root),
             root,
             folder="cifar-10-batches-py",
+            origin="https://www.cs.toronto.edu/~kriz/cifar.html (which names no licence)",
             images=lambda half: torch.from_numpy(half.data).permute(0, 3, 1, 2),
         )
 

@@ -71,6 +71,7 @@ class MNIST(Dataset):
             self.card(root),
             root,
             folder="MNIST/raw",
+            origin="http://yann.lecun.com/exdb/mnist/ (which names no licence)",
             images=lambda half: half.data[:, None],
         )
 
