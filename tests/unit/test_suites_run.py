@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,7 @@ ROWS = {
 SIDE, CLASSES, IN_SOURCE = 8, 4, 400
 
 
+@cache
 def small(method: Any) -> Any:
     """The method with small sizes; of several values, the first; and a small network."""
     changed: dict[str, Any] = {}
@@ -116,12 +118,14 @@ def small_cell(cell: Cell) -> Cell:
 
 
 def kind(method: Any) -> str:
-    """The method and which settings it has; real numbers count as alike."""
+    """The method and its settings; of two that differ in a real number only, one is enough."""
     plain = type(method)().hyperparameters() if not isinstance(method, Generated) else {}
     told = {
-        name: "number" if isinstance(value, float) else value
+        name: value
         for name, value in method.hyperparameters().items()
-        if name in plain and value != plain[name]
+        if name in plain
+        and value != plain[name]
+        and not (isinstance(value, float) and isinstance(plain[name], float))
     }
     return f"{method.name} {sorted(told.items())}"
 
@@ -158,20 +162,18 @@ def planned(path: Path, registry: Any) -> list[Planned]:
 
 
 def made_small(items: Iterable[Planned]) -> list[Cell]:
-    """The cells that can run, made small, each once.
+    """The cells that can run, made small.
 
     Raises:
         AssertionError: for a cell that cannot run when it is small.
     """
-    found: dict[str, Cell] = {}
+    cells = []
     for item in items:
         assert not item.failed, item.failed
         if not item.skip:
-            cell = small_cell(item.trial.cell)
-            found.setdefault(Trial(cell, 0).digest, cell)
-    for cell in found.values():
-        assert (reason := why_not(cell)) is None, f"{cell}: {reason}"
-    return list(found.values())
+            cells.append(small_cell(item.trial.cell))
+            assert (reason := why_not(cells[-1])) is None, f"{cells[-1]}: {reason}"
+    return cells
 
 
 def test_every_suite_runs_to_its_end(
