@@ -52,7 +52,7 @@ PAGE = HERE / "costs.md"
 #: Processor seconds that one kind of training may take; it is scaled from these.
 ENOUGH = 1.0
 #: Generated rows of each source: more than any suite of the size of a CPU reads.
-MOST_ROWS = 12_000
+MOST_ROWS = 6_000
 
 Kind = tuple[str, ...]
 
@@ -364,7 +364,9 @@ def main(names: list[str]) -> None:
         if names and path.stem not in names:
             continue
         found[path.stem] = measure(path, registry, rows, root)
-        PAGE.write_text(told + table(found), encoding="utf-8")  # what there is, if interrupted
+        rest = ", ".join(sorted({path.stem for path in paths} - set(found)))
+        left = f"\nNot measured yet: {rest}.\n" if rest else ""
+        PAGE.write_text(told + table(found) + left, encoding="utf-8")
         click.echo(f"{time.process_time() - begun:7.0f} s  {path.stem}", err=True)
         gc.collect()
 
