@@ -36,8 +36,9 @@ if os.environ.get("PRIVBENCH_TEST_ROUNDING"):  # another machine's rounding: see
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How long to fuzz."""
+    """How long to fuzz, and how much of each suite to run."""
     parser.addoption("--fuzz", type=int, default=100, help="cases of each fuzzer [100]")
+    parser.addoption("--every-cell", action="store_true", help="run all cells of all suites")
 
 
 @pytest.fixture(autouse=True)

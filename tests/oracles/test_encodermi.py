@@ -20,7 +20,7 @@ from privbench_plugins.attacks.encodermi import (
     EncoderMISet,
     EncoderMIThreshold,
     EncoderMIVector,
-    pairwise_cosines,
+    pairwise,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _arena(attack: Any) -> tuple[Oracle, AttackContext, MembershipQuestion]:
 
 def test_ten_views_give_forty_five_cosines_of_distinct_pairs() -> None:
     h = torch.randn(4, 10, 6, generator=torch.Generator().manual_seed(0))
-    found = pairwise_cosines(h)
+    found = pairwise(h)
     assert found.shape == (4, 45)
     pairs = [(i, j) for i in range(10) for j in range(i + 1, 10)]
     direct = [
@@ -45,12 +45,38 @@ def test_ten_views_give_forty_five_cosines_of_distinct_pairs() -> None:
         for r in range(4)
     ]
     assert torch.allclose(found, torch.tensor(direct), atol=1e-6)
-    assert pairwise_cosines(h[:, :2]).shape == (4, 1)
+    assert pairwise(h[:, :2]).shape == (4, 1)
 
 
 def test_equal_views_have_similarity_one_whatever_their_length() -> None:
     h = torch.randn(3, 1, 5).expand(3, 4, 5) * torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None]
-    assert torch.allclose(pairwise_cosines(h), torch.ones(3, 6), atol=1e-6)
+    assert torch.allclose(pairwise(h), torch.ones(3, 6), atol=1e-6)
+
+
+def test_correlation_and_distance_agree_with_numpy() -> None:
+    h = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(1))
+    pairs = [(i, j) for i in range(5) for j in range(i + 1, 5)]
+    rows = h.double().numpy()
+    correlation = [[np.corrcoef(row[i], row[j])[0, 1] for i, j in pairs] for row in rows]
+    distance = [[-np.linalg.norm(row[i] - row[j]) for i, j in pairs] for row in rows]
+    assert np.allclose(pairwise(h, "correlation").numpy(), correlation, atol=1e-5)
+    assert np.allclose(pairwise(h, "euclidean").numpy(), distance, atol=1e-5)
+
+
+def test_distance_of_close_views_is_not_lost_in_rounding() -> None:
+    h = torch.full((1, 2, 512), 100.0)
+    h[0, 1, 0] += 0.01
+    assert torch.allclose(pairwise(h, "euclidean"), torch.tensor([[-0.01]]), rtol=1e-2)
+
+
+@pytest.mark.parametrize("similarity", ["correlation", "euclidean"])
+def test_other_similarities_also_find_members(similarity: Any) -> None:
+    attack = EncoderMIThreshold(similarity=similarity)
+    oracle, ctx, question = _arena(attack)
+    answer = attack.answer(oracle, question, ctx)
+    split = tiny_split()
+    member = split.victim().contains(split.candidates).numpy()
+    assert answer.scores.numpy()[member].mean() > answer.scores.numpy()[~member].mean()
 
 
 def _shadow_errors(inside: np.ndarray[Any, Any], outside: np.ndarray[Any, Any], t: float) -> int:

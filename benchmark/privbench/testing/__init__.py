@@ -31,8 +31,9 @@ from privbench.testing.fixtures import (
     tiny_spec,
     tiny_split,
 )
+from privbench.testing.generated import Generated
 
 __all__ = [
-    "CPU", "AnyAttack", "Check", "TinyImages", "TinyTarget", "arena", "auc_band", "checks",
-    "memoriser", "rate_band", "tiny_builder", "tiny_spec", "tiny_split",
+    "CPU", "AnyAttack", "Check", "Generated", "TinyImages", "TinyTarget", "arena", "auc_band",
+    "checks", "memoriser", "rate_band", "tiny_builder", "tiny_spec", "tiny_split",
 ]  # fmt: skip

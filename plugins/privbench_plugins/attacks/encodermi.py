@@ -7,7 +7,8 @@ The adversary queries the encoder for embeddings and owns one shadow encoder wit
 and nonmembers. Steps:
 
 1. Make n augmented views of each row. Compute their embeddings (from the backbone, not from the
-   projection head) and the n(n-1)/2 cosine similarities of all pairs.
+   projection head) and the n(n-1)/2 similarities of all pairs: cosines, or two alternatives that
+   the paper compares with them.
 2. Train a classifier of these similarities on the shadow: V, a network on the sorted vector; S, a
    network on the set; T, a threshold on the mean.
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Gt
@@ -49,6 +50,7 @@ PAPER = Paper(
     "Liu, Jia, Qu, Gong", "CCS 2021", "section 4, algorithm 1",
 )  # fmt: skip
 VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
+Similarity = Literal["cosine", "correlation", "euclidean"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class _EncoderMI(MembershipAttack):
         n: views per row, giving n(n-1)/2 similarities.
         augmentation: how views are made (the adversary's guess of the provider's augmentation),
             narrowed to what the dataset allows.
+        similarity: of two embeddings: their cosine, their Pearson correlation, or minus their
+            Euclidean distance.
     """
 
     needs: ClassVar[Access] = Access.EMBEDDINGS
@@ -66,6 +70,7 @@ class _EncoderMI(MembershipAttack):
 
     n: Annotated[int, Ge(2)] = 10
     augmentation: Augmentation = VIEWS
+    similarity: Similarity = "cosine"
 
     @property
     def shadows(self) -> Shadows:
@@ -83,8 +88,9 @@ class _EncoderMI(MembershipAttack):
         return self._compare(asked, torch.cat([inside, outside]), len(inside), ctx)
 
     def _similarities(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
-        """Return pairwise cosines (rows, n(n-1)/2)."""
-        return pairwise_cosines(oracle.embeddings(ctx.views(rows, self.augmentation, self.n)))
+        """Return pairwise similarities (rows, n(n-1)/2)."""
+        views = ctx.views(rows, self.augmentation, self.n)
+        return pairwise(oracle.embeddings(views), self.similarity)
 
     @abstractmethod
     def _compare(
@@ -234,22 +240,36 @@ class DeepSet(nn.Module):
         return logits
 
 
-def pairwise_cosines(embeddings: Tensor) -> Tensor:
-    """Return the cosine similarities of all unordered pairs of views.
+def pairwise(embeddings: Tensor, similarity: Similarity = "cosine") -> Tensor:
+    """Return the similarities of all unordered pairs of views; higher is more similar.
 
     Args:
         embeddings: (rows, n, d).
+        similarity: ``cosine``; ``correlation``, the cosine after each embedding's mean over its d
+            coordinates is subtracted; or ``euclidean``, minus the distance.
 
     Returns:
         (rows, n(n-1)/2), pairs i < j in lexicographic order.
 
-    >>> pairwise_cosines(torch.tensor([[[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]])).tolist()
+    >>> views = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]])
+    >>> pairwise(views).tolist()
     [[0.0, 1.0, 0.0]]
+    >>> pairwise(views, "correlation").round(decimals=4).tolist()
+    [[-1.0, 1.0, -1.0]]
+    >>> pairwise(views[:, ::2], "euclidean").tolist()
+    [[-2.0]]
     """
-    unit = F.normalize(embeddings.float(), dim=-1)
-    n = unit.shape[1]
-    first, second = torch.triu_indices(n, n, offset=1, device=unit.device)
-    return (unit @ unit.transpose(1, 2))[:, first, second]
+    h = embeddings.float()
+    if similarity == "euclidean":  # not by products, which lose the distance of close views
+        alike = -torch.cdist(h, h, compute_mode="donot_use_mm_for_euclid_dist")
+    else:
+        if similarity == "correlation":
+            h = h - h.mean(-1, keepdim=True)
+        unit = F.normalize(h, dim=-1)
+        alike = unit @ unit.transpose(1, 2)
+    n = h.shape[1]
+    first, second = torch.triu_indices(n, n, offset=1, device=h.device)
+    return alike[:, first, second]
 
 
 @hookimpl

@@ -1,0 +1,225 @@
+"""Every published suite runs to its end, at sizes of seconds and on generated data.
+
+Each dataset is replaced by generated rows of its kind, with its attributes and sources, and every
+size of a protocol or a method by a small one. Of the cells that are then left, enough run that each
+value of a suite (dataset, protocol, target, defenses, adversary, attack) is in one of them, unless
+an earlier suite had it. ``--every-cell`` runs all of them, which takes hours.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from privbench import backbone
+from privbench.cli.session import Session
+from privbench.data.protocol import Part, Protocol
+from privbench.grid.cell import Trial
+from privbench.grid.compatible import why_not
+from privbench.grid.plan import Planned, plan
+from privbench.grid.suite import read_suite
+from privbench.grid.trial import TrialRunner
+from privbench.store.store import Store
+from privbench.testing import CPU, Generated
+from privbench_plugins._shared.phases import chosen_backbone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from privbench import Card
+    from privbench.methods.adversary import Adversary
+    from privbench.methods.cell import Cell
+
+SUITES = sorted(Path(__file__).parents[2].glob("leaderboards/suites/*.yaml"))
+
+#: Hyperparameter -> its largest value here.
+MOST = {
+    "adversary_steps": 1, "batch": 32, "classifier_epochs": 2, "copies": 2, "epochs": 2,
+    "head_epochs": 2, "head_updates": 2, "held_out": 1, "hidden": 8, "in_epochs": 2,
+    "in_updates": 2, "init_eval": 2, "iterations": 1, "judges": 1, "k": 2, "limit": 4,
+    "max_eval": 4, "models": 2, "n": 4, "noises": 4, "pairs": 4, "parts": 8, "patience": 1,
+    "places": 2, "projection": 8, "queue": 64, "rows": 40, "selection": 40, "siblings": 2,
+    "splits": 1, "starts": 2, "steps": 2, "teachers": 2, "transform": 8, "updates": 2,
+    "warm_up": 1, "width": 8, "classifier_updates": 0,
+}  # fmt: skip
+#: Part of a protocol -> its rows here, if it has any.
+ROWS = {
+    "members": 40, "nonmembers": 40, "reference": 20, "public": 40, "downstream": 40, "pool": 160,
+    "test": 60,
+}  # fmt: skip
+SIDE, CLASSES, IN_SOURCE = 8, 4, 400
+
+
+@cache
+def small(method: Any) -> Any:
+    """The method with small sizes; of several values, the first; and a small network."""
+    changed: dict[str, Any] = {}
+    for name, value in method.hyperparameters().items():
+        if isinstance(value, int) and not isinstance(value, bool) and name in MOST:
+            changed[name] = min(value, MOST[name])
+        elif isinstance(value, tuple) and name in ("updates", "neighbours", "penalties", "sigmas"):
+            changed[name] = (min(value[0], MOST.get(name, value[0])),)
+        elif name == "backbone":
+            changed[name] = "auto"
+    return method.replace(**changed)
+
+
+def small_card(card: Card) -> Card:
+    """Images of 8×8, at most four classes, 400 rows of each source."""
+    shape = (card.shape[0], SIDE, SIDE) if card.kind == "image" else card.shape
+    classes = min(card.classes, CLASSES) if card.classes else card.classes
+    return replace(
+        card, shape=shape, classes=classes, sources=dict.fromkeys(card.sources, IN_SOURCE)
+    )
+
+
+def small_protocol(protocol: Protocol, card: Card) -> Protocol:
+    """The same parts from the same sources, of few rows."""
+    parts: dict[str, Any] = {
+        name: Part(ROWS[name] if part.count(card) else 0, part.source)
+        for name, part in protocol.parts().items()
+    }
+    if protocol.canaries:
+        canaries = replace(protocol.canaries, count=20)
+        return replace(protocol, **parts, canaries=canaries, shadow=None)
+    return replace(protocol, **parts, shadow=protocol.shadow and 20)
+
+
+def small_adversary(adversary: Adversary, pool: Card | None) -> Adversary:
+    """The same knowledge, of small methods."""
+    return replace(
+        adversary,
+        target=small(adversary.target) if adversary.target else None,
+        dataset=Generated(pool) if pool else None,
+    )
+
+
+def small_cell(cell: Cell) -> Cell:
+    """The cell on generated rows, with small sizes."""
+    card, pool = small_card(cell.card), small_card(cell.pool) if cell.pool else None
+    return replace(
+        cell,
+        card=card,
+        dataset=Generated(card),
+        protocol=small_protocol(cell.protocol, cell.card),
+        target=small(cell.target),
+        defenses=tuple(small(defense) for defense in cell.defenses),
+        attack=small(cell.attack),
+        adversary=small_adversary(cell.adversary, pool),
+        pool=pool,
+    )
+
+
+def kind(method: Any) -> str:
+    """The method and its settings; of two that differ in a real number only, one is enough."""
+    plain = type(method)().hyperparameters() if not isinstance(method, Generated) else {}
+    told = {
+        name: value
+        for name, value in method.hyperparameters().items()
+        if name in plain
+        and value != plain[name]
+        and not (isinstance(value, float) and isinstance(plain[name], float))
+    }
+    return f"{method.name} {sorted(told.items())}"
+
+
+def values(cell: Cell) -> set[tuple[str, ...]]:
+    """What a cell is made of, as far as it is tested."""
+    adversary, part = cell.adversary, cell.protocol
+    return {
+        ("dataset", cell.card.name),
+        ("protocol", *part.encoder, part.classifier, part.inclusion, str(part.canaries)),
+        ("target", kind(cell.target), cell.card.kind),
+        ("defenses", *map(kind, cell.defenses)),
+        ("adversary", str(adversary.adaptive), str(adversary.white_box), cell.pool.name if cell.pool
+         else "", kind(adversary.target) if adversary.target else ""),
+        ("attack", kind(cell.attack)),
+    }  # fmt: skip
+
+
+def covering(cells: list[Cell], seen: set[tuple[str, ...]]) -> Iterator[Cell]:
+    """Cells that together have every value that is not yet in ``seen``, and at least one."""
+    todo = [(cell, values(cell)) for cell in cells]
+    while todo:
+        cell, mine = max(todo, key=lambda one: len(one[1] - seen))
+        new = mine - seen
+        if new or len(todo) == len(cells):
+            yield cell
+        seen |= mine
+        todo = [one for one in todo if one[1] - seen]
+
+
+def planned(path: Path, registry: Any) -> list[Planned]:
+    """The trials of a suite with one seed."""
+    return plan(read_suite(path).model_copy(update={"seeds": 1}), registry, root=None, device="cpu")
+
+
+def made_small(items: Iterable[Planned]) -> list[Cell]:
+    """The cells that can run, made small.
+
+    Raises:
+        AssertionError: for a cell that cannot run when it is small.
+    """
+    cells = []
+    for item in items:
+        assert not item.failed, item.failed
+        if not item.skip:
+            cells.append(small_cell(item.trial.cell))
+            assert (reason := why_not(cells[-1])) is None, f"{cells[-1]}: {reason}"
+    return cells
+
+
+def test_every_suite_runs_to_its_end(
+    registry: Any, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    runner = TrialRunner(Store(tmp_path / "store"), CPU)
+    seen: set[tuple[str, ...]] = set()
+    for path in SUITES:
+        cells = made_small(planned(path, registry))
+        chosen = cells if pytestconfig.getoption("--every-cell") else list(covering(cells, seen))
+        for cell in chosen:
+            record = runner.run(Trial(cell, 0))
+            assert record.status == "ok", f"{path.stem}: {record.cell.title}\n{record.traceback}"
+            assert record.metrics, f"{path.stem}: {record.cell.title}"
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_dry_run(path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how many phases would be trained."""
+    monkeypatch.setattr("privbench.cli.session.plugins.load", lambda _: registry)
+    told = io.StringIO()
+    options = {"out": path.parent, "data_root": None, "device": "cpu", "compiled": False}
+    session = Session(read_suite(path).model_copy(update={"seeds": 1}), (), options,
+                      Console(file=told, width=500))  # fmt: skip
+    cell = next(small_cell(item.trial.cell) for item in session.planned if not item.skip)
+    session.planned = [Planned(Trial(cell, 0)), *(item for item in session.planned if item.skip)]
+    session.explain()
+    said = told.getvalue()
+    assert "would run; " in said
+    assert "would fail" not in said
+    assert said.count("skipped: ") == len(session.planned) - 1
+
+
+def test_every_backbone_reads_the_images_that_a_suite_gives_it(registry: Any) -> None:
+    pairs: dict[tuple[Any, int, int], Card] = {}
+    for path in SUITES:
+        for item in planned(path, registry):
+            cell = item.trial.cell
+            if item.skip or cell.card.kind != "image":
+                continue
+            for target in (cell.target, cell.adversary.target):
+                name = getattr(target, "backbone", None)
+                if name:
+                    pairs[name, cell.card.shape[0], cell.card.shape[-1]] = cell.card
+    assert {"resnet18", "resnet50-stock", "mobilenetv2", "vgg11-bn"} <= {name for name, *_ in pairs}
+    for (name, *_), card in pairs.items():
+        encoder = backbone(chosen_backbone(name, card), card.shape).eval()
+        with torch.no_grad():
+            assert encoder(torch.rand(2, *card.shape)).shape == (2, encoder.width), name
