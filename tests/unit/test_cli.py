@@ -215,10 +215,17 @@ def test_a_grid_end_to_end(run: Run, tmp_path: Path) -> None:
     records = read_all([tmp_path / "results"])
     assert [r.status for r in records] == ["ok", "ok"]
     board = (tmp_path / "results" / "leaderboard.md").read_text(encoding="utf-8")
-    shown = run("leaderboard", "results", "--title", "run")
-    assert shown.stdout == board
-    assert run("leaderboard", "results", "-o", "deep/board.md").exit_code == 0
-    assert (tmp_path / "deep" / "board.md").is_file()
+    assert "[leaderboard.csv](leaderboard.csv)" in board
+    again = run("leaderboard", "results", "--title", "run", "-o", "deep/leaderboard.md")
+    assert again.exit_code == 0, again.output
+    for end in ("md", "csv"):
+        made = [tmp_path / folder / f"leaderboard.{end}" for folder in ("results", "deep")]
+        assert made[0].read_bytes() == made[1].read_bytes()
+    alone = run("leaderboard", "results", "--title", "run")
+    assert alone.stdout.split("Cite as")[0].rstrip() in board
+    assert "WARNING" in alone.stdout or "Code: clean checkout" in alone.stdout
+    wrong = said(run("leaderboard", "results", "-o", "board.txt"))
+    assert "-o board.txt: the name of a page ends in .md" in wrong
     card = run("show", records[0].path(tmp_path / "results"))
     assert card.exit_code == 0
     assert "auc = " in card.stdout
@@ -237,7 +244,10 @@ def test_a_sweep_end_to_end(run: Run, tmp_path: Path) -> None:
     board = (tmp_path / "results" / "leaderboard.md").read_text(encoding="utf-8")
     points = json.loads((tmp_path / "results" / "operating-points.json").read_bytes())
     assert [point["value"] for point in points["points"]] == ["1", "1"]
-    assert run("leaderboard", "results", "--title", "run").stdout == board
+    same = run("leaderboard", "results", "--title", "run", "-o", "same/leaderboard.md")
+    assert same.exit_code == 0
+    assert (tmp_path / "same" / "leaderboard.md").read_text(encoding="utf-8") == board
+    assert "loses at most 1 of accuracy" in board
     again = run(*sweep)
     assert told in again.stdout.splitlines()
     assert "0 phases trained" in again.stdout
@@ -246,7 +256,7 @@ def test_a_sweep_end_to_end(run: Run, tmp_path: Path) -> None:
         assert run(*sweep, "--shard", f"{i + 1}/2", "--out", part).exit_code == 0
     assert run("merge", *parts, "--out", "run").exit_code == 0
     merged = (tmp_path / "run" / "leaderboard.md").read_text(encoding="utf-8")
-    assert merged.split("## Membership")[0] == board.split("## Membership")[0]
+    assert merged.split("## Ranking")[0] == board.split("## Ranking")[0]
 
 
 def test_a_failing_cell_is_a_result_and_the_others_run(

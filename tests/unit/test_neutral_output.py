@@ -10,7 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from privbench.boards.leaderboard import headings, render
+from privbench.boards.page import page
 from privbench.boards.records import CellRecord, MethodRecord, Number, Record
 from privbench.cli.console import Watcher, tables, terminal_console
 from privbench.cli.show import result_card
@@ -27,14 +27,15 @@ ACTIVE = "\x1b\x9b\x07\x00\r\u202e\u2066\u200b\ufeff\u2028\u0085"
 
 
 def record(text: str, status: Any = "ok") -> Record:
-    one = MethodRecord(name="loud", label=f"x{text}", version=1, fields={})
+    one = MethodRecord(name=f"x{text}", label=f"x{text}", version=1, fields={})
     cell = CellRecord(
         dataset=one, protocol={"name": text}, target=one, defenses=[one],
         adversary="adaptive", attack=one, game=f"x{text}", sensitive=[], preset="cpu",
         access="LABELS", protects=[],
     )  # fmt: skip
     board = Board((Column(f"AUC {text}", "metrics", "auc"),))
-    made = Record(trial="t", cell=cell, board=board, seed=0, status=status, reason=f"why {text}")
+    made = Record(trial=status, cell=cell, board=board, seed=0, status=status, reason=f"why {text}")
+    made.provenance = {"commit": text}
     if status == "ok":
         made.metrics = {"auc": Number(value=0.7)}
     return made
@@ -42,25 +43,24 @@ def record(text: str, status: Any = "ok") -> Record:
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_boards(text: str) -> None:
-    board = render([record(text), record(text, "failed")], f"T {text}")
+    made = [record(text), record(text, "failed")]
+    board = page(made, f"T {text}", suite=f"s{text}", table=f"t{text}")
     assert not set(board) & set(ACTIVE)
-    assert ":smile:" not in board
+    assert ":smile:" not in board.split("```")[0]
+    assert len(board.splitlines()) == len(page([record("a"), record("a", "failed")], "T", suite="s",
+                                               table="t").splitlines())  # fmt: skip
     html = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(board)
-    kept = {"h1", "h2", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "p", "strong"}
+    kept = {"h1", "h2", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "p", "strong",
+            "pre", "code", "a"}  # fmt: skip
     assert set(re.findall(r"<([^\s/>]*)", html)) - {""} <= kept
-    bold = (
-        "WARNING",
-        "drafts",
-        "minus none",
-        "minus null",
-        "null AUC",
-        "blind AUC",
-        "encoder updates",
-    )
-    assert html.count("<strong>") == sum(f"<strong>{name}" in html for name in bold)
-    rows = html.split("<tbody>")[1].split("</tbody>")[0].split("<tr>")[1:]
-    assert len(rows) == 1
-    assert rows[0].count("<td") == len(headings(f"x{text}", [record(text)]))
+    (link,) = re.findall(r'href="(.*?)"', html)
+    assert link.startswith("t")  # the csv file
+    assert html.count("<code>") == 2  # a sign in the legend, and the command
+    assert "<strong>bold" not in html
+    for rows in (part.split("</tbody>")[0] for part in html.split("<tbody>")[1:]):
+        assert rows.count("<tr>") == 2
+    matrix, ranking = (part.split("</tbody>")[0] for part in html.split("<tbody>")[1:])
+    assert (matrix.count("<td"), ranking.count("<td")) == (2 * 3, 2 * 6)
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from tests.unit.test_leaderboard import record
+from tests.unit.test_rows import record
 
 from privbench.boards.one_file import dumped
 from privbench.boards.records import DamagedResultError, Number, read_all, read_lines

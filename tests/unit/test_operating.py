@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +12,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench.boards.leaderboard import render
 from privbench.boards.operating import Setting, accuracy, choices, groups, seen_by, strongest, worst
+from privbench.boards.page import page
+from privbench.boards.panels import panels
 from privbench.boards.records import (
     POINTS,
     CellRecord,
@@ -33,6 +33,7 @@ from privbench.testing import tiny_split
 from privbench.victims.play import utility
 
 if TYPE_CHECKING:
+    import random
     from pathlib import Path
 
 POWER = StrengthRecord(field="power", stronger="up", sweep=[1.0, 2.0, 3.0])
@@ -219,16 +220,12 @@ def test_refused_nulls_and_blind_attacks_win_neither_curves_nor_points() -> None
         shield(1.0, 0.9, seed=s, leak=0.99, attack="blind"),
         shield(2.0, 0.9, seed=s, leak=0.99, attack="blind"), planted("blind", s, 0.5),
     )]  # fmt: skip
-    for text in tradeoffs(made), json.dumps(data(made, 0.02)["curves"]):
-        assert "loud" in text
-        assert "mad" not in text
-        assert "blind" not in text
-
-
-def tradeoffs(records: list[Record]) -> str:
-    """Return the lines of operating points and curves of a board."""
-    tables = render(records, match_utility=0.02).split("## Operating points")[1]
-    return tables.split("## Membership")[0]
+    assert {one for line in data(made, 0.02)["curves"] for leak in line["worst"]
+            for one in [leak["attack"]]} == {"loud"}  # fmt: skip
+    for bound in (0.02, None):
+        (panel,) = panels(made, bound)
+        for line in (*panel.lines, *panel.curves):
+            assert {*line.worst["membership", ""].chosen} == {"loud"}
 
 
 def planted(attack: str, seed: int, leak: float) -> Record:
@@ -264,45 +261,50 @@ def grid() -> list[Record]:
     return made
 
 
-def test_the_board_says_which_and_shows_the_curve() -> None:
-    text = render(grid(), "Mine", 0.02)
-    assert (
-        "- operating point of shield: power=2 (seed 0); power=1 (seed 1); no setting qualifies "
-        "(seed 2, the best loses 0.400 or more)" in text
+def test_the_page_says_which_and_the_panel_has_the_curve() -> None:
+    text = page(grid(), "Mine", bound=0.02)
+    assert "strongest setting that loses at most 0.02 of accuracy on reference rows" in text
+    assert "No setting costs little enough: shield (seed 2)." in text
+    (panel,) = panels(grid(), 0.02)
+    none, shield_ = panel.lines
+    assert shield_.title == "shield (power=1 or 2)"
+    assert shield_.optimistic
+    assert f"| {shield_.title} § |" in text
+    assert not none.optimistic
+    assert shield_.accuracies == {0: 0.85, 1: 0.88}  # power 2 of seed 0 and 1 of seed 1
+    (spot,) = shield_.spots.values()
+    assert spot.values == {0: 0.6, 1: 0.7}
+    assert "(2 of 3 seeds)" in text
+    assert shield_.loss is not None
+    assert shield_.loss.mean == pytest.approx(0.035)
+    assert [line.title for line in panel.curves] == ["shield (power=1)", "shield (power=2)"]
+    assert [line.accuracy.value for line in panel.curves if line.accuracy] == pytest.approx(
+        [0.88, 0.85]
     )
-    points = text.split("adaptive adversary:\n\n")[1].split("\n\n")[0].splitlines()
-    assert points[0].endswith("membership: worst AUC |")
-    shown = [c.strip() for c in points[3].split("|")]
-    assert shown[1:3] == ["shield §", "2"]
-    assert shown[3].startswith("0.895 [")  # .89 of seed 0 and .9 of seed 1
-    assert shown[4].startswith("0.005 [")
-    assert shown[5].startswith("0.865 [")
-    assert shown[7].startswith("0.650 [")
-    assert shown[7].endswith("(loud)")
-    curve = text.split("## Utility against the worst leak")[1].split("\n\n")[2].splitlines()
-    assert [line.split("|")[1].strip() for line in curve[2:]] == [
-        "none", "shield §, power=1", "shield §, power=2",
-    ]  # fmt: skip
-    assert "on reference rows only" in text
-    assert "100 reference rows: one of them is 0.0100 of accuracy." in text
-    assert "0.005 [-0.059, 0.069]" in shown[4]  # t of one degree of freedom: 12.706 x .005
-    for seed in range(5):
-        shuffled = grid()
-        random.Random(seed).shuffle(shuffled)
-        assert render(shuffled, "Mine", 0.02) == text
+
+
+def test_a_page_whose_defenses_all_cost_too_much_says_so() -> None:
+    text = page(
+        [record(), shield(1.0, 0.5), record(method("fog"), reference=None)], "t", bound=0.02
+    )
+    assert "No setting costs little enough: shield (seed 0)." in text
+    told = "No operating point, as no setting has an accuracy on reference rows: fog (seed 0)."
+    assert told in text
+    assert "## Ranking" not in text
 
 
 def test_intervals_are_cut_at_the_range_of_the_number() -> None:
-    none = [record(reference=0.9), record(reference=0.1, seed=1)]
-    text = render([*none, shield(1.0, 0.1), shield(1.0, 0.9, seed=1)], match_utility=1.0)
-    assert "| shield | 2 | 0.500 [0.000, 1.000] | 0.000 [-1.000, 1.000] |" in text
+    none = [record(reference=0.9), record(reference=0.1, test=0.1, seed=1)]
+    (panel,) = panels([*none, shield(1.0, 0.1, test=0.1), shield(1.0, 0.9, seed=1)], 1.0)
+    found = [line.accuracy for line in panel.lines]
+    assert [(one.value, one.low, one.high) for one in found if one] == [(0.5, 0.0, 1.0)] * 2
 
 
-def test_without_a_bound_there_is_the_curve_only() -> None:
-    text = render(grid())
-    assert "## Operating points" not in text
-    assert "## Utility against the worst leak" in text
-    assert "## Utility against" not in render([record(), shield(1.0, 0.9)])
+def test_without_a_bound_every_setting_is_a_line() -> None:
+    text = page(grid(), "t")
+    assert "loses at most" not in text
+    assert "| shield (power=1) § |" in text
+    assert "| shield (power=2) § |" in text
     assert told(grid(), None) == []
 
 
@@ -329,9 +331,9 @@ def test_a_board_and_a_merge_remember_the_bound(tmp_path: Path) -> None:
     assert len(read_all([tmp_path / "all"])) == len(grid())
     assert stored_bound([tmp_path / "all"]) == 0.02
     shown = run(main, ["leaderboard", str(tmp_path / "all")]).output
-    assert shown == render(grid(), match_utility=0.02)
+    assert shown == page(read_all([tmp_path / "all"]), "privbench leaderboard", bound=0.02)
     wide = run(main, ["leaderboard", str(tmp_path / "all"), "--match-utility", "0.5"]).output
-    assert wide == render(grid(), match_utility=0.5) != shown
+    assert wide == page(read_all([tmp_path / "all"]), "privbench leaderboard", bound=0.5) != shown
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"match_utility": "x"}', '{"match_utility": 7}'])

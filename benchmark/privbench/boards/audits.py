@@ -23,23 +23,14 @@ NAMES = (
 #: Those that defenses state: the largest of the seeds holds for all of them.
 CLAIMED = ("claimed_epsilon", "nominal_epsilon", "claimed_mu")
 
-LEGEND = """\
-**claimed ε** is the epsilon that the defense guarantees (the largest of the seeds), **nominal ε**
-one without a guarantee, for example from a sampled sensitivity. "classifier only" beside it means
-that members also train other phases, which the claim leaves open: then it guarantees nothing about
-the whole victim. **audited ε** is a lower bound at 97.5 % confidence, from fair-coin inclusion and
-a number of guesses fixed in advance (Steinke, Nasr, Jagielski, NeurIPS 2023). The guesses of all
-seeds count together: their coins and their training runs are independent, and each coin decides in
-one run only. It can refute a claim but never prove one. **audit's ceiling** is the bound that a
-perfect attack would reach with this number of coins; a claim above it is not testable by the
-audited ε. **audited μ** is a lower bound of the same confidence on the μ of Gaussian differential
-privacy (by the test of Mahloujifar, Melis, Chaudhuri, ICML 2025), and **claimed μ** the μ that
-follows from the accountant's privacy profile; its regret, and that of the single pair (ε, δ), is by
-how much smaller error rates of an attack this one number allows than the profile does. **p of the
-claim** below 0.025 refutes the profile (or, without one, the pair). Each attack is an audit of its
-own: only one that was named beforehand counts. "refused" means that this protocol cannot test the
-claim.
-"""
+LEGEND = (
+    "**ε**: claimed is what the defense guarantees (the largest of the seeds), nominal has no "
+    'guarantee, for example one from a sampled sensitivity; "classifier only" leaves open the '
+    "other phases that members train. Audited is a lower bound at 97.5 % confidence from the "
+    "guesses of all seeds together (Steinke, Nasr, Jagielski, NeurIPS 2023), by the first attack "
+    "by name: it can refute a claim but never prove one, and cannot test one above what a perfect "
+    'attack would reach. "refused": this protocol cannot test the claim.'
+)
 
 
 def pooled(records: Sequence[Record]) -> Mapping[str, Estimate | Refused] | None:

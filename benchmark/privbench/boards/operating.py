@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: A loss equal to the bound is within it, although .9 - .88 is above .02 in floating point.
 _ROUNDING = 1e-9
+#: Why there is no operating point where all settings cost too much.
+NO_SETTING = "no setting qualifies"
 
 
 @dataclass(frozen=True)
@@ -143,16 +145,21 @@ class Leak:
         return sum(self.values.values()) / len(self.values)
 
 
-def groups(records: Iterable[Record]) -> list[Group]:
+def groups(records: Iterable[Record], *, skipped: bool = False) -> list[Group]:
     """Group results that are ok or failed, in an order that does not depend on theirs.
 
     Positive controls are no defenses and are left out.
+
+    Args:
+        records: of any status and game.
+        skipped: whether cells that were skipped are among them.
     """
     made: dict[str, Group] = {}
     families: dict[tuple[str, str], Family] = {}
     for record in sorted(records, key=lambda one: one.trial):
         cell = record.cell
-        if record.status == "skipped" or record.board is None or is_control(record):
+        left_out = record.status == "skipped" and not skipped
+        if left_out or record.board is None or is_control(record):
             continue
         at = json.dumps(
             [cell.dataset.model_dump(), cell.protocol, cell.target.model_dump(), cell.sensitive],
@@ -190,7 +197,8 @@ def _placed(record: Record) -> tuple[str, str, str, float, str]:
             rank = value if strength.stronger == "up" else -value
         if rank is not None:
             others = {name: v for name, v in defense.fields.items() if name != strength.field}
-            key = json.dumps([defense.name, strength.field, others], sort_keys=True)
+            same = [defense.name, defense.version, strength.field, others]
+            key = json.dumps(same, sort_keys=True)
             told = f"{value:g}" if isinstance(value, float) else str(value)
             return key, _without(defense, strength.field), strength.field, float(rank), told
     key = json.dumps([one.model_dump() for one in stack], sort_keys=True)
@@ -236,7 +244,7 @@ def _choice(group: Group, family: Family, seed: int, bound: float) -> Choice:
     chosen = strongest(settings, undefended, bound)
     if chosen is None:
         least = undefended - max(one.accuracy for one in settings)
-        return Choice(seed, loss=least, reason="no setting qualifies")
+        return Choice(seed, loss=least, reason=NO_SETTING)
     return Choice(seed, chosen.rank, family.values[chosen.rank], undefended - chosen.accuracy)
 
 

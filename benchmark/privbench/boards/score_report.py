@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privbench.boards.leaderboard import summary
 from privbench.boards.per_example import FPR, agreement, vulnerability
 from privbench.boards.rescore import by_cell
+from privbench.boards.rows import summary
 from privbench.games.catalog import GAMES
 from privbench.text import markdown
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.records import Number, Record
     from privbench.games.board import Board, Column
@@ -70,3 +70,27 @@ def _boards(records: Iterable[Record]) -> list[Board]:
     """What the results say, each once; the fullest first, whatever the order of the results."""
     said = {record.board for record in records if record.board is not None}
     return sorted(said, key=lambda board: (-len(board.columns), repr(board)))
+
+
+def differing(values: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each of some nested values, what distinguishes it from the others, as text.
+
+    >>> differing([{"size": {"a": 1, "b": 2}}, {"size": {"a": 3, "b": 2}}])
+    ['size.a 1', 'size.a 3']
+    """
+    found = [_facts(one) for one in values]
+    names = sorted({name for facts in found for name in facts})
+    differ = [n for n in names if len({facts.get(n, "") for facts in found}) > 1]
+    return [", ".join(f"{n} {facts[n]}" for n in differ if n in facts) for facts in found]
+
+
+def _facts(values: Any, at: str = "") -> dict[str, str]:
+    """Innermost values by dotted name."""
+    if isinstance(values, list):
+        values = dict(enumerate(values))
+    if not isinstance(values, dict):
+        return {at: str(values)}
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        flat |= _facts(value, f"{at}.{name}" if at else str(name))
+    return flat

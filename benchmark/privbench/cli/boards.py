@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from privbench.cli.border import Finite, say
+from privbench.errors import BadInputError
+from privbench.text import shown
 
 
 @click.command()
@@ -33,20 +35,21 @@ def merge(folders: tuple[Path, ...], out: Path) -> None:
 
 
 def _into_one_file(folders: tuple[Path, ...], out: Path) -> None:
-    from privbench.boards.leaderboard import render
+    from privbench.boards.checks import refuse_unfit
     from privbench.boards.one_file import dumped
     from privbench.boards.records import read_all
     from privbench.cli.results import with_boards
     from privbench.store.files import write
 
     records = read_all(folders)
-    render(with_boards(records))  # refuses what cannot stand on one board
+    refuse_unfit(with_boards(records))
     write(out, dumped(records))
     say(f"{len(records)} results in {out}")
 
 
 def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
-    from privbench.boards.leaderboard import render
+    from privbench.boards.checks import refuse_unfit
+    from privbench.boards.files import write_board
     from privbench.boards.records import POINTS, located, sample_bytes
     from privbench.boards.tradeoffs import dumped, stored_bound
     from privbench.cli.results import with_boards
@@ -56,7 +59,7 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     found = located([*folders, *there])
     records = with_boards([record for record, _ in found])
     bound = stored_bound([*folders, *there])
-    text = render(records, out.name, bound)  # refuses what cannot stand on one board
+    refuse_unfit(records)
     lost = 0
     for record, places in found:
         content = sample_bytes(record, places)
@@ -67,7 +70,7 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     if points := dumped(records, bound):
         write(out / POINTS, points)
     board = out / "leaderboard.md"
-    write(board, text)
+    write_board(board, records, out.name, bound=bound)
     say(f"{len(found)} results in {out}, board in {board}")
     if lost:
         say(f"{lost} of them without the file of their per-sample scores, which was not beside "
@@ -76,28 +79,51 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File [standard output].")
-@click.option("--title", default="privbench leaderboard", show_default=True)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path),
+    help="File of the page, NAME.md; NAME.csv and NAME.svg are written beside it [standard "
+    "output, the page alone].",
+)  # fmt: skip
+@click.option("--title", help="Of the board [the suite's name, or privbench leaderboard].")
+@click.option(
+    "--suite", type=click.Path(path_type=Path),
+    help="Suite that made the results; the page says how to run it again.",
+)  # fmt: skip
 @click.option(
     "--match-utility", type=Finite(min=0, max=1), metavar="LOSS",
     help="Largest loss of accuracy on reference rows at an operating point [that of the run].",
 )  # fmt: skip
 def leaderboard(
-    folders: tuple[Path, ...], output: Path | None, title: str, match_utility: float | None
+    folders: tuple[Path, ...],
+    output: Path | None,
+    title: str | None,
+    suite: Path | None,
+    match_utility: float | None,
 ) -> None:
-    """Render results as a markdown board; equal results give identical bytes."""
-    from privbench.boards.leaderboard import render
+    """Render results as a board; equal results give identical bytes.
+
+    A page has at most 120 lines; the csv file beside it has all numbers.
+    """
+    from privbench.boards.files import write_board
+    from privbench.boards.page import page
     from privbench.boards.records import read_all
     from privbench.boards.tradeoffs import stored_bound
     from privbench.cli.results import with_boards
-    from privbench.store.files import write
+    from privbench.grid.suite import read_suite
 
-    bound = stored_bound(folders) if match_utility is None else match_utility
-    text = render(with_boards(read_all(folders)), title, bound)
+    if output is not None and output.suffix != ".md":
+        raise BadInputError(f"-o {shown(str(output), 200)}: the name of a page ends in .md")
+    made_by = read_suite(suite) if suite else None
+    bound = match_utility
+    if bound is None:
+        bound = made_by.match_utility if made_by else stored_bound(folders)
+    name = title or (made_by.name if made_by else "privbench leaderboard")
+    records = with_boards(read_all(folders))
+    told = suite.as_posix() if suite else ""
     if output is None:
-        say(text, nl=False)
+        say(page(records, name, bound=bound, suite=told), nl=False)
     else:
-        write(output, text)
+        write_board(output, records, name, bound=bound, suite=told)
 
 
 @click.command()

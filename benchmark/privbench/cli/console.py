@@ -11,8 +11,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from privbench.boards import leaderboard, tradeoffs
+from privbench.boards import tradeoffs
+from privbench.boards.files import write_board
 from privbench.boards.records import POINTS
+from privbench.boards.rows import cells, differing, headings, ranked
 from privbench.boards.shown import columns, games
 from privbench.boards.verdicts import control_lines
 from privbench.errors import WriteError
@@ -190,7 +192,7 @@ def summarise(
     board, problem = out / "leaderboard.md", ""
     try:
         bound = suite.match_utility
-        write(board, leaderboard.render(records, suite.name, bound))
+        write_board(board, records, suite.name, bound=bound)
         if text := tradeoffs.dumped(records, bound):
             write(out / POINTS, text)
     except WriteError as error:
@@ -228,18 +230,18 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
             numbers are never broken.
     """
     made = []
-    ranked = leaderboard.ranked(records)
-    for game in games(ranked):
-        mine = [r for r in ranked if r.cell.game == game and r.status == "ok"]
+    counted = ranked(records)
+    for game in games(counted):
+        mine = [r for r in counted if r.cell.game == game and r.status == "ok"]
         if not mine:
             continue
-        names, rows = leaderboard.headings(game, mine), leaderboard.cells(game, mine, records)
+        names, rows = headings(game, mine), cells(game, mine, records)
         fixed = names.index("seeds") + 1
         same = {i for i in range(fixed) if len({row[i] for row in rows}) == 1}
         same -= {names.index("attack"), names.index("defense")}
         moving = columns(game, mine)
         never = {*_ONLY_ON_BOARD, *(c.heading for c in moving if c.terminal == "never")}
-        spare = [*reversed(leaderboard.differing(game, mine)), "train/test gap"]
+        spare = [*reversed(differing(game, mine)), "train/test gap"]
         spare = [*spare, *(c.heading for c in reversed(moving) if c.terminal == "wide")]
         shown = [i for i, name in enumerate(names) if i not in same and name not in never]
         shown = _fitting(shown, names, rows, fixed, width=width, spare=spare)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
-from privbench.boards.leaderboard import render
+from privbench.boards.page import page
 from privbench.cli.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import run as grid
@@ -54,7 +54,7 @@ class Results(list["Record"]):
 
     def table(self) -> str:
         """The board, as markdown."""
-        return render(self, match_utility=self.match_utility)
+        return page(self, "privbench leaderboard", bound=self.match_utility)
 
     def to_records(self) -> list[dict[str, Any]]:
         """One plain dictionary per trial."""

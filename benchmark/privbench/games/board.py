@@ -48,7 +48,7 @@ class Board:
         higher: whether a higher headline is a stronger attack.
         tells: what distinguishes rows besides the methods: the ``phase`` asked about, or the
             ``sensitive`` attributes.
-        constant: name of the baseline that overviews show beside the attacks: an answer that uses
+        constant: name of the baseline that boards show beside the attacks: an answer that uses
             nothing that the victim released; "" for none.
         place: games with a smaller place stand further up; equal places are ordered by name.
     """

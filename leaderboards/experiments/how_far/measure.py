@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from grid import MEASURED, SUITE, graph_of, planned, runner, shape
 
-from privbench.boards.leaderboard import render
+from privbench.boards.page import page
 from privbench.boards.records import read_all
 from privbench.cli.results import with_boards
 from privbench.grid.executors import Workers
@@ -258,7 +258,7 @@ def board(copies: int) -> str:
         before, begun = _peak(), time.process_time()
         records = read_all([folder])
         middle, memory = time.process_time(), _peak()
-        text = render(with_boards(records), "board")
+        text = page(with_boards(records), "board")
         ended = time.process_time()
     return json.dumps({
         "results": count, "bytes": size, "read": round(middle - begun, 2),

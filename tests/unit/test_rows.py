@@ -1,19 +1,16 @@
-"""Boards: a pure function of results, the same bytes for the same results."""
+"""Results and their rows: what is aggregated over seeds, as a terminal shows it."""
 
 from __future__ import annotations
 
 import io
 import math
-import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from privbench.boards.leaderboard import cells, headings, render, summary
 from privbench.boards.records import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
+from privbench.boards.rows import cells, headings, summary
 from privbench.cli.console import tables
 from privbench.errors import BadInputError, PluginError
 from privbench.games import audit
@@ -75,27 +72,6 @@ def everything() -> list[Record]:
     return made
 
 
-def table(text: str, heading: str) -> list[list[str]]:
-    """Rows of the table below a heading, as cells; escaped pipes are no column."""
-    lines = text.split(f"## {heading}\n\n")[1].split("\n\n", maxsplit=1)[0].splitlines()
-    return [
-        [c.strip() for c in line.replace("\\|", "¦").strip("|").split("|")]
-        for line in lines
-    ]  # fmt: skip
-
-
-def test_board_is_the_golden_one() -> None:
-    assert render(everything(), "Golden") == GOLDEN.read_text(encoding="utf-8")
-
-
-def test_order_of_results_does_not_matter() -> None:
-    want = render(everything())
-    for seed in range(5):
-        shuffled = everything()
-        random.Random(seed).shuffle(shuffled)
-        assert render(shuffled) == want
-
-
 def test_seeds_are_aggregated_by_hand() -> None:
     text = summary([Number(value=v, low=0, high=1) for v in (0.6, 0.7, 0.8)])
     half = 4.302652729911275 * 0.1 / math.sqrt(3)  # t quantile for 2 degrees of freedom
@@ -123,27 +99,6 @@ def test_intervals_are_cut_at_the_bounds_of_the_metric() -> None:
     assert summary([Number(value=v, low=0, high=1) for v in (0.1, 0.9)]) == "0.500 [0.000, 1.000]"
 
 
-def test_tables_are_well_formed_and_rows_in_order() -> None:
-    mine = [record("a|b", "none"), record("a|b", "alpha"), record("a|b", "talos\nx")]
-    rows = table(render(mine), "Membership")
-    assert {len(row) for row in rows} == {len(headings("membership", everything()))}
-    assert [row[headings("membership", everything()).index("defense")] for row in rows[2:]] == [
-        "none", "alpha", "talos x",
-    ]  # fmt: skip
-    assert rows[2][headings("membership", everything()).index("attack")] == "a¦b"
-
-
-def test_rows_outside_the_claim_are_marked() -> None:
-    rows = table(render(everything()), "Membership")
-    at = headings("membership", everything()).index("defense")
-    assert [row[at] for row in rows[2:]] == ["none", "talos °"]
-    rows = table(render(everything()), "Attributes")
-    assert [row[headings("attributes", everything()).index("defense")] for row in rows[2:]] == [
-        "none",
-        "talos",
-    ]
-
-
 def test_utility_cost_and_counts() -> None:
     rows = cells("membership", [record(seed=seed) for seed in (0, 1)])
     got = dict(zip(headings("membership", everything()), rows[0], strict=True))
@@ -153,20 +108,6 @@ def test_utility_cost_and_counts() -> None:
     assert got["encoder updates"] == "300"
     assert (got["queries per sample"], got["seconds"], got["blind AUC"]) == ("10", "3.0", "–")
     assert got["TPR at 0.1 % FPR"] == "refused"
-
-
-def test_skipped_and_failed_are_listed_once_with_their_reason() -> None:
-    text = render(everything())
-    cell = "white × none × simclr × digits (adaptive)"
-    want = f"- {cell}, seeds 0, 1: white needs WEIGHTS \\| more"
-    assert want in text.splitlines()
-    assert "(adaptive), seeds 0: ValueError: first second" in text
-    assert text.index("## Skipped") < text.index("## Failed")
-
-
-def test_presets_are_never_mixed() -> None:
-    with pytest.raises(BadInputError, match="mix presets paper, quick"):
-        render([record(), record(preset="paper", seed=1)])
 
 
 @pytest.mark.parametrize(
@@ -182,11 +123,6 @@ def test_cells_that_read_the_same_are_no_seeds_of_each_other(other: dict[str, An
     assert [row[at] for row in rows] == ["1 (draft, no interval)"] * 2
     assert rows[0][0] != rows[1][0]
     assert "digits (custom) (" in rows[0][0]
-
-
-def test_one_seed_of_two_codes_is_no_two_seeds() -> None:
-    with pytest.raises(BadInputError, match=r"two results.*remove new\.json or old\.json"):
-        render([record(trial="old"), record(trial="new", auc=0.6)])
 
 
 def test_results_are_written_read_and_merged_in_any_order(tmp_path: Path) -> None:
@@ -223,14 +159,6 @@ def test_digest_forgets_cost_and_provenance() -> None:
     assert record(auc=0.71).digest != made.digest
 
 
-def test_a_board_needs_neither_torch_nor_games() -> None:
-    code = (
-        "import sys, privbench.boards.leaderboard; "
-        "assert not {'torch', 'privbench.games.catalog', 'privbench.games.game'} & {*sys.modules}"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_every_game_has_headings() -> None:
     for game in GAMES:
         names = headings(game, [record(game=game)])
@@ -259,28 +187,6 @@ def own(attack: str, defense: str, errors: list[float]) -> list[Record]:
     return made
 
 
-def test_a_game_that_this_version_does_not_know_is_shown_as_its_results_say(tmp_path: Path) -> None:
-    made = own("a", "none", [3.0, 5.0]) + own("b", "none", [1.0, 2.0])
-    made += own("a", "mask", [8.0, 9.0]) + own("b", "mask", [8.5, 9.0]) + everything()
-    for one in made:
-        one.write(tmp_path)
-    text = render(read_all([tmp_path]))
-    rows = table(text, "Own")
-    assert rows[0][3] == "phase"
-    assert rows[0][7:9] == ["error ¦ x", "guess"]  # no result has a bound
-    assert [row[7].split()[0] for row in rows[2:]] == ["4.000", "8.500", "1.500", "8.750"]
-    assert "## Own" in text
-    assert text.index("## Membership") < text.index("## Attributes") < text.index("## Own")
-    (grid,) = overviews(text.replace("\\|", "¦")).values()
-    row = dict(zip(grid[0], grid[2], strict=True))  # a lower error is a stronger attack
-    assert row["a (error ¦ x)"] == "4.000 (2 of 3 seeds)"
-    assert row["b (error ¦ x)"] == "**1.500 (2 of 3 seeds)**"
-    for one in made:
-        if one.cell.game == "own":
-            one.metrics["bound"] = Number(value=float(one.seed + 2))
-    assert table(render(made), "Own")[2][9] == "2.000"
-
-
 def test_a_game_of_a_taken_name_is_refused() -> None:
     class Mine(type(GAMES["membership"])):  # type: ignore[misc]
         name = "membership"
@@ -300,7 +206,6 @@ def test_columns_of_two_versions_of_a_game_stand_side_by_side() -> None:
 def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -> None:
     plain = record(defense="none")
     assert "claimed ε" not in headings("membership", [plain])
-    assert "claimed ε" not in render([plain])
     claims = []
     for seed, found in enumerate((1.5, 0.5)):
         made = record(defense="dp-sgd", seed=seed)
@@ -316,7 +221,6 @@ def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -
     # bounds hold one by one; their mean is a bound of nothing
     assert rows[1]["audited ε"] == "0.500"
     assert rows[1]["audit's ceiling"] == "3.500"
-    assert "never prove one" in render(claims)
     claims[0].metrics["audited_epsilon"] = Number(refused="another adjacency")
     assert "refused" in cells("membership", claims)[0]
 
@@ -380,154 +284,6 @@ def test_canaries_have_columns_where_there_are_some() -> None:
     names = headings("membership", [planted])
     (row,) = cells("membership", [planted])
     assert row[names.index("canaries' TPR at 1 % FPR")] == "0.300"
-    assert "leave-one-out" in render([planted])
-
-
-def test_a_board_says_what_a_probe_reads_from_undefended_encoders() -> None:
-    assert "linear probe" not in render([record()])
-    made = [record(attack, "none", seed) for attack in ("loud", "quiet") for seed in range(2)]
-    made.append(record("loud", "fog"))
-    for one in made:
-        one.utility |= {"probe_accuracy": 0.8 + one.seed / 10, "untrained_accuracy": 0.6}
-    made[-1].utility["probe_accuracy"] = 0.1  # defended: its test accuracy says what it costs
-    line = "mean over seeds: simclr on digits 0.850 (untrained 0.600)."
-    text = render(made)
-    assert line in text
-    random.Random(0).shuffle(made)
-    assert render(made) == text
-
-
-def recast(made: Record, **fields: Any) -> Record:
-    """The same result of a cell with these fields."""
-    return made.model_copy(update={"cell": made.cell.model_copy(update=fields)})
-
-
-def overviews(text: str) -> dict[str, list[list[str]]]:
-    """Heading -> rows of its table, the heading row first and without the ruler."""
-    part = text.split("## Overview\n\n### ")[1].split("\n\nThe overview shows", maxsplit=1)[0]
-    tables = [one.split("\n\n") for one in part.split("\n\n### ")]
-    return {
-        name: [[c.strip() for c in line.strip("|").split("|")] for line in body.splitlines()]
-        for name, body in tables
-    }
-
-
-def test_the_overview_has_defenses_down_and_attacks_across() -> None:
-    made = [record("loud", seed=seed, auc=0.6 + seed / 10) for seed in range(3)]
-    made += [record("shy", auc=0.75), record("shy", "mask", auc=0.55)]
-    made += [record("loud", "mask", status="skipped", reason="no")]
-    made += [record("guess", d, game="attributes", auc=0.4) for d in ("none", "mask")]
-    (name, rows), *others = overviews(render(made)).items()
-    assert (name, others) == ("digits, simclr, adaptive adversary, draft (3 of 5 seeds)", [])
-    assert rows[0] == [
-        "defense", "loud (AUC)", "shy (AUC)", "guess [slant] (accuracy)",
-        "strongest, held out (AUC)", "test accuracy",
-    ]  # fmt: skip
-    # Utility is a seed's, not an attack's: .90, .91 and .92, however many attacks seed 0 had.
-    assert rows[2] == [
-        "none", "0.700", "**0.750 (1 of 3 seeds)**", "0.400 (1 of 3 seeds)",
-        "0.700 [0.452, 0.948] loud", "0.910 [0.885, 0.935]",
-    ]  # fmt: skip
-    assert rows[3] == [
-        "mask", "skipped", "**0.550 (1 of 3 seeds)**", "0.400 (1 of 3 seeds)", "–", "0.900",
-    ]  # fmt: skip
-    assert len(rows) == 4
-
-
-def test_one_unmarked_attack_is_its_own_choice() -> None:
-    made = [record(attack, defense, seed) for attack in ("loud", "quiet")
-            for defense in ("none", "fog") for seed in range(3)]  # fmt: skip
-    for one in made:
-        one.flags = ["mad"] * (one.cell.attack.name == "loud")
-    (rows,) = overviews(render(made)).values()
-    place = [i for i, text in enumerate(rows[0]) if text.startswith("strongest, held out")]
-    assert [[row[i] for i in place] for row in rows[2:]] == [["0.700 [0.700, 0.700] quiet"]] * 2
-    # a game with one attack has nothing to choose from: its column says the same
-    alone = [*made, *(record("guess", d, s, game="attributes") for d in ("none", "fog")
-                      for s in range(3))]  # fmt: skip
-    (rows,) = overviews(render(alone)).values()
-    assert sum(text.startswith("strongest, held out") for text in rows[0]) == 1
-
-
-def test_a_positive_control_is_no_defense_and_never_ranked() -> None:
-    made = [record(a, d) for a in ("loud", "shy") for d in ("none", "mask")]
-    for attack, control, auc in (("loud", "leak-a", 0.99), ("shy", "leak-b", 0.98)):
-        made.append(recast(record(attack, control, auc=auc), control=True))
-    text = render(made)
-    (rows,) = overviews(text).values()
-    assert [row[0] for row in rows[2:]] == ["none", "mask"]
-    assert "loud (0.990), shy (0.980)" in text.split("## Positive controls")[1]
-    assert not any("leak" in cell for row in table(text, "Membership") for cell in row)
-    assert "ositive control" not in render(everything())
-
-
-def test_the_overview_tells_settings_apart_only_where_it_must() -> None:
-    made = []
-    for seed, bound in enumerate((1, 2)):
-        for attack in ("loud", "shy"):
-            fields = {"defenses": [method("ars", bound=bound)], "attack": method(attack, k=8)}
-            made.append(recast(record(attack, seed=seed), **fields))
-    (rows,) = overviews(render(made)).values()
-    assert [row[0] for row in rows[2:]] == ["ars(bound=1)", "ars(bound=2)"]
-    assert rows[0][1] == "loud (AUC)"
-    other = recast(made[0], protocol={"name": "default", "members": 3})
-    (rows,) = overviews(render([*made, other])).values()
-    assert rows[2][1] == "several"  # another split under the same name is no seed of this one
-
-
-def test_a_naive_overview_repeats_what_is_undefended() -> None:
-    made = [record(a, d) for a in ("loud", "shy") for d in ("none", "mask")]
-    for attack, auc in (("loud", 0.9), ("shy", 0.8)):
-        made.append(recast(record(attack, "mask", auc=auc), adversary="naive"))
-    rows = overviews(render(made))["digits, simclr, naive adversary, draft (1 of 5 seeds)"]
-    assert [row[:3] for row in rows[2:]] == [
-        ["none", "**0.700**", "**0.700**"], ["mask", "**0.900**", "0.800"],
-    ]  # fmt: skip
-
-
-def test_the_overview_compares_attacks_on_one_attribute_only() -> None:
-    made = [
-        record(attack, game="attributes", auc=auc, defense=d, sensitive=(attribute,))
-        for d in ("none", "mask")
-        for attack, attribute, auc in (
-            ("guess", "race", 0.4), ("ask", "race", 0.45), ("guess", "gender", 0.6),
-        )
-    ]  # fmt: skip
-    for seed, accuracy in ((0, 0.9), (1, 0.5)):  # another attribute may make another victim
-        made[seed].utility["test_accuracy"] = accuracy
-    (rows,) = overviews(render(made)).values()
-    assert rows[0][1:4] == [
-        "ask [race] (accuracy)", "guess [gender] (accuracy)", "guess [race] (accuracy)",
-    ]  # fmt: skip
-    assert rows[2] == ["none", "**0.450**", "0.600", "0.400", "several"]
-    assert rows[3] == ["mask", "**0.450**", "0.600", "0.400", "0.900"]
-
-
-def test_the_overview_shows_the_mean_image_beside_reconstructions() -> None:
-    made = []
-    for defense, errors in (("none", (0.02, 0.03)), ("mask", (0.15, 0.12))):
-        for seed in range(2):
-            for attack, error, asked in zip(("decode", "search"), errors, (500, 200), strict=True):
-                one = record(attack, defense, seed, game="reconstruction")
-                one.metrics = {"mse": Number(value=error)}
-                one.baselines = {
-                    "mean_image": {"mse": Number(value=0.07 if asked == 500 else 0.09)}
-                }
-                one.sizes = {"rows": asked}
-                made.append(one)
-    (rows,) = overviews(render(made)).values()
-    assert rows[0][1:4] == ["decode (MSE)", "search (MSE)", "mean image (MSE)"]
-    assert rows[2][1:4] == ["**0.020**", "0.030", "0.070"]
-    assert rows[3][1:4] == ["0.150", "0.120", "**0.070**"]
-    one_attack = [r for r in made if r.cell.attack.name == "decode"]
-    others = [record("loud", d, seed) for d in ("none", "mask") for seed in range(2)]
-    (rows,) = overviews(render(one_attack + others)).values()
-    assert rows[3][1:4] == ["0.700", "0.150", "**0.070**"]
-
-
-def test_a_list_gets_no_overview() -> None:
-    assert "Overview" not in render([record("loud"), record("loud", "mask")])
-    assert "Overview" not in render([record("loud"), record("shy")])
 
 
 def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers() -> None:
@@ -546,19 +302,3 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers() -> None:
     assert "blind" not in narrow
     assert "0.700" in narrow
     assert max(map(len, narrow.splitlines())) <= 60
-
-
-def test_an_attack_that_decides_elsewhere_is_marked() -> None:
-    rows = [record("at-1-percent"), record("balanced")]
-    for row in rows:
-        row.metrics["balanced_accuracy"] = Number(value=0.6, low=0.5, high=0.7)
-    cell = rows[0].cell.model_copy(update={"decides_at": "FPR 0.01"})
-    rows[0] = rows[0].model_copy(update={"cell": cell})
-    first, second = table(render(rows), "Membership")[2:]
-    place = headings("membership", rows).index("balanced accuracy")
-    assert (first[place], second[place]) == ("0.600 ◊", "0.600")
-    assert "◊" not in "".join(first[:place] + first[place + 1 :])
-    assert "marked ◊ is not comparable" in render(rows)
-    assert "◊" not in render(rows[1:])
-    del rows[0].metrics["balanced_accuracy"]
-    assert "◊" not in render(rows)

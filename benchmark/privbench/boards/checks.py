@@ -1,0 +1,55 @@
+"""What cannot stand on one board."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privbench.errors import BadInputError
+from privbench.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from privbench.boards.records import Record
+
+
+def refuse_unfit(records: Sequence[Record]) -> None:
+    """Refuse results that cannot stand on one board.
+
+    Raises:
+        BadInputError: if results of different presets are mixed, if a cell has two results for
+            one seed (from different code, torch versions or devices), or if no board shows a game.
+    """
+    presets = sorted({record.cell.preset for record in records})
+    if len(presets) > 1:
+        raise BadInputError(
+            f"these results mix presets {shown(', '.join(presets))}: "
+            "put the results of each preset into a separate folder"
+        )
+    _refuse_twins(records)
+    _refuse_unknown_games(records)
+
+
+def _refuse_twins(records: Sequence[Record]) -> None:
+    seen: dict[tuple[str, int], str] = {}
+    for record in records:
+        if record.status != "ok":
+            continue
+        twin = seen.setdefault((record.cell.model_dump_json(), record.seed), record.trial)
+        if twin != record.trial:
+            first, second = sorted((twin, record.trial))
+            raise BadInputError(
+                f"{shown(record.cell.title, 200)}, seed {record.seed} has two results, from "
+                "different code, torch versions, devices, threads or sealed splits: "
+                f"remove {shown(first)}.json or {shown(second)}.json"
+            )
+
+
+def _refuse_unknown_games(records: Iterable[Record]) -> None:
+    for record in records:
+        game = record.cell.game
+        if record.status == "ok" and record.board is None:
+            raise BadInputError(
+                f"{shown(record.cell.title, 200)} plays '{shown(game)}', and its result does not "
+                f"say how a board shows that: remove {shown(record.trial)}.json, or run it again"
+            )

@@ -1,0 +1,263 @@
+"""The matrix of a panel, defenses against attacks, and its ranking, as markdown tables."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from privbench.boards.statistics import ERROR, holm
+from privbench.text import markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from privbench.boards.panel import Aim, Attack, Line, Panel, Spot
+    from privbench.boards.statistics import Difference, HeldOut
+    from privbench.games.metrics import Estimate
+
+#: A table has at most this many columns.
+WIDEST = 10
+
+LEGEND = (
+    "Numbers are means over seeds ± half of Student's 95 % interval; one seed has none. **Bold**: "
+    "the strongest attack of its access. `=`: every seed has the numbers that it has without a "
+    "defense, so the attack sees no difference. °: outside what the defense claims to protect. "
+    "‡: not to be trusted (see Controls), ¶: missed a planted leak; neither is bold nor ranked. "
+    "–: not run."
+)
+
+RANKED = (
+    "Ordered by the **worst case**: for each seed, the attack that is strongest on the other seeds "
+    "is reported on this one. One seed cannot do that: it shows its strongest attack, a maximum "
+    "that is biased upward. †: the attack that is strongest without a defense finds another leak "
+    "here (paired by seed, 5 % after Holm's correction). §: the defense also learns from the rows "
+    "by which settings are chosen, so its operating point is optimistic. Training is relative to "
+    "no defense."
+)
+
+
+def with_error(estimate: Estimate | None, seeds: int, digits: int = 3) -> str:
+    """A mean with half of its interval, which one seed does not have.
+
+    >>> from privbench.games.metrics import Estimate
+    >>> with_error(Estimate(0.7, 0.6, 0.8), 3), with_error(Estimate(0.7, 0.6, 0.8), 1)
+    ('0.700 ±0.100', '0.700')
+    """
+    if estimate is None:
+        return "–"
+    told = f"{estimate.value:.{digits}f}"
+    return told if seeds < 2 else f"{told} ±{(estimate.high - estimate.low) / 2:.{digits}f}"  # noqa: PLR2004
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that can be cut to fewer rows.
+
+    Attributes:
+        title: heading above it; "" for that of the section.
+        heads: of the columns, as markdown.
+        body: rows of cells, as markdown.
+        what: its rows are, as ``defenses``.
+        foot: rows that are never cut.
+        note: below it.
+    """
+
+    title: str
+    heads: list[str]
+    body: list[list[str]]
+    what: str
+    foot: tuple[list[str], ...] = ()
+    note: str = ""
+
+    def lines(self, rows: int) -> list[str]:
+        """Return it with at most so many rows, and how many were left out."""
+        cut = len(self.body) - rows
+        made = [_row(self.heads), "|" + "---|" * len(self.heads)]
+        made += map(_row, (*self.body[:rows], *self.foot))
+        told = [f"{cut} more {self.what} are in the csv file."] if cut > 0 else []
+        told += [self.note] if self.note else []
+        return [*made, "", " ".join(told)] if told else made
+
+
+def tables(panel: Panel) -> list[Table]:
+    """The matrix of a panel: one for all games if it is narrow enough, otherwise one for each aim.
+
+    Attacks are rows where there are more of them than columns fit. Those that do the same for the
+    adaptive adversary are left out.
+    """
+    shown = panel.own
+    together = len(shown) <= WIDEST - 2
+    aims = dict.fromkeys(attack.aim for attack in shown)
+    parts = [shown] if together else [[a for a in shown if a.aim == aim] for aim in aims]
+    lines = ranked(panel)
+    return [
+        (_upright if len(attacks) <= WIDEST - 2 else _turned)(
+            panel, lines, attacks, panel.title + ("" if together else f" ({_aim(attacks[0].aim)})")
+        )
+        for attacks in parts
+        if attacks
+    ]
+
+
+def _upright(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], title: str) -> Table:
+    """Defenses are rows."""
+    heads = ["defense", *(_attack(panel, attack) for attack in attacks), "test accuracy"]
+    body = [
+        [markdown(line.title), *(_spot(line.spots.get(a), panel) for a in attacks),
+         with_error(line.accuracy, len(line.accuracies))]
+        for line in lines
+    ]  # fmt: skip
+    return Table(title, heads, body, "defenses")
+
+
+def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], title: str) -> Table:
+    """Attacks are rows, by access and then the strongest first; the first defenses are columns."""
+    shown = lines[: WIDEST - 1]
+    aim = attacks[0].aim
+    heads = [markdown(f"attack ({panel.metric[aim]})"), *(markdown(line.title) for line in shown)]
+    sign = 1 if panel.higher[aim] else -1
+
+    def place(attack: Attack) -> tuple[str, float, str]:
+        spot = shown[0].spots.get(attack)
+        value = spot.estimate.value if spot and spot.estimate else -sign * math.inf
+        return attack.needs, -sign * value, attack.name
+
+    body = [
+        [markdown(f"{a.name}{_needs(a)}"), *(_spot(line.spots.get(a), panel) for line in shown)]
+        for a in sorted(attacks, key=place)
+    ]
+    foot = ["test accuracy", *(with_error(line.accuracy, len(line.accuracies)) for line in shown)]
+    more = len(lines) - len(shown)
+    note = f"{more} more defenses are in the csv file." if more else ""
+    return Table(title, heads, body, "attacks", (foot,), note)
+
+
+def ranking(panel: Panel) -> Table | None:
+    """The ranking of a panel by worst case; None if there is no defense to rank."""
+    aims, low = ranked_by(panel)
+    if not aims:
+        return None
+    claims = claims_epsilon(panel)
+    heads = ["defense"]
+    for aim in aims:
+        heads.append(f"{_aim(aim)}: worst {panel.metric[aim]}")
+        heads += [f"{_aim(aim)}: worst TPR at 1 % FPR"] if aim in low else []
+    heads += ["test accuracy", "accuracy lost", "training", "a query"]
+    heads += ["ε claimed / nominal / audited"] if claims else []
+    none = panel.lines[0]
+    certain = certainly_apart(panel)
+    body = []
+    for line in ranked(panel):
+        row = [markdown(line.title) + (" §" if line.optimistic else "")]
+        for aim in aims:
+            mark = " †" if (line.title, aim) in certain else ""
+            row.append(_worst(panel, line, aim, line.worst) + mark)
+            row += [_worst(panel, line, aim, line.low)] if aim in low else []
+        row += [with_error(line.accuracy, len(line.accuracies)),
+                "–" if line is none else _signed(line.loss), _times(line.training, none.training),
+                "–" if line.query is None else f"{line.query * 1e3:.3f} ms"]  # fmt: skip
+        row += [" / ".join(map(markdown, line.epsilons))] if claims else []
+        body.append(row)
+    more = len({attack.aim for attack in panel.attacks}) - len(aims)
+    note = f"{more} more of what attacks are after are in the csv file." if more else ""
+    return Table("", [markdown(head) for head in heads], body, "defenses", note=note)
+
+
+def ranked_by(panel: Panel) -> tuple[list[Aim], set[Aim]]:
+    """The aims by which a panel is ranked, and those that also show rates at 1 % FPR.
+
+    There are as many as columns fit; rates come last, and only where all defenses have them.
+    """
+    known = [aim for aim in panel.aims if any(aim in line.worst for line in panel.lines)]
+    if len(panel.lines) < 2:  # noqa: PLR2004
+        return [], set()
+    room = WIDEST - 5 - claims_epsilon(panel)
+    aims = known[:room]
+    rated = [
+        aim for aim in aims
+        if all(aim in line.low for line in panel.lines if aim in line.worst)
+    ]  # fmt: skip
+    return aims, {*rated[: room - len(aims)]}
+
+
+def claims_epsilon(panel: Panel) -> bool:
+    """Whether a defense of this panel names an epsilon."""
+    return any(text != "–" for line in panel.lines for text in line.epsilons)
+
+
+def ranked(panel: Panel) -> list[Line]:
+    """``none``, then the least leak first; by the first aim, then by the next."""
+
+    def place(line: Line) -> tuple[float, ...]:
+        leaks = [(line.leak(aim), 1 if panel.higher[aim] else -1) for aim in panel.aims]
+        return tuple(2.0 if leak is None else sign * leak for leak, sign in leaks)
+
+    none, *others = panel.lines
+    return [none, *sorted(others, key=lambda line: (place(line), line.title))]
+
+
+def certainly_apart(panel: Panel) -> set[tuple[str, Aim]]:
+    """Lines and aims whose difference to ``none`` is not 0 after Holm's correction for all."""
+    tested = {
+        (line.title, aim): one.p
+        for line in panel.lines for aim, one in line.apart.items() if one.p is not None
+    }  # fmt: skip
+    return {at for at, p in holm(tested).items() if p < ERROR}
+
+
+def _worst(panel: Panel, line: Line, aim: Aim, known: Mapping[Aim, HeldOut]) -> str:
+    if aim not in known:
+        return "–"
+    found = known[aim]
+    seeds = sum(found.chosen.values())
+    told = with_error(found.estimate, seeds) + _few(seeds, panel)
+    several = sum(attack.aim == aim for attack in line.spots) > 1
+    return f"{told} {markdown('/'.join(sorted(found.chosen)))}" if several else told
+
+
+def _spot(spot: Spot | None, panel: Panel) -> str:
+    if spot is None or spot.state == "missing":
+        return "–"
+    if spot.state != "ok":
+        return spot.state
+    told = "=" if spot.same else with_error(spot.estimate, len(spot.values))
+    told = f"**{told}**" if spot.strongest else told
+    told += _few(len(spot.values), panel)
+    return told + (" °" if spot.outside else "") + (f" {spot.mark}" if spot.mark else "")
+
+
+def _few(seeds: int, panel: Panel) -> str:
+    return f" ({seeds} of {len(panel.seeds)} seeds)" if seeds < len(panel.seeds) else ""
+
+
+def _signed(difference: Difference | None) -> str:
+    if difference is None:
+        return "–"
+    if difference.low is None or difference.high is None:
+        return f"{difference.mean:+.3f}"
+    return f"{difference.mean:+.3f} ±{(difference.high - difference.low) / 2:.3f}"
+
+
+def _times(seconds: float | None, base: float | None) -> str:
+    if seconds is None or not base:
+        return "–"
+    return f"{seconds / base:.1f}×"
+
+
+def _attack(panel: Panel, attack: Attack) -> str:
+    return markdown(f"{attack.name} ({panel.metric[attack.aim]}){_needs(attack)}")
+
+
+def _needs(attack: Attack) -> str:
+    told = attack.needs.lower().replace("+", ", ")
+    return f" [{told}]" if told and told != "none" else ""
+
+
+def _aim(aim: Aim) -> str:
+    game, guessed = aim
+    return f"{game} of {guessed}" if guessed else game
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

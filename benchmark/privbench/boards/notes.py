@@ -1,0 +1,145 @@
+"""What a page says around its tables: code, probes, controls, cells without numbers, cite."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from privbench.boards import shown as show
+from privbench.boards import verdicts
+from privbench.games.fixed_fpr import true_fpr
+from privbench.text import markdown, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from privbench.boards.records import Record
+
+#: Reasons for cells that were skipped, failed or are doubtful, and names of one kind.
+MOST = 8
+#: With fewer nonmembers, no rate at 1 % FPR is measured.
+FEWEST = 100
+#: Characters of a list of names.
+LONG = 400
+
+
+def code(records: Iterable[Record]) -> list[str]:
+    """Which commits made the results; warnings are bold."""
+    lines = verdicts.code_lines(records)
+    return [f"**{markdown(x)}**" if x.startswith("WARNING") else markdown(x) for x in lines]
+
+
+def probes(records: Iterable[Record]) -> str:
+    """What a linear probe reads from undefended encoders, beside untrained ones; "" for nothing."""
+    names = "probe_accuracy", "untrained_accuracy"
+    found: dict[str, dict[int, tuple[float, ...]]] = {}
+    for record in records:
+        cell = record.cell
+        if cell.defense == "none" and all(name in record.utility for name in names):
+            named = str(cell.protocol.get("name", "default"))
+            dataset = cell.dataset.label + ("" if named == "default" else f" ({named})")
+            measured = tuple(record.utility[name] for name in names)
+            found.setdefault(f"{cell.target.label} on {dataset}", {})[record.seed] = measured
+    told = []
+    for victim, by_seed in sorted(found.items()):
+        pairs = [by_seed[seed] for seed in sorted(by_seed)]
+        trained, untrained = (sum(of) / len(pairs) for of in zip(*pairs, strict=True))
+        told.append(f"{victim} {trained:.3f} (untrained {untrained:.3f})")
+    start = "Accuracy of a linear probe on undefended encoders, mean over seeds: "
+    return markdown(start + shown(", ".join(told), LONG)) + "." if told else ""
+
+
+def low_fpr(records: Iterable[Record]) -> str:
+    """What "1 % FPR" means with this number of nonmembers; "" if it is never measured."""
+    sizes = sorted({n for record in records if (n := record.sizes.get("nonmembers", 0)) >= FEWEST})
+    told = [
+        f"{100 * at.mean:.2f} % ± {100 * at.deviation:.2f} % with {n:,} nonmembers"
+        for n in dict.fromkeys((sizes[0], sizes[-1]) if sizes else ())
+        for at in [true_fpr(n, 0.01)]
+    ]
+    start = "The threshold at 1 % FPR comes from the nonmembers; its true FPR is "
+    return f"{start}{' to '.join(told)}." if told else ""
+
+
+def controls(records: Sequence[Record]) -> list[str]:
+    """One paragraph: what attacks find where there is nothing, and where a leak was planted."""
+    ok = [record for record in records if record.status == "ok"]
+    told = []
+    for game in show.games(ok):
+        mine = [r for r in ok if r.cell.game == game and not verdicts.is_control(r)]
+        if mine:
+            heading = show.headline(game, mine)[0].heading
+            nulls = [n.value for r in mine if (n := verdicts.null(r)) and n.value is not None]
+            told += [f"{heading} on null victims {_range(nulls)}"] if nulls else []
+    blind = [n.value for r in ok if (n := r.baselines.get("blind", {}).get("auc")) is not None
+             and n.value is not None and not verdicts.is_control(r)]  # fmt: skip
+    told += [f"AUC of a classifier of inputs alone {_range(blind)}"] if blind else []
+    told += _planted(ok)
+    doubts = Counter(why.split(" (p =")[0] for why in verdicts.doubtful(records).values())
+    told += [f"‡ {count} cells: {shown(why, LONG)}" for why, count in sorted(doubts.items())[:MOST]]
+    told += [f"‡ {len(doubts) - MOST} more reasons, see the csv file"] if len(doubts) > MOST else []
+    return [f"**Controls**: {markdown('; '.join(told))}.", ""] if told else []
+
+
+def _range(values: Sequence[float]) -> str:
+    mean = sum(values) / len(values)
+    trials = f"over {len(values)} trial{'s' * (len(values) > 1)}"
+    return f"{mean:.3f} on average ({min(values):.3f} to {max(values):.3f} {trials})"
+
+
+def _planted(ok: Iterable[Record]) -> list[str]:
+    """How many planted leaks were found, and who missed one."""
+    cells = verdicts.by_cell(record for record in ok if verdicts.is_control(record)).values()
+    found = [(verdicts.finds(mine), mine[0]) for mine in cells]
+    judged = [one for one in found if one[0] is not None]
+    if not judged:
+        return []
+    missed = sorted(
+        f"{one.cell.attack.label} ({', '.join(filter(None, verdicts.victim_of(one)))})"
+        for finds, one in judged if not finds
+    )  # fmt: skip
+    told = f"planted leaks found in {len(judged) - len(missed)} of {len(judged)} cells"
+    return [f"{told}, NOT by {shown(', '.join(missed), LONG)}" if missed else told]
+
+
+def troubles(records: Iterable[Record]) -> list[str]:
+    """Skipped and failed cells, counted by reason."""
+    cells: dict[tuple[str, str], set[str]] = {}
+    for record in records:
+        if record.status != "ok" and not verdicts.is_control(record):
+            cells.setdefault((record.status, record.reason), set()).add(verdicts.cell_of(record))
+    if not cells:
+        return []
+    ordered = sorted(cells, key=lambda at: (at[0], -len(cells[at]), at[1]))
+    lines = [
+        f"- {status} {len(cells[status, reason])}: "
+        f"{markdown(shown(' '.join(reason.split()), LONG))}"
+        for status, reason in ordered[:MOST]
+    ]
+    left = sum(len(cells[at]) for at in ordered[MOST:])
+    lines += [f"- {left} more, see the csv file"] if left else []
+    return ["Cells without a number:", "", *lines, ""]
+
+
+def reproduce(records: Sequence[Record], suite: str, table: str) -> list[str]:
+    """How to repeat the numbers, where all of them are, how to cite them.
+
+    Args:
+        records: of a board.
+        suite: path of the suite; "" for unknown.
+        table: path of the csv file; "" for none.
+    """
+    lines = []
+    if suite:
+        lines += ["Reproduce, with the code named above:", "", "```",
+                  f"uv run privbench run {shown(shlex.quote(suite), LONG)} --jobs auto",
+                  "```", ""]  # fmt: skip
+    where = ""
+    if table:
+        where = f"All numbers with their intervals: [{markdown(table)}]({quote(table)}). "
+    commits = {str(record.provenance.get("commit") or "unknown") for record in records}
+    presets = ", ".join(sorted({record.cell.preset for record in records}))
+    cite = f"privbench, commit {', '.join(sorted(commits))}, preset {presets}, this page"
+    return [*lines, f"{where}Cite as: {markdown(shown(cite, LONG))}."]

@@ -1,0 +1,220 @@
+"""The page of a board in markdown: finding, front, matrix, ranking, at most 120 lines.
+
+Equal results give identical bytes. Whatever has no place here is in the csv file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from privbench.boards import audits, matrix, notes, verdicts
+from privbench.boards.checks import refuse_unfit
+from privbench.boards.operating import NO_SETTING
+from privbench.boards.panel import foremost
+from privbench.boards.panels import panels
+from privbench.boards.statistics import FEWEST_SEEDS
+from privbench.text import markdown, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from privbench.boards.matrix import Table
+    from privbench.boards.panel import Aim, Panel
+    from privbench.boards.records import Record
+
+#: A page has at most this many lines.
+LONGEST = 120
+#: Matrices and rankings are cut to no fewer rows, before whole panels are left out.
+_FEWEST_ROWS = 8
+_MOST_FINDINGS = 8
+
+
+def page(
+    records: Sequence[Record],
+    title: str,
+    *,
+    bound: float | None = None,
+    suite: str = "",
+    figure: str = "",
+    table: str = "",
+) -> str:
+    """Render results as the page of a board.
+
+    Args:
+        records: of any status.
+        title: of the board.
+        bound: largest loss of accuracy on reference rows at which a setting counts as an operating
+            point; None shows every setting.
+        suite: path of the suite that made the results, for the command that repeats them.
+        figure: path of the picture of the front, relative to the page; "" for none.
+        table: path of the csv file, relative to the page; "" for none.
+
+    Raises:
+        BadInputError: if the results cannot stand on one board; see ``checks``.
+    """
+    refuse_unfit(records)
+    every = panels(records, bound)
+    found = foremost(every)
+    head = [f"# {markdown(title)}", "", *_protocol(records, found, bound)]
+    head += [*_findings(found), ""]
+    if figure:
+        head += [f"![Worst-case leak against utility, one point a defense]({quote(figure)})", ""]
+    if len(found) < len(every):
+        head += ["Numbers against the naive adversary are in the csv file.", ""]
+    tail = [*notes.controls(records), *notes.troubles(records),
+            *notes.reproduce(records, suite, table)]  # fmt: skip
+    body = _fitted(found, LONGEST - len(head) - len(tail))
+    return "\n".join([*head, *body, *tail]) + "\n"
+
+
+def _fitted(found: Sequence[Panel], room: int) -> list[str]:
+    """Matrices and rankings of as many panels, with as many rows, as there is room for."""
+    matrices = [matrix.tables(panel) for panel in found]
+    rankings = [matrix.ranking(panel) for panel in found]
+    shown_ones = [*(one for many in matrices for one in many), *filter(None, rankings)]
+    most = max((len(table.body) for table in shown_ones), default=0)
+    for kept in range(len(found), -1, -1):
+        for rows in range(most, min(most, _FEWEST_ROWS) - 1, -1):
+            lines = _panels(found[:kept], matrices, rankings, rows)
+            if kept < len(found):
+                left = "; ".join(one.title for one in found[kept:])
+                told = markdown(shown(left, notes.LONG))
+                lines += [f"In the csv file only: {told}.", ""]
+            if len(lines) <= room:
+                return lines
+    return []
+
+
+def _panels(
+    found: Sequence[Panel],
+    matrices: Sequence[Sequence[Table]],
+    rankings: Sequence[Table | None],
+    rows: int,
+) -> list[str]:
+    lines: list[str] = []
+    for panel, tables in zip(found, matrices, strict=False):
+        for table in tables:
+            lines += [f"## {markdown(table.title)}", "", *table.lines(rows), ""]
+        if told := _remarks(panel):
+            lines += [told, ""]
+    if lines:
+        lines += [matrix.LEGEND, ""]
+    ranked = False
+    for panel, ranking in zip(found, rankings, strict=False):
+        if ranking is not None:
+            ranked = True
+            lines += [f"## Ranking: {markdown(panel.title)}", "", *ranking.lines(rows), ""]
+    lines += [matrix.RANKED, ""] if ranked else []
+    rated = [panel for panel in found if matrix.ranked_by(panel)[1]]
+    if rated:
+        spots = (spot for panel in rated for line in panel.lines for spot in line.spots.values())
+        lines += [notes.low_fpr(r for spot in spots if spot.rates for r in spot.records), ""]
+    claims = ranked and any(map(matrix.claims_epsilon, found))
+    return lines + ([audits.LEGEND, ""] if claims else [])
+
+
+def _remarks(panel: Panel) -> str:
+    """What a panel lacks, in one paragraph; "" for nothing."""
+    told = []
+    if len(panel.seeds) < FEWEST_SEEDS:
+        seeds = f"{len(panel.seeds)} seed{'s' * (len(panel.seeds) != 1)}"
+        told.append(f"Draft: {seeds} where a board needs {FEWEST_SEEDS}.")
+    if len(panel.own) < len(panel.attacks):
+        told.append("Attacks that do the same for the adaptive adversary are in its table; "
+                    "the worst case counts them.")  # fmt: skip
+    why: dict[str, list[str]] = {}
+    for name, reasons in sorted(panel.unmet.items()):
+        for reason, seeds_ in reasons.items():
+            numbers = ", ".join(map(str, seeds_))
+            why.setdefault(reason, []).append(f"{name} (seed{'s' * (len(seeds_) > 1)} {numbers})")
+    for reason, names in sorted(why.items()):
+        start = _NO_POINT if reason == NO_SETTING else f"No operating point, as {reason}"
+        told.append(f"{start}: {shown(', '.join(names), notes.LONG)}.")
+    return markdown(" ".join(told))
+
+
+_NO_POINT = "No setting costs little enough"
+
+
+def _protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | None) -> list[str]:
+    """Three sentences: the data, the adversary, the code."""
+    seeds = len({seed for panel in found for seed in panel.seeds})
+    cut = dict.fromkeys(
+        _split(record) for record in sorted(records, key=lambda one: one.trial)
+        if not verdicts.is_control(record)
+    )  # fmt: skip
+    words = {word for record in records for word in record.cell.adversary.split(", ")}
+    knows = [_ADVERSARIES[name] for name in _ADVERSARIES if name in words]
+    told = [*knows, "No attack sees the truth: the harness scores all answers."]
+    if bound is not None:
+        told.append(f"Each defense stands at its strongest setting that loses at most {bound:g} of "
+                    "accuracy on reference rows, chosen for each seed.")  # fmt: skip
+    given = f"{seeds} seed{'s' * (seeds != 1)}. {' '.join(sorted(cut)[:_MOST_FINDINGS])}"
+    lines = [given, " ".join(told), *notes.code(records), notes.probes(records)]
+    return [text for line in lines if line for text in (line, "")]
+
+
+_ADVERSARIES = {
+    "adaptive": "The adaptive adversary knows the defense and trains its shadows under it.",
+    "naive": "The naive adversary does not know of the defense.",
+    "white-box": "The white-box adversary is adaptive and also has gradients and weights.",
+}
+
+
+def _split(record: Record) -> str:
+    given = record.cell.protocol
+    sizes = [
+        f"{given[name]:,} {what}"
+        for name, what in (
+            ("members", "members, which train the victim"), ("nonmembers", "nonmembers"),
+            ("pool", "rows that the adversary has"), ("reference", "reference rows"),
+            ("test", "test rows"),
+        )
+        if isinstance(given.get(name), int) and given[name]
+    ]  # fmt: skip
+    named = given.get("name", "default")
+    protocol = "" if named == "default" else f", protocol {named}"
+    told = f": {', '.join(sizes)}" if sizes else ""
+    return markdown(f"{record.cell.dataset.label}{protocol}{told}.")
+
+
+def _findings(found: Sequence[Panel]) -> list[str]:
+    """What leaks and what protects, in numbers: a line for each panel and aim."""
+    lines = [
+        line
+        for panel in found
+        for aim in panel.aims
+        if any(attack.aim == aim for attack in panel.own) and (line := _finding(panel, aim))
+    ]
+    more = len(lines) - _MOST_FINDINGS
+    return lines[:_MOST_FINDINGS] + ([f"- {more} more in the tables."] if more > 0 else [])
+
+
+def _finding(panel: Panel, aim: Aim) -> str:
+    none, *defenses = panel.lines
+    bare = none.leak(aim)
+    if bare is None:
+        return ""
+    name = "/".join(sorted(none.worst[aim].chosen))
+    game, guessed = aim
+    metric = panel.metric[aim]
+    told = f"**{panel.target} on {panel.dataset}, {game}{f' of {guessed}' if guessed else ''}"
+    told += f" ({panel.adversary})**: without a defense {metric} {bare:.3f} by {name}"
+    told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
+    sign = 1 if panel.higher[aim] else -1
+    known = [(sign * leak, line) for line in defenses if (leak := line.leak(aim)) is not None]
+    if known:
+        leak, best = min(known, key=lambda item: (item[0], item[1].title))
+        cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
+        told += f"; least with {best.title}, {sign * leak:.3f}{cost}"
+        certain = matrix.certainly_apart(panel)
+        apart = sum((line.title, aim) in certain for line in defenses)
+        told += f"; {apart} of {len(defenses)} defenses differ from none beyond chance"
+    return f"- {_but_bold(told)}."
+
+
+def _but_bold(text: str) -> str:
+    """Markdown of a text, in which the part between ``**`` stays bold."""
+    _, bold, rest = text.split("**", 2)
+    return f"**{markdown(bold)}**{markdown(rest)}"

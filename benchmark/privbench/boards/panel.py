@@ -1,0 +1,226 @@
+"""A panel: every defense against every attack, for one dataset, protocol, target and adversary.
+
+Boards, figures and reports show panels; what they leave out is in the csv file.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from privbench.games.metrics import Estimate, mean_over_seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from privbench.boards.records import Record
+    from privbench.boards.statistics import Difference, HeldOut
+
+Aim = tuple[str, str]  # game, attributes that are guessed
+
+
+@dataclass(frozen=True, order=True)
+class Attack:
+    """A column of a panel.
+
+    Attributes:
+        game: that it plays.
+        guessed: attributes that it guesses; "" in other games.
+        needs: access that it reads, as ``POSTERIORS``; "" where a result does not say.
+        name: with hyperparameters only where the name alone is ambiguous.
+    """
+
+    game: str
+    guessed: str
+    needs: str
+    name: str
+
+    @property
+    def aim(self) -> Aim:
+        """What it is after."""
+        return self.game, self.guessed
+
+
+@dataclass
+class Spot:
+    """One attack on one defense.
+
+    Attributes:
+        records: of all seeds and of any status.
+        values: seed -> headline metric of the game.
+        rates: seed -> true-positive rate at 1 % false-positive rate.
+        mark: why it does not count, ``‡`` or ``¶``; "" if it does.
+        outside: whether the defense claims nothing about this game.
+        same: whether every seed has the numbers that it has without a defense: the attack sees no
+            difference.
+        strongest: whether no other attack with the same aim and access does better here.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    values: dict[int, float] = field(default_factory=dict)
+    rates: dict[int, float] = field(default_factory=dict)
+    mark: str = ""
+    outside: bool = False
+    same: bool = False
+    strongest: bool = False
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """Mean over seeds with Student's interval; None without values."""
+        return estimate(self.values.values())
+
+    @property
+    def state(self) -> str:
+        """``ok``, ``failed``, ``skipped``, ``refused``, ``several`` or ``missing``.
+
+        ``several`` if a seed has several results, of cells that this board does not tell apart.
+        """
+        found = {record.status for record in self.records}
+        seeds = [record.seed for record in self.records if record.status == "ok"]
+        if len(seeds) > len({*seeds}):
+            return "several"
+        if self.values:
+            return "ok"
+        named = (status for status in ("failed", "skipped") if status in found)
+        return next(named, "refused" if found else "missing")
+
+
+@dataclass
+class Line:
+    """A defense, with one setting for each seed.
+
+    Attributes:
+        name: of the defense.
+        setting: value of its strength, as ``weight=3``; "" if it has none.
+        strength: rank of the setting: higher ones protect more.
+        optimistic: whether it also learns from the rows by which settings are chosen.
+        spots: of each attack that met it.
+        worst: aim -> strongest attack, chosen on other seeds than it is reported on; with one seed
+            on this one. Attacks that do not count, or lack a seed, are not chosen.
+        low: the same for the true-positive rate at 1 % false-positive rate, where it is known.
+        accuracies: seed -> test accuracy.
+        loss: test accuracy of ``none`` minus its own, paired by seed; None if it cannot be said.
+        apart: aim -> difference of the headline metric to ``none``, of the attack that is strongest
+            without a defense.
+        training: seconds to train a victim, the median over seeds; None if unknown.
+        query: seconds for one label; None if unknown.
+        epsilons: claimed, nominal and audited, as text; "–" where there is none.
+    """
+
+    name: str
+    setting: str = ""
+    strength: float = 0.0
+    optimistic: bool = False
+    spots: dict[Attack, Spot] = field(default_factory=dict)
+    worst: dict[Aim, HeldOut] = field(default_factory=dict)
+    low: dict[Aim, HeldOut] = field(default_factory=dict)
+    accuracies: dict[int, float] = field(default_factory=dict)
+    loss: Difference | None = None
+    apart: dict[Aim, Difference] = field(default_factory=dict)
+    training: float | None = None
+    query: float | None = None
+    epsilons: tuple[str, str, str] = ("–", "–", "–")
+
+    @property
+    def title(self) -> str:
+        """Its name with the setting."""
+        return f"{self.name} ({self.setting})" if self.setting else self.name
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """Mean test accuracy over seeds with its interval; None if there is none."""
+        return estimate(self.accuracies.values(), least=0.0, most=1.0)
+
+    def leak(self, aim: Aim) -> float | None:
+        """What the strongest attack reaches; None if no attack counts."""
+        return self.worst[aim].estimate.value if aim in self.worst else None
+
+
+@dataclass
+class Panel:
+    """What one dataset, protocol, target and adversary show.
+
+    Attributes:
+        dataset, target, adversary: labels, as boards show them.
+        attacks: columns, in the order in which boards show games.
+        lines: ``none`` first, then by name and strength; those that no attack met are left out.
+        curves: all settings of all defenses with several; the same lines where nothing is chosen.
+        unmet: defenses without an operating point -> why -> the seeds concerned.
+        higher: aim -> whether a higher number is a stronger attack.
+        metric: aim -> name of the headline metric.
+        constant: aim -> an answer that uses nothing that was released, as text; "" for none.
+        seeds: of all results.
+    """
+
+    dataset: str
+    target: str
+    adversary: str
+    attacks: list[Attack]
+    lines: list[Line]
+    curves: list[Line]
+    unmet: Mapping[str, Mapping[str, list[int]]]
+    higher: Mapping[Aim, bool]
+    metric: Mapping[Aim, str]
+    constant: Mapping[Aim, str]
+    seeds: list[int]
+
+    @property
+    def title(self) -> str:
+        """What all its numbers share."""
+        return f"{self.dataset}, {self.target}, {self.adversary} adversary"
+
+    @property
+    def aims(self) -> list[Aim]:
+        """Aims of the attacks, each once."""
+        return list(dict.fromkeys(attack.aim for attack in self.attacks))
+
+    @property
+    def own(self) -> list[Attack]:
+        """Attacks that do not do the same for the adaptive adversary, whose panel has those.
+
+        All for a naive one, which is shown where the adaptive one did not run.
+        """
+        if self.adversary == "naive":
+            return self.attacks
+        ran = {
+            attack
+            for line in self.lines
+            for attack, spot in line.spots.items()
+            if any(record.cell.adversary == self.adversary for record in spot.records)
+        }
+        return [attack for attack in self.attacks if attack in ran]
+
+    @property
+    def met(self) -> set[tuple[str, Attack]]:
+        """Which defenses met which attacks."""
+        return {(line.title, attack) for line in self.lines for attack in line.spots}
+
+
+def foremost(found: Sequence[Panel]) -> list[Panel]:
+    """Return the panels without naive adversaries that met nothing which an adaptive one did not.
+
+    Where the naive adversary met more, an adaptive one that adds nothing is left out.
+    """
+    left = set[int]()
+    for naive in found:
+        for one in found:
+            same = (naive.dataset, naive.target) == (one.dataset, one.target)
+            if same and (naive.adversary, one.adversary) == ("naive", "adaptive"):
+                if naive.met <= one.met:
+                    left.add(id(naive))
+                elif one.met <= naive.met:
+                    left.add(id(one))
+    return [one for one in found if id(one) not in left]
+
+
+def estimate(
+    given: Iterable[float], least: float = -math.inf, most: float = math.inf
+) -> Estimate | None:
+    """Mean over seeds, its interval cut to a range; that of one seed is the value itself."""
+    values = list(given)
+    if len(values) < 2:  # noqa: PLR2004
+        return Estimate(values[0], values[0], values[0]) if values else None
+    made = mean_over_seeds(values)
+    low, high = min(max(made.low, least), made.value), max(min(made.high, most), made.value)
+    return Estimate(made.value, low, high)

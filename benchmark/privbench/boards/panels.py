@@ -1,0 +1,303 @@
+"""From results to panels."""
+
+from __future__ import annotations
+
+from statistics import fmean as mean
+from statistics import median
+from typing import TYPE_CHECKING
+
+from privbench.boards import audits, verdicts
+from privbench.boards import shown as show
+from privbench.boards.operating import accuracy, choices, groups, seen_by
+from privbench.boards.panel import Aim, Attack, Line, Panel, Spot
+from privbench.boards.statistics import HeldOut, held_out, paired
+from privbench.games.metrics import Estimate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from privbench.boards.operating import Family, Group
+    from privbench.boards.records import MethodRecord, Record
+    from privbench.boards.verdicts import Judged
+    from privbench.games.board import Column
+
+#: Metric that is reported at its worst beside the headline.
+LOW_FPR = "tpr_at_fpr_0.01"
+
+
+def panels(records: Sequence[Record], bound: float | None) -> list[Panel]:
+    """Return the panels of a board, in an order that does not depend on that of the results.
+
+    Args:
+        records: all of a board, with positive controls and cells that were skipped.
+        bound: largest loss of accuracy on reference rows at which a setting counts as an operating
+            point; None shows every setting as a line of its own.
+    """
+    counts = verdicts.judged(records)
+    found = groups(records, skipped=True)
+    _tell_apart(found)
+    made = [
+        _panel(group, adversary, bound, counts)
+        for group in found
+        for adversary in sorted({record.cell.adversary for record in group.records})
+    ]
+    return sorted(made, key=lambda one: (one.dataset, one.target, one.adversary))
+
+
+def _tell_apart(found: Sequence[Group]) -> None:
+    """Name in the dataset's label what differs between groups that would have the same title."""
+    alike: dict[tuple[str, str], list[Group]] = {}
+    for group in found:
+        alike.setdefault((group.dataset, group.target), []).append(group)
+    for mine in alike.values():
+        cells = [group.records[0].cell for group in mine]
+        known = {"dataset", "protocol", "target", "sensitive"}
+        told = show.differing([cell.model_dump(mode="json", include=known) for cell in cells])
+        for group, text in zip(mine, told, strict=True):
+            group.dataset += f" ({text})" if text else ""
+
+
+def _named(group: Group) -> dict[int, str]:
+    """Family -> its name, with hyperparameters only where the name alone is ambiguous."""
+    stacks = [next(r for of in f.settings.values() for r in of).cell.defenses
+              for f in group.families]  # fmt: skip
+    plain = ["+".join(one.name for one in stack) for stack in stacks]
+    full = [family.name for family in group.families]
+    return {
+        id(family): name if plain.count(name) == 1
+        else label if full.count(label) == 1 else f"{label} {_versions(stack)}"
+        for family, name, label, stack in zip(group.families, plain, full, stacks, strict=True)
+    }  # fmt: skip
+
+
+def _panel(group: Group, adversary: str, bound: float | None, counts: Judged) -> Panel:
+    seen = seen_by(group, adversary)
+    among = {record.trial for record in seen}
+    names = _attacks(seen)
+    games = show.games(seen)
+    known = sorted({*names.values()}, key=lambda one: (games.index(one.game), one))
+    ran = {names[record.trial] for record in seen if record.status != "skipped"}
+    attacks = [attack for attack in known if attack in ran]
+    of_game = {game: show.headline(game, seen) for game in games}
+    main = {attack.aim: of_game[attack.game] for attack in known}
+    higher = {aim: up for aim, (_, up) in main.items()}
+
+    def line(name: str, setting: str, rank: float, records: Iterable[Record]) -> Line:
+        mine = [record for record in records if record.trial in among]
+        return _line(Line(name, setting, rank), mine, names, counts, higher)
+
+    none = line("none", "", 0.0, group.undefended)
+    curves, lines, unmet = [], [none], dict[str, dict[str, list[int]]]()
+    called = _named(group)
+    for family in group.families:
+        name = called[id(family)]
+        settings = [
+            line(name, family.named(rank) if family.strength else "", rank, family.settings[rank])
+            for rank in sorted(family.settings)
+        ]  # fmt: skip
+        curves += settings
+        if bound is None:
+            lines += settings
+            continue
+        chosen, missing = _at_bound(group, family, bound)
+        if missing:
+            unmet[name] = missing
+        lines += [line(name, setting, 0.0, at) for setting, at in chosen]
+    kept = [one for one in lines if one is none or _met(one)]
+    for one in kept:
+        _compare(one, none, higher)
+    return Panel(
+        group.dataset, group.target, adversary, attacks, kept, [c for c in curves if c.spots],
+        unmet, higher, {aim: column.heading for aim, (column, _) in main.items()},
+        {aim: _constant(seen, aim, column) for aim, (column, _) in main.items()},
+        sorted({record.seed for record in seen}),
+    )  # fmt: skip
+
+
+def _met(line: Line) -> bool:
+    """Whether any attack ran against it, or tried to."""
+    return any(spot.state != "skipped" for spot in line.spots.values())
+
+
+def _at_bound(
+    group: Group, family: Family, bound: float
+) -> tuple[list[tuple[str, list[Record]]], dict[str, list[int]]]:
+    """The results at the operating point with its name, and why which seeds have none."""
+    made = choices(group, family, bound)
+    at = [
+        record
+        for one in made
+        if one.rank is not None
+        for record in family.settings[one.rank]
+        if record.seed == one.seed
+    ]
+    ranks = sorted({one.rank for one in made if one.rank is not None})
+    values = [family.values[rank] for rank in ranks]
+    told = f"{family.strength}={' or '.join(values)}" if family.strength else ""
+    missing: dict[str, list[int]] = {}
+    for one in made:
+        if one.rank is None:
+            missing.setdefault(one.reason, []).append(one.seed)
+    return ([(told, at)] if at else []), missing
+
+
+def _line(
+    line: Line,
+    records: Sequence[Record],
+    names: Mapping[str, Attack],
+    counts: Judged,
+    higher: Mapping[Aim, bool],
+) -> Line:
+    """Fill in what the results of one defense say."""
+    for record in sorted(records, key=lambda one: one.seed):
+        spot = line.spots.setdefault(names[record.trial], Spot())
+        spot.records.append(record)
+        spot.mark = spot.mark or counts.mark(record)
+        spot.outside = bool(record.cell.protects) and record.cell.game not in record.cell.protects
+        spot.values |= verdicts.headline([record])
+        rate = record.metrics.get(LOW_FPR)
+        if record.status == "ok" and rate is not None and rate.value is not None:
+            spot.rates[record.seed] = rate.value
+    for spot in line.spots.values():
+        if spot.state == "several":
+            spot.values, spot.rates = {}, {}
+    for aim in dict.fromkeys(attack.aim for attack in line.spots):
+        mine = {a: s for a, s in line.spots.items() if a.aim == aim and s.values and not s.mark}
+        for needs in {attack.needs for attack in mine}:
+            level = [spot for attack, spot in mine.items() if attack.needs == needs]
+            best = (max if higher[aim] else min)(map(_mean, level))
+            for spot in level:
+                spot.strongest = _mean(spot) == best
+        if found := _strongest({a.name: s.values for a, s in mine.items()}, higher=higher[aim]):
+            line.worst[aim] = found
+        if found := _strongest({a.name: s.rates for a, s in mine.items()}):
+            line.low[aim] = found
+    ok = [record for record in records if record.status == "ok"]
+    line.optimistic = any("reference accuracy" in record.notes for record in ok)
+    line.accuracies = _accuracies(ok)
+    line.training = _median(record.cost.seconds_victim for record in ok)
+    line.query = _median(record.cost.seconds_per_query for record in ok)
+    line.epsilons = _epsilons(line)
+    return line
+
+
+def _accuracies(ok: Sequence[Record]) -> dict[int, float]:
+    """Seed -> test accuracy, as the first game says: another one may be about other victims."""
+    made: dict[int, float] = {}
+    for game in reversed(show.games(ok)):
+        asked = [record for record in ok if record.cell.game == game]
+        for seed in {record.seed for record in asked}:
+            value = accuracy(asked, seed, "test")
+            made |= {} if value is None else {seed: value}
+    return dict(sorted(made.items()))
+
+
+def _compare(line: Line, none: Line, higher: Mapping[Aim, bool]) -> None:
+    """Fill in what depends on the line without a defense."""
+    if line is none:
+        return
+    line.loss = paired(none.accuracies, line.accuracies)
+    for attack, spot in line.spots.items():
+        bare = none.spots.get(attack)
+        spot.same = bare is not None and bool(spot.values) and _numbers(spot) == _numbers(bare)
+    for aim in higher:
+        bare_values = {a: s.values for a, s in none.spots.items() if a.aim == aim and _counts(s)}
+        both = [a for a in bare_values if a in line.spots and _counts(line.spots[a])]
+        if both:
+            sign = 1 if higher[aim] else -1
+            top = max(both, key=lambda a: (sign * mean(bare_values[a].values()), a.name))
+            found = paired(line.spots[top].values, bare_values[top])
+            if found is not None:
+                line.apart[aim] = found
+
+
+def _counts(spot: Spot) -> bool:
+    return bool(spot.values) and not spot.mark
+
+
+def _numbers(spot: Spot) -> dict[int, dict[str, float | None]]:
+    """Seed -> all that the attack measured; what an audit adds is not the attack's."""
+    return {
+        record.seed: {
+            name: number.value
+            for name, number in record.metrics.items()
+            if name not in audits.NAMES and not name.startswith("audit")
+        }
+        for record in spot.records
+        if record.status == "ok"
+    }
+
+
+def _strongest(
+    attacks: Mapping[str, Mapping[int, float]], *, higher: bool = True
+) -> HeldOut | None:
+    """The strongest attack, held out; with a single seed, the strongest on it."""
+    known = {name: values for name, values in sorted(attacks.items()) if values}
+    if len({seed for values in known.values() for seed in values}) > 1:
+        return held_out(known, higher=higher)
+    alone = {name: next(iter(values.values())) for name, values in known.items()}
+    if not alone:
+        return None
+    best = (max if higher else min)(alone, key=lambda name: alone[name])
+    return HeldOut(Estimate(alone[best], alone[best], alone[best]), {best: 1})
+
+
+def _constant(seen: Iterable[Record], aim: Aim, main: Column) -> str:
+    """The game's constant answer, scored on the most rows that were asked, over seeds."""
+    mine = [record for record in seen if record.board is not None and _aim(record) == aim]
+    name = show.constant(aim[0], mine)
+    found: dict[int, tuple[int, float]] = {}
+    for record in mine:
+        number = record.baselines.get(name, {}).get(main.name)
+        if number is not None and number.value is not None:
+            this = (record.sizes.get("rows", 0), number.value)
+            found[record.seed] = max(this, found.get(record.seed, this))
+    if not found:
+        return ""
+    value = mean(number for _, number in found.values())
+    return f"{name.replace('_', ' ')} {value:.3f}"
+
+
+def _mean(spot: Spot) -> float:
+    return mean(spot.values.values())
+
+
+def _median(given: Iterable[float | None]) -> float | None:
+    values = [value for value in given if value is not None]
+    return median(values) if values else None
+
+
+def _epsilons(line: Line) -> tuple[str, str, str]:
+    """Claimed, nominal and audited epsilon; the audit is that of the first attack by name."""
+    for _, spot in sorted(line.spots.items(), key=lambda item: item[0].name):
+        ok = [record for record in spot.records if record.status == "ok"]
+        if any("claimed_epsilon" in record.metrics for record in ok):
+            told = audits.texts(ok)
+            return told["claimed_epsilon"], told["nominal_epsilon"], told["audited_epsilon"]
+    return "–", "–", "–"
+
+
+def _aim(record: Record) -> Aim:
+    sensitive = record.board is not None and "sensitive" in record.board.tells
+    return record.cell.game, ", ".join(record.cell.sensitive) if sensitive else ""
+
+
+def _attacks(records: Sequence[Record]) -> dict[str, Attack]:
+    """Trial -> its column; hyperparameters and versions only where a name alone is ambiguous."""
+    meant: dict[str, set[tuple[str, int]]] = {}
+    for record in records:
+        attack = record.cell.attack
+        meant.setdefault(attack.name, set()).add((attack.label, attack.version))
+    made = {}
+    for record in records:
+        attack = record.cell.attack
+        labels = {label for label, _ in meant[attack.name]}
+        name = attack.name if len(labels) == 1 else attack.label
+        if len(meant[attack.name]) > len(labels):
+            name += f" {_versions([attack])}"
+        made[record.trial] = Attack(*_aim(record), record.cell.needs, name)
+    return made
+
+
+def _versions(methods: Iterable[MethodRecord]) -> str:
+    return "+".join(f"v{one.version}" for one in methods)

@@ -1,0 +1,583 @@
+"""The page of a board: what it says, in at most 120 lines and ten columns."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privbench.boards import matrix
+from privbench.boards.csv_table import table
+from privbench.boards.front import front
+from privbench.boards.page import LONGEST, page
+from privbench.boards.panels import panels
+from privbench.boards.records import CellRecord, Cost, MethodRecord, Number, Record, read_all
+from privbench.errors import BadInputError
+from privbench.games import audit
+from privbench.games.board import Board, Column
+from privbench.games.catalog import GAMES
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
+
+
+def method(name: str, version: int = 1, **fields: Any) -> MethodRecord:
+    inside = ", ".join(f"{k}={v}" for k, v in fields.items())
+    label = f"{name}({inside})" if inside else name
+    return MethodRecord(name=name, label=label, version=version, fields=fields)
+
+
+def number(value: float, half: float = 0.05) -> Number:
+    return Number(value=value, low=value - half, high=value + half)
+
+
+def record(
+    attack: str = "loud", defense: str = "none", seed: int = 0, value: float = 0.7, *,
+    game: str = "membership", adversary: str = "adaptive", target: str = "simclr",
+    needs: str = "POSTERIORS", protects: tuple[str, ...] = (), protocol: str = "default",
+    members: int = 100, sensitive: tuple[str, ...] = ("slant",), preset: str = "cpu",
+    status: Any = "ok", reason: str = "", accuracy: float = 0.9, tpr: float | None = None,
+    null: float = 0.5, control: bool = False, version: int = 1, commit: str | None = "abc",
+    flags: tuple[str, ...] = (), fields: dict[str, Any] | None = None,
+) -> Record:  # fmt: skip
+    cell = CellRecord(
+        dataset=method("digits"), protocol={"name": protocol, "members": members},
+        target=method(target), defenses=[method(one) for one in defense.split("+")],
+        adversary=adversary, attack=method(attack, version, **(fields or {})), game=game,
+        sensitive=list(sensitive), preset=preset, access="LABELS", protects=list(protects),
+        control=control, needs=needs,
+    )  # fmt: skip
+    known = (attack, defense, seed, game, adversary, target, protocol, members, version, preset)
+    made = Record(
+        trial=" ".join(map(str, (*known, *sensitive))), cell=cell, seed=seed, status=status,
+        board=GAMES[game].board if game in GAMES else None, reason=reason, phase="encoder",
+        provenance={"commit": commit}, flags=list(flags),
+        sizes={"members": 100, "nonmembers": 400, "rows": 500},
+    )  # fmt: skip
+    if status != "ok":
+        return made
+    main = {"membership": "auc", "reconstruction": "mse"}.get(game, "accuracy")
+    made.metrics = {main: number(value)}
+    if game == "membership":
+        made.metrics["tpr_at_fpr_0.01"] = Number(refused="few") if tpr is None else number(tpr)
+        made.controls = {"null": {"auc": number(null)}}
+    made.utility = {"test_accuracy": accuracy, "gap": 0.1}
+    made.cost = Cost(seconds_victim=3.0 if defense == "none" else 6.0, seconds_per_query=2e-6)
+    return made
+
+
+def seeds(attack: str, defense: str, values: list[float], **more: Any) -> list[Record]:
+    return [record(attack, defense, seed, value, **more) for seed, value in enumerate(values)]
+
+
+def everything() -> list[Record]:
+    """One of each thing that a page shows."""
+    made = seeds("loud", "none", [0.6, 0.7, 0.8], accuracy=0.91, tpr=0.2)
+    made += seeds("shy", "none", [0.65, 0.6, 0.62], accuracy=0.91, tpr=0.1, needs="LABELS")
+    made += seeds("loud", "talos", [0.55, 0.6, 0.7], protects=("attributes",), tpr=0.1)
+    made += seeds("shy", "talos", [0.65, 0.6, 0.62], protects=("attributes",), tpr=0.1,
+                  needs="LABELS")  # fmt: skip
+    for defense, low in (("none", 0.9), ("talos", 0.5)):
+        made += seeds("guess", defense, [low, low + 0.01, low - 0.01], game="attributes",
+                      protects=("attributes",) * (defense != "none"), needs="EMBEDDINGS",
+                      accuracy=0.91 if defense == "none" else 0.9)  # fmt: skip
+    made += [record("white", seed=seed, status="skipped", reason="white needs WEIGHTS | more")
+             for seed in (1, 0)]  # fmt: skip
+    made.append(record("bad", status="failed", reason="ValueError: first\nsecond"))
+    made.append(record("loud", "planted", value=0.99, control=True))
+    return made
+
+
+def tables(text: str) -> dict[str, list[list[str]]]:
+    """Heading -> rows of the table below it, without the ruler; escaped pipes are no column."""
+    made: dict[str, list[list[str]]] = {}
+    heading = ""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        if line.startswith("|") and not line.startswith("|---"):
+            cells = [c.strip() for c in line.replace("\\|", "¦").strip("|").split("|")]
+            made.setdefault(heading, []).append(cells)
+    return made
+
+
+def shown(
+    records: list[Record], name: str = "digits, simclr, adaptive adversary"
+) -> dict[str, Any]:
+    """Defense -> heading -> cell of a matrix."""
+    heads, *rows = tables(page(records, "t"))[name]
+    return {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
+
+
+def ranking(records: list[Record], **more: Any) -> dict[str, Any]:
+    heads, *rows = tables(page(records, "t", **more))["Ranking: digits, simclr, adaptive adversary"]
+    return {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
+
+
+# ---- the whole page ------------------------------------------------------------------------------
+
+
+def test_page_is_the_golden_one() -> None:
+    text = page(everything(), "Golden", suite="suites/golden.yaml", figure="g.svg", table="g.csv")
+    assert text == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_order_of_results_does_not_matter() -> None:
+    made = everything()
+    want = page(made, "t"), table(made), front(panels(made, None))
+    assert all(want)
+    for seed in range(3):
+        random.Random(seed).shuffle(made)
+        assert (page(made, "t"), table(made), front(panels(made, None))) == want
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.sampled_from([(40, 40, 1), (40, 3, 6), (3, 40, 6), (10, 10, 6)])
+    | st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 3)),
+    st.integers(1, 3), st.booleans(), st.integers(0, 2**32),
+)  # fmt: skip
+def test_a_page_is_short_and_narrow(
+    grid: tuple[int, int, int], count: int, claims: bool, seed: int
+) -> None:
+    attacks, defenses, targets = grid
+    chance = random.Random(seed)
+    games = ["membership", "attributes", "reconstruction"]
+    made = []
+    for target in range(targets):
+        for attack in range(attacks):
+            for defense in range(defenses):
+                for one in range(1 if attacks * defenses > 100 else count):
+                    made.append(record(
+                        f"attack{attack}", f"defense{defense}" if defense else "none", one,
+                        chance.random(), target=f"target{target}", game=games[attack % 3],
+                        status=chance.choice(["ok", "ok", "ok", "skipped", "failed"]),
+                        reason=f"reason {chance.randrange(40)}", tpr=chance.random(),
+                        commit=chance.choice(["a", None, "a-dirty"]),
+                    ))  # fmt: skip
+                    if claims and made[-1].status == "ok":
+                        made[-1].metrics["claimed_epsilon"] = number(8.0, 0)
+    text = page(made, "t", figure="x.svg", table="x.csv", suite="s.yaml", bound=None)
+    assert len(text.splitlines()) <= LONGEST == 120
+    assert all(len(row) <= 10 for rows in tables(text).values() for row in rows)
+    for rows in tables(text).values():
+        assert len({len(row) for row in rows}) == 1
+    random.Random(seed + 1).shuffle(made)
+    assert page(made, "t", figure="x.svg", table="x.csv", suite="s.yaml", bound=None) == text
+
+
+def test_what_there_is_no_room_for_is_counted() -> None:
+    made = [record(f"a{i:02}", f"d{j:02}" if j else "none", value=0.5 + i / 100)
+            for i in range(5) for j in range(90)]  # fmt: skip
+    text = page(made, "t", table="t.csv")
+    assert len(text.splitlines()) <= LONGEST
+    rows = tables(text)["digits, simclr, adaptive adversary"]
+    assert f"{90 - (len(rows) - 1)} more defenses are in the csv file." in text
+    many = [record(f"a{i}", d, target=f"t{t:02}")
+            for i in range(3) for d in ("none", "x") for t in range(30)]  # fmt: skip
+    text = page(many, "t")
+    assert "In the csv file only: digits, t" in text
+    assert len(text.splitlines()) <= LONGEST
+
+
+def test_a_page_needs_neither_torch_nor_games_nor_matplotlib() -> None:
+    code = (
+        "import sys, privbench.boards.page, privbench.boards.rows, privbench.boards.files; "
+        "bad = {'torch', 'matplotlib', 'privbench.games.catalog', 'privbench.games.game'}; "
+        "assert not bad & {*sys.modules}, bad & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- matrix --------------------------------------------------------------------------------------
+
+
+def test_a_matrix_has_defenses_down_and_attacks_across() -> None:
+    made = [*seeds("loud", "none", [0.6, 0.7, 0.8]), record("shy", value=0.75, needs="LABELS")]
+    made += [record("loud", "mask", status="skipped", reason="no"), record("shy", "mask", 0, 0.55,
+             needs="LABELS")]  # fmt: skip
+    made += [record("guess", d, 0, 0.4, game="attributes") for d in ("none", "mask")]
+    rows = shown(made)
+    assert list(rows) == ["none", "mask"]
+    assert list(rows["none"]) == [
+        "defense", "shy (AUC) [labels]", "loud (AUC) [posteriors]",
+        "guess (accuracy) [posteriors]", "test accuracy",
+    ]  # fmt: skip
+    # Student's t of two degrees of freedom: 4.303 x .1 / sqrt(3)
+    assert rows["none"]["loud (AUC) [posteriors]"] == "**0.700 ±0.248**"
+    assert rows["none"]["shy (AUC) [labels]"] == "**0.750** (1 of 3 seeds)"
+    assert rows["mask"]["loud (AUC) [posteriors]"] == "skipped"
+    assert rows["mask"]["guess (accuracy) [posteriors]"] == "**=** (1 of 3 seeds)"
+
+
+def test_the_strongest_of_each_access_is_marked() -> None:
+    made = [
+        record("a", value=0.6, needs="LABELS"), record("b", value=0.7, needs="LABELS"),
+        record("c", value=0.8), record("d", value=0.75),
+        record("blur", value=0.3, game="reconstruction"),
+        record("copy", value=0.2, game="reconstruction"),
+    ]  # fmt: skip
+    (row,) = shown(made).values()
+    bold = {name.split()[0] for name, text in row.items() if text.startswith("**")}
+    assert bold == {"b", "c", "copy"}
+
+
+def test_equal_means_equal_on_every_seed_and_in_every_number() -> None:
+    def same(defended: list[Record]) -> bool:
+        bare = seeds("loud", "none", [0.6, 0.7, 0.8], tpr=0.1)
+        return "=" in shown([*bare, *defended])["mask"]["loud (AUC) [posteriors]"]
+
+    assert same(seeds("loud", "mask", [0.6, 0.7, 0.8], tpr=0.1))
+    assert not same(seeds("loud", "mask", [0.6, 0.8, 0.7], tpr=0.1))  # the same mean
+    assert not same(seeds("loud", "mask", [0.6, 0.7], tpr=0.1))
+    assert not same(seeds("loud", "mask", [0.6, 0.7, 0.8], tpr=0.2))
+
+
+def test_rows_outside_the_claim_are_marked() -> None:
+    rows = shown(everything())
+    assert rows["talos"]["loud (AUC) [posteriors]"].endswith(" °")
+    assert rows["talos"]["shy (AUC) [labels]"] == "**=** °"
+    assert "°" not in rows["talos"]["guess (accuracy) [embeddings]"]
+    assert "°" not in "".join(rows["none"].values())
+
+
+def test_a_null_that_is_not_one_half_is_marked_and_never_bold_nor_ranked() -> None:
+    """The null's deviation is .0323 (100 of 500): .65 on three seeds is 8 of the mean's."""
+    made = [
+        record(attack, defense, seed, auc, null=null)
+        for seed in range(3)
+        for defense in ("none", "calm")
+        for attack, auc, null in (("told", 0.95, 0.65), ("loud", 0.7, 0.51))
+    ]
+    row = shown(made)["none"]
+    assert row["told (AUC) [posteriors]"] == "0.950 ±0.000 ‡"
+    assert row["loud (AUC) [posteriors]"] == "**0.700 ±0.000**"
+    assert ranking(made)["none"]["membership: worst AUC"] == "0.700 ±0.000 loud"
+    assert "‡ 2 cells: the AUC on its null victims is not 0.5" in page(made, "t")
+    (panel,) = panels(made, None)
+    assert all(line.leak(("membership", "")) == pytest.approx(0.7) for line in panel.lines)
+
+
+def test_a_flag_of_a_record_marks_its_cell_and_gives_the_reason() -> None:
+    flag = ("its encoder tells no more than an untrained one",)
+    made = [record("told", value=0.9, flags=flag), record(), record("told", "calm"),
+            record(defense="calm")]  # fmt: skip
+    assert shown(made)["none"]["told (AUC) [posteriors]"] == "0.900 ‡"
+    assert f"‡ 1 cells: {flag[0]}" in page(made, "t")
+
+
+def test_attacks_that_missed_a_planted_leak_are_marked() -> None:
+    grid = [record(a, d) for a in ("loud", "deaf") for d in ("none", "calm")]
+    planted = [record("loud", "planted-leak", 0, 0.99, control=True),
+               record("deaf", "planted-leak", 0, 0.52, control=True)]  # fmt: skip
+    text = page([*grid, *planted], "t")
+    assert "planted leaks found in 1 of 2 cells, NOT by deaf (digits, simclr, adaptive, mem" in text
+    assert "planted-leak" not in text
+    assert shown([*grid, *planted])["none"]["deaf (AUC) [posteriors]"] == "0.700 ¶"
+    assert shown([*grid, *planted])["none"]["loud (AUC) [posteriors]"] == "**0.700**"
+    assert "planted leaks" not in page(grid, "t")
+
+
+def test_many_attacks_are_rows_by_access_and_strength() -> None:
+    made = [record(f"a{i}", d, value=0.5 + i / 100, needs="LABELS" if i % 2 else "POSTERIORS")
+            for i in range(12) for d in ("none", "x")]  # fmt: skip
+    rows = tables(page(made, "t"))["digits, simclr, adaptive adversary (membership)"]
+    assert rows[0] == ["attack (AUC)", "none", "x"]
+    assert [row[0].split()[0] for row in rows[1:]] == [
+        *(f"a{i}" for i in (11, 9, 7, 5, 3, 1, 10, 8, 6, 4, 2, 0)), "test",
+    ]  # fmt: skip
+
+
+def test_settings_and_versions_are_told_apart_only_where_they_must() -> None:
+    made = []
+    for seed, bound in enumerate((1, 2)):
+        one = record("loud", "ars", seed, fields={"k": 8})
+        one.cell = one.cell.model_copy(update={"defenses": [method("ars", bound=bound)]})
+        made.append(one)
+    rows = shown([record(fields={"k": 8}), *made])
+    assert list(rows) == ["none", "ars(bound=1)", "ars(bound=2)"]
+    assert "loud (AUC) [posteriors]" in rows["none"]
+    rows = shown([record(), record(fields={"k": 9}, seed=1)])
+    assert list(rows["none"])[1:3] == [
+        "loud (AUC) [posteriors]", "loud(k=9) (AUC) [posteriors]",
+    ]  # fmt: skip
+    rows = shown([record(version=1), record(version=2, seed=1)])
+    assert list(rows["none"])[1:3] == [
+        "loud v1 (AUC) [posteriors]", "loud v2 (AUC) [posteriors]",
+    ]  # fmt: skip
+
+
+def test_splits_of_one_name_are_no_seeds_of_each_other() -> None:
+    made = [record(protocol="own"), record(protocol="own", members=40, seed=1)]
+    names = [name for name in tables(page(made, "t")) if name.startswith("digits")]
+    assert names == [
+        "digits (own) (protocol.members 100), simclr, adaptive adversary",
+        "digits (own) (protocol.members 40), simclr, adaptive adversary",
+    ]  # fmt: skip
+
+
+def test_a_naive_adversary_is_shown_where_nothing_else_is_there() -> None:
+    none, calm = record(), record(defense="calm", value=0.6, adversary="naive")
+    text = page([none, calm], "t")
+    assert "The naive adversary does not know of the defense." in text
+    rows = shown([none, calm], "digits, simclr, naive adversary")
+    assert [row["loud (AUC) [posteriors]"] for row in rows.values()] == ["**0.700**", "**0.600**"]
+    assert not any("adaptive adversary" in name for name in tables(text))
+    both = [none, calm, record(defense="calm", value=0.65)]
+    assert not any("naive" in name for name in tables(page(both, "t")))
+    assert "Numbers against the naive adversary are in the csv file." in page(both, "t")
+    assert "0.6," in table(both)
+
+
+def test_a_white_box_adversary_shows_what_only_it_can_do() -> None:
+    made = [record("loud", d) for d in ("none", "calm")]
+    made += [record("white", d, 0, 0.9, adversary="adaptive, white-box", needs="GRADIENTS")
+             for d in ("none", "calm")]  # fmt: skip
+    text = page(made, "t")
+    name = "digits, simclr, adaptive, white-box adversary"
+    assert tables(text)[name][0] == ["defense", "white (AUC) [gradients]", "test accuracy"]
+    assert "Attacks that do the same for the adaptive adversary are in its table" in text
+    assert "also has gradients and weights" in text
+
+
+def test_a_game_that_this_version_does_not_know_is_shown_as_its_results_say(tmp_path: Path) -> None:
+    board = Board((Column("error | x", "metrics", "error", high=None),), higher=False, place=1)
+    made = everything()
+    for defense, errors in (("none", (3.0, 5.0, 4.0)), ("talos", (8.0, 9.0, 8.0))):
+        for seed, error in enumerate(errors):
+            one = record("own", defense, seed, game="own",
+                         accuracy=0.91 if defense == "none" else 0.9)  # fmt: skip
+            one.board, one.metrics = board, {"error": number(error)}
+            made.append(one)
+    for one in made:
+        one.write(tmp_path)
+    read = read_all([tmp_path])
+    assert shown(read)["none"]["own (error ¦ x) [posteriors]"].startswith("**4.000 ±")
+    assert "least with talos, 8.333" in page(read, "t")
+
+
+# ---- ranking -------------------------------------------------------------------------------------
+
+
+def test_the_worst_case_is_chosen_on_other_seeds_by_hand() -> None:
+    made = seeds("a", "none", [0.9, 0.5, 0.5]) + seeds("b", "none", [0.6, 0.6, 0.6])
+    made += seeds("a", "mask", [0.5, 0.5, 0.5]) + seeds("b", "mask", [0.4, 0.4, 0.4])
+    # Without seed 0 b is stronger (1.2 > 1.0): .6; without seed 1 or 2 a is (1.4 > 1.2): .5 each.
+    rows = ranking(made)
+    assert rows["none"]["membership: worst AUC"].startswith("0.533 ±")
+    assert rows["none"]["membership: worst AUC"].endswith(" a/b")
+    assert rows["mask"]["membership: worst AUC"] == "0.500 ±0.000 a"
+    # A lower error is a stronger attack: .1 and .5 of seed 0, chosen on the others.
+    errors = seeds("a", "none", [0.1, 0.5, 0.5], game="reconstruction")
+    errors += seeds("b", "none", [0.4, 0.4, 0.4], game="reconstruction")
+    errors += seeds("a", "mask", [0.6, 0.6, 0.6], game="reconstruction")
+    (panel,) = panels(errors, None)
+    assert panel.lines[0].leak(("reconstruction", "")) == pytest.approx((0.4 + 0.5 + 0.5) / 3)
+
+
+def test_one_seed_shows_its_strongest_attack() -> None:
+    rows = ranking([record("a", d, 0, v) for d in ("none", "mask") for v in (0.6,)]
+                   + [record("b", d, 0, v) for d, v in (("none", 0.8), ("mask", 0.5))])  # fmt: skip
+    assert [row["membership: worst AUC"] for row in rows.values()] == ["0.800 b", "0.600 a"]
+
+
+def test_defenses_are_ranked_with_utility_and_cost() -> None:
+    made = seeds("loud", "none", [0.8, 0.8, 0.8], accuracy=0.9)
+    made += seeds("loud", "worse", [0.75, 0.75, 0.75], accuracy=0.88)
+    made += seeds("loud", "better", [0.6, 0.6, 0.6], accuracy=0.8)
+    rows = ranking(made)
+    assert list(rows) == ["none", "better", "worse"]
+    assert rows["better"]["accuracy lost"] == "+0.100"
+    assert rows["none"]["accuracy lost"] == "–"
+    assert [row["training"] for row in rows.values()] == ["1.0×", "2.0×", "2.0×"]
+    assert rows["better"]["a query"] == "0.002 ms"
+    text = page(made, "t")
+    assert (
+        "without a defense AUC 0.800 by loud; least with better, 0.600, which costs 0.100" in text
+    )
+
+
+def test_differences_to_none_are_marked_after_holm() -> None:
+    base = seeds("loud", "none", [0.70, 0.80, 0.75, 0.78, 0.72])
+    made = [*base, *seeds("loud", "calm", [0.60, 0.70, 0.65, 0.68, 0.63]),
+            *seeds("loud", "vague", [0.60, 0.90, 0.60, 0.80, 0.74])]  # fmt: skip
+    rows = ranking(made)
+    assert rows["calm"]["membership: worst AUC"].endswith(" †")
+    assert "†" not in rows["vague"]["membership: worst AUC"]
+    assert "1 of 2 defenses differ from none beyond chance" in page(made, "t")
+    weak = [*seeds("loud", "none", [0.70, 0.80, 0.75]), *seeds("loud", "weak", [0.67, 0.78, 0.72])]
+    assert "†" in ranking(weak)["weak"]["membership: worst AUC"]  # p = .015
+    crowd = [r for i in range(9) for r in seeds("loud", f"d{i}", [0.70, 0.79, 0.76])]
+    assert "†" not in ranking([*weak, *crowd])["weak"]["membership: worst AUC"]
+    # a doubtful attack, although the strongest without a defense, tells of no difference
+    mad = [one for one in made if one.cell.defense != "vague"]
+    for one in mad:
+        one.flags = ["mad"]
+    mild = [r for d in ("none", "calm") for r in seeds("mild", d, [0.6, 0.62, 0.61, 0.6, 0.6])]
+    assert "†" not in str(ranking([*mad, *mild]))
+
+
+def test_only_the_strongest_attack_without_a_defense_is_tested() -> None:
+    made = seeds("a", "none", [0.9, 0.8, 0.85]) + seeds("a", "x", [0.9, 0.79, 0.86])
+    made += seeds("b", "none", [0.6, 0.7, 0.65]) + seeds("b", "x", [0.50, 0.61, 0.55])
+    (panel,) = panels(made, None)
+    found = panel.lines[1].apart["membership", ""]
+    assert found.mean == pytest.approx(0.0)  # that of b is -.097
+
+
+def test_rates_at_one_percent_stand_where_all_have_them() -> None:
+    made = seeds("a", "none", [0.8, 0.8], tpr=0.3) + seeds("b", "none", [0.7, 0.7], tpr=0.4)
+    made += seeds("a", "mask", [0.6, 0.6], tpr=0.1) + seeds("b", "mask", [0.5, 0.5], tpr=0.05)
+    rows = ranking(made)
+    name = "membership: worst TPR at 1 % FPR"
+    assert rows["none"][name] == "0.400 ±0.000 b"  # not the attack of the highest AUC
+    assert rows["mask"][name] == "0.100 ±0.000 a"
+    assert "its true FPR is 1.25 % ± 0.55 % with 400 nonmembers." in page(made, "t")
+    some = [*made, *seeds("a", "fog", [0.6, 0.6])]
+    assert name not in ranking(some)["none"]
+    assert "true FPR" not in page(some, "t")
+
+
+def test_three_aims_rates_and_epsilons_are_ten_columns() -> None:
+    made = []
+    for game in ("membership", "attributes", "reconstruction"):
+        made += [record(game, d, s, 0.5, game=game, tpr=0.1) for d in ("none", "x")
+                 for s in range(2)]  # fmt: skip
+    for one in made:
+        if one.cell.game == "membership" and one.cell.defense == "x":
+            one.claims = [{"epsilon": 8.0, "phase": "encoder", "guarantee": True}]
+            one.metrics["claimed_epsilon"] = number(8.0, 0)
+            one.metrics["audited_epsilon"] = Number(refused="another adjacency")
+    rows = ranking(made)
+    assert len(rows["none"]) == matrix.WIDEST == 10
+    assert rows["x"]["ε claimed / nominal / audited"] == "8.000 / – / refused"
+    assert rows["none"]["ε claimed / nominal / audited"] == "– / – / –"
+    for one in made:
+        if one.claims:
+            one.claims = [{"epsilon": 8.0, "phase": "classifier", "guarantee": False}]
+    told = ranking(made)["x"]["ε claimed / nominal / audited"]
+    assert told == "– / 8.000 (classifier only) / refused"
+    assert "can refute a claim but never prove one" in page(made, "t")
+
+
+def test_a_ranking_of_many_games_is_ten_columns() -> None:
+    made = []
+    for i in range(9):
+        for defense in ("none", "x"):
+            one = record(f"a{i}", defense, game=f"game{i}")
+            one.board = Board((Column("error", "metrics", "error"),), place=i)
+            one.metrics = {"error": number(0.5), "claimed_epsilon": number(8.0)}
+            made.append(one)
+    assert len(ranking(made)["none"]) == 10
+    assert "5 more of what attacks are after are in the csv file." in page(made, "t")
+
+
+def test_the_guesses_of_all_seeds_count_together() -> None:
+    made = [record(defense=d, seed=seed) for d in ("none", "dp") for seed in range(3)]
+    for one in made[3:]:
+        one.claims = [{"epsilon": 8.0, "delta": 1e-5, "phase": "encoder"}]
+        counts = {"audit_coins": 200, "audit_made": 50, "audit_right": 45,
+                  "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
+        alone = audit.assessed(one.claims, [audit.counted(counts)])
+        one.metrics |= {name: Number.of(metric) for name, metric in alone.items()}
+    found = audit.bound(audit.Guesses(600, 150, 135), 1e-5)
+    told = ranking(made)["dp"]["ε claimed / nominal / audited"]
+    assert told == f"8.000 / – / {found:.3f}, not testable (ceiling below claim)"
+
+
+# ---- what else a page says -----------------------------------------------------------------------
+
+
+def test_every_page_names_its_code() -> None:
+    clean = page([record()], "t")
+    assert "Code: clean checkout of commit abc (1 results)." in clean
+    assert "WARNING" not in clean
+    mixed = page([record(), record(seed=1, commit="abc-dirty"), record(seed=2, commit=None)], "t")
+    assert "**WARNING: code that was never committed, on top of commit abc (1 results).**" in mixed
+    assert "**WARNING: unknown code: 1 results name no commit.**" in mixed
+    assert "Cite as: privbench, commit abc, abc-dirty, unknown, preset cpu, this page." in mixed
+
+
+def test_a_page_says_what_it_lacks() -> None:
+    assert "Draft: 4 seeds where a board needs 5." in page(seeds("a", "none", [0.7] * 4), "t")
+    assert "Draft" not in page(seeds("a", "none", [0.7] * 5), "t")
+
+
+def test_cells_without_a_number_are_counted_by_reason() -> None:
+    lines = page(everything(), "t").splitlines()
+    assert "- skipped 1: white needs WEIGHTS \\| more" in lines
+    assert "- failed 1: ValueError: first second" in lines
+    many = [record(f"a{i}", status="failed", reason=f"r{i:02}") for i in range(20)]
+    text = page([record(), *many], "t")
+    assert "- failed 1: r07" in text
+    assert "r08" not in text
+    assert "- 12 more, see the csv file" in text
+
+
+def test_controls_are_one_line() -> None:
+    made = [record(seed=seed, null=null) for seed, null in enumerate((0.48, 0.5, 0.55))]
+    for one in made:
+        one.baselines = {"blind": {"auc": number(0.52)}}
+    (line,) = [x for x in page(made, "t").splitlines() if x.startswith("**Controls**")]
+    assert "AUC on null victims 0.510 on average (0.480 to 0.550 over 3 trials)" in line
+    assert "AUC of a classifier of inputs alone 0.520 on average" in line
+
+
+def test_the_mean_image_stands_beside_reconstructions() -> None:
+    made = []
+    for attack, error, asked in (("decode", 0.02, 500), ("search", 0.03, 200)):
+        one = record(attack, value=error, game="reconstruction")
+        one.baselines = {"mean_image": {"mse": number(0.07 if asked == 500 else 0.09)}}
+        one.sizes = {"rows": asked}
+        made.append(one)
+    assert "without a defense MSE 0.020 by decode (the mean image 0.070)" in page(made, "t")
+
+
+def test_a_page_says_what_a_probe_reads_from_undefended_encoders() -> None:
+    assert "linear probe" not in page([record()], "t")
+    made = [record(attack, "none", seed) for attack in ("loud", "quiet") for seed in range(2)]
+    made.append(record("loud", "fog"))
+    for one in made:
+        one.utility |= {"probe_accuracy": 0.8 + one.seed / 10, "untrained_accuracy": 0.6}
+    made[-1].utility["probe_accuracy"] = 0.1  # defended: its test accuracy says what it costs
+    assert "mean over seeds: simclr on digits 0.850 (untrained 0.600)." in page(made, "t")
+
+
+def test_utility_is_that_of_the_victim_of_the_first_game() -> None:
+    made = [record("loud", d, accuracy=0.9) for d in ("none", "x")]
+    made += [record("share", d, game="property", accuracy=0.6) for d in ("none", "x")]
+    assert {row["test accuracy"] for row in shown(made).values()} == {"0.900"}
+
+
+def test_how_to_reproduce_is_one_command() -> None:
+    text = page([record()], "t", suite="my suites/a.yaml", table="a b.csv")
+    assert "uv run privbench run 'my suites/a.yaml' --jobs auto" in text.splitlines()
+    assert "[a b.csv](a%20b.csv)" in text
+    assert "privbench run" not in page([record()], "t")
+
+
+# ---- what cannot stand on one board --------------------------------------------------------------
+
+
+def test_presets_are_never_mixed() -> None:
+    with pytest.raises(BadInputError, match="mix presets cpu, paper"):
+        page([record(), record(preset="paper", seed=1)], "t")
+
+
+def test_one_seed_of_two_codes_is_no_two_seeds() -> None:
+    old, new = record(), record(value=0.6)
+    old.trial, new.trial = "old", "new"
+    with pytest.raises(BadInputError, match=r"two results.*remove new\.json or old\.json"):
+        page([old, new], "t")
+
+
+def test_results_of_an_unknown_game_are_refused() -> None:
+    with pytest.raises(BadInputError, match="plays 'odd', and its result does not say"):
+        page([record(game="odd")], "t")
+    assert "- skipped 1: no" in page([record(), record(game="odd", status="skipped", reason="no")],
+                                     "t")  # fmt: skip
