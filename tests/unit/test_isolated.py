@@ -48,6 +48,8 @@ class Snoop(MembershipAttack):
             found += [type(value).__name__ for value in frame.f_locals.values()]
             frame = frame.f_back
         for thing in gc.get_objects():
+            if not type(thing).__module__.startswith("privbench."):
+                continue  # others have classes of these names, too
             kind = type(thing).__name__
             if kind == "Split" and len(thing.candidates) == len(rows):
                 scores = thing.member.double()
@@ -117,7 +119,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_truth_is_found_only_where_the_attack_shares_a_process(run: Any) -> None:
     (open_,) = run(["snoop"], Serial()).values()
     (apart,) = run(["snoop"], Processes(1, isolate=True)).values()
-    assert open_.status == apart.status == "ok", apart.traceback
+    assert open_.status == apart.status == "ok", open_.traceback + apart.traceback
     assert open_.metrics["auc"].value == 1.0, "by introspection the truth can be found"
     assert open_.notes["split"]
     assert "its AUC is 1.000 on a victim that saw none of these samples" in open_.flags[0]

@@ -70,7 +70,7 @@ def test_a_batch_of_all_rows_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in SUITES if p.stem.startswith("utkface")], ids=lambda p: p.stem
+    "path", [p for p in SUITES if p.stem in ("utkface", "utkface-defenses")], ids=lambda p: p.stem
 )
 def test_encoders_of_faces_get_two_thousand_updates(path: Path, registry: Any) -> None:
     planned = plan(read_suite(path), registry, root=None, device="cpu")
