@@ -48,7 +48,7 @@ class Snoop(MembershipAttack):
             found += [type(value).__name__ for value in frame.f_locals.values()]
             frame = frame.f_back
         for thing in gc.get_objects():
-            if not type(thing).__module__.startswith("privbench."):
+            if not str(type(thing).__module__).startswith("privbench."):
                 continue  # others have classes of these names, too
             kind = type(thing).__name__
             if kind == "Split" and len(thing.candidates) == len(rows):
