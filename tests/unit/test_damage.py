@@ -132,9 +132,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: in_place_of(at / "tensors.safetensors", "itself"),
         "its tensors.safetensors cannot be read: Too many levels of symbolic links",
     ),
-    "a file": (becomes_a_file, "it is no folder"),
-    "link to nowhere": (lambda at: in_place_of(at, "nowhere"), "it is no folder"),
-    "link to itself": (lambda at: in_place_of(at, "itself"), "it is no folder"),
+    "a file": (becomes_a_file, "it is not a folder"),
+    "link to nowhere": (lambda at: in_place_of(at, "nowhere"), "it is not a folder"),
+    "link to itself": (lambda at: in_place_of(at, "itself"), "it is not a folder"),
 }  # fmt: skip
 
 

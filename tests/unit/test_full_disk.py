@@ -241,7 +241,7 @@ def test_a_file_in_place_of_the_store_is_named(run: Any) -> None:
         done = run(*args)
         assert done.exit_code == 2, done.output
         (line,) = done.stderr.splitlines()
-        assert f"the store {Path('store').resolve()} is no folder: " in line
+        assert f"the store {Path('store').resolve()} is not a folder: " in line
         assert line.endswith("set PRIVBENCH_CACHE to a folder")
 
 

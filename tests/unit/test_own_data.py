@@ -25,6 +25,7 @@ from privbench.data.validation import validated
 from privbench.testing import Check, checks
 from privbench_plugins._shared import mapped_array, own_data
 from privbench_plugins._shared.own_data import FEWEST, default_protocol, numbered, views
+from privbench_plugins.datasets import imagefolder
 from privbench_plugins.datasets.csv_file import Csv
 from privbench_plugins.datasets.imagefolder import ImageFolder
 from privbench_plugins.datasets.npz import Npz
@@ -125,7 +126,7 @@ def test_conformance(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         check()
     if kind == "imagefolder":
         return
-    monkeypatch.setattr(mapped_array, "LARGE", 1)  # mapped: nobody may write into it
+    monkeypatch.setattr(mapped_array, "LARGE", 1)  # mapped
     mapped = data.load(None)
     assert (mapped.mapped is not None) is (kind == "npz")
     assert validated(mapped, data.card(None)) is mapped
@@ -611,7 +612,7 @@ def test_a_wrong_table_is_one_sentence(what: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("held", [b"label\n\xff\n", b'label\n"open\n', b'label\n"a"b\n'])
 def test_a_file_that_is_no_table(held: bytes, tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_bytes(held)
-    with pytest.raises(BadInputError, match=r"it is no csv file in UTF-8 .*save it as one"):
+    with pytest.raises(BadInputError, match=r"it is not a csv file in UTF-8 .*save it as one"):
         Csv(path=str(tmp_path / "mine.csv")).card(None)
 
 
@@ -630,8 +631,8 @@ def test_pictures_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert validated(rows, card) is rows
     with Image.open(root / "dogs" / "000.png") as image:
         wanted = image.resize((16, 16), Image.Resampling.BILINEAR)
-    assert torch.equal(rows.x[N // 2], torch.from_numpy(np.asarray(wanted)).permute(2, 0, 1))
-    monkeypatch.setattr(ImageFolder, "_picture", None)
+    assert torch.equal(rows.x[N // 2], torch.from_numpy(np.array(wanted)).permute(2, 0, 1))
+    monkeypatch.setattr(imagefolder, "decoded", None)
     monkeypatch.setattr(mapped_array, "LARGE", 1)
     again = data.load(None)
     assert again.mapped is not None
@@ -686,7 +687,7 @@ def test_wrong_folders(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match="holds no pictures in folders: make one folder per"):
         ImageFolder(path=str(tmp_path / "empty"))
-    with pytest.raises(BadInputError, match="it is no folder: name one"):
+    with pytest.raises(BadInputError, match="it is not a folder: give one"):
         ImageFolder(path=str(tmp_path / "file"))
     (tmp_path / "one").mkdir()
     one = write_pictures(tmp_path / "one", ("cats",))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 
@@ -23,20 +24,20 @@ from privbench import BadInputError, Dataset
 from privbench.data.protocol import PROTOCOLS, Protocol
 from privbench.data.validation import validated
 from privbench.testing import checks
-from privbench_plugins._shared import data_folder, mapped, published_tables
-from privbench_plugins.datasets import celeba, purchase100, stl10, texas100
+from privbench_plugins._shared import data_folder, downloads, published_tables
+from privbench_plugins.datasets import celeba, stl10, texas100
 from privbench_plugins.datasets.celeba import ATTRIBUTES, CelebA
+from privbench_plugins.datasets.location30 import Location30
 from privbench_plugins.datasets.purchase100 import Purchase100
 from privbench_plugins.datasets.stl10 import STL10
 from privbench_plugins.datasets.texas100 import Texas100
 from privbench_plugins.datasets.tiny_imagenet import TinyImageNet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
-ALL = [STL10(), CelebA(), TinyImageNet(), Purchase100(), Texas100()]
-TABLES = [Purchase100(), Texas100()]
+TABLES = [Location30(), Purchase100(), Texas100()]
+ALL = [STL10(), CelebA(), TinyImageNet(), *TABLES]
 
 
 @pytest.fixture(autouse=True)
@@ -69,8 +70,8 @@ def _resize_card(monkeypatch: pytest.MonkeyPatch, of: type[Dataset], **fields: A
 def test_importing_and_describing_reads_nothing_heavy() -> None:
     code = """
 import sys
-for name in ("stl10", "celeba", "tiny-imagenet", "purchase-100", "texas-100"):
-    file = name.replace("-100", "100").replace("-", "_")
+for name in ("stl10", "celeba", "tiny-imagenet", "location-30", "purchase-100", "texas-100"):
+    file = name.replace("-100", "100").replace("-30", "30").replace("-", "_")
     module = __import__(f"privbench_plugins.datasets.{file}", fromlist=["x"])
     [made] = module.privbench_datasets()
     assert made.card(None).name == made.name == name
@@ -85,6 +86,7 @@ def test_sizes_are_the_published_ones() -> None:
         "stl10": (113_000, (3, 32, 32), 10),
         "celeba": (202_599, (3, 32, 32), 2),
         "tiny-imagenet": (110_000, (3, 64, 64), 200),
+        "location-30": (5_010, (446,), 30),
         "purchase-100": (197_324, (600,), 100),
         "texas-100": (67_330, (6_169,), 100),
     }
@@ -140,6 +142,8 @@ def test_missing_files_say_what_where_and_under_which_licence(
         "celeba": ("celeba/ in", "img_align_celeba/", "list_attr_celeba.txt", "CelebA.html",
                    "non-commercial"),
         "tiny-imagenet": ("tiny-imagenet-200 is not in", "cs231n.stanford.edu", "non-commercial"),
+        "location-30": ("dataset_location.tgz is not in", "privacytrustlab/datasets", "no licence",
+                        "location/"),
         "purchase-100": ("dataset_purchase.tgz is not in", "privacytrustlab/datasets",
                          "no licence", "purchase/"),
         "texas-100": ("dataset_texas.tgz is not in", "privacytrustlab/datasets", "no licence",
@@ -148,79 +152,6 @@ def test_missing_files_say_what_where_and_under_which_licence(
     for part in (f"{data.name}: ", *expected, "get ", "set --data-root or PRIVBENCH_DATA"):
         assert part in str(refusal.value)
     assert "\n" not in str(refusal.value)
-
-
-# ---- rows mapped from a file ----
-
-
-def _decoding(rows: np.ndarray, calls: list[int]) -> Callable[[], Iterator[np.ndarray]]:
-    def decode() -> Iterator[np.ndarray]:
-        calls.append(1)
-        yield rows[:2]
-        yield rows[2:]
-
-    return decode
-
-
-ROWS = np.random.default_rng(0).integers(0, 256, (5, 3, 4), dtype=np.uint8)
-
-
-def test_rows_are_decoded_once_and_again_if_a_source_changes(tmp_path: Path) -> None:
-    source, calls = tmp_path / "source", list[int]()
-    source.write_bytes(b"1")
-    for content, made in ((b"1", 1), (b"1", 1), (b"22", 2), (b"22", 2)):
-        if content != source.read_bytes():
-            source.write_bytes(content)
-        x = mapped.mapped("a", (5, 3, 4), [mapped.stamp(source)], _decoding(ROWS, calls))
-        assert x.dtype == torch.uint8
-        assert torch.equal(x, torch.from_numpy(ROWS))
-        assert len(calls) == made
-    mapped.mapped("a", (5, 3, 4), ["other", mapped.stamp(source)], _decoding(ROWS, calls))
-    assert len(calls) == 3
-
-
-def test_rows_lie_in_the_file_and_not_in_memory(tmp_path: Path) -> None:
-    """Writing changes neither the file nor the tensor of another call."""
-    first = mapped.mapped("a", (5, 3, 4), [1], _decoding(ROWS, []))
-    [file] = (tmp_path / "store" / "decoded").glob("a-*.npy")
-    assert np.array_equal(np.load(file), ROWS)
-    assert isinstance(mapped._opened(file, (5, 3, 4)), np.memmap)
-    second = mapped.mapped("a", (5, 3, 4), [1], _decoding(ROWS, []))
-    first.zero_()
-    for x in (second, mapped.mapped("a", (5, 3, 4), [1], _decoding(ROWS, []))):
-        assert torch.equal(x, torch.from_numpy(ROWS))
-
-
-@pytest.mark.parametrize("damage", [b"", b"no numpy", None], ids=["empty", "other", "truncated"])
-def test_a_damaged_file_is_decoded_again(tmp_path: Path, damage: bytes | None) -> None:
-    calls: list[int] = []
-    mapped.mapped("a", (5, 3, 4), [1], _decoding(ROWS, calls))
-    [file] = (tmp_path / "store" / "decoded").glob("a-*.npy")
-    file.write_bytes(file.read_bytes()[:-1] if damage is None else damage)
-    x = mapped.mapped("a", (5, 3, 4), [1], _decoding(ROWS, calls))
-    assert torch.equal(x, torch.from_numpy(ROWS))
-    assert len(calls) == 2
-
-
-@pytest.mark.parametrize(("promised", "said"), [(4, "hold 5 rows where 4"), (6, "hold 5 rows")])
-def test_too_few_or_too_many_rows_are_refused_and_leave_nothing(
-    tmp_path: Path, promised: int, said: str
-) -> None:
-    with pytest.raises(BadInputError, match=said):
-        mapped.mapped("a", (promised, 3, 4), [1], _decoding(ROWS, []))
-    with pytest.raises(BadInputError, match=r"row 0 of the files has shape \(3, 4\), not \(3, 5\)"):
-        mapped.mapped("a", (5, 3, 5), [1], _decoding(ROWS, []))
-    left = [f.suffix for f in (tmp_path / "store" / "decoded").iterdir()]
-    assert set(left) <= {".lock"}
-
-
-def test_a_folder_that_cannot_be_written_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "file"))
-    with pytest.raises(BadInputError, match=r"a: decoded rows cannot be kept in .*PRIVBENCH_CACHE"):
-        mapped.mapped("a", (5, 3, 4), [1], _decoding(ROWS, []))
 
 
 # ---- STL-10 ----
@@ -573,11 +504,12 @@ def test_a_picture_of_tiny_imagenet_that_is_none_is_named(
         TinyImageNet().load(tmp_path)
 
 
-# ---- Purchase-100 and Texas-100 ----
+# ---- Location-30, Purchase-100 and Texas-100 ----
 
 X = np.random.default_rng(1).integers(0, 2, (6, 5), dtype=np.uint8)
 Y = [2, 0, 1, 2, 1, 0]
 ARCHIVES = {
+    "location-30": ("location", "dataset_location.tgz"),
     "purchase-100": ("purchase", "dataset_purchase.tgz"),
     "texas-100": ("texas", "dataset_texas.tgz"),
 }
@@ -586,6 +518,9 @@ ARCHIVES = {
 def _texts(name: str, x: np.ndarray = X, y: list[int] = Y) -> dict[str, str]:
     """Return the text files of an archive."""
     columns = [",".join(map(str, row)) for row in x.tolist()]
+    if name == "location-30":
+        lines = [f'"{1 + k}",{row}' for k, row in zip(y, columns, strict=True)]
+        return {"bangkok": "\n".join(lines) + "\n"}
     classes = [str(1 + k) for k in y]
     if name == "purchase-100":
         lines = [f"{k},{row}" for k, row in zip(classes, columns, strict=True)]
@@ -610,7 +545,7 @@ def _pack(root: Path, name: str, texts: dict[str, str]) -> Path:
 @pytest.fixture
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cards of six rows, five columns and three classes; text is read two lines at a time."""
-    for made in (Purchase100, Texas100):
+    for made in (Location30, Purchase100, Texas100):
         _resize_card(monkeypatch, made, shape=(5,), classes=3, sources={"all": 6})
     monkeypatch.setattr(published_tables, "LINES", 2)
 
@@ -667,6 +602,31 @@ def test_a_truncated_or_short_archive_is_refused(data: Dataset, tmp_path: Path) 
         data.load(tmp_path)
 
 
+def test_location_s_default_leaves_rows_for_the_null_victim() -> None:
+    sizes = Location30.protocols["default"].sizes(Location30().card(None))
+    assert sum(sizes.values()) + sizes["members"] == 5_010
+    assert sizes["pool"] >= 2 * sizes["members"] + sizes["reference"]
+
+
+@pytest.mark.realdata
+def test_the_real_location_30() -> None:
+    root = Path(os.environ.get("PRIVBENCH_DATA", "/nonexistent"))
+    if not (root / "location/dataset_location.tgz").exists():
+        pytest.skip("PRIVBENCH_DATA holds no location/dataset_location.tgz")
+    assert downloads.git_blob(root / "location/dataset_location.tgz") == Location30.blob
+    rows = Location30().load(root)
+    assert rows.x.shape == (5_010, 446)
+    assert len(np.unique(rows.x.numpy(), axis=0)) == 5_010
+    assert rows.y.bincount().tolist() == [
+        169, 178, 147, 155, 97, 182, 120, 308, 145, 210, 189, 184, 141, 122, 229, 110, 176, 128,
+        180, 254, 228, 117, 158, 170, 139, 139, 155, 152, 149, 179,
+    ]  # fmt: skip
+    content = hashlib.sha256(rows.x.numpy().tobytes() + rows.y.byte().numpy().tobytes())
+    assert content.hexdigest() == (
+        "76e54a08f6bf9e2d4441a3c3a8e2169c4455445db163250c9e5fe0a1956acd3a"
+    )
+
+
 @pytest.mark.usefixtures("small_tables")
 def test_texas_needs_as_many_classes_as_rows(tmp_path: Path) -> None:
     texts = _texts("texas-100")
@@ -681,7 +641,7 @@ def test_what_is_downloaded_must_be_the_published_file(
 ) -> None:
     asked = []
 
-    def deliver(url: str, folder: str, name: str) -> None:
+    def deliver(url: str, folder: str, name: str, _: object) -> None:
         asked.append(url)
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - as torchvision does
         (tmp_path / "purchase" / name).write_bytes(b"<html>no such page</html>")
@@ -702,25 +662,21 @@ def test_a_download_with_the_published_checksum_is_read(
     held = _pack(tmp_path, "purchase-100", _texts("purchase-100")).read_bytes()
     (tmp_path / "purchase" / "dataset_purchase.tgz").unlink()
 
-    def deliver(_: str, folder: str, name: str) -> None:
+    def deliver(_: str, folder: str, name: str, __: object) -> None:
         (tmp_path / folder / name).write_bytes(held)
 
     monkeypatch.setattr("torchvision.datasets.utils.download_url", deliver)
     blob = hashlib.sha1(b"blob %d\0" % len(held) + held, usedforsecurity=False).hexdigest()
-    monkeypatch.setattr(purchase100, "BLOB", blob)
+    monkeypatch.setattr(Purchase100, "blob", blob)
     assert Purchase100().load(tmp_path).x.tolist() == X.tolist()
 
 
 def test_git_s_id_of_a_file(tmp_path: Path) -> None:
     """Ids that `git hash-object` gives."""
     (tmp_path / "file").touch()
-    assert published_tables.git_blob(tmp_path / "file") == (
-        "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
-    )
+    assert downloads.git_blob(tmp_path / "file") == ("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391")
     (tmp_path / "file").write_bytes(b"hello\n")
-    assert published_tables.git_blob(tmp_path / "file") == (
-        "ce013625030ba8dba906f756967f9e9ca394464a"
-    )
+    assert downloads.git_blob(tmp_path / "file") == ("ce013625030ba8dba906f756967f9e9ca394464a")
 
 
 # ---- the conformance kit on generated files ----

@@ -109,7 +109,7 @@ class TwoPhases(Target):
 
 
 class _Log:
-    """Keeps what happened; unlike a list it is no part of a method's identity."""
+    """Keeps what happened; unlike a list it is not part of a method's identity."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []

@@ -272,7 +272,7 @@ def parsed(text: bytes, path: Path, where: str = "") -> Record:
     Args:
         text: of a file or a line.
         path: of the file.
-        where: put before the reason if it is no result.
+        where: put before the reason if it is not a result.
 
     Raises:
         DamagedResultError: if it is not a result, or has changed since it was written.

@@ -246,7 +246,7 @@ def _found(record: Record) -> bool | None:
         if (guess := metrics.get(name)) is not None and guess.value is not None
     ]
     if name == "auc":
-        guesses = [0.5]  # the blind classifier learns from the truth, so it is no guess
+        guesses = [0.5]  # the blind classifier learns from the truth, so it is not a guess
     if not guesses:
         return None
     return number.low > max(guesses) if higher else number.high < min(guesses)

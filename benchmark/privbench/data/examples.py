@@ -88,8 +88,8 @@ class Examples:
         scale: scale of the card.
         labelled_by: digest of the stage that computes y, if it is known before y is; ``digest``
             then uses it instead of y.
-        mapped: the file that x is a read-only memory map of; None if x is in memory. Such an x must
-            not be written to. Its rows are read in blocks, and those selected are in memory.
+        mapped: the file that x is a memory map of; None if x is in memory. Such an x must not be
+            written to. Its rows are read in blocks, and those selected are in memory.
     """
 
     x: Tensor

@@ -25,7 +25,7 @@ _ROUNDING = 1e-9
 def tpr_bootstrap(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate | Refused:
     """Return ``tpr_at_fpr`` with the percentile interval of a two-sample bootstrap.
 
-    Members and nonmembers are resampled separately, and every resample chooses its threshold anew.
+    Members and nonmembers are resampled separately, and each resample chooses its own threshold.
     The limit of infinitely many resamples is computed, so nothing is random: the threshold falls on
     the j-th largest nonmember with a binomial probability, and given that, the TPR is binomial.
 

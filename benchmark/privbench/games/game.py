@@ -152,6 +152,8 @@ class Game(ABC):
     def per_sample(self, answer: Any, truth: Any) -> dict[str, NDArray[np.generic]]:
         """Return an answer as columns: name -> one bool or number, or a row of them, per sample.
 
+        Only a game whose ``asked`` returns rows needs this and the next two.
+
         Raises:
             BadAnswerError: if the answer has the wrong shape or is not finite.
         """

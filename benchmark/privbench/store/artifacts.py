@@ -205,7 +205,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     """
     if not os.path.isdir(folder):  # noqa: PTH112 - False for a link to itself, too
         if os.path.lexists(folder):
-            raise DamagedError("it is no folder")
+            raise DamagedError("it is not a folder")
         return None
     with _reading(MANIFEST):
         text = (folder / MANIFEST).read_text("utf-8")

@@ -75,7 +75,9 @@ class Store:
             BadInputError: if something else is in its place.
         """
         if os.path.lexists(root) and not root.is_dir():
-            raise BadInputError(f"the store {root} is no folder: set PRIVBENCH_CACHE to a folder")
+            raise BadInputError(
+                f"the store {root} is not a folder: set PRIVBENCH_CACHE to a folder"
+            )
         self.root = root
 
     @property

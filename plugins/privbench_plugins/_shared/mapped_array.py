@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import mmap
 import os
-import secrets
-import warnings
+import sys
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import platformdirs
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -31,7 +29,7 @@ class Array:
     """An array, in memory or mapped.
 
     Attributes:
-        values: the array; read-only if it is mapped.
+        values: the array. What is written into a mapped one never reaches the file.
         mapped: the map; None if it is in memory.
     """
 
@@ -49,9 +47,7 @@ class Array:
 
     def tensor(self) -> Tensor:
         """Return the values as a tensor, without a copy."""
-        with warnings.catch_warnings():  # "not writable": nothing writes into a map
-            warnings.simplefilter("ignore", UserWarning)
-            return torch.from_numpy(self.values)
+        return torch.from_numpy(self.values)
 
 
 class Arrays:
@@ -102,6 +98,17 @@ def _start(opened: Any, info: zipfile.ZipInfo) -> int:
     return info.header_offset + 30 + names
 
 
+def _mapped(file: int) -> mmap.mmap:
+    """Map a file copy-on-write, so that a row that is written to by mistake ends no process."""
+    if os.name != "posix":
+        return mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
+    # No memory is set aside for copies: a file may be larger than the memory.
+    unreserved = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+    return mmap.mmap(
+        file, 0, flags=mmap.MAP_PRIVATE | unreserved, prot=mmap.PROT_READ | mmap.PROT_WRITE
+    )
+
+
 def _read(opened: Any) -> Array:
     """Return the array that begins here, in the format of NumPy; map it if it is large."""
     begun = opened.tell()
@@ -119,61 +126,5 @@ def _read(opened: Any) -> Array:
         return Array(np.lib.format.read_array(opened, allow_pickle=False))
     if os.fstat(opened.fileno()).st_size < offset + count * dtype.itemsize:
         raise ValueError("it ends too early")
-    mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    mapped = _mapped(opened.fileno())
     return Array(np.frombuffer(mapped, dtype, count, offset).reshape(shape), mapped)
-
-
-def kept(
-    name: str, shape: tuple[int, ...], dtype: Any, rows: Callable[[], Iterable[np.ndarray]]
-) -> Array:
-    """Return an array that is made once and kept as a file in the user's cache folder.
-
-    Several processes that ask at once wait for one of them. The folder is ``arrays`` in that of
-    PRIVBENCH_CACHE, or in the user's cache folder, and can be deleted when nothing runs.
-
-    Args:
-        name: of the file, without a suffix; other content needs another name.
-        shape: of the array.
-        dtype: of the array.
-        rows: gives the rows in order, several at a time.
-
-    Raises:
-        OSError: if the file cannot be written.
-    """
-    from filelock import FileLock
-
-    given = os.environ.get("PRIVBENCH_CACHE")
-    cache = Path(given).expanduser() if given else Path(platformdirs.user_cache_dir("privbench"))
-    folder = cache / "arrays"
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{name}.npy"
-    with FileLock(folder / f"{name}.lock"):
-        if _whole(file) is None:
-            _write(file, shape, np.dtype(dtype), rows)
-        made = _whole(file)
-    if made is None:
-        raise OSError(f"{file} cannot be read back")
-    return made
-
-
-def _whole(file: Path) -> Array | None:
-    """Return the array in a file; None if there is none, or not all of it."""
-    try:
-        return Arrays(file).read("x")
-    except (OSError, ValueError):
-        return None
-
-
-def _write(
-    file: Path, shape: tuple[int, ...], dtype: np.dtype, rows: Callable[[], Iterable[np.ndarray]]
-) -> None:
-    draft = file.with_name(f".{secrets.token_hex(8)}.tmp")
-    head = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    try:
-        with draft.open("wb") as opened:
-            np.lib.format.write_array_header_1_0(opened, head)
-            for some in rows():
-                opened.write(np.ascontiguousarray(some, dtype).tobytes())
-        os.replace(draft, file)  # noqa: PTH105
-    finally:
-        draft.unlink(missing_ok=True)

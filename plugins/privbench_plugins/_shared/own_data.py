@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from privbench import Augmentation, BadInputError, Dataset, Protocol
+from privbench import BadInputError, Dataset, Protocol
+from privbench_plugins._shared import views as shown
+from privbench_plugins._shared.messages import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from privbench import Augmentation
 
 #: Shares that all rows are divided into, and the most rows that one share has.
 SHARES, MOST = 23, 500
@@ -207,31 +211,10 @@ def count_problem(y: np.ndarray, classes: int) -> str:
 def views(channels: int, height: int, width: int, *, attributes: bool) -> Augmentation:
     """Return the strongest views that probably keep label and attributes, without looking at them.
 
-    Grey images get MNIST's, without a flip: characters are chiral. Colour images get UTKFace's if
-    there are attributes, otherwise CIFAR-10's.
+    Grey images get MNIST's. Colour images get UTKFace's if there are attributes, otherwise
+    CIFAR-10's.
     """
     side = min(height, width)
-    kernel = next((k for k, least in ((9, 32), (5, 16), (3, 4)) if side >= least), 1)
-    blur = 1.0 if kernel > 1 else 0.0
     if channels == 1:
-        return Augmentation(
-            crop=(0.5, 1.0), shift=side // 8, blur=blur, blur_sigma=(0.1, 1.0), blur_kernel=kernel
-        )
-    if attributes:
-        return Augmentation(crop=(0.5, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.0, 0.0))
-    return Augmentation(
-        crop=(0.08, 1.0), shift=side // 8, flip=0.5, vflip=0.5, jitter=(0.8, 0.8, 0.8, 0.4),
-        jitter_p=1.0, grey=0.2, blur=blur, blur_sigma=(0.1, 2.0), blur_kernel=kernel,
-    )  # fmt: skip
-
-
-def plain(text: object) -> str:
-    """Return a name of the user's for a message: short, in one line, all of it visible."""
-    told = str(text)
-    told = told if told.isprintable() else ascii(told)[1:-1]
-    return told if len(told) <= 200 else f"{told[:199]}…"  # noqa: PLR2004
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error of a library in one line."""
-    return plain(" ".join(f"{type(error).__name__}: {error}".split()))
+        return shown.of_grey(side)
+    return shown.of_faces() if attributes else shown.of_objects(side)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privbench import BadInputError
+from privbench_plugins._shared.messages import one_line, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +19,22 @@ if TYPE_CHECKING:
 GROUP = 512
 
 
-def decoded(name: str, files: Sequence[Path], size: int) -> Iterator[np.ndarray]:
-    """Decode and resize pictures; yield (k, 3, size, size) uint8, in order.
+def decoded(
+    name: str,
+    files: Sequence[Path],
+    size: int,
+    *,
+    channels: int = 3,
+    advice: str = "get it again",
+) -> Iterator[np.ndarray]:
+    """Decode and resize pictures; yield (k, channels, size, size) uint8, in order.
 
     Args:
         name: of the dataset, for messages.
-        files: of any format and size; grey ones get three equal channels.
+        files: of any format, size and number of channels.
         size: pixels per side; other sizes are resized, bilinear and antialiased.
+        channels: 3 for colour, 1 for grey.
+        advice: what to do about a file that cannot be decoded.
 
     Raises:
         BadInputError: if a file cannot be decoded; names it.
@@ -35,25 +45,24 @@ def decoded(name: str, files: Sequence[Path], size: int) -> Iterator[np.ndarray]
         for file in files:
             try:
                 with Image.open(file) as image:
-                    yield image.convert("RGB")
+                    yield image.convert("RGB" if channels == 3 else "L")  # noqa: PLR2004
             except Exception as error:  # PIL raises many types on bad bytes
                 raise BadInputError(
-                    f"{name}: {file} cannot be decoded ({' '.join(str(error).split())}); get it "
-                    "again"
+                    f"{name}: {plain(file)} cannot be decoded ({one_line(error)}): {advice}"
                 ) from error
 
     return resized(opened(), size)
 
 
 def resized(images: Iterable[Image], size: int) -> Iterator[np.ndarray]:
-    """Resize colour pictures; yield groups of them, (k, 3, size, size) uint8."""
+    """Resize pictures of equal channels; yield groups, (k, channels, size, size) uint8."""
     from PIL import Image
 
     group: list[np.ndarray] = []
     for image in images:
         same = image.size == (size, size)
         made = image if same else image.resize((size, size), Image.Resampling.BILINEAR)
-        group.append(np.asarray(made).transpose(2, 0, 1))
+        group.append(np.asarray(made).reshape(size, size, -1).transpose(2, 0, 1))
         if len(group) == GROUP:
             yield np.stack(group)
             group.clear()

@@ -195,7 +195,7 @@ class PublicEncoder(Target):
         ]  # fmt: skip
 
     def _loaded(self) -> Frozen:
-        """The trained encoder; this process keeps the last one, and nobody changes it."""
+        """The trained encoder; this process keeps the last one, which must not be changed."""
         apart = ("weights", "trained_on", "classifier")
         fields = {n: v for n, v in self.hyperparameters().items() if not n.startswith(apart)}
         at = f"{self.name} {fields} {self._content}"

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
-from privbench import BadInputError, Examples
+from privbench import BadInputError, Card, Dataset, Examples, Part, Protocol
 from privbench_plugins._shared.data_folder import home
+from privbench_plugins._shared.messages import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from torch import Tensor
-
-    from privbench import Card
 
 T = TypeVar("T")
 
@@ -38,51 +36,73 @@ def fetched(read: Callable[[], T], name: str, place: Path, folder: str, origin: 
         return read()
     except Exception as error:  # anything that network, archives and files may raise
         state = "is incomplete or damaged in" if found else "is not in"
-        why = " ".join(f"{type(error).__name__}: {error}".split())
         raise BadInputError(
-            f"{name}: {folder} {state} {place} and downloading it failed ({why}); get it from "
-            f"{origin} and set --data-root or PRIVBENCH_DATA to the folder that holds it"
+            f"{name}: {folder} {state} {place} and downloading it failed ({one_line(error)}); "
+            f"get it from {origin} and set --data-root or PRIVBENCH_DATA to the folder that holds "
+            "it"
         ) from error
 
 
-def train_then_test(
-    made_by: Callable[..., Any],
-    card: Card,
-    root: Path | None,
-    *,
-    folder: str,
-    origin: str,
-    images: Callable[[Any], Tensor],
-) -> Examples:
-    """Load the train rows, then the test rows, each in file order; download them if missing.
+@dataclass(frozen=True)
+class TrainThenTest(Dataset):
+    """Images that a class of torchvision reads: the train rows, then the test rows, in file order.
 
-    Args:
-        made_by: torchvision's class, called with a root, ``train`` and ``download``.
-        card: of the dataset; ``sources`` must be train and test, in that order.
-        root: where ``folder`` is, or is downloaded to; None for the user's data folder.
-        folder: the folder that torchvision looks for under the root.
+    Attributes:
+        described: the card; its sources are train and test, in that order.
+        made_by: name of torchvision's class.
+        folder: the folder that torchvision looks for under the data root.
         origin: where the data are published, and under which licence.
-        images: maps an instance of that class to (n, c, h, w) uint8.
-
-    Raises:
-        BadInputError: if the files are missing, damaged or incomplete and cannot be downloaded.
     """
-    place = home(root)
 
-    def read() -> list[Any]:
-        return [made_by(place, train=True, download=True), made_by(place, train=False)]
+    described: ClassVar[Card]
+    made_by: ClassVar[str]
+    folder: ClassVar[str]
+    origin: ClassVar[str]
 
-    halves = fetched(read, card.name, place, folder, origin)
-    rows = [len(half) for half in halves]
-    if rows != list(card.sources.values()):
-        raise BadInputError(
-            f"{card.name}: {folder} in {place} holds {rows[0]} train and {rows[1]} test rows "
-            f"where {' and '.join(map(str, card.sources.values()))} were published; remove it to "
-            "download it again"
+    def card(self, root: Path | None) -> Card:
+        """Describe the dataset."""
+        del root
+        return self.described
+
+    def load(self, root: Path | None) -> Examples:
+        """Read (or download) the data: x (n, channels, height, width) uint8.
+
+        Raises:
+            BadInputError: if the files are missing, damaged or incomplete and cannot be downloaded.
+        """
+        card, place = self.card(root), home(root)
+
+        def read() -> list[Any]:
+            from torchvision import datasets
+
+            made_by = getattr(datasets, self.made_by)
+            return [made_by(place, train=True, download=True), made_by(place, train=False)]
+
+        halves = fetched(read, self.name, place, self.folder, self.origin)
+        rows = [len(half) for half in halves]
+        if rows != list(card.sources.values()):
+            raise BadInputError(
+                f"{self.name}: {self.folder} in {place} holds {rows[0]} train and {rows[1]} test "
+                f"rows where {' and '.join(map(str, card.sources.values()))} were published; "
+                "remove it to download it again"
+            )
+        channels, *sides = card.shape
+        x = torch.cat([torch.as_tensor(half.data) for half in halves])  # channels last, or grey
+        return Examples.of(
+            x.view(len(x), *sides, channels).permute(0, 3, 1, 2),
+            torch.cat([torch.as_tensor(half.targets) for half in halves]),
+            scale=card.scale,
+            source=torch.arange(len(rows)).repeat_interleave(torch.tensor(rows)),
         )
-    return Examples.of(
-        torch.cat([images(half) for half in halves]),
-        torch.cat([torch.as_tensor(half.targets) for half in halves]),
-        scale=card.scale,
-        source=torch.arange(len(rows)).repeat_interleave(torch.tensor(rows)),
-    )
+
+
+def short_run(members: int, pool: int) -> Protocol:
+    """Return a default protocol for a short run on a CPU.
+
+    All parts except the test rows come from source ``train``, so that members and nonmembers differ
+    only by training.
+    """
+    return Protocol(
+        name="default", members=Part(members, "train"), nonmembers=Part(members, "train"),
+        reference=Part(500, "train"), pool=Part(pool, "train"), test=Part(2_000, "test"),
+    )  # fmt: skip

@@ -34,8 +34,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from privbench import BadInputError, Card, Dataset, Examples, Paper, Part, Protocol, hookimpl
+from privbench import Card, Dataset, Examples, Paper, Part, Protocol, hookimpl
 from privbench_plugins._shared.data_folder import home
+from privbench_plugins._shared.downloads import damaged, found_or_downloaded
+from privbench_plugins._shared.messages import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -145,12 +147,13 @@ class Adult(Dataset):
         card, folder = self.card(root), home(root) / FOLDER
         parts = []
         for source, (name, md5, _) in FILES.items():
-            file = _found(folder, name, md5)
+            file = found_or_downloaded(self.name, folder / name, URL + name, md5=md5)
             codes, y = _read(file)
             if len(y) != card.sources[source]:
-                raise _damaged(
-                    file, f"it holds {len(y)} rows where {card.sources[source]} were published"
-                )
+                raise damaged(
+                    self.name, file,
+                    f"it holds {len(y)} rows where {card.sources[source]} were published",
+                )  # fmt: skip
             parts.append((codes, y))
         codes, y = (np.concatenate(column) for column in zip(*parts, strict=True))
         at = list(COLUMNS)
@@ -212,7 +215,7 @@ def _read(file: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         lines = file.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise _damaged(file, f"{type(error).__name__}: {error}") from error
+        raise damaged("adult", file, one_line(error)) from error
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith("|"):
             continue
@@ -221,33 +224,8 @@ def _read(file: Path) -> tuple[np.ndarray, np.ndarray]:
             codes.append(codes_of(fields))
             y.append(CLASSES.index(label.removesuffix(".")))
         except ValueError as error:
-            raise _damaged(file, f"line {number}: {error}") from error
+            raise damaged("adult", file, f"line {number}: {error}") from error
     return np.array(codes, dtype=np.int64).reshape(-1, len(COLUMNS)), np.array(y, dtype=np.int64)
-
-
-def _found(folder: Path, name: str, md5: str) -> Path:
-    """Return the file to read; download it if necessary."""
-    file = folder / name
-    if file.is_file():
-        return file
-    from torchvision.datasets.utils import download_url
-
-    try:
-        download_url(URL + name, folder, name, md5)
-    except Exception as error:  # any error of the network
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BadInputError(
-            f"adult: {name} is not in {folder}, and downloading {URL}{name} failed ({why}); set "
-            f"--data-root or PRIVBENCH_DATA to the folder that holds {FOLDER}/"
-        ) from error
-    return file
-
-
-def _damaged(file: Path, why: str) -> BadInputError:
-    return BadInputError(
-        f"adult: {file} is damaged ({' '.join(why.split())}); remove it, and the published file "
-        "is downloaded"
-    )
 
 
 @hookimpl

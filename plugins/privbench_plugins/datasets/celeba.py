@@ -9,7 +9,7 @@ Files, under the data root, as torchvision's ``CelebA`` expects and checks them 
 ``celeba/list_attr_celeba.txt``, ``identity_CelebA.txt``, ``list_bbox_celeba.txt``,
 ``list_landmarks_align_celeba.txt`` and ``list_eval_partition.txt``. Pictures are 178x218 and are
 resized to squares, as Talos' code does. They are decoded once, by the first process that needs
-them, and then mapped from a file (see ``_shared/mapped.py``; 622 MB, or 5.6 GB at size 96).
+them, and then mapped from a file (see ``_shared/kept_rows.py``; 622 MB, or 5.6 GB at size 96).
 
 The class is one of the attributes, by default ``Male``, as in Talos, whose sensitive attribute is
 ``Smiling``. For ARS, section 5.3, set ``task`` to ``High_Cheekbones``, with sensitive attributes
@@ -35,7 +35,6 @@ import numpy as np
 import torch
 
 from privbench import (
-    Augmentation,
     BadInputError,
     Card,
     Dataset,
@@ -45,9 +44,11 @@ from privbench import (
     Protocol,
     hookimpl,
 )
+from privbench_plugins._shared import views
 from privbench_plugins._shared.data_folder import home
-from privbench_plugins._shared.mapped import mapped, stamp
+from privbench_plugins._shared.kept_rows import kept, stamp
 from privbench_plugins._shared.pictures import decoded
+from privbench_plugins._shared.torchvision_data import short_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,10 +89,7 @@ class CelebA(Dataset):
     )
     presets: ClassVar[Mapping[str, Mapping[str, int]]] = {"paper": {"size": 96}}
     protocols: ClassVar[Mapping[str, Protocol]] = {
-        "default": Protocol(
-            name="default", members=Part(2_000, "train"), nonmembers=Part(2_000, "train"),
-            reference=Part(500, "train"), pool=Part(5_000, "train"), test=Part(2_000, "test"),
-        ),
+        "default": short_run(members=2_000, pool=5_000),
         # Talos, section 3.3: 60,000 random rows in four equal parts.
         "quarters": Protocol(name="quarters", members=15_000, nonmembers=15_000, pool=30_000),
         "talos": Protocol(
@@ -120,7 +118,7 @@ class CelebA(Dataset):
             attributes=dict.fromkeys(ATTRIBUTES, 2),
             sensitive=("Male",) if self.task == "Smiling" else ("Smiling",),
             sources={"train": 162_770, "valid": 19_867, "test": 19_962},
-            limits=Augmentation(crop=(0.5, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.0, 0.0)),
+            limits=views.of_faces(),
         )
 
     def load(self, root: Path | None) -> Examples:
@@ -139,16 +137,16 @@ class CelebA(Dataset):
                 f"celeba: {folder} is incomplete: {len(absent)} of {card.rows} pictures are "
                 f"missing, {absent[0]} first; unpack img_align_celeba.zip again"
             )
-        x = mapped(
-            self.name, (card.rows, *card.shape),
-            [self.replace(task="Male").digest, *map(stamp, files)],
-            lambda: decoded(self.name, files, self.size),
+        x = kept(
+            self.name, [self.replace(task="Male").digest, *map(stamp, files)],
+            (card.rows, *card.shape), np.uint8, lambda: decoded(self.name, files, self.size),
         )  # fmt: skip
         columns = dict(zip(ATTRIBUTES, table.attr.T.contiguous(), strict=True))
         part = np.loadtxt(place / FOLDER / PARTITION, dtype=np.int64, usecols=1)
         return Examples.of(
-            x, columns[self.task].clone(), columns, scale=card.scale, source=torch.from_numpy(part)
-        )
+            x.tensor(), columns[self.task].clone(), columns, scale=card.scale,
+            source=torch.from_numpy(part), mapped=x.mapped,
+        )  # fmt: skip
 
 
 def _table(place: Path) -> Any:

@@ -38,14 +38,15 @@ import torch
 from annotated_types import Len
 
 from privbench import Card, Dataset, Examples, Protocol, hookimpl
-from privbench_plugins._shared.mapped_array import LARGE, Array, kept
+from privbench_plugins._shared.kept_rows import kept
+from privbench_plugins._shared.mapped_array import LARGE, Array
+from privbench_plugins._shared.messages import plain
 from privbench_plugins._shared.own_data import (
     MOST_VALUES,
     OwnDataset,
     count_problem,
     default_protocol,
     numbered,
-    plain,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Csv(OwnDataset):
         if card.rows * facts.width * dtype.itemsize < LARGE:
             x = Array(np.concatenate(list(rows())))
         else:
-            x = kept(f"{self.name}-{self.digest}", (card.rows, facts.width), dtype, rows)
+            x = kept(self.name, [self.digest], (card.rows, facts.width), dtype, rows)
         return Examples.of(
             x.tensor(), torch.from_numpy(facts.y.copy()),
             {name: torch.from_numpy(codes.copy()) for name, (codes, _) in facts.attributes.items()},
@@ -165,7 +166,7 @@ class _Seen:
         self.texts: set[str] = set()
         self.low, self.high = math.inf, -math.inf
         self.numbers = 0
-        self.text = ""  # the first cell that is no number
+        self.text = ""  # the first cell that is not a number
         self.line = 0  # where it is
 
     def add(self, cells: list[str], lines: list[int]) -> None:
@@ -317,8 +318,8 @@ def _blocks(
                     yield cells, lines
                     cells, lines = [], []
     except (UnicodeDecodeError, csv.Error) as error:
-        raise data.wrong(f"it is no csv file in UTF-8 ({' '.join(str(error).split())}): save it as "
-                         "one") from None  # fmt: skip
+        raise data.wrong(f"it is not a csv file in UTF-8 ({' '.join(str(error).split())}): save it "
+                         "as one") from None  # fmt: skip
     if cells:
         yield cells, lines
 

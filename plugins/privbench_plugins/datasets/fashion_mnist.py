@@ -15,64 +15,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from privbench import Augmentation, Card, Dataset, Examples, Paper, Part, Protocol, hookimpl
-from privbench_plugins._shared.torchvision_data import train_then_test
+from privbench import Card, Dataset, Paper, Protocol, hookimpl
+from privbench_plugins._shared import views
+from privbench_plugins._shared.torchvision_data import TrainThenTest, short_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 
 @dataclass(frozen=True)
-class FashionMNIST(Dataset):
-    """Loads Fashion-MNIST, train rows first, as 8-bit images."""
+class FashionMNIST(TrainThenTest):
+    """Loads Fashion-MNIST: x (70000, 1, 28, 28) uint8."""
 
     name: ClassVar[str] = "fashion-mnist"
     paper: ClassVar[Paper] = Paper(
         "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
         "Xiao, Rasul, Vollgraf", "arXiv:1708.07747, 2017", "section 2",
     )  # fmt: skip
-    protocols: ClassVar[Mapping[str, Protocol]] = {
-        "default": Protocol(
-            name="default",
-            members=Part(1_000, "train"),
-            nonmembers=Part(1_000, "train"),
-            reference=Part(500, "train"),
-            pool=Part(4_000, "train"),
-            test=Part(2_000, "test"),
-        )
-    }
-
-    def card(self, root: Path | None) -> Card:
-        """Describe the dataset; mean and deviation are those of the train rows."""
-        del root
-        return Card(
-            name=self.name,
-            kind="image",
-            shape=(1, 28, 28),
-            classes=10,
-            scale=255,
-            sources={"train": 60_000, "test": 10_000},
-            mean=(0.286,),
-            std=(0.353,),
-            # A mirrored shoe is a shoe.
-            limits=Augmentation(
-                crop=(0.5, 1.0), shift=3, flip=0.5, blur=1.0, blur_sigma=(0.1, 1.0), blur_kernel=5
-            ),
-        )  # fmt: skip
-
-    def load(self, root: Path | None) -> Examples:
-        """Read (or download) the data: x (70000, 1, 28, 28) uint8."""
-        from torchvision import datasets
-
-        return train_then_test(
-            datasets.FashionMNIST,
-            self.card(root),
-            root,
-            folder="FashionMNIST/raw",
-            origin="https://github.com/zalandoresearch/fashion-mnist (MIT licence)",
-            images=lambda half: half.data[:, None],
-        )
+    protocols: ClassVar[Mapping[str, Protocol]] = {"default": short_run(1_000, 4_000)}
+    # Mean and deviation are those of the train rows. A mirrored shoe is a shoe.
+    described: ClassVar[Card] = Card(
+        name=name,
+        kind="image",
+        shape=(1, 28, 28),
+        classes=10,
+        scale=255,
+        sources={"train": 60_000, "test": 10_000},
+        mean=(0.286,),
+        std=(0.353,),
+        limits=views.of_grey(28, flip=0.5),
+    )
+    made_by: ClassVar[str] = "FashionMNIST"
+    folder: ClassVar[str] = "FashionMNIST/raw"
+    origin: ClassVar[str] = "https://github.com/zalandoresearch/fashion-mnist (MIT licence)"
 
 
 @hookimpl

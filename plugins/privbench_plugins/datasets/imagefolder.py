@@ -36,27 +36,25 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 
-from privbench import BadInputError, Card, Dataset, Examples, Protocol, hookimpl
-from privbench_plugins._shared.mapped_array import kept
+from privbench import Card, Dataset, Examples, Protocol, hookimpl
+from privbench_plugins._shared.kept_rows import kept
+from privbench_plugins._shared.messages import one_line, plain
 from privbench_plugins._shared.own_data import (
     MOST_VALUES,
     OwnDataset,
     count_problem,
     default_protocol,
     numbered,
-    one_line,
-    plain,
     views,
 )
+from privbench_plugins._shared.pictures import decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 )
-#: Pictures that are decoded at a time.
-BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -108,9 +106,13 @@ class ImageFolder(OwnDataset):
         from PIL import __version__
 
         card, facts = self.card(root), self._facts()
+        files = [self.location / name for name in facts.files]
         x = kept(
-            f"{self.name}-{self.digest}-{__version__}", (card.rows, *card.shape), np.uint8,
-            lambda: self._while_unchanged(self._decoded(facts.files)),
+            self.name, [self.digest, __version__], (card.rows, *card.shape), np.uint8,
+            lambda: self._while_unchanged(
+                decoded(self.name, files, self.size, channels=card.shape[0],
+                        advice="replace or remove it")
+            ),
         )  # fmt: skip
         self._unchanged()
         return Examples.of(
@@ -136,27 +138,6 @@ class ImageFolder(OwnDataset):
     def _facts(self) -> _Facts:
         return _described(self, self.location, self.sha256)
 
-    def _decoded(self, files: list[str]) -> Iterator[np.ndarray]:
-        """Yield pictures, some at a time: (m, 1 or 3, size, size) uint8."""
-        for start in range(0, len(files), BLOCK):
-            some = [self._picture(self.location / name) for name in files[start : start + BLOCK]]
-            yield np.stack(some).transpose(0, 3, 1, 2)
-
-    def _picture(self, file: Path) -> np.ndarray:
-        """Decode one picture: (size, size, 1 or 3) uint8."""
-        from PIL import Image
-
-        try:
-            with Image.open(file) as image:
-                converted = image.convert("L" if self.grey else "RGB")
-                resized = converted.resize((self.size, self.size), Image.Resampling.BILINEAR)
-        except Exception as error:  # noqa: BLE001 - Pillow raises many types on bad bytes
-            raise BadInputError(
-                f"{self.name}: {plain(file)} cannot be decoded ({one_line(error)}): replace or "
-                "remove it"
-            ) from None
-        return np.asarray(resized).reshape(self.size, self.size, -1)
-
 
 class _Facts(NamedTuple):
     files: list[str]
@@ -168,7 +149,7 @@ class _Facts(NamedTuple):
 def _pictures(data: ImageFolder) -> list[str]:
     """Return the pictures as ``class/file``, sorted by class and file."""
     if not data.location.is_dir():
-        raise data.wrong("it is no folder: name one that holds a folder of pictures per class")
+        raise data.wrong("it is not a folder: give one that holds a folder per class")
     found = []
     for folder in sorted(p for p in data.location.iterdir() if p.is_dir()):
         inside = [p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]

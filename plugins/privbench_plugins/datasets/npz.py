@@ -41,14 +41,13 @@ from annotated_types import Ge
 
 from privbench import Card, Dataset, Examples, Protocol, hookimpl
 from privbench_plugins._shared.mapped_array import Array, Arrays
+from privbench_plugins._shared.messages import one_line, plain
 from privbench_plugins._shared.own_data import (
     MOST_VALUES,
     OwnDataset,
     count_problem,
     default_protocol,
     numbered,
-    one_line,
-    plain,
     views,
 )
 

@@ -7,7 +7,7 @@ whether a person bought one product; the 100 classes are clusters of persons.
 File, under the data root: ``purchase/dataset_purchase.tgz``, as the authors publish it (downloaded
 if missing, and then compared with git's checksum of the published file); in it one text file,
 ``dataset_purchase``, in which a line is the class, 1 to 100, and the columns. It is parsed once, by
-the first process that needs it, and then mapped from a file (see ``_shared/mapped.py``; 119 MB).
+the first process that needs it, and then mapped from a file (see ``_shared/kept_rows.py``; 119 MB).
 The archive could not be had where this was written: its layout and sizes are those that codes of
 published papers read.
 
@@ -23,30 +23,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from privbench import Card, Dataset, Examples, Paper, Protocol, hookimpl
-from privbench_plugins._shared.published_tables import lines_of, load_table
+from privbench import Card, Dataset, Protocol, hookimpl
+from privbench_plugins._shared.published_tables import PublishedTable
 
 if TYPE_CHECKING:
-    import tarfile
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    import numpy as np
-
-FOLDER, ARCHIVE, TEXT = "purchase", "dataset_purchase.tgz", "dataset_purchase"
-#: Git's object id of the archive at the authors' commit.
-BLOB = "3efa7476ad5ed7ac3e558d28585a186b38fc5f19"
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
-class Purchase100(Dataset):
-    """Loads Purchase-100 as 8-bit columns of zeros and ones."""
+class Purchase100(PublishedTable):
+    """Loads Purchase-100: x (197324, 600) uint8 of zeros and ones."""
 
     name: ClassVar[str] = "purchase-100"
-    paper: ClassVar[Paper] = Paper(
-        "Membership Inference Attacks Against Machine Learning Models",
-        "Shokri, Stronati, Song, Shmatikov", "IEEE S&P 2017", "section VI.A",
-    )  # fmt: skip
     protocols: ClassVar[Mapping[str, Protocol]] = {
         "default": Protocol(
             name="default", members=2_000, nonmembers=2_000, reference=500, pool=5_000, test=2_000
@@ -56,27 +44,13 @@ class Purchase100(Dataset):
             test=19_732,
         ),
     }  # fmt: skip
-
-    def card(self, root: Path | None) -> Card:
-        """Describe the dataset."""
-        del root
-        return Card(
-            name=self.name, kind="binary", shape=(600,), classes=100, scale=1,
-            sources={"all": 197_324},
-        )  # fmt: skip
-
-    def load(self, root: Path | None) -> Examples:
-        """Read (or download) the data: x (197324, 600) uint8 of zeros and ones."""
-        return load_table(
-            self.card(root), root, digest=self.digest, folder=FOLDER, archive=ARCHIVE, blob=BLOB,
-            read=_rows,
-        )  # fmt: skip
-
-
-def _rows(packed: tarfile.TarFile) -> Iterator[np.ndarray]:
-    for table in lines_of(packed, TEXT):
-        table[:, 0] -= 1
-        yield table
+    described: ClassVar[Card] = Card(
+        name=name, kind="binary", shape=(600,), classes=100, scale=1, sources={"all": 197_324}
+    )
+    folder: ClassVar[str] = "purchase"
+    archive: ClassVar[str] = "dataset_purchase.tgz"
+    blob: ClassVar[str] = "3efa7476ad5ed7ac3e558d28585a186b38fc5f19"
+    text: ClassVar[str] = "dataset_purchase"
 
 
 @hookimpl

@@ -8,7 +8,7 @@ by torchvision; the folder is ``stl10_binary``.
 Source ``labelled`` holds the 5,000 published train rows and then the 8,000 test rows, of ten
 classes; source ``unlabelled`` holds 100,000 rows of these and other classes. There is no sensitive
 attribute. Pictures are decoded once, by the first process that needs them, and then mapped from a
-file (see ``_shared/mapped.py``; 347 MB, or 3.1 GB at the published size).
+file (see ``_shared/kept_rows.py``; 347 MB, or 3.1 GB at the published size).
 
 The default protocol is sized for a short run on a CPU and is about labelled rows alone. Public
 pre-training on unlabelled rows: ``public-encoder`` and ``public-encoder-pairs`` (short; the
@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 import torch
 
-from privbench import Augmentation, Card, Dataset, Examples, Paper, Part, Protocol, hookimpl
+from privbench import Card, Dataset, Examples, Paper, Part, Protocol, hookimpl
+from privbench_plugins._shared import views
 from privbench_plugins._shared.data_folder import home
-from privbench_plugins._shared.mapped import mapped, stamp
+from privbench_plugins._shared.kept_rows import kept, stamp
 from privbench_plugins._shared.pictures import GROUP, resized
 from privbench_plugins._shared.torchvision_data import fetched
 
@@ -146,13 +147,8 @@ class STL10(Dataset):
             sources={s: n for s, n in SOURCES.items() if self.rows in {"all", s}},
             mean=(0.4467, 0.4398, 0.4066),
             std=(0.2603, 0.2566, 0.2713),
-            # As of CIFAR-10, of which these are the classes, but one.
-            limits=Augmentation(
-                crop=(0.08, 1.0), shift=self.size // 8, flip=0.5, vflip=0.5,
-                jitter=(0.8, 0.8, 0.8, 0.4), jitter_p=1.0, grey=0.2, blur=1.0,
-                blur_sigma=(0.1, 2.0), blur_kernel=9,
-            ),
-        )  # fmt: skip
+            limits=views.of_objects(self.size),
+        )
 
     def load(self, root: Path | None) -> Examples:
         """Read (or download) the data: x (n, 3, size, size) uint8, mapped from a file."""
@@ -166,18 +162,20 @@ class STL10(Dataset):
             _check(place)
             return resized(_images(folder), self.size)
 
-        x = mapped(
-            self.name, (sum(SOURCES.values()), *card.shape),
-            [replace(self, rows="all").digest, *map(stamp, files)], decode,
+        images = kept(
+            self.name, [replace(self, rows="all").digest, *map(stamp, files)],
+            (sum(SOURCES.values()), *card.shape), np.uint8, decode,
         )  # fmt: skip
+        x = images.tensor()
         y = torch.from_numpy(_labels(folder))
         source = torch.arange(2).repeat_interleave(torch.tensor(list(SOURCES.values())))
         first = SOURCES["labelled"]
         which = {"all": slice(None), "labelled": slice(first), "unlabelled": slice(first, None)}
         part = which[self.rows]
         return Examples.of(
-            x[part], y[part], scale=card.scale, source=source[part] - source[part][0]
-        )
+            x[part], y[part], scale=card.scale, source=source[part] - source[part][0],
+            mapped=images.mapped,
+        )  # fmt: skip
 
 
 def _check(place: Path) -> None:

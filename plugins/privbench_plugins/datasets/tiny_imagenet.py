@@ -8,7 +8,7 @@ downloaded if its folder, ``tiny-imagenet-200``, is missing. Of the folder are r
 Source ``train`` holds 100,000 rows, by class and name; source ``test`` holds the 10,000 rows of the
 published ``val``, since the labels of the published ``test`` are secret. Classes are numbered in
 the order of their names (n01443537, ...). There is no sensitive attribute. Pictures are decoded
-once, by the first process that needs them, and then mapped from a file (see ``_shared/mapped.py``;
+once, by the first process that needs them, and then mapped from a file (``_shared/kept_rows.py``;
 1.35 GB). The files could not be had where this was written: their layout is what published codes
 read.
 
@@ -21,23 +21,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 import torch
 
-from privbench import (
-    Augmentation,
-    BadInputError,
-    Card,
-    Dataset,
-    Examples,
-    Paper,
-    Part,
-    Protocol,
-    hookimpl,
-)
+from privbench import BadInputError, Card, Dataset, Examples, Paper, Protocol, hookimpl
+from privbench_plugins._shared import views
 from privbench_plugins._shared.data_folder import home
-from privbench_plugins._shared.mapped import mapped, stamp
+from privbench_plugins._shared.kept_rows import kept, stamp
 from privbench_plugins._shared.pictures import decoded
-from privbench_plugins._shared.torchvision_data import fetched
+from privbench_plugins._shared.torchvision_data import fetched, short_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,16 +53,7 @@ class TinyImageNet(Dataset):
     paper: ClassVar[Paper] = Paper(
         "Tiny ImageNet Visual Recognition Challenge", "Le, Yang", "Stanford CS231n 2015"
     )
-    protocols: ClassVar[Mapping[str, Protocol]] = {
-        "default": Protocol(
-            name="default",
-            members=Part(2_000, "train"),
-            nonmembers=Part(2_000, "train"),
-            reference=Part(500, "train"),
-            pool=Part(6_000, "train"),
-            test=Part(2_000, "test"),
-        )
-    }
+    protocols: ClassVar[Mapping[str, Protocol]] = {"default": short_run(members=2_000, pool=6_000)}
 
     size: Literal[32, 64] = 64
 
@@ -86,13 +69,8 @@ class TinyImageNet(Dataset):
             sources={"train": 100_000, "test": 10_000},
             mean=(0.4802, 0.4481, 0.3975),
             std=(0.277, 0.2691, 0.2821),
-            # As of CIFAR-10.
-            limits=Augmentation(
-                crop=(0.08, 1.0), shift=self.size // 8, flip=0.5, vflip=0.5,
-                jitter=(0.8, 0.8, 0.8, 0.4), jitter_p=1.0, grey=0.2, blur=1.0,
-                blur_sigma=(0.1, 2.0), blur_kernel=9,
-            ),
-        )  # fmt: skip
+            limits=views.of_objects(self.size),
+        )
 
     def load(self, root: Path | None) -> Examples:
         """Read (or download) the data: x (110000, 3, size, size) uint8, mapped from a file."""
@@ -112,14 +90,13 @@ class TinyImageNet(Dataset):
                 f"it holds {len(train)} train and {len(test)} val pictures where "
                 f"{' and '.join(map(str, card.sources.values()))} were published",
             )
-        x = mapped(
-            self.name, (card.rows, *card.shape), [self.digest, *stamps],
+        x = kept(
+            self.name, [self.digest, *stamps], (card.rows, *card.shape), np.uint8,
             lambda: decoded(self.name, files, self.size),
         )  # fmt: skip
         rows = torch.tensor([*card.sources.values()])
-        return Examples.of(
-            x, y, scale=card.scale, source=torch.arange(len(rows)).repeat_interleave(rows)
-        )
+        source = torch.arange(len(rows)).repeat_interleave(rows)
+        return Examples.of(x.tensor(), y, scale=card.scale, source=source, mapped=x.mapped)
 
 
 def _listed(folder: Path) -> tuple[list[tuple[Path, int]], list[tuple[Path, int]]]:

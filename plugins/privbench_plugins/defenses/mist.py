@@ -3,7 +3,7 @@
 Li, Li, Ribeiro: MIST: Defending Against Membership Inference Attacks Through Membership-Invariant
 Subspace Training. USENIX Security 2024.
 
-Training goes in rounds. In each round the members are dealt anew to ``models`` disjoint subsets,
+Training goes in rounds. In each round the members are dealt again to ``models`` disjoint subsets,
 one for each sub-model, and all sub-models start from the same weights.
 
 1. ``local``: one pass in which each sub-model minimises its cross-entropy on its own subset.
@@ -152,7 +152,7 @@ class MIST(Defense):
 
 
 def subsets(uniforms: Tensor, count: int) -> Tensor:
-    """Deal rows to subsets of equal size, anew in each column: (n, rounds) -> (n, rounds) int64.
+    """Deal rows to subsets of equal size in each column: (n, rounds) -> (n, rounds) int64.
 
     >>> subsets(torch.tensor([[0.9], [0.1], [0.5], [0.3]]), 2).flatten().tolist()
     [1, 0, 0, 1]

@@ -4,58 +4,57 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from filelock import FileLock
 from platformdirs import user_cache_dir
 
 from privbench import BadInputError
+from privbench_plugins._shared.mapped_array import Array, Arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from torch import Tensor
 
-
-def mapped(
+def kept(
     name: str,
-    shape: tuple[int, ...],
     made_from: Sequence[object],
+    shape: tuple[int, ...],
+    dtype: Any,
     decode: Callable[[], Iterable[np.ndarray]],
-) -> Tensor:
-    """Return rows as a tensor that reads them from a file when they are used.
+) -> Array:
+    """Return rows that are decoded once; of more than 64 MB, they are read when they are used.
 
     The file is ``decoded/<name>-<digest>.npy`` in the folder that PRIVBENCH_CACHE names, or else in
-    the user's cache folder. It may be deleted at any time. Whoever writes into the tensor changes
-    neither the file nor the tensor of another call.
+    the user's cache folder. It may be deleted when nothing runs. Several processes that ask at once
+    wait for one of them.
 
     Args:
         name: of the dataset.
-        shape: (n, ...) of all rows.
         made_from: all that the rows depend on: settings, and ``stamp`` of every file read. Rows are
             decoded again if any of it changes.
-        decode: yields the rows in order, in arrays (k, ...) uint8.
-
-    Returns:
-        Tensor of that shape, uint8.
+        shape: (n, ...) of all rows.
+        dtype: of the rows.
+        decode: yields the rows in order, in arrays (k, ...) of that type.
 
     Raises:
         BadInputError: if ``decode`` yields fewer or more rows, or the file cannot be written.
     """
     given = os.environ.get("PRIVBENCH_CACHE")
     folder = (Path(given).expanduser() if given else Path(user_cache_dir("privbench"))) / "decoded"
-    told = hashlib.blake2b(repr((name, shape, list(made_from))).encode(), digest_size=16)
+    dtype = np.dtype(dtype)
+    told = hashlib.blake2b(repr((name, shape, dtype.str, [*made_from])).encode(), digest_size=16)
     file = folder / f"{name}-{told.hexdigest()}.npy"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.with_suffix(".lock")):  # one process decodes, the others wait
-            held = _opened(file, shape)
+        with FileLock(file.with_suffix(".lock")):
+            held = _opened(file, shape, dtype)
             if held is None:
-                _write(name, file, shape, decode())
-                held = _opened(file, shape)
+                _write(name, file, shape, dtype, decode())
+                held = _opened(file, shape, dtype)
     except OSError as error:
         raise BadInputError(
             f"{name}: decoded rows cannot be kept in {folder} ({error}); free some space, or set "
@@ -63,7 +62,7 @@ def mapped(
         ) from error
     if held is None:
         raise BadInputError(f"{name}: {file} was changed while it was read; try again")
-    return torch.from_numpy(held)
+    return held
 
 
 def stamp(file: Path) -> tuple[str, int, int]:
@@ -72,31 +71,31 @@ def stamp(file: Path) -> tuple[str, int, int]:
     return str(file.absolute()), told.st_size, told.st_mtime_ns
 
 
-def _opened(file: Path, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Map the file, copy-on-write; None if it is not there or not whole."""
+def _opened(file: Path, shape: tuple[int, ...], dtype: np.dtype) -> Array | None:
+    """Return the rows in a file; None if it is not there or not whole."""
     try:
-        held = np.load(file, mmap_mode="c", allow_pickle=False)
+        held = Arrays(file).read("x")
     except (FileNotFoundError, EOFError, ValueError):
         return None
-    whole = isinstance(held, np.ndarray) and held.dtype == np.uint8 and held.shape == shape
-    return held if whole else None
+    return held if (held.values.shape, held.values.dtype) == (shape, dtype) else None
 
 
-def _write(name: str, file: Path, shape: tuple[int, ...], arrays: Iterable[np.ndarray]) -> None:
+def _write(
+    name: str, file: Path, shape: tuple[int, ...], dtype: np.dtype, arrays: Iterable[np.ndarray]
+) -> None:
     """Write the arrays one after the other under a temporary name, then rename the file."""
-    draft, rows = file.with_suffix(".part"), 0
+    draft, rows = file.with_name(f".{secrets.token_hex(8)}.part"), 0
+    head = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     try:
-        with draft.open("wb") as held:
-            np.lib.format.write_array_header_1_0(
-                held, {"descr": "|u1", "fortran_order": False, "shape": shape}
-            )
+        with draft.open("wb") as opened:
+            np.lib.format.write_array_header_1_0(opened, head)
             for array in arrays:
-                if array.dtype != np.uint8 or array.shape[1:] != shape[1:]:
+                if array.dtype != dtype or array.shape[1:] != shape[1:]:
                     raise BadInputError(
                         f"{name}: row {rows} of the files has shape {array.shape[1:]}, not "
                         f"{shape[1:]}; get them again"
                     )
-                held.write(np.ascontiguousarray(array).data)
+                opened.write(np.ascontiguousarray(array).data)
                 rows += len(array)
         if rows != shape[0]:
             raise BadInputError(

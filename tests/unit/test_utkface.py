@@ -1,35 +1,25 @@
-"""Location-30 and UTKFace: read from files of the true format; equal rows from every layout."""
+"""UTKFace: read from files of the true format; equal rows with and without the table."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
 import subprocess
 import sys
-import tarfile
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.error import URLError
 
 import numpy as np
 import pytest
 import torch
 
-from privbench import BadInputError, Dataset
+from privbench import BadInputError
 from privbench.data.protocol import PROTOCOLS
 from privbench_plugins._shared import data_folder
 from privbench_plugins.datasets import utkface
-from privbench_plugins.datasets.location30 import Location30
 from privbench_plugins.datasets.utkface import AGES, UTKFace, faces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-BOTH = [Location30(), UTKFace()]
 
 
 @pytest.fixture(autouse=True)
@@ -43,145 +33,33 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(data_folder, "user_data_dir", lambda _: str(tmp_path / "of-the-user"))
 
 
-# ---- both ----
-
-
 def test_importing_and_describing_reads_nothing_heavy() -> None:
     code = """
 import sys
-for module, name in {"location30": "location-30", "utkface": "utkface"}.items():
-    module = __import__(f"privbench_plugins.datasets.{module}", fromlist=["x"])
-    [made] = module.privbench_datasets()
-    assert made.card(None).name == made.name == name
+from privbench_plugins.datasets.utkface import privbench_datasets
+[made] = privbench_datasets()
+assert made.card(None).name == made.name == "utkface"
 assert not {"torchvision", "sklearn", "PIL"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("data", BOTH, ids=lambda data: data.name)
-def test_protocols_fit_what_is_published(data: Dataset) -> None:
+def test_protocols_fit_what_is_published() -> None:
+    data = UTKFace()
     card = data.card(None)
-    assert sum(data.protocols["default"].sizes(card).values()) <= card.rows
-    for name in ("quarters", "talos"):
-        assert sum(PROTOCOLS[name].sizes(card).values()) <= card.rows
-
-
-def test_location_s_default_leaves_rows_for_the_null_victim() -> None:
-    sizes = Location30.protocols["default"].sizes(Location30().card(None))
-    assert sum(sizes.values()) + sizes["members"] == 5_010
-    assert sizes["pool"] >= 2 * sizes["members"] + sizes["reference"]
+    for protocol in (data.protocols["default"], PROTOCOLS["quarters"], PROTOCOLS["talos"]):
+        assert sum(protocol.sizes(card).values()) <= card.rows
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["a root", "no root"])
-@pytest.mark.parametrize("data", BOTH, ids=lambda data: data.name)
-def test_missing_files_say_what_where_and_where_from(
-    data: Dataset, tmp_path: Path, given: bool
-) -> None:
+def test_missing_files_say_what_where_and_where_from(tmp_path: Path, given: bool) -> None:
     root = tmp_path if given else None
     with pytest.raises(BadInputError, match=re.escape(str(root or "of-the-user"))) as refusal:
-        data.load(root)
-    expected, published = {
-        "location-30": ("location.npz nor dataset_location.tgz", "privacytrustlab/datasets"),
-        "utkface": ("UTKFace/", "susanqq.github.io/UTKFace"),
-    }[data.name]
-    for part in (f"{data.name}: ", expected, published, "PRIVBENCH_DATA"):
+        UTKFace().load(root)
+    for part in ("utkface: ", "UTKFace/", "susanqq.github.io/UTKFace", "PRIVBENCH_DATA"):
         assert part in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
-
-# ---- Location-30 ----
-
-X = np.random.default_rng(0).integers(0, 2, (3, 446), dtype=np.uint8)
-Y = np.array([0, 29, 12], dtype=np.uint8)
-
-
-def _write_arrays(root: Path, x: np.ndarray = X, y: np.ndarray = Y) -> Path:
-    folder = root / "location"
-    folder.mkdir(parents=True)
-    np.savez_compressed(folder / "location.npz", x=x, y=y)
-    return folder / "location.npz"
-
-
-def _write_archive(root: Path, x: np.ndarray = X, y: np.ndarray = Y) -> Path:
-    """As the authors pack it: one text file, the class first, from 1 and in quotes."""
-    lines = [",".join([f'"{int(k) + 1}"', *map(str, row)]) for k, row in zip(y, x, strict=True)]
-    text = ("\n".join(lines) + "\n").encode()
-    folder = root / "location"
-    folder.mkdir(parents=True)
-    with tarfile.open(folder / "dataset_location.tgz", "w:gz") as packed:
-        entry = tarfile.TarInfo("bangkok")
-        entry.size = len(text)
-        packed.addfile(entry, io.BytesIO(text))
-    return folder / "dataset_location.tgz"
-
-
-WRITERS = [_write_arrays, _write_archive]
-
-
-@pytest.fixture
-def three_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = replace(Location30().card(None), sources={"all": 3})
-    monkeypatch.setattr(Location30, "card", lambda *_: small)
-
-
-@pytest.mark.usefixtures("three_rows")
-@pytest.mark.parametrize("write", WRITERS)
-def test_both_layouts_give_the_same_rows(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    write(tmp_path)
-    rows = Location30().load(tmp_path)
-    assert torch.equal(rows.x, torch.from_numpy(X))
-    assert rows.x.dtype == torch.uint8
-    assert rows.y.tolist() == [0, 29, 12]
-    assert rows.y.dtype == torch.int64
-    assert rows.scale == 1
-
-
-@pytest.mark.usefixtures("three_rows")
-def test_what_is_missing_is_downloaded_beside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def download(url: str, folder: Path, name: str) -> None:
-        asked.append(url)
-        assert folder / name == _write_archive(folder.parent)
-
-    monkeypatch.setattr("torchvision.datasets.utils.download_url", download)
-    for _ in range(2):
-        assert Location30().load(tmp_path).y.tolist() == [0, 29, 12]
-    (url,) = asked
-    assert url.startswith("https://github.com/privacytrustlab/datasets/raw/")
-    assert url.endswith("/dataset_location.tgz")
-
-
-@pytest.mark.parametrize("write", WRITERS)
-def test_a_short_set_is_refused(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    file = write(tmp_path)
-    with pytest.raises(BadInputError, match=rf"{re.escape(str(file))} is damaged \(it holds \(3,"):
-        Location30().load(tmp_path)
-
-
-@pytest.mark.usefixtures("three_rows")
-@pytest.mark.parametrize("write", WRITERS)
-def test_bytes_cut_off_are_called_damage(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    file = write(tmp_path)
-    file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(BadInputError, match=rf"{re.escape(str(file))} is damaged"):
-        Location30().load(tmp_path)
-
-
-@pytest.mark.usefixtures("three_rows")
-@pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize(("x", "y"), [(X + 1, Y), (X, Y + 1)])
-def test_values_out_of_range_are_refused(
-    tmp_path: Path, write: Callable[..., Path], x: np.ndarray, y: np.ndarray
-) -> None:
-    write(tmp_path, x, y)
-    with pytest.raises(BadInputError, match="columns must be 0 or 1, and there are 30 classes"):
-        Location30().load(tmp_path)
-
-
-# ---- UTKFace ----
 
 #: Name -> which picture; a letter stands for equal bytes.
 FACES = {
@@ -283,7 +161,7 @@ def test_no_view_changes_the_colour_of_the_skin() -> None:
 
 
 def test_the_card_opens_no_picture(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(utkface, "pictures", pytest.fail)
+    monkeypatch.setattr(utkface, "decoded", pytest.fail)
     assert UTKFace().card(root).rows == len(KEPT)
 
 
@@ -334,25 +212,6 @@ def _real(name: str) -> Path:
     if not (root / name).exists():
         pytest.skip(f"PRIVBENCH_DATA holds no {name}")
     return root
-
-
-@pytest.mark.realdata
-@pytest.mark.parametrize("file", ["location.npz", "dataset_location.tgz"])
-def test_the_real_location_30(file: str, tmp_path: Path) -> None:
-    real = _real(f"location/{file}")
-    (tmp_path / "location").mkdir()
-    (tmp_path / "location" / file).symlink_to(real / "location" / file)
-    rows = Location30().load(tmp_path)
-    assert rows.x.shape == (5_010, 446)
-    assert len(np.unique(rows.x.numpy(), axis=0)) == 5_010
-    assert rows.y.bincount().tolist() == [
-        169, 178, 147, 155, 97, 182, 120, 308, 145, 210, 189, 184, 141, 122, 229, 110, 176, 128,
-        180, 254, 228, 117, 158, 170, 139, 139, 155, 152, 149, 179,
-    ]  # fmt: skip
-    content = hashlib.sha256(rows.x.numpy().tobytes() + rows.y.byte().numpy().tobytes())
-    assert content.hexdigest() == (
-        "76e54a08f6bf9e2d4441a3c3a8e2169c4455445db163250c9e5fe0a1956acd3a"
-    )
 
 
 @pytest.mark.realdata
