@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from privbench.boards.records import CellRecord, MethodRecord, Record
 from privbench.cli.console import Watcher
 
 if TYPE_CHECKING:
@@ -30,3 +31,20 @@ def test_lines_say_what_trains_and_how_long_the_rest_takes(
         "  [0/3] encoder: epoch 2.0/4, 5 rows/s",
         "  [0/3, about 13 min left] encoder: epoch 4.0/4, 5 rows/s",
     ]
+
+
+def test_a_reason_that_repeats_is_not_told_again() -> None:
+    """A missing dataset fails all its cells with the same long sentence."""
+    one = MethodRecord(name="x", label="x", version=1, fields={})
+    cell = CellRecord(
+        dataset=one, protocol={"name": "default"}, target=one, defenses=[one],
+        adversary="adaptive", attack=one, game="membership", sensitive=[], preset="cpu",
+        access="LABELS", protects=[],
+    )  # fmt: skip
+    text = io.StringIO()
+    with Watcher(Console(file=text, width=200), total=4) as watcher:
+        for seed, reason in enumerate(["no data", "no data", "no disk", "no data"]):
+            made = Record(trial=str(seed), cell=cell, seed=seed, status="failed", reason=reason)
+            watcher.trial(made, was_there=False)
+    told = [line.partition("FAILED (0.0 s): ")[2] for line in text.getvalue().splitlines()]
+    assert told == ["no data", "for the same reason", "no disk", "no data"]

@@ -49,6 +49,18 @@ def test_scores_are_compared_with_the_truth() -> None:
     assert opposite["recall"].value == 0.0
 
 
+def test_labels_are_hidden_if_they_could_tell_members_from_nonmembers() -> None:
+    """STL-10's members come from its unlabelled rows, and nonmembers may be labelled ones."""
+    split = tiny_split()
+    rows = split.candidates
+    some = replace(split, candidates=rows.with_y(torch.where(split.member, -1, rows.y)))
+    question, truth = _membership(split=some)
+    assert truth.tolist() == split.member.tolist()
+    assert set(question.examples.y.tolist()) == {-1}
+    question, _ = _membership()
+    assert question.examples.y.tolist() == rows.y.tolist()
+
+
 def test_decisions_are_optional() -> None:
     _, truth = _membership()
     made = MEMBERSHIP.score(Membership(torch.zeros(len(truth))), truth)

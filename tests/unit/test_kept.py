@@ -149,6 +149,8 @@ def test_a_note_does_not_count_once_a_file_that_the_suite_names_has_changed(tmp_
     folder.mkdir()
     weights.write_text("one")
     (folder / "config.json").write_text("one")
+    (folder / "class" / "more").mkdir(parents=True)
+    (folder / "class" / "more" / "1.png").write_text("one")
 
     def path() -> Path:
         named = {
@@ -164,4 +166,7 @@ def test_a_note_does_not_count_once_a_file_that_the_suite_names_has_changed(tmp_
     other = path()
     assert other != before
     (folder / "config.json").write_text("other")
-    assert path() not in (before, other)
+    third = path()
+    assert third not in (before, other)
+    (folder / "class" / "more" / "1.png").write_text("other")
+    assert path() not in (before, other, third)

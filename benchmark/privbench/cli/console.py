@@ -66,6 +66,7 @@ class Watcher:
         self.total = total
         self.done = 0
         self._left = ""
+        self._failure = ""  # the reason of the last one
         self._said = time.monotonic()
         self._phases: dict[int, _Phase] = {}  # worker -> what it trains
         self._bars = Progress(
@@ -118,8 +119,11 @@ class Watcher:
         cell = record.cell
         name = f"{cell.title}, {cell.adversary}, seed {record.seed}"
         how = {"ok": "ok", "skipped": "skipped", "failed": "FAILED"}[record.status]
-        told = "; ".join(filter(None, [record.reason, *record.flags]))
-        tail = f": {' '.join(told.split())}" if told else ""
+        told = " ".join("; ".join(filter(None, [record.reason, *record.flags])).split())
+        if record.status == "failed":
+            again, self._failure = told == self._failure, told
+            told = "for the same reason" if again else told
+        tail = f": {told}" if told else ""
         cost = "kept" if was_there else f"{record.cost.seconds:.1f} s"
         self._line(f"[{self.done}/{self.total}] {name}: {how} ({cost}){tail}")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from privbench.data.examples import as_float
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from privbench.data.examples import Examples
     from privbench.data.split import Split
@@ -45,7 +45,8 @@ class MembershipQuestion:
     """The question: which of these rows did a phase of the victim train on?
 
     Attributes:
-        examples: n rows with x and y, without attributes, in canonical order.
+        examples: n rows with x and y, without attributes, in canonical order; y is -1 for all rows
+            if some of them have no label.
         phase: the phase asked about ("encoder", "classifier", "encoder+classifier").
     """
 
@@ -123,10 +124,16 @@ class MembershipGame(Game):
     def pose(
         self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[MembershipQuestion, NDArray[np.bool_]]:
-        """Ask about the candidates in canonical order; the truth is (n,) bool."""
+        """Ask about the candidates in canonical order; the truth is (n,) bool.
+
+        If some candidates have no label, none shows its label: members and nonmembers may come from
+        sources of which one is unlabelled, so that a label would tell which is which.
+        """
         del served
         rows = self.asked(split, max_rows=max_rows, sensitive=sensitive)
         examples = rows.without_attributes().without_source()
+        if bool((split.candidates.y < 0).any()):
+            examples = examples.with_y(torch.full_like(examples.y, -1))
         question = MembershipQuestion(examples, split.protocol.phase)
         return question, split.member[:max_rows].cpu().numpy()
 

@@ -76,7 +76,7 @@ class FinishedGrids:
 
     A note counts for the same suite, options, environment, plugins and data folder, as long as no
     file that was imported to plan the grid has changed, and none that the suite names (weights,
-    canaries): of a folder, what is directly in it.
+    canaries, pictures, at any depth of a folder).
     """
 
     def __init__(self, folder: Path, request: Mapping[str, Any], data_root: Path | None) -> None:
@@ -158,7 +158,10 @@ def _texts(value: Any) -> Iterator[str]:
 def _named(text: str) -> list[Any]:
     """Stamps of what a string is the path of; nothing if it is none."""
     found = [*_stamps([text]).values()]
-    return [*found, *_listing(Path(text))] if found else []
+    if not found or not Path(text).is_dir():
+        return list(found)
+    inside = [os.path.join(at, name) for at, _, names in os.walk(text) for name in names]  # noqa: PTH118
+    return [*found, digest([*sorted(_stamps(inside).items())])]
 
 
 def _listing(folder: Path | None) -> list[list[Any]]:

@@ -213,8 +213,8 @@ class EncoderMIBaselineB(_Baseline):
     """Baseline B: a network on e + 1 bits: is the classifier correct on the row and on each view?
 
     Access: embeddings, one shadow encoder, labelled downstream rows, and the true labels of the
-    candidate rows. Cost: e + 1 queries per row (11), and one per downstream row. A row without a
-    label gets its predicted class as the label, so its first bit is 1.
+    candidate rows. Cost: e + 1 queries per row (11), and one per downstream row. Where some
+    rows have no label, the game shows none, and each row has its predicted class as the label.
 
     Attributes:
         e: augmented views per row.

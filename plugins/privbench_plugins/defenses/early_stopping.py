@@ -2,8 +2,8 @@
 
 There are two ways, and both act together:
 
-- ``epochs``: the phase that trains the encoder ends after this many passes (EncoderMI, CCS 2021,
-  section 6: a countermeasure for contrastive encoders, shown as a curve over epochs; Song and
+- ``epochs``: the phase that trains the encoder ends after this many passes (EncoderMI, CCS 2021: a
+  countermeasure for contrastive encoders, shown as a curve over epochs in figure 5; Song and
   Mittal, USENIX Security 2021, do the same for classifiers). No operating point is recommended:
   sweep 25, 50, 100, 200.
 - ``patience``: phases that read labels stop when the cross-entropy on reference rows has not
@@ -45,7 +45,7 @@ class EarlyStopping(Defense):
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     paper: ClassVar[Paper] = Paper(
         "EncoderMI: Membership Inference against Pre-trained Encoders in Contrastive Learning",
-        "Liu, Jia, Qu, Gong", "CCS 2021", "section 6, early stopping",
+        "Liu, Jia, Qu, Gong", "CCS 2021", "figure 5, early stopping",
     )  # fmt: skip
     strength: ClassVar[Strength | None] = Strength(
         "epochs", stronger="down", sweep=(200, 100, 50, 25)
