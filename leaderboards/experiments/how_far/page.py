@@ -302,7 +302,7 @@ class Page:
         """Reading results and rendering a board."""
         last = self.found["boards"][-1]
         times = CELLS / last["results"]
-        scaled = {name: value * times for name, value in last.items()}
+        scaled = {name: value * times for name, value in last.items()} | {"board": last["board"]}
         rows = [
             [f"{one['results']:,.0f}", f"{one['read']:,.1f}", f"{one['render']:,.1f}",
              f"{one['read mib']:,.0f}", f"{one['render mib']:,.0f}", size_of(one["board"])]
