@@ -155,6 +155,16 @@ class Protocol:
         wanted = {n: size for n, size in sizes.items() if size}
         if not wrong and sum(sizes.values()) > card.rows:
             wrong.append(f"{_listed(wanted)} exceed the {card.rows} rows of the dataset")
+        wrong += self._lacking(sizes, card)
+        if wrong:
+            raise BadInputError(
+                f"protocol '{self.name}' does not fit dataset '{card.name}': {'; '.join(wrong)}"
+            )
+        return sizes
+
+    def _lacking(self, sizes: Mapping[str, int], card: Card) -> list[str]:
+        """Return why there are too few rows for shadows or the null victim."""
+        wrong = []
         whole = sizes["members"] + (self.canaries.count // 2 if self.canaries else 0)
         mine = whole if self.shadow is None else self.shadow
         if sizes["pool"] < 2 * mine:
@@ -173,11 +183,7 @@ class Protocol:
                 f"the null victim needs {whole} members, and neither the pool "
                 f"({sizes['pool']}) nor test and unused rows ({outside}) have as many"
             )
-        if wrong:
-            raise BadInputError(
-                f"protocol '{self.name}' does not fit dataset '{card.name}': {'; '.join(wrong)}"
-            )
-        return sizes
+        return wrong
 
     def _misplaced(self, canaries: Canaries, nonmembers: int, card: Card) -> list[str]:
         """Return why these canaries cannot be planted."""

@@ -324,34 +324,13 @@ def cut(
     Raises:
         BadInputError: if parts do not fit; names all of them.
     """
-    device, columns = device or examples.device, examples.without_x()
-    sizes = protocol.sizes(card)
+    device = device or examples.device
     drawn_by = salt(seed, "sealed", nonce) if nonce else seed
+    positions, rest = _dealt_parts(examples.without_x(), card, protocol, salt(drawn_by, "split"))
     # Renumber the rows: a position can reveal a row's source and thereby its membership.
-    new_index = salt(drawn_by, "index")
-    free = torch.ones(len(examples), dtype=torch.bool, device=examples.device)
-    parts: dict[str, Examples] = {}
-    asked = protocol.parts()
-    # Parts that name a source draw first, so that the other parts cannot take their rows.
-    for source in (*card.sources, None):
-        names = [name for name, part in asked.items() if part.source == source]
-        usable = free.clone()
-        if source is not None:
-            usable &= examples.source == list(card.sources).index(source)
-        rows = usable.nonzero().squeeze(1)
-        hands = _hands(
-            columns.select(rows), [sizes[name] for name in names], salt(drawn_by, "split")
-        )
-        for name, hand in zip(names, hands, strict=True):
-            free[rows[hand]] = False
-            parts[name] = examples.select(rows[hand])
-    rest = free.nonzero().squeeze(1)
-    rest = rest[_permutation(columns.select(rest), salt(drawn_by, "split"))]
-    spare = examples.renumbered(fold(examples.index, new_index)).unread(rest).to(device)
-    parts = {
-        name: part.renumbered(fold(part.index, new_index)).to(device)
-        for name, part in parts.items()
-    }
+    examples = examples.renumbered(fold(examples.index, salt(drawn_by, "index")))
+    parts = {name: examples.select(at).to(device) for name, at in positions.items()}
+    spare = examples.unread(rest).to(device)
     members, nonmembers = parts.pop("members"), parts.pop("nonmembers")
     parts.setdefault("test", nonmembers)
     candidates = join([members, nonmembers])
@@ -375,6 +354,32 @@ def cut(
     if protocol.test == "nonmembers" and not protocol.canaries:
         drawn = replace(drawn, test=drawn.candidates.select(~member))
     return replace(drawn, member=member)
+
+
+def _dealt_parts(
+    rows: Examples, card: Card, protocol: Protocol, seed: int
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return part -> positions of its rows, and those of the rows in no part, in random order.
+
+    Raises:
+        BadInputError: if parts do not fit.
+    """
+    sizes, asked = protocol.sizes(card), protocol.parts()
+    free = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    positions: dict[str, Tensor] = {}
+    # Parts that name a source draw first, so that the other parts cannot take their rows.
+    for source in (*card.sources, None):
+        names = [name for name, part in asked.items() if part.source == source]
+        usable = free.clone()
+        if source is not None:
+            usable &= rows.source == list(card.sources).index(source)
+        at = usable.nonzero().squeeze(1)
+        hands = _hands(rows.select(at), [sizes[name] for name in names], seed)
+        for name, hand in zip(names, hands, strict=True):
+            positions[name] = at[hand]
+            free[at[hand]] = False
+    rest = free.nonzero().squeeze(1)
+    return positions, rest[_permutation(rows.select(rest), seed)]
 
 
 def _planted(split: Split, canaries: Canaries, seed: int) -> Split:

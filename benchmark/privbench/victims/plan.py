@@ -63,8 +63,29 @@ class Planner:
         Labels from inner models are used if the store holds them. Keys do not depend on whether it
         does.
         """
+        spec, labels, begun = self._with_data(spec)
+        contexts = [self._context(spec, d, self._base(spec)) for d in spec.defenses]
+        built, target_ctx = self._build(spec, contexts, spec.world.salt("init"), bare=bare)
+        phases = self._phases(spec, built, target_ctx, contexts)
+        built.to(self.device)
+        seeds, own = self._share(spec, built, phases)
+        releases = self._releases(spec, built, contexts)
+        said = [*begun, *contexts, target_ctx]
+        notes = {name: fact for ctx in said for name, fact in ctx.notes.items()}
+        claims = [claim for ctx in begun + contexts for claim in ctx.claims]
+        base = self._base(spec)
+        return Draft(
+            spec, built, phases, releases, notes, claims, seeds, own, base, tuple(labels)
+        )  # fmt: skip
+
+    def _with_data(self, spec: VictimSpec) -> tuple[VictimSpec, list[Stage], list[DefenseContext]]:
+        """Return the spec as defenses change its data, and who labels its members.
+
+        Returns:
+            The spec, the stages that label its members, and the contexts of ``on_data``.
+        """
         labels: list[Stage] = []
-        begun = []  # contexts of `on_data`
+        begun: list[DefenseContext] = []
         for defense in spec.defenses:
             ctx = self._context(spec, defense)
             begun.append(ctx)
@@ -77,26 +98,37 @@ class Planner:
                 worlds = [world.rekeyed() for world in worlds]
                 labels.append(self._labels_stage(spec, defense, worlds))
                 spec = self._relabelled(spec, labels[-1])
-        contexts = [self._context(spec, d, self._base(spec)) for d in spec.defenses]
-        acting = list(zip(spec.defenses, contexts, strict=True))
-        built, target_ctx = self._build(spec, contexts, spec.world.salt("init"), bare=bare)
+        return spec, labels, begun
+
+    def _phases(
+        self,
+        spec: VictimSpec,
+        built: Model,
+        target_ctx: TargetContext,
+        contexts: Sequence[DefenseContext],
+    ) -> list[Phase]:
+        """Return the phases of the target, as the defenses change them."""
         of_target = partial(spec.target.phases, built, spec.world.private(), target_ctx)
         phases = [
             replace(phase, made_by=(spec.target.digest,))
             for phase in seeded(of_target, target_ctx.salt("phases"))
         ]
         check_obeyed(spec.target, built, phases, spec.protocol)
-        for defense, ctx in acting:
+        for defense, ctx in zip(spec.defenses, contexts, strict=True):
             before = {id(phase) for phase in phases}
             on_phases = partial(defense.on_phases, phases, built, ctx.world, ctx)
             phases = [
                 p if id(p) in before else replace(p, made_by=(*p.made_by, defense.digest))
                 for p in seeded(on_phases, ctx.salt("phases"))
             ]
-        built.to(self.device)
-        seeds, own = self._share(spec, built, phases)
+        return phases
+
+    def _releases(
+        self, spec: VictimSpec, built: Model, contexts: Sequence[DefenseContext]
+    ) -> list[LearnedRelease]:
+        """Return what the defenses put between the model and who asks it, not fitted yet."""
         releases: list[LearnedRelease] = []
-        for defense, ctx in acting:
+        for defense, ctx in zip(spec.defenses, contexts, strict=True):
             make = partial(defense.release, spec.card, built, ctx)
             release = seeded(make, ctx.salt("release", "init"))
             if not isinstance(release, defense.release_class or NoneType):
@@ -108,13 +140,7 @@ class Planner:
                 release.place = len(releases)
                 release.to(self.device).eval().requires_grad_(False)
                 releases.append(LearnedRelease(release, defense))
-        said = [*begun, *contexts, target_ctx]
-        notes = {name: fact for ctx in said for name, fact in ctx.notes.items()}
-        claims = [claim for ctx in begun + contexts for claim in ctx.claims]
-        base = self._base(spec)
-        return Draft(
-            spec, built, phases, releases, notes, claims, seeds, own, base, tuple(labels)
-        )  # fmt: skip
+        return releases
 
     def _base(self, spec: VictimSpec) -> str:
         """Digest of everything that trained numbers depend on, except the world."""
