@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from privbench.boards import shown as show
 from privbench.boards.statistics import (
     ERROR,
+    FEWEST_SEEDS,
     Difference,
     accuracy_interval,
     holm,
@@ -189,7 +190,7 @@ def idle_encoder(records: Iterable[Record]) -> str:
     What attacks find in such an encoder says nothing about such targets. A linear probe tells
     labels from the trained embedding and from the untrained one. Over the test rows of all seeds
     that only one of them gets right, the trained one must win more than chance explains: one-sided
-    sign test at .05.
+    sign test at .05. Too few seeds for that, which are a draft, must show it ahead at least.
     """
     counted = [r.utility for r in records if "probe_wins" in r.utility]
     if not counted:
@@ -198,7 +199,7 @@ def idle_encoder(records: Iterable[Record]) -> str:
 
     won, lost = (int(sum(u[name] for u in counted)) for name in ("probe_wins", "probe_losses"))
     p = binomtest(won, won + lost, alternative="greater").pvalue if won + lost else 1.0
-    if p < ERROR:
+    if p < ERROR or (len(counted) < FEWEST_SEEDS and won > lost):
         return ""
     trained, untrained = (
         sum(u[name] for u in counted) / len(counted)
