@@ -33,7 +33,6 @@ from torch.nn import functional as F
 from privbench import (
     Augmentation,
     Batch,
-    BatchSpec,
     Model,
     Optimizer,
     Outputs,
@@ -45,22 +44,17 @@ from privbench import (
     hookimpl,
 )
 from privbench_plugins._shared.phases import (
-    BackboneName,
-    Views,
     chosen_backbone,
-    encoder_phases,
     follow,
-    linear_classifier,
-    passes,
-    unfit_backbone,
 )
+from privbench_plugins._shared.self_supervised import SelfSupervised, task_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from privbench import Card, Cell, Clock, TargetContext, World
+    from privbench import Card, Clock, TargetContext, World
 
 #: SimCLR's views, as in the paper's appendix B, on small images.
 BYOL_VIEWS = Augmentation(
@@ -71,8 +65,10 @@ _FOLLOWS = {"encoder": "target_encoder", "projector": "target_projector"}
 
 
 @dataclass(frozen=True)
-class BYOL(Target):
+class BYOL(SelfSupervised):
     """Trains with BYOL, then a linear classifier on the frozen online encoder.
+
+    It counts as contrastive, because batch norm joins the rows of a batch.
 
     Attributes:
         backbone: backbone of both encoders; ``auto`` follows the data (an MLP up to 8×8, otherwise
@@ -96,9 +92,6 @@ class BYOL(Target):
     """
 
     name: ClassVar[str] = "byol"
-    requires: ClassVar[tuple[str, ...]] = ("images",)
-    contrastive: ClassVar[bool] = True  # batch norm joins the rows of a batch
-    labelled_encoder: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
         "Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning",
         "Grill, Strub, Altché, Tallec, Richemond, Buchatskaya, Doersch, Avila Pires, Guo, "
@@ -120,24 +113,12 @@ class BYOL(Target):
         },
     }  # fmt: skip
 
-    backbone: BackboneName = "auto"
-    epochs: Annotated[int, Ge(0)] = 400
-    updates: Annotated[int, Ge(0)] = 0
-    batch: Annotated[int, Ge(2)] = 512
     momentum: Annotated[float, Ge(0), Le(1)] = 0.99
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 1.5e-6
     hidden: Annotated[int, Ge(1), Le(10_000)] = 512
     projection: Annotated[int, Ge(1), Le(10_000)] = 128
     augmentation: Augmentation = BYOL_VIEWS
-    classifier_epochs: Annotated[int, Ge(1)] = 100
-    classifier_updates: Annotated[int, Ge(0)] = 0
-    classifier_lr: Annotated[float, Gt(0)] = 1e-2
-    classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a backbone for the images."""
-        return unfit_backbone(self.backbone, cell.card)
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
         """Build online and target networks and, if there is a task, a linear classifier."""
@@ -150,9 +131,8 @@ class BYOL(Target):
             "predictor": head(self.projection, self.hidden, self.projection),
             "target_encoder": copy.deepcopy(encoder),
             "target_projector": copy.deepcopy(projector),
+            **task_head(encoder.width, card),
         }
-        if card.classes is not None:
-            parts["classifier"] = nn.Linear(encoder.width, card.classes)
         return Model(card, parts)
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
@@ -160,32 +140,10 @@ class BYOL(Target):
         spec = Optimizer("adam", self.lr, self.weight_decay, schedule="cosine")
         online = ("encoder", "projector", "predictor")
         step = Step(_loss, trains=online, live=tuple(_FOLLOWS.values()), before=self._follow)
-        batch = BatchSpec(self.batch, drop_last=True)
-        made = [
-            Phase(
-                name=name,
-                rows=rows,
-                prepare=Views(self.augmentation, ctx.card, 2),
-                forward=_forward,
-                steps={"train": step},
-                epochs=passes(
-                    name, world.parts[rows], batch, ctx, epochs=self.epochs, updates=self.updates
-                ),
-                batch=batch,
-                optimizers=dict.fromkeys(online, spec),
-                per_example=not self.contrastive,
-                reads_labels=self.labelled_encoder,
-            )
-            for name, rows in encoder_phases(ctx.protocol)
-        ]
-        if "classifier" in model:
-            made.append(
-                linear_classifier(
-                    world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
-                    lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
-                )
-            )  # fmt: skip
-        return made
+        return self.pair_phases(
+            model, world, ctx, forward=_forward, step=step, drop_last=True,
+            optimizers=dict.fromkeys(online, spec),
+        )  # fmt: skip
 
     def _follow(self, model: Model, clock: Clock) -> None:
         """Equation 1, for the update before this one; before the first it changes nothing."""

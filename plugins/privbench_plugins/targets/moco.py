@@ -27,7 +27,6 @@ from torch.nn import functional as F
 from privbench import (
     Augmentation,
     Batch,
-    BatchSpec,
     Model,
     Optimizer,
     Outputs,
@@ -39,22 +38,17 @@ from privbench import (
     hookimpl,
 )
 from privbench_plugins._shared.phases import (
-    BackboneName,
-    Views,
     chosen_backbone,
-    encoder_phases,
     follow,
-    linear_classifier,
-    passes,
-    unfit_backbone,
 )
+from privbench_plugins._shared.self_supervised import SelfSupervised, task_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from privbench import Card, Cell, Clock, TargetContext, World
+    from privbench import Card, Clock, TargetContext, World
 
 
 COLAB_VIEWS = Augmentation(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
@@ -82,7 +76,7 @@ class Queue(nn.Module):
 
 
 @dataclass(frozen=True)
-class MoCo(Target):
+class MoCo(SelfSupervised):
     """Trains with MoCo v1, then a linear classifier on the frozen query encoder.
 
     Attributes:
@@ -110,9 +104,6 @@ class MoCo(Target):
     """
 
     name: ClassVar[str] = "moco"
-    requires: ClassVar[tuple[str, ...]] = ("images",)
-    contrastive: ClassVar[bool] = True
-    labelled_encoder: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
         "Momentum Contrast for Unsupervised Visual Representation Learning",
         "He, Fan, Wu, Xie, Girshick", "CVPR 2020", "section 3, algorithm 1; CIFAR-10 notebook",
@@ -133,10 +124,7 @@ class MoCo(Target):
         },
     }
 
-    backbone: BackboneName = "auto"
     epochs: Annotated[int, Ge(0)] = 1000
-    updates: Annotated[int, Ge(0)] = 0
-    batch: Annotated[int, Ge(2)] = 512
     temperature: Annotated[float, Gt(0)] = 0.1
     queue: Annotated[int, Ge(1)] = 256
     momentum: Annotated[float, Ge(0), Le(1)] = 0.99
@@ -145,14 +133,6 @@ class MoCo(Target):
     weight_decay: Annotated[float, Ge(0)] = 5e-4
     projection: Annotated[int, Ge(1), Le(10_000)] = 128
     augmentation: Augmentation = COLAB_VIEWS
-    classifier_epochs: Annotated[int, Ge(1)] = 100
-    classifier_updates: Annotated[int, Ge(0)] = 0
-    classifier_lr: Annotated[float, Gt(0)] = 1e-2
-    classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a backbone for the images."""
-        return unfit_backbone(self.backbone, cell.card)
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
         """Build query encoder and head, their slow copies, the queue, and a linear classifier."""
@@ -165,9 +145,8 @@ class MoCo(Target):
             "key_encoder": copy.deepcopy(encoder),
             "key_head": copy.deepcopy(head),
             "queue": Queue(self.queue, self.projection),
+            **task_head(encoder.width, card),
         }
-        if card.classes is not None:
-            parts["classifier"] = nn.Linear(encoder.width, card.classes)
         return Model(card, parts)
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
@@ -182,32 +161,10 @@ class MoCo(Target):
             before=self._follow,
             after=lambda model, out: _queue(model).push(out.k),
         )
-        batch = BatchSpec(self.batch, drop_last=True)
-        made = [
-            Phase(
-                name=name,
-                rows=rows,
-                prepare=Views(self.augmentation, ctx.card, 2),
-                forward=self._forward,
-                steps={"train": step},
-                epochs=passes(
-                    name, world.parts[rows], batch, ctx, epochs=self.epochs, updates=self.updates
-                ),
-                batch=batch,
-                optimizers={"encoder": spec, "head": spec},
-                per_example=not self.contrastive,
-                reads_labels=self.labelled_encoder,
-            )
-            for name, rows in encoder_phases(ctx.protocol)
-        ]
-        if "classifier" in model:
-            made.append(
-                linear_classifier(
-                    world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
-                    lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
-                )
-            )  # fmt: skip
-        return made
+        return self.pair_phases(
+            model, world, ctx, forward=self._forward, step=step, drop_last=True,
+            optimizers={"encoder": spec, "head": spec},
+        )  # fmt: skip
 
     def _follow(self, model: Model, clock: Clock) -> None:
         """Equation 2: move key parameters towards the query's. Batch-norm buffers stay separate."""

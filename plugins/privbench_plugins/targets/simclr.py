@@ -34,7 +34,6 @@ from torch.nn import functional as F
 from privbench import (
     Augmentation,
     Batch,
-    BatchSpec,
     Model,
     Optimizer,
     Outputs,
@@ -47,21 +46,16 @@ from privbench import (
     mlp,
 )
 from privbench_plugins._shared.phases import (
-    BackboneName,
-    Views,
     chosen_backbone,
-    encoder_phases,
-    linear_classifier,
-    passes,
-    unfit_backbone,
 )
+from privbench_plugins._shared.self_supervised import SelfSupervised, task_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from privbench import Card, Cell, Clock, TargetContext, World
+    from privbench import Card, Clock, TargetContext, World
 
 CIFAR_VIEWS = Augmentation(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
 QUICK_VIEWS = Augmentation(
@@ -75,7 +69,7 @@ TALOS_VIEWS = Augmentation(
 
 
 @dataclass(frozen=True)
-class SimCLR(Target):
+class SimCLR(SelfSupervised):
     """Trains with SimCLR, then a linear classifier on the frozen encoder.
 
     Attributes:
@@ -103,9 +97,6 @@ class SimCLR(Target):
     """
 
     name: ClassVar[str] = "simclr"
-    requires: ClassVar[tuple[str, ...]] = ("images",)
-    contrastive: ClassVar[bool] = True
-    labelled_encoder: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
         "A Simple Framework for Contrastive Learning of Visual Representations",
         "Chen, Kornblith, Norouzi, Hinton", "ICML 2020", "section 2, equation 1",
@@ -128,10 +119,6 @@ class SimCLR(Target):
         },
     }  # fmt: skip
 
-    backbone: BackboneName = "auto"
-    epochs: Annotated[int, Ge(0)] = 400
-    updates: Annotated[int, Ge(0)] = 0
-    batch: Annotated[int, Ge(2)] = 512
     temperature: Annotated[float, Gt(0)] = 0.1
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 0.0
@@ -140,14 +127,6 @@ class SimCLR(Target):
     projection: Annotated[int, Ge(1), Le(10_000)] = 128
     augmentation: Augmentation = QUICK_VIEWS
     normalise: bool = True
-    classifier_epochs: Annotated[int, Ge(1)] = 100
-    classifier_updates: Annotated[int, Ge(0)] = 0
-    classifier_lr: Annotated[float, Gt(0)] = 1e-2
-    classifier_weight_decay: Annotated[float, Ge(0)] = 1e-4
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a backbone for the images."""
-        return unfit_backbone(self.backbone, cell.card)
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
         """Build encoder, projection head and, if there is a task, a linear classifier."""
@@ -157,9 +136,8 @@ class SimCLR(Target):
         parts: dict[str, nn.Module] = {
             "encoder": encoder,
             "head": mlp(widths),
+            **task_head(encoder.width, card),
         }
-        if card.classes is not None:
-            parts["classifier"] = nn.Linear(encoder.width, card.classes)
         return Model(card, parts, normalise=self.normalise)
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
@@ -167,32 +145,11 @@ class SimCLR(Target):
         spec = Optimizer(
             "adam", self.lr, self.weight_decay, schedule="cosine" if self.cosine else "constant"
         )
-        batch = BatchSpec(self.batch)
-        made = [
-            Phase(
-                name=name,
-                rows=rows,
-                prepare=Views(self.augmentation, ctx.card, 2),
-                forward=_forward,
-                steps={"train": Step(self._loss, trains=("encoder", "head"))},
-                epochs=passes(
-                    name, world.parts[rows], batch, ctx, epochs=self.epochs, updates=self.updates
-                ),
-                batch=batch,
-                optimizers={"encoder": spec, "head": spec},
-                per_example=not self.contrastive,
-                reads_labels=self.labelled_encoder,
-            )
-            for name, rows in encoder_phases(ctx.protocol)
-        ]
-        if "classifier" in model:
-            made.append(
-                linear_classifier(
-                    world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
-                    lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
-                )
-            )  # fmt: skip
-        return made
+        return self.pair_phases(
+            model, world, ctx, forward=_forward,
+            step=Step(self._loss, trains=("encoder", "head")),
+            optimizers={"encoder": spec, "head": spec},
+        )  # fmt: skip
 
     def _loss(self, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
         del batch, clock
