@@ -27,6 +27,7 @@ from privbench.games import metrics as m
 from privbench.methods.requirements import reason_to_skip
 from privbench.testing import TinyImages, arena, auc_band, memoriser, tiny_split
 from privbench.victims.served import Victim
+from privbench_plugins._shared.classifiers import scale
 from privbench_plugins._shared.pgd import of_network, pgd
 from privbench_plugins.attacks.encodermi_baselines import (
     Downstream,
@@ -35,7 +36,6 @@ from privbench_plugins.attacks.encodermi_baselines import (
     EncoderMIBaselineC,
     bits,
     downstream_rows,
-    scale,
 )
 
 QUICK = {"epochs": 60, "updates": 0, "lr": 1e-3, "head_updates": 100}

@@ -12,7 +12,7 @@ rows as if it were alone.
 from __future__ import annotations
 
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -108,6 +108,33 @@ def stacked_logits(network: nn.Module, x: Tensor) -> Tensor:
         return torch.cat(
             [network(part.unsqueeze(0)).double() for part in torch.split(x, ROWS)], dim=1
         )
+
+
+def member_odds(
+    network: nn.Module, inside: Tensor, outside: Tensor, asked: Tensor, **training: Any
+) -> Tensor:
+    """Train a network to tell members from nonmembers; return log-odds (n,) float64 of "member".
+
+    Args:
+        network: features (b, ...) -> logits (b, 2) of nonmember, member; it is changed.
+        inside: (m, ...) features of a shadow's members.
+        outside: (k, ...) features of its nonmembers.
+        asked: (n, ...) features of the rows in question.
+        training: further arguments of ``fit``.
+    """
+    x = torch.cat([inside, outside])
+    y = (torch.arange(len(x), device=x.device) < len(inside)).long()
+    return log_odds(logits(fit(network, x, y, **training), asked))
+
+
+def scale(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation (f,) of each column of x (n, f); 1 if it is constant.
+
+    Members, nonmembers and the rows in question must share them: standardising each set separately
+    would remove the differences between them.
+    """
+    spread = x.std(0, correction=0)
+    return x.mean(0), torch.where(spread > 1e-6 * x.abs().amax(0), spread, 1)
 
 
 def log_odds(two: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.classifiers import fit, log_odds, logits
+from privbench_plugins._shared.classifiers import member_odds, scale
 
 if TYPE_CHECKING:
     from privbench import Attack, AttackContext, MembershipQuestion, Oracle
@@ -96,18 +96,14 @@ class EncoderFeature(MembershipAttack):
                 f"{self.name} needs a shadow with embeddings as wide as the victim's "
                 f"({asked.shape[1]}), and the adversary's target makes {inside.shape[1]}"
             )
-        x = torch.cat([inside, shadow.oracle.embeddings(shadow.nonmembers)])
-        y = (torch.arange(len(x), device=x.device) < len(inside)).long()
-        # Members, nonmembers and the victim's rows share one shift and scale, taken from the
-        # shadow: standardising each set separately would remove the differences between them.
-        centre, spread = x.mean(0), x.std(0, correction=0)
-        spread = torch.where(spread > 1e-6 * x.abs().amax(0), spread, 1)
-        network = fit(
-            ctx.init(partial(mlp, [x.shape[1], self.hidden, self.hidden, 2]), "network"),
-            (x - centre) / spread, y, epochs=self.epochs, steps=self.steps, batch=self.batch,
-            lr=self.lr, weight_decay=self.weight_decay, generator=ctx.generator("batches"),
+        outside = shadow.oracle.embeddings(shadow.nonmembers)
+        centre, spread = scale(torch.cat([inside, outside]))
+        scores = member_odds(
+            ctx.init(partial(mlp, [len(centre), self.hidden, self.hidden, 2]), "network"),
+            *((x - centre) / spread for x in (inside, outside, asked)),
+            epochs=self.epochs, steps=self.steps, batch=self.batch, lr=self.lr,
+            weight_decay=self.weight_decay, generator=ctx.generator("batches"),
         )  # fmt: skip
-        scores = log_odds(logits(network, (asked - centre) / spread))
         return Membership(scores, scores >= 0)
 
 

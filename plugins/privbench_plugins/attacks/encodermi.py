@@ -38,7 +38,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.classifiers import fit, log_odds, logits
+from privbench_plugins._shared.classifiers import member_odds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -149,15 +149,12 @@ class _Trained(_EncoderMI):
         # All similarities share one scale and shift, taken from the shadow, so that their level,
         # which is the signal, is kept. Standardising each set separately would remove it.
         centre, spread = known.mean(), known.std().clamp_min(1e-6)
-        x = self._arranged((known - centre) / spread)
-        y = (torch.arange(len(x), device=x.device) < members).long()
-        network = ctx.init(self._network, "classifier")
-        fit(
-            network, x, y, epochs=self.epochs, steps=self.steps, batch=self.batch, lr=self.lr,
+        x, asked = (self._arranged((of - centre) / spread) for of in (known, asked))
+        scores = member_odds(
+            ctx.init(self._network, "classifier"), x[:members], x[members:], asked,
+            epochs=self.epochs, steps=self.steps, batch=self.batch, lr=self.lr,
             weight_decay=self.weight_decay, clip=self.clip, generator=ctx.generator("batches"),
         )  # fmt: skip
-        asked = self._arranged((asked - centre) / spread)
-        scores = log_odds(logits(network, asked))
         return Membership(scores, scores >= 0)
 
     def _arranged(self, similarities: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.classifiers import fit, log_odds, logits
+from privbench_plugins._shared.classifiers import fit, logits, member_odds, scale
 from privbench_plugins._shared.pgd import PGD, of_network
 
 if TYPE_CHECKING:
@@ -155,17 +155,15 @@ class _Baseline(MembershipAttack):
         theirs = Downstream(oracle, self._head(ctx.auxiliary_oracle, rows, ctx))
         mine = Downstream(shadow.oracle, self._head(shadow.oracle, rows, ctx))
         sides = shadow.world.members, shadow.nonmembers
-        x = torch.cat([self._features(mine, side, mine, ctx) for side in sides])
-        y = (torch.arange(len(x), device=x.device) < len(sides[0])).long()
+        inside, outside = (self._features(mine, side, mine, ctx) for side in sides)
         asked = self._features(theirs, question.examples, mine, ctx)
-
-        centre, spread = scale(x)
-        network = fit(
-            ctx.init(partial(mlp, [x.shape[1], self.hidden, self.hidden, 2]), "network"),
-            (x - centre) / spread, y, epochs=self.epochs, steps=self.updates, batch=self.batch,
-            lr=self.lr, weight_decay=self.weight_decay, generator=ctx.generator("batches"),
+        centre, spread = scale(torch.cat([inside, outside]))
+        scores = member_odds(
+            ctx.init(partial(mlp, [len(centre), self.hidden, self.hidden, 2]), "network"),
+            *((x - centre) / spread for x in (inside, outside, asked)),
+            epochs=self.epochs, steps=self.updates, batch=self.batch, lr=self.lr,
+            weight_decay=self.weight_decay, generator=ctx.generator("batches"),
         )  # fmt: skip
-        scores = log_odds(logits(network, (asked - centre) / spread))
         return Membership(scores, scores >= 0, {"downstream rows": float(len(rows))})
 
     def _head(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> nn.Linear:
@@ -306,12 +304,6 @@ def bits(predicted: Tensor, y: Tensor) -> Tensor:
     """
     y = torch.where(y < 0, predicted[:, 0], y)
     return (predicted == y[:, None]).float()
-
-
-def scale(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation (f,) of each column of x (n, f); 1 if it is constant."""
-    spread = x.std(0, correction=0)
-    return x.mean(0), torch.where(spread > 1e-6 * x.abs().amax(0), spread, 1)
 
 
 @hookimpl

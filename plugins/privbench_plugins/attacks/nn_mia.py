@@ -25,7 +25,7 @@ import torch
 from annotated_types import Ge, Gt
 
 from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl, mlp
-from privbench_plugins._shared.classifiers import fan_in_normal, fit, log_odds, logits
+from privbench_plugins._shared.classifiers import fan_in_normal, member_odds
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -75,15 +75,14 @@ class NNMIA(MembershipAttack):
     ) -> Membership:
         """Score (n,) by the network's log-odds of "member"; 0 decides."""
         (shadow,) = ctx.shadows
-        inside = _features(shadow.oracle, shadow.world.members)
-        outside = _features(shadow.oracle, shadow.nonmembers)
-        x = torch.cat([inside, outside])
-        y = (torch.arange(len(x), device=x.device) < len(inside)).long()
-        network = fit(
-            ctx.init(self._network, "network"), x, y, epochs=self.epochs, steps=self.steps,
-            batch=self.batch, lr=self.lr, generator=ctx.generator("batches"),
+        scores = member_odds(
+            ctx.init(self._network, "network"),
+            _features(shadow.oracle, shadow.world.members),
+            _features(shadow.oracle, shadow.nonmembers),
+            _features(oracle, question.examples),
+            epochs=self.epochs, steps=self.steps, batch=self.batch, lr=self.lr,
+            generator=ctx.generator("batches"),
         )  # fmt: skip
-        scores = log_odds(logits(network, _features(oracle, question.examples)))
         return Membership(scores, scores >= 0)
 
     def _network(self) -> nn.Module:

@@ -45,7 +45,7 @@ from privbench import (
     augment,
     hookimpl,
 )
-from privbench_plugins._shared.classifiers import fit, log_odds, logits
+from privbench_plugins._shared.classifiers import member_odds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,15 +126,13 @@ class PartCrop(MembershipAttack):
         outside = features(shadow.oracle, shadow.nonmembers)
         known = torch.cat([inside, outside])
         centre, spread = known.mean(0), known.std(0).clamp_min(1e-6)
-        y = (torch.arange(len(known), device=known.device) < len(inside)).long()
-        network = ctx.init(self._network, "attacker")
-        fit(
-            network, (known - centre) / spread, y, epochs=self.epochs, steps=self.steps,
-            batch=self.batch, lr=self.lr, weight_decay=self.weight_decay,
-            generator=ctx.generator("batches"),
+        asked = features(oracle, question.examples)
+        scores = member_odds(
+            ctx.init(self._network, "attacker"),
+            *((x - centre) / spread for x in (inside, outside, asked)),
+            epochs=self.epochs, steps=self.steps, batch=self.batch, lr=self.lr,
+            weight_decay=self.weight_decay, generator=ctx.generator("batches"),
         )  # fmt: skip
-        asked = (features(oracle, question.examples) - centre) / spread
-        scores = log_odds(logits(network, asked))
         return Membership(scores, scores >= 0)
 
     def _features(

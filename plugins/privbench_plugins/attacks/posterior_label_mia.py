@@ -28,7 +28,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl, mlp
-from privbench_plugins._shared.classifiers import fit, log_odds, logits
+from privbench_plugins._shared.classifiers import member_odds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,14 +86,13 @@ class PosteriorLabelMIA(MembershipAttack):
         (shadow,) = ctx.shadows
         sides = shadow.world.members, shadow.nonmembers
         half = min(self.pairs // 2, *map(len, sides))
-        x = torch.cat([_records(shadow.oracle, _some(rows, half, ctx)) for rows in sides])
-        y = (torch.arange(2 * half, device=x.device) < half).long()
-        widths = [x.shape[1], *[self.hidden] * self.depth, 2]
-        network = fit(
-            ctx.init(partial(_network, widths), "network"), x, y, epochs=self.epochs,
-            steps=self.steps, batch=self.batch, lr=self.lr, generator=ctx.generator("batches"),
+        inside, outside = (_records(shadow.oracle, _some(rows, half, ctx)) for rows in sides)
+        widths = [inside.shape[1], *[self.hidden] * self.depth, 2]
+        scores = member_odds(
+            ctx.init(partial(_network, widths), "network"), inside, outside,
+            _records(oracle, question.examples), epochs=self.epochs, steps=self.steps,
+            batch=self.batch, lr=self.lr, generator=ctx.generator("batches"),
         )  # fmt: skip
-        scores = log_odds(logits(network, _records(oracle, question.examples)))
         return Membership(scores, scores >= 0, {"pairs": float(2 * half)})
 
 
