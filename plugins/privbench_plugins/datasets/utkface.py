@@ -33,6 +33,7 @@ mapped from a file (``_shared/kept_rows.py``; 72 MB, or 286 MB at size 64).
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import re
 from bisect import bisect_right
@@ -139,12 +140,21 @@ class Labels(NamedTuple):
     age: int
 
 
-def faces(folder: Path) -> dict[str, Labels]:
+def faces(folder: Path) -> Mapping[str, Labels]:
     """Return the name of each face that is kept -> its labels, sorted by name.
 
     Raises:
         BadInputError: if a name holds no labels, or folder and table hold different files.
     """
+    stamps = [file.stat().st_mtime_ns for file in (folder / FOLDER, folder / TABLE)
+              if file.exists()]  # fmt: skip
+    return _faces(folder, *stamps)
+
+
+@functools.lru_cache(maxsize=4)
+def _faces(folder: Path, *stamps: int) -> Mapping[str, Labels]:
+    """Read the names once, until the folder or the table changes: planning asks many times."""
+    del stamps
     names = sorted(f.name for f in (folder / FOLDER).iterdir() if f.name.endswith(".jpg"))
     first = _listed(folder, names) if (folder / TABLE).is_file() else _compared(folder, names)
     copies: dict[str, list[Labels]] = {}
