@@ -1,0 +1,138 @@
+"""Packages of plugins: ``privbench new`` writes one, ``privbench check`` tests what one offers."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING
+
+import click
+
+from privbench import __version__
+from privbench.cli.border import say
+from privbench.errors import BadInputError
+from privbench.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from privbench.method import Method
+    from privbench.methods.registry import Registry
+
+#: Kind -> a command that runs a new method in the grid.
+EXAMPLES = {
+    "attack": "privbench run --attack $name --target supervised",
+    "defense": "privbench run --attack metric-loss --defense $name --target supervised",
+    "target": "privbench run --attack metric-loss --target $name",
+    "dataset": "privbench run --attack metric-loss --target supervised --dataset $name",
+}
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST = 40
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(list(EXAMPLES)))
+@click.argument("name")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path(), help="Folder for the package [.]."
+)
+def new(kind: str, name: str, out: Path) -> None:
+    """Write a package with a new attack, defense, target or dataset called NAME.
+
+    It works as it is, and its test runs the conformance kit: change it step by step.
+    """
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+        raise BadInputError(
+            f"a method cannot be called {shown(name)}: use lower-case letters, digits and single "
+            f"hyphens, at most {_LONGEST} characters, such as my-{kind}"
+        )
+    module = name.replace("-", "_")
+    words = {
+        "kind": kind, "name": name, "module": module, "package": f"privbench_{module}",
+        "distribution": f"privbench-{name}", "api": __version__,
+        "class": "".join(word.capitalize() for word in name.split("-")),
+    }  # fmt: skip
+    words["example"] = Template(EXAMPLES[kind]).substitute(words)
+    folder = out / words["distribution"]
+    if folder.exists():
+        raise BadInputError(f"{shown(str(folder), 200)} exists: remove it, or choose another --out")
+    written = {
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "README.md",
+        ".github/workflows/check.yml": "ci.yml",
+        f"tests/test_{module}.py": "test.py",
+        f"{words['package']}/{module}.py": f"{kind}.py",
+    }
+    templates = files("privbench.cli") / "templates"
+    for path, template in written.items():
+        text = (templates / f"{template}.txt").read_text("utf-8")
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(Template(text).substitute(words), encoding="utf-8")
+    (folder / words["package"] / "__init__.py").write_text(
+        f'"""The {kind} {name} for privbench."""\n', encoding="utf-8"
+    )
+    say(f"wrote {folder}: the {kind} is in {words['package']}/{module}.py. Next:")
+    say(f"  cd {folder} && pip install -e .")
+    say(f"  privbench check {name}")
+    say(f"  {words['example']}")
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
+    help="Directory of datasets, for datasets that read files.",
+)  # fmt: skip
+@click.pass_obj
+def check(plugins_off: list[str], name: str, data_root: Path | None) -> None:
+    """Run the conformance kit on a method, on all methods of a plugin or of a package.
+
+    Exit status: 0 if every check passes, 1 if one fails, 2 for bad input.
+    """
+    from privbench.methods import registry as plugins
+    from privbench.testing import checks
+
+    failed = total = 0
+    for method in _methods(plugins.load(plugins_off), name):
+        say(f"{method.name}:")
+        for one in checks(method, root=data_root):
+            total += 1
+            try:
+                one()
+            except AssertionError as error:
+                failed += 1
+                say(f"  FAILED  {one.name}: {' '.join(str(error).split()) or 'no reason given'}")
+            else:
+                say(f"  ok      {one.name}")
+    say(f"{total} checks, {failed} failed")
+    raise click.exceptions.Exit(1 if failed else 0)
+
+
+def _methods(registry: Registry, name: str) -> Iterator[Method]:
+    """The methods of that name, or those of the plugin or package of that name.
+
+    Raises:
+        PrivbenchError: if there is nothing of that name, or it is broken.
+    """
+    held = [
+        plugin
+        for plugin in registry.plugins
+        if name in (plugin.name, plugin.distribution, plugin.module.partition(".")[0])
+    ]
+    if not held:
+        for _, method in registry.find(name):
+            yield method
+        return
+    for plugin in held:
+        if plugin.status != "ok":
+            why = "; ".join(plugin.problems) or "remove its `-p no:` option"
+            raise BadInputError(
+                f"plugin '{plugin.name}' is {plugin.status}: {why}; see `privbench list plugins "
+                "--errors`"
+            )
+        for told in plugin.methods:
+            kind, _, known = told.partition(" ")
+            yield registry.get(kind, known)
