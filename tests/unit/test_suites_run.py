@@ -184,6 +184,7 @@ def test_every_suite_runs_to_its_end(
     for path in SUITES:
         cells = made_small(planned(path, registry))
         chosen = cells if pytestconfig.getoption("--every-cell") else list(covering(cells, seen))
+        print(f"{path.stem}: {len(chosen)} of {len(cells)} cells")
         for cell in chosen:
             record = runner.run(Trial(cell, 0))
             assert record.status == "ok", f"{path.stem}: {record.cell.title}\n{record.traceback}"
