@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from privbench.store.machine import make_strict
 
 if TYPE_CHECKING:
-    from privbench.cli.session import Results, run
+    from privbench.boards.results import Results
+    from privbench.cli.session import run
     from privbench.data.augmentation import Augmentation, augment
     from privbench.data.examples import Card, Examples, as_float
     from privbench.data.protocol import Part, Protocol
@@ -115,7 +116,7 @@ _HOME = {
     "Views": "privbench.games.oracle",
     "Part": "privbench.data.protocol",
     "Protocol": "privbench.data.protocol",
-    "Results": "privbench.cli.session",
+    "Results": "privbench.boards.results",
     "run": "privbench.cli.session",
     "World": "privbench.data.split",
     "Batch": "privbench.training.phase",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
-from privbench.boards.page import page
+from privbench.boards.results import Results
 from privbench.cli.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import run as grid
@@ -41,24 +41,6 @@ if TYPE_CHECKING:
 EXECUTORS = ("serial", "processes", "ray")
 MOST_JOBS = 4096
 MOST_SECONDS = 1e9
-
-
-class Results(list["Record"]):
-    """The records of a run.
-
-    Attributes:
-        match_utility: of the suite.
-    """
-
-    match_utility: float | None = None
-
-    def table(self) -> str:
-        """The board, as markdown."""
-        return page(self, "privbench leaderboard", bound=self.match_utility)
-
-    def to_records(self) -> list[dict[str, Any]]:
-        """One plain dictionary per trial."""
-        return [record.model_dump(mode="json") for record in self]
 
 
 def run(

@@ -1,0 +1,103 @@
+"""The results of a run in Python: as a board, a figure, plain rows or a data frame."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privbench.boards.csv_table import table
+from privbench.boards.front import front
+from privbench.boards.page import page
+from privbench.boards.panels import panels
+from privbench.boards.records import Record, read_all
+from privbench.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from privbench.boards.records import Number
+
+#: Libraries of data frames, the preferred first.
+FRAMES = ("pandas", "polars")
+
+
+class Results(list[Record]):
+    """Records, one for each trial.
+
+    Attributes:
+        match_utility: largest loss of accuracy at which defenses are compared; None for no bound.
+    """
+
+    match_utility: float | None = None
+
+    @classmethod
+    def read(cls, *places: str | Path) -> Results:
+        """Read results of folders and merged files.
+
+        Raises:
+            BadInputError: if a place does not exist or holds no results, or a result is damaged.
+        """
+        return cls(read_all([Path(place) for place in places]))
+
+    def table(self) -> str:
+        """The board, as markdown."""
+        return page(self, "privbench leaderboard", bound=self.match_utility)
+
+    def csv(self) -> str:
+        """All numbers of the board as csv: a line for each cell, means and intervals over seeds."""
+        return table(self)
+
+    def front(self) -> str:
+        """Worst-case leak against utility, a point for each defense: SVG text, or ""."""
+        return front(panels(self, self.match_utility))
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One plain dictionary per trial, with everything that a result file holds."""
+        return [record.model_dump(mode="json") for record in self]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat dictionary per trial: what ran, each metric with its interval, utility, cost.
+
+        A metric ``auc`` has ``auc``, ``auc low`` and ``auc high``; that of the null victim is
+        ``null auc``. None stands for what was refused or not measured.
+        """
+        return [_flat(record) for record in self]
+
+    def to_dataframe(self) -> Any:
+        """``rows`` as a data frame of pandas, or of polars if only that is installed.
+
+        Raises:
+            BadInputError: if neither is installed.
+        """
+        for name in FRAMES:
+            try:
+                library = importlib.import_module(name)
+            except ImportError:
+                continue
+            return library.DataFrame(self.rows())
+        raise BadInputError("a data frame needs pandas or polars: install one, or use rows()")
+
+
+def _flat(record: Record) -> dict[str, Any]:
+    cell = record.cell
+    named = {
+        "dataset": cell.dataset.label, "protocol": cell.protocol.get("name", "default"),
+        "target": cell.target.label, "defense": cell.defense, "adversary": cell.adversary,
+        "attack": cell.attack.label, "game": cell.game, "sensitive": ", ".join(cell.sensitive),
+        "seed": record.seed, "status": record.status, "reason": record.reason,
+    }  # fmt: skip
+    apart = {**record.baselines, **record.controls}
+    measured = _spread(record.metrics)
+    for name, metrics in apart.items():
+        measured |= _spread(metrics, f"{name} ")
+    cost = {"training seconds": record.cost.seconds_training, "seconds": record.cost.seconds}
+    return named | measured | record.utility | cost
+
+
+def _spread(metrics: Mapping[str, Number], before: str = "") -> dict[str, float | None]:
+    return {
+        f"{before}{name}{end}": value
+        for name, number in metrics.items()
+        for end, value in (("", number.value), (" low", number.low), (" high", number.high))
+    }
