@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import torch
 
+from privbench.boards.provenance import commit
 from privbench.data.validation import validated
 from privbench.errors import BadInputError
 from privbench.grid.cell import Trial
@@ -342,7 +343,7 @@ machine that did other work at the same time; `hours` are such hours for the who
 - `peak` is the largest resident memory of the process while the cell was made, with
   the datasets that the suites before it read.
 
-Processor: {cpu}; torch {torch}.
+Measured at commit {commit} on {cpu} with torch {torch}.
 
 """
 
@@ -355,7 +356,7 @@ def main(names: list[str]) -> None:
     registry = plugins.load()
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     cpu = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    told = TOLD.format(enough=ENOUGH, cpu=cpu, torch=torch.__version__)
+    told = TOLD.format(enough=ENOUGH, cpu=cpu, torch=torch.__version__, commit=commit())
     paths = [path for path in (HERE / "suites").glob("*.yaml") if not path.stem.endswith("-paper")]
     found: dict[str, Suite] = {}
     rows: dict[str, Examples] = {}
