@@ -259,6 +259,27 @@ def test_a_sweep_end_to_end(run: Run, tmp_path: Path) -> None:
     assert merged.split("## Ranking")[0] == board.split("## Ranking")[0]
 
 
+def test_json_is_all_that_a_machine_reads(run: Run, tmp_path: Path) -> None:
+    args = (*SURE, "--attack", "moody", "--seeds", 2, "--json")
+    told: dict[str, Any] = {}
+    for _ in range(2):
+        done = run(*args)
+        assert done.exit_code == 1, done.output
+        told = json.loads(done.stdout)
+        assert "4 trials, 2 failed" in done.stderr
+        assert (told["format"], told["trials"], told["failed"]) == (1, 4, 2)
+        [sure] = [cell for cell in told["cells"] if cell["attack"] == "sure"]
+        records = [r for r in read_all([tmp_path / "results"]) if r.cell.attack.name == "sure"]
+        values = [r.metrics["auc"].value or 0.0 for r in records]
+        assert sure["auc"] == pytest.approx(sum(values) / 2, rel=1e-5)
+        assert sure["seeds"] == "0 1"
+        assert told["found"][0].endswith("2 seeds: draft.")
+        assert f"Found: {told['found'][0]}" in " ".join(done.stderr.split())
+    board = run("leaderboard", "results", "--json")
+    assert json.loads(board.stdout) == told
+    assert "leave out -o" in said(run("leaderboard", "results", "--json", "-o", "x.md"))
+
+
 def test_a_failing_cell_is_a_result_and_the_others_run(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privbench.boards import matrix
+from privbench.boards.closing import closing
 from privbench.boards.csv_table import table
 from privbench.boards.front import front
 from privbench.boards.page import LONGEST, page
@@ -220,9 +221,9 @@ def test_the_strongest_of_each_access_is_marked() -> None:
         record("a", value=0.6, needs="LABELS"), record("b", value=0.7, needs="LABELS"),
         record("c", value=0.8), record("d", value=0.75),
         record("blur", value=0.3, game="reconstruction"),
-        record("copy", value=0.2, game="reconstruction"),
+        record("copy", value=0.2, game="reconstruction"), record("a", "talos", needs="LABELS"),
     ]  # fmt: skip
-    (row,) = shown(made).values()
+    row = shown(made)["none"]
     bold = {name.split()[0] for name, text in row.items() if text.startswith("**")}
     assert bold == {"b", "c", "copy"}
 
@@ -286,7 +287,7 @@ def test_attacks_that_missed_a_planted_leak_are_marked() -> None:
 def test_many_attacks_are_rows_by_access_and_strength() -> None:
     made = [record(f"a{i}", d, value=0.5 + i / 100, needs="LABELS" if i % 2 else "POSTERIORS")
             for i in range(12) for d in ("none", "x")]  # fmt: skip
-    rows = tables(page(made, "t"))["digits, simclr, adaptive adversary (membership)"]
+    rows = tables(page(made, "t"))["digits, simclr, adaptive adversary"]
     assert rows[0] == ["attack (AUC)", "none", "x"]
     assert [row[0].split()[0] for row in rows[1:]] == [
         *(f"a{i}" for i in (11, 9, 7, 5, 3, 1, 10, 8, 6, 4, 2, 0)), "test",
@@ -303,13 +304,9 @@ def test_settings_and_versions_are_told_apart_only_where_they_must() -> None:
     assert list(rows) == ["none", "ars(bound=1)", "ars(bound=2)"]
     assert "loud (AUC) [posteriors]" in rows["none"]
     rows = shown([record(), record(fields={"k": 9}, seed=1)])
-    assert list(rows["none"])[1:3] == [
-        "loud (AUC) [posteriors]", "loud(k=9) (AUC) [posteriors]",
-    ]  # fmt: skip
+    assert {*rows} == {"loud [posteriors]", "loud(k=9) [posteriors]", "test accuracy"}
     rows = shown([record(version=1), record(version=2, seed=1)])
-    assert list(rows["none"])[1:3] == [
-        "loud v1 (AUC) [posteriors]", "loud v2 (AUC) [posteriors]",
-    ]  # fmt: skip
+    assert {*rows} == {"loud v1 [posteriors]", "loud v2 [posteriors]", "test accuracy"}
 
 
 def test_splits_of_one_name_are_no_seeds_of_each_other() -> None:
@@ -581,3 +578,92 @@ def test_results_of_an_unknown_game_are_refused() -> None:
         page([record(game="odd")], "t")
     assert "- skipped 1: no" in page([record(), record(game="odd", status="skipped", reason="no")],
                                      "t")  # fmt: skip
+
+
+# ---- one defense --------------------------------------------------------------------------------
+
+
+def test_attacks_on_one_defense_show_rates_beside_the_headline() -> None:
+    made = seeds("loud", "none", [0.6, 0.7, 0.8], tpr=0.2, needs="POSTERIORS")
+    made += seeds("shy", "none", [0.65, 0.6, 0.61], needs="LABELS")
+    made += seeds("guess", "none", [0.9, 0.8, 0.85], game="attributes", needs="EMBEDDINGS")
+    text = page(made, "T")
+    found = tables(text)
+    name = "digits, simclr, adaptive adversary"
+    heads, *rows = found[f"{name} (membership)"]
+    assert heads == ["attack (AUC)", "none", "none: TPR at 1 % FPR"]
+    assert [row[0] for row in rows] == ["shy [labels]", "loud [posteriors]", "test accuracy"]
+    assert [row[2][:5] for row in rows] == ["–", "0.200", ""]
+    heads, *rows = found[f"{name} (attributes of slant)"]
+    assert heads == ["attack (accuracy)", "none"]
+    assert "its true FPR is" in text
+    two = made + seeds("loud", "talos", [0.5, 0.6, 0.6], tpr=0.1)
+    assert "TPR at 1 % FPR" not in tables(page(two, "T"))[name][0]
+
+
+# ---- the closing lines of a run -----------------------------------------------------------------
+
+
+def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
+    made = seeds("loud", "none", [0.8, 0.81, 0.8, 0.79, 0.8], accuracy=0.9)
+    made += seeds("shy", "none", [0.6, 0.61, 0.6, 0.59, 0.6], accuracy=0.9)
+    made += seeds("loud", "talos", [0.7, 0.7, 0.71, 0.69, 0.7], accuracy=0.88)
+    made += seeds("loud", "olympus", [0.79, 0.8, 0.8, 0.79, 0.8], accuracy=0.7)
+    [told] = closing(made)
+    assert told == (
+        "talos lowers the AUC of loud by 0.100 ± 0.009 and costs 2.0 points of accuracy."
+    )
+
+
+def test_what_an_interval_does_not_bear_is_not_said() -> None:
+    made = seeds("loud", "none", [0.8, 0.7, 0.75], accuracy=0.9)
+    made += seeds("loud", "talos", [0.7, 0.75, 0.7], accuracy=0.9)
+    [told] = closing(made)
+    assert told.startswith("no difference shown: talos changes the AUC of loud by -0.033 ± ")
+    assert told.endswith("; 3 seeds: draft.")
+    costs = seeds("loud", "none", [0.8, 0.81, 0.8]) + [
+        record("loud", "talos", seed, 0.6, accuracy=accuracy)
+        for seed, accuracy in enumerate((0.8, 0.95, 0.9))
+    ]
+    [told] = closing(costs)
+    assert "talos lowers the AUC of loud by 0.203" in told
+    assert "; its cost, 1.7 ± " in told
+    assert "may be none" in told
+
+
+def test_one_seed_is_a_draft_without_an_interval() -> None:
+    [told] = closing([record(value=0.8), record(defense="talos", value=0.7, accuracy=0.92)])
+    assert told == (
+        "talos lowers the AUC of loud by 0.100 and gains 2.0 points of accuracy; 1 seed: draft."
+    )
+
+
+def test_without_a_defense_the_strongest_attack_is_told() -> None:
+    [told] = closing([record("loud", value=0.7), record("shy", value=0.6)])
+    assert told == (
+        "without a defense loud reaches AUC 0.700 [0.650, 0.750], 0.500 on the null victim; "
+        "1 seed: draft."
+    )
+    [told] = closing([record("loud", value=0.52)])
+    assert told.startswith("no leak shown: without a defense loud has AUC 0.520 [0.470, 0.570]")
+
+
+def test_several_questions_are_told_apart_and_failures_tell_nothing() -> None:
+    made = [record("loud"), record("guess", game="attributes", value=0.9)]
+    made += [record("loud", target="moco", value=0.6)]
+    assert [told.partition(": ")[0] for told in closing(made)] == [
+        "moco on digits, membership", "simclr on digits, membership",
+        "simclr on digits, attributes of slant",
+    ]  # fmt: skip
+    many = [record("loud", target=f"t{i}") for i in range(6)]
+    assert closing(many)[-1] == "2 more findings are on the board."
+    assert closing([record(status="failed", reason="no")]) == []
+
+
+def test_a_lower_number_may_be_the_stronger_attack() -> None:
+    made = [record("draw", game="reconstruction", value=0.01),
+            record("draw", "ars", game="reconstruction", value=0.05, accuracy=0.8)]  # fmt: skip
+    [told] = closing(made)
+    assert told == (
+        "ars raises the MSE of draw by 0.040 and costs 10.0 points of accuracy; 1 seed: draft."
+    )

@@ -43,7 +43,7 @@ def table(records: Sequence[Record]) -> str:
         if (difference := verdicts.to_null(found)) is not None:
             row |= _spread("minus null", difference.mean, difference.low, difference.high)
         rows.append(row | _measured(found))
-    fixed = list(dict.fromkeys(name for row in rows for name in row if name in _FIRST))
+    fixed = list(dict.fromkeys(name for row in rows for name in row if name in NAMES))
     moving = sorted({name for row in rows for name in row} - {*fixed})
     made = io.StringIO()
     writer = csv.writer(made, lineterminator="\n")
@@ -53,7 +53,8 @@ def table(records: Sequence[Record]) -> str:
     return made.getvalue()
 
 
-_FIRST = (
+#: Columns of text, which come first.
+NAMES = (
     "dataset", "protocol", "target", "defense", "attack", "needs", "game", "sensitive", "phase",
     "adversary", "planted leak", "status", "reason", "seeds", "mark", "why marked",
     "outside the claim", "decides at",

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from privbench.boards.panel import estimate
 from privbench.boards.statistics import ERROR, holm
 from privbench.text import markdown
 
@@ -83,17 +84,21 @@ class Table:
 def tables(panel: Panel) -> list[Table]:
     """The matrix of a panel: one for all games if it is narrow enough, otherwise one for each aim.
 
-    Attacks are rows where there are more of them than columns fit. Those that do the same for the
-    adaptive adversary are left out.
+    Attacks are rows where there are more of them than columns fit, or a single defense. Those that
+    do the same for the adaptive adversary are left out.
     """
     shown = panel.own
-    together = len(shown) <= WIDEST - 2
+    alone = len(panel.lines) == 1 and len(shown) > 1
+    together = len(shown) <= WIDEST - 2 and not alone
     aims = dict.fromkeys(attack.aim for attack in shown)
     parts = [shown] if together else [[a for a in shown if a.aim == aim] for aim in aims]
     lines = ranked(panel)
     return [
-        (_upright if len(attacks) <= WIDEST - 2 else _turned)(
-            panel, lines, attacks, panel.title + ("" if together else f" ({_aim(attacks[0].aim)})")
+        (_upright if len(attacks) <= WIDEST - 2 and not alone else _turned)(
+            panel,
+            lines,
+            attacks,
+            panel.title + (f" ({_aim(attacks[0].aim)})" if len(parts) > 1 else ""),
         )
         for attacks in parts
         if attacks
@@ -112,10 +117,16 @@ def _upright(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], tit
 
 
 def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], title: str) -> Table:
-    """Attacks are rows, by access and then the strongest first; the first defenses are columns."""
+    """Attacks are rows, by access and then the strongest first; the first defenses are columns.
+
+    A few defenses have a column of rates at 1 % FPR each.
+    """
     shown = lines[: WIDEST - 1]
     aim = attacks[0].aim
-    heads = [markdown(f"attack ({panel.metric[aim]})"), *(markdown(line.title) for line in shown)]
+    rated = 2 * len(lines) < WIDEST and any(_rates(line, attacks) for line in lines)
+    heads = [markdown(f"attack ({panel.metric[aim]})")]
+    for line in shown:
+        heads += [markdown(line.title), markdown(f"{line.title}: TPR at 1 % FPR")][: 1 + rated]
     sign = 1 if panel.higher[aim] else -1
 
     def place(attack: Attack) -> tuple[str, float, str]:
@@ -123,14 +134,36 @@ def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], titl
         value = spot.estimate.value if spot and spot.estimate else -sign * math.inf
         return attack.needs, -sign * value, attack.name
 
-    body = [
-        [markdown(f"{a.name}{_needs(a)}"), *(_spot(line.spots.get(a), panel) for line in shown)]
-        for a in sorted(attacks, key=place)
-    ]
-    foot = ["test accuracy", *(with_error(line.accuracy, len(line.accuracies)) for line in shown)]
+    body, foot = [], ["test accuracy"]
+    for a in sorted(attacks, key=place):
+        row = [markdown(f"{a.name}{_needs(a)}")]
+        for line in shown:
+            spot = line.spots.get(a)
+            row += [_spot(spot, panel), _rate(spot, panel)][: 1 + rated]
+        body.append(row)
+    for line in shown:
+        foot += [with_error(line.accuracy, len(line.accuracies)), ""][: 1 + rated]
     more = len(lines) - len(shown)
     note = f"{more} more defenses are in the csv file." if more else ""
     return Table(title, heads, body, "attacks", (foot,), note)
+
+
+def shows_rates(panel: Panel) -> bool:
+    """Whether its matrix or its ranking shows rates at 1 % FPR."""
+    heads = [head for table in tables(panel) for head in table.heads]
+    return bool(ranked_by(panel)[1]) or any("TPR at 1" in head for head in heads)
+
+
+def _rates(line: Line, attacks: Sequence[Attack]) -> bool:
+    return any(line.spots[attack].rates for attack in attacks if attack in line.spots)
+
+
+def _rate(spot: Spot | None, panel: Panel) -> str:
+    """The rate at 1 % FPR over seeds."""
+    if spot is None or not spot.rates:
+        return "–"
+    found = estimate(spot.rates.values(), least=0.0, most=1.0)
+    return with_error(found, len(spot.rates)) + _few(len(spot.rates), panel)
 
 
 def ranking(panel: Panel) -> Table | None:

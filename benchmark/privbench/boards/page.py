@@ -106,7 +106,7 @@ def _panels(
             ranked = True
             lines += [f"## Ranking: {markdown(panel.title)}", "", *ranking.lines(rows), ""]
     lines += [matrix.RANKED, ""] if ranked else []
-    rated = [panel for panel in found if matrix.ranked_by(panel)[1]]
+    rated = [panel for panel in found if matrix.shows_rates(panel)]
     if rated:
         spots = (spot for panel in rated for line in panel.lines for spot in line.spots.values())
         lines += [notes.low_fpr(r for spot in spots if spot.rates for r in spot.records), ""]

@@ -103,6 +103,7 @@ class Line:
         loss: test accuracy of ``none`` minus its own, paired by seed; None if it cannot be said.
         apart: aim -> difference of the headline metric to ``none``, of the attack that is strongest
             without a defense.
+        compared: aim -> name of that attack.
         training: seconds to train a victim, the median over seeds; None if unknown.
         query: seconds for one label; None if unknown.
         epsilons: claimed, nominal and audited, as text; "–" where there is none.
@@ -118,6 +119,7 @@ class Line:
     accuracies: dict[int, float] = field(default_factory=dict)
     loss: Difference | None = None
     apart: dict[Aim, Difference] = field(default_factory=dict)
+    compared: dict[Aim, str] = field(default_factory=dict)
     training: float | None = None
     query: float | None = None
     epsilons: tuple[str, str, str] = ("–", "–", "–")

@@ -208,7 +208,7 @@ def _compare(line: Line, none: Line, higher: Mapping[Aim, bool]) -> None:
             top = max(both, key=lambda a: (sign * mean(bare_values[a].values()), a.name))
             found = paired(line.spots[top].values, bare_values[top])
             if found is not None:
-                line.apart[aim] = found
+                line.apart[aim], line.compared[aim] = found, top.name
 
 
 def _counts(spot: Spot) -> bool:

@@ -211,6 +211,11 @@ def idle_encoder(records: Iterable[Record]) -> str:
     )
 
 
+def main(record: Record) -> Number | None:
+    """Return the main number of the game; None if it was not measured."""
+    return None if record.board is None else record.metrics.get(record.board.columns[0].name)
+
+
 def null(record: Record) -> Number | None:
     """Return the main number of the game on the null victim; None if it was not measured."""
     if record.board is None:

@@ -93,17 +93,22 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     "--match-utility", type=Finite(min=0, max=1), metavar="LOSS",
     help="Largest loss of accuracy on reference rows at an operating point [that of the run].",
 )  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a page.")
 def leaderboard(
     folders: tuple[Path, ...],
     output: Path | None,
     title: str | None,
     suite: Path | None,
+    *,
     match_utility: float | None,
+    as_json: bool,
 ) -> None:
     """Render results as a board; equal results give identical bytes.
 
     A page has at most 120 lines; the csv file beside it has all numbers.
     """
+    from privbench.boards.as_json import document
+    from privbench.boards.checks import refuse_unfit
     from privbench.boards.files import write_board
     from privbench.boards.page import page
     from privbench.boards.records import read_all
@@ -111,6 +116,8 @@ def leaderboard(
     from privbench.cli.results import with_boards
     from privbench.grid.suite import read_suite
 
+    if as_json and output is not None:
+        raise BadInputError("--json prints to standard output: leave out -o")
     if output is not None and output.suffix != ".md":
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a page ends in .md")
     made_by = read_suite(suite) if suite else None
@@ -120,7 +127,10 @@ def leaderboard(
     name = title or (made_by.name if made_by else "privbench leaderboard")
     records = with_boards(read_all(folders))
     told = suite.as_posix() if suite else ""
-    if output is None:
+    if as_json:
+        refuse_unfit(records)
+        say(document(records, bound))
+    elif output is None:
         say(page(records, name, bound=bound, suite=told), nl=False)
     else:
         write_board(output, records, name, bound=bound, suite=told)

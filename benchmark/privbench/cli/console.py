@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from privbench.boards import tradeoffs
+from privbench.boards.closing import closing
 from privbench.boards.files import write_board
 from privbench.boards.records import POINTS
 from privbench.boards.rows import cells, differing, headings, ranked
@@ -213,12 +214,13 @@ def summarise(
         f"results in {out}, {problem or f'board in {board}'}",
         **PLAIN,
     )
+    for sentence in closing(records, suite.match_utility):
+        console.print(f"Found: {sentence}", **PLAIN)
     return problem
 
 
-def show_finished(records: Sequence[Record], out: Path, suite: Suite) -> str:
+def show_finished(records: Sequence[Record], out: Path, suite: Suite, console: Console) -> str:
     """Show a grid whose results are all there; the arguments are those of ``summarise``."""
-    console = terminal_console()
     with Watcher(console, len(records)) as watcher:
         for record in records:
             watcher.trial(record, True)

@@ -188,6 +188,10 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
     "--shard", metavar="I/N", help="Run part I of N of the grid; join the parts with `merge`."
 )
 @click.option(
+    "--json", is_flag=True,
+    help="Print the results as one JSON document, and all else to standard error.",
+)  # fmt: skip
+@click.option(
     "--dry-run", is_flag=True, help="Only print what would run, what is kept, what is skipped."
 )
 @click.pass_obj
@@ -207,15 +211,16 @@ def run(plugins_off: list[str], /, suite: Path | None, **options: Any) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a clean end, as for Ctrl-C
     status = 130
     try:
-        status = _run(asked, plugins_off, options)
+        status = _run(asked, plugins_off, options, as_json=options.pop("json"))
     except KeyboardInterrupt:
         _interrupted()
     sys.exit(_end(status))
 
 
-def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
+def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any], *, as_json: bool) -> int:
     """Run a grid; show it at once, without importing torch, if it is known to be finished."""
-    from privbench.cli.console import show_finished
+    from privbench.boards.as_json import document
+    from privbench.cli.console import show_finished, terminal_console
     from privbench.grid.kept import FinishedGrids
     from privbench.store.store import NOTES, default_root
 
@@ -224,8 +229,12 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
     finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
     out = options["out"].absolute()
     sealed = options["sealed"] or options["nonce"] is not None
+    console = terminal_console(stderr=as_json)
     if not sealed and (records := finished.find(out)):
-        return 1 if show_finished(records, out, suite) else 0
+        problem = show_finished(records, out, suite, console)
+        if as_json:
+            say(document(records, suite.match_utility))
+        return 1 if problem else 0
     workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]
     if workers or sealed or options["isolate"]:
         from privbench.grid.server import start_server
@@ -233,8 +242,10 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any]) -> int:
         start_server(options["threads"])  # it imports torch while this process does
     from privbench.cli.session import Session
 
-    session = Session(suite, plugins_off, options)
+    session = Session(suite, plugins_off, options, console)
     status = session.run()
+    if as_json:
+        say(document(session.records, suite.match_utility))
     if status == 0 and not sealed and not session.reads_given_files:
         finished.add([(item.trial.digest, item.skip) for item in session.planned], session.files)
     return status

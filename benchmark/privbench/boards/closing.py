@@ -1,0 +1,123 @@
+"""What a run found, in words: the last lines in the terminal.
+
+No sentence claims more than its interval bears.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean as mean
+from typing import TYPE_CHECKING
+
+from privbench.boards import verdicts
+from privbench.boards.panel import foremost
+from privbench.boards.panels import panels
+from privbench.boards.statistics import FEWEST_SEEDS
+from privbench.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from privbench.boards.panel import Aim, Line, Panel
+    from privbench.boards.records import Record
+    from privbench.boards.statistics import Difference
+
+#: Sentences at most, and characters of one.
+MOST, LONGEST = 4, 400
+
+
+def closing(records: Sequence[Record], bound: float | None = None) -> list[str]:
+    """Return a sentence for each target and question, as plain text.
+
+    With defenses it is about the one that lowers the strongest attack the most, otherwise about the
+    strongest attack.
+
+    Args:
+        records: of any status, which can stand on one board.
+        bound: as of ``panels``.
+    """
+    found = foremost(panels(records, bound))
+    asked = [(panel, aim) for panel in found for aim in panel.aims]
+    several = len(asked) > 1
+    told = [
+        f"{_where(panel, aim)}: {text}" if several else text
+        for panel, aim in asked
+        if (text := _told(panel, aim))
+    ]
+    more = [f"{len(told) - MOST} more findings are on the board."] if len(told) > MOST else []
+    return [*(shown(text, LONGEST) for text in told[:MOST]), *more]
+
+
+def _where(panel: Panel, aim: Aim) -> str:
+    game, guessed = aim
+    return f"{panel.target} on {panel.dataset}, {game}{f' of {guessed}' if guessed else ''}"
+
+
+def _told(panel: Panel, aim: Aim) -> str:
+    none, *others = panel.lines
+    sign = 1 if panel.higher[aim] else -1
+    met = [line for line in others if aim in line.apart]
+    if met:
+        best = min(met, key=lambda line: (sign * line.apart[aim].mean, line.title))
+        told = _compared(best, aim, panel)
+    elif aim in none.worst:
+        told = _alone(none, aim, panel)
+    else:
+        return ""
+    seeds = len(panel.seeds)
+    draft = f"; {seeds} seed{'s' * (seeds > 1)}: draft" if seeds < FEWEST_SEEDS else ""
+    return f"{told}{draft}."
+
+
+def _compared(line: Line, aim: Aim, panel: Panel) -> str:
+    """What the defense changes, and what it costs."""
+    change, attack = line.apart[aim], line.compared[aim]
+    what = f"the {panel.metric[aim]} of {attack}"
+    if _unclear(change):
+        told = f"no difference shown: {line.title} changes {what} by {change.mean:+.3f}"
+        return f"{told}{_plus_minus(change)}"
+    verb = "lowers" if change.mean < 0 else "raises"
+    told = f"{line.title} {verb} {what} by {abs(change.mean):.3f}{_plus_minus(change)}"
+    if line.loss is None:
+        return told
+    points = f"{abs(100 * line.loss.mean):.1f}{_plus_minus(line.loss, 100, 1)} points of accuracy"
+    if _unclear(line.loss):
+        return f"{told}; its cost, {points}, may be none"
+    return f"{told} and {'costs' if line.loss.mean > 0 else 'gains'} {points}"
+
+
+def _alone(none: Line, aim: Aim, panel: Panel) -> str:
+    """What the strongest attack reaches without a defense."""
+    held = none.worst[aim]
+    name = max(sorted(held.chosen), key=lambda one: held.chosen[one])
+    value, low, high = held.estimate.value, held.estimate.low, held.estimate.high
+    spot = next(s for a, s in none.spots.items() if a.aim == aim and a.name == name)
+    if len(spot.values) == 1:  # one seed has no interval over seeds, but one over its rows
+        (number,) = (verdicts.main(record) for record in spot.records if record.status == "ok")
+        low, high = (
+            end if end is not None else value
+            for end in ((number.low, number.high) if number else (low, high))
+        )
+    nulls = [
+        number.value
+        for record in spot.records
+        if (number := verdicts.null(record)) is not None and number.value is not None
+    ]
+    reached = f"{panel.metric[aim]} {value:.3f} [{low:.3f}, {high:.3f}]"
+    beside = f", {mean(nulls):.3f} on the null victim" if nulls else ""
+    beside += f", the {panel.constant[aim]}" if panel.constant[aim] else ""
+    if nulls and low <= mean(nulls) <= high:
+        return f"no leak shown: without a defense {name} has {reached}{beside}"
+    return f"without a defense {name} reaches {reached}{beside}"
+
+
+def _unclear(difference: Difference) -> bool:
+    """Whether its interval holds no difference; one seed has no interval."""
+    return difference.low is not None and difference.high is not None and (
+        difference.low <= 0 <= difference.high
+    )  # fmt: skip
+
+
+def _plus_minus(difference: Difference, unit: float = 1, digits: int = 3) -> str:
+    if difference.low is None or difference.high is None:
+        return ""
+    return f" ± {unit * (difference.high - difference.low) / 2:.{digits}f}"
