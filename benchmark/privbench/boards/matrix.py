@@ -91,10 +91,12 @@ def tables(panel: Panel) -> list[Table]:
     aims = dict.fromkeys(attack.aim for attack in shown)
     parts = [shown] if together else [[a for a in shown if a.aim == aim] for aim in aims]
     lines = ranked(panel)
+
+    def title(attacks: Sequence[Attack]) -> str:
+        return panel.title + ("" if together else f" ({aim_text(attacks[0].aim)})")
+
     return [
-        (_upright if len(attacks) <= WIDEST - 2 else _turned)(
-            panel, lines, attacks, panel.title + ("" if together else f" ({_aim(attacks[0].aim)})")
-        )
+        (_upright if len(attacks) <= WIDEST - 2 else _turned)(panel, lines, attacks, title(attacks))
         for attacks in parts
         if attacks
     ]
@@ -102,9 +104,9 @@ def tables(panel: Panel) -> list[Table]:
 
 def _upright(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], title: str) -> Table:
     """Defenses are rows."""
-    heads = ["defense", *(_attack(panel, attack) for attack in attacks), "test accuracy"]
+    heads = ["defense", *(attack_text(panel, attack) for attack in attacks), "test accuracy"]
     body = [
-        [markdown(line.title), *(_spot(line.spots.get(a), panel) for a in attacks),
+        [markdown(line.title), *(spot_text(line.spots.get(a), panel) for a in attacks),
          with_error(line.accuracy, len(line.accuracies))]
         for line in lines
     ]  # fmt: skip
@@ -124,7 +126,7 @@ def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], titl
         return attack.needs, -sign * value, attack.name
 
     body = [
-        [markdown(f"{a.name}{_needs(a)}"), *(_spot(line.spots.get(a), panel) for line in shown)]
+        [markdown(f"{a.name}{_needs(a)}"), *(spot_text(line.spots.get(a), panel) for line in shown)]
         for a in sorted(attacks, key=place)
     ]
     foot = ["test accuracy", *(with_error(line.accuracy, len(line.accuracies)) for line in shown)]
@@ -141,8 +143,8 @@ def ranking(panel: Panel) -> Table | None:
     claims = claims_epsilon(panel)
     heads = ["defense"]
     for aim in aims:
-        heads.append(f"{_aim(aim)}: worst {panel.metric[aim]}")
-        heads += [f"{_aim(aim)}: worst TPR at 1 % FPR"] if aim in low else []
+        heads.append(f"{aim_text(aim)}: worst {panel.metric[aim]}")
+        heads += [f"{aim_text(aim)}: worst TPR at 1 % FPR"] if aim in low else []
     heads += ["test accuracy", "accuracy lost", "training", "a query"]
     heads += ["ε claimed / nominal / audited"] if claims else []
     none = panel.lines[0]
@@ -216,7 +218,8 @@ def _worst(panel: Panel, line: Line, aim: Aim, known: Mapping[Aim, HeldOut]) -> 
     return f"{told} {markdown('/'.join(sorted(found.chosen)))}" if several else told
 
 
-def _spot(spot: Spot | None, panel: Panel) -> str:
+def spot_text(spot: Spot | None, panel: Panel) -> str:
+    """Return what stands in the matrix for one attack on one defense, as markdown."""
     if spot is None or spot.state == "missing":
         return "–"
     if spot.state != "ok":
@@ -245,7 +248,8 @@ def _times(seconds: float | None, base: float | None) -> str:
     return f"{seconds / base:.1f}×"
 
 
-def _attack(panel: Panel, attack: Attack) -> str:
+def attack_text(panel: Panel, attack: Attack) -> str:
+    """Return the heading of an attack with its metric and access, as markdown."""
     return markdown(f"{attack.name} ({panel.metric[attack.aim]}){_needs(attack)}")
 
 
@@ -254,7 +258,8 @@ def _needs(attack: Attack) -> str:
     return f" [{told}]" if told and told != "none" else ""
 
 
-def _aim(aim: Aim) -> str:
+def aim_text(aim: Aim) -> str:
+    """Return what attacks are after in words."""
     game, guessed = aim
     return f"{game} of {guessed}" if guessed else game
 
