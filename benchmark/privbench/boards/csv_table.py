@@ -11,7 +11,7 @@ from privbench.games.metrics import mean_over_seeds
 from privbench.text import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.records import Number, Record
 
@@ -29,7 +29,12 @@ def table(records: Sequence[Record]) -> str:
     Args:
         records: all of a board, of any status, with positive controls.
     """
-    named = list(rows(records).values())
+    return written(rows(records).values())
+
+
+def written(named: Iterable[Mapping[str, str]]) -> str:
+    """Return the csv file of these lines of ``rows``."""
+    named = list(named)
     fixed = list(dict.fromkeys(name for row in named for name in row if name in FIRST))
     moving = sorted({name for row in named for name in row} - {*fixed})
     made = io.StringIO()

@@ -14,6 +14,9 @@ from privbench.text import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from privbench.boards.records import Record
+    from privbench.boards.samples import Columns
+
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -147,8 +150,18 @@ def leaderboard(folders: tuple[Path, ...], output: Path | None, **told: Any) -> 
     "-o", "--output", default="report.html", show_default=True, type=click.Path(path_type=Path),
     help="File of the page.",
 )  # fmt: skip
+@click.option("--svg", type=click.Path(path_type=Path), help="Directory for its figures as SVG.")
+@click.option("--png", type=click.Path(path_type=Path), help="Directory for its figures as PNG.")
 @click.pass_obj
-def report(plugins_off: list[str], /, folders: tuple[Path, ...], output: Path, **told: Any) -> None:
+def report(
+    plugins_off: list[str],
+    /,
+    folders: tuple[Path, ...],
+    output: Path,
+    svg: Path | None,
+    png: Path | None,
+    **told: Any,
+) -> None:
     """Render results as one web page with all that is behind a board.
 
     The page needs no other file and no network. ROC curves and histograms are drawn where the files
@@ -158,6 +171,7 @@ def report(plugins_off: list[str], /, folders: tuple[Path, ...], output: Path, *
     from privbench.cli.results import with_boards
     from privbench.methods.registry import load
     from privbench.report.page import report as rendered
+    from privbench.report.pictures import figures
     from privbench.store.files import write
 
     if output.suffix not in (".html", ".htm"):
@@ -165,13 +179,20 @@ def report(plugins_off: list[str], /, folders: tuple[Path, ...], output: Path, *
     name, settings = _named(folders, **told)
     found = located(folders)
     places = {record.trial: at for record, at in found}
-    text = rendered(
-        with_boards([record for record, _ in found]), name,
-        samples=lambda record: read_samples(record, places[record.trial]),
-        registry=load(plugins_off), **settings,
-    )  # fmt: skip
+    records = with_boards([record for record, _ in found])
+
+    def samples(record: Record) -> Columns | None:
+        return read_samples(record, places[record.trial])
+
+    text = rendered(records, name, samples=samples, registry=load(plugins_off), **settings)
     write(output, text)
     say(f"report of {len(found)} results in {output}")
+    for folder, form in ((svg, "svg"), (png, "png")):
+        if folder is not None:
+            given = figures(records, form, bound=settings["bound"], samples=samples)
+            for file, content in given:
+                write(folder / file, content)
+            say(f"figures in {folder}")
 
 
 @click.command()

@@ -84,6 +84,18 @@ def heat(panel: Panel, anchors: Mapping[str, str]) -> Heat:
     return Heat(panel.title, "attack", names, rows, scale)
 
 
+def shades(panel: Panel, aim: Aim) -> dict[tuple[int, int], tuple[float, int]]:
+    """Return row and column -> mean over seeds and shade; defenses are rows, as in ``ranked``."""
+    lines, attacks = ranked(panel), panel.own
+    ends = _ends(panel, aim, lines, attacks)
+    return {
+        (down, across): (found.value, shade)
+        for down, line in enumerate(lines) for across, attack in enumerate(attacks)
+        if attack.aim == aim and (spot := line.spots.get(attack)) and (found := spot.estimate)
+        and (shade := _shade(spot, ends)) is not None
+    }  # fmt: skip
+
+
 def _box(
     panel: Panel, line: Line, attack: Attack, ends: tuple[float, float], anchors: Mapping[str, str]
 ) -> Box:

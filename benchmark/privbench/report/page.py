@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import io
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from privbench.boards import audits, csv_table, matrix, notes
 from privbench.boards import page as board
 from privbench.boards.checks import refuse_unfit
 from privbench.boards.front import drawable, front
-from privbench.boards.one_file import dumped
+from privbench.boards.one_file import lines
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
 from privbench.boards.score_report import ROWS_TEXT
@@ -96,8 +97,10 @@ def report(
         left_out=seen.left_out, any_rows=any(seen.cells),
         exposure=inline(" ".join(ROWS_TEXT.split())),
         cards=cards(records, registry),
-        downloads=[_download("results.csv", "text/csv", csv_table.table(records)),
-                   _download("results.jsonl", "application/x-ndjson", dumped(records))],
+        downloads=[
+            _download("results.csv", "text/csv", [csv_table.written(one.row for one in known)]),
+            _download("results.jsonl", "application/x-ndjson", lines(records)),
+        ],
     )  # fmt: skip
     return made
 
@@ -165,10 +168,13 @@ def _counted(records: Sequence[Record], known: Sequence[Cell]) -> str:
     )
 
 
-def _download(name: str, kind: str, text: str) -> Download:
-    packed = gzip.compress(text.encode(), 6, mtime=0)
-    href = f"data:application/gzip;base64,{base64.b64encode(packed).decode()}"
-    return Download(name, kind, href, _size(len(text.encode())))
+def _download(name: str, kind: str, texts: Iterable[str]) -> Download:
+    packed, size = io.BytesIO(), 0
+    with gzip.GzipFile("", "wb", 6, packed, mtime=0) as file:
+        for text in texts:
+            size += file.write(text.encode())
+    href = f"data:application/gzip;base64,{base64.b64encode(packed.getvalue()).decode()}"
+    return Download(name, kind, href, _size(size))
 
 
 def _size(count: int) -> str:
