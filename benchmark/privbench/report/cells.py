@@ -64,6 +64,7 @@ class Cell:
         anchor: id of its details.
         records: of all seeds, of any status.
         row: its line of the csv file.
+        attack: its name, with hyperparameters only where the name alone is ambiguous.
         metric: name of its headline.
         value: of its headline, as tables show it; "" for none.
         difference: of the headline to no defense; "" for none.
@@ -73,6 +74,7 @@ class Cell:
     anchor: str
     records: Sequence[Record]
     row: Mapping[str, str]
+    attack: str
     metric: str
     value: str
     difference: str
@@ -176,13 +178,19 @@ def cells(records: Sequence[Record]) -> list[Cell]:
         records: all of a board, of any status, with positive controls.
     """
     found = verdicts.by_cell(records)
+    labels: dict[str, set[str]] = {}
+    for record in records:
+        labels.setdefault(record.cell.attack.name, set()).add(record.cell.attack.label)
     made = []
     for i, (cell, row) in enumerate(csv_table.rows(records).items()):
         mine = found[cell]
         ok = [one for one in mine if one.status == "ok" and one.board is not None]
+        attack = mine[0].cell.attack
+        alone = len(labels[attack.name]) == 1
         column = show.headline(ok[0].cell.game, ok)[0] if ok else None
         made.append(Cell(
-            f"cell-{i}", mine, row, column.heading if column else "",
+            f"cell-{i}", mine, row, attack.name if alone else attack.label,
+            column.heading if column else "",
             over_seeds(column, ok) if column else "", _difference(row), verdicts.tested(ok),
         ))  # fmt: skip
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privbench.boards.matrix import attack_text, ranked, spot_text, with_error
+from privbench.boards.matrix import WIDEST, attack_text, ranked, spot_text, with_error
 from privbench.report.markup import inline
 from privbench.text import markdown
 
@@ -59,7 +59,7 @@ class Heat:
 
 
 def heat(panel: Panel, anchors: Mapping[str, str]) -> Heat:
-    """Return the heat map of a panel; the fewer of attacks and defenses are its columns.
+    """Return the heat map of a panel; attacks are its columns, unless they are many and the most.
 
     Args:
         panel: of a board.
@@ -76,7 +76,7 @@ def heat(panel: Panel, anchors: Mapping[str, str]) -> Heat:
     ]
     scale = _told(panel, ends, attacks)
     accuracy = inline("test accuracy")
-    if len(attacks) <= len(lines):
+    if len(attacks) <= max(len(lines), WIDEST - 2):
         rows = [(name, [*row, end]) for name, row, end in zip(names, boxes, useful, strict=True)]
         return Heat(panel.title, "defense", [*heads, accuracy], rows, scale)
     turned = [*map(list, zip(*boxes, strict=True)), useful]

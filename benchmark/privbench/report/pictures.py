@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privbench.boards.front import (
     BEST,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #: Curves of one picture, the strongest attacks first, and characters of a name.
 _CURVES, _LONG = 6, 32
 #: Inches of a matrix: a column, a row, and the room for names.
-_CELL, _ROW, _NAMES = 0.75, 0.26, 2.2
+_CELL, _ROW, _NAMES, _NARROWEST = 0.75, 0.26, 2.2, 4.0
 _COLOURS = (BEST, POINT, "#4c9a6a", "#9a6bb5", "#b58b2f", "#7f8790")
 
 
@@ -82,7 +82,7 @@ def _matrix(panel: Panel, aim: Aim) -> Figure:
     from matplotlib.figure import Figure
 
     lines, attacks = ranked(panel), panel.own
-    size = _NAMES + _CELL * len(attacks), _NAMES / 2 + _ROW * len(lines)
+    size = max(_NAMES + _CELL * len(attacks), _NARROWEST), _NAMES / 2 + _ROW * len(lines)
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
     for (down, across), (value, shade) in shades(panel, aim).items():
@@ -97,7 +97,7 @@ def _matrix(panel: Panel, aim: Aim) -> Figure:
     axis.tick_params(length=0)
     for side in axis.spines.values():
         side.set_visible(False)
-    axis.set_title(shown(f"{panel.metric[aim]}, {panel.title}", 2 * _LONG), parse_math=False)
+    _title(axis, panel, panel.metric[aim])
     return figure
 
 
@@ -135,5 +135,10 @@ def _roc(panel: Panel, curves: Sequence[tuple[str, Roc, float]]) -> Figure:
     legend = axis.legend(loc="lower right", frameon=False, fontsize=8)
     for text in legend.get_texts():
         text.set_parse_math(False)
-    axis.set_title(shown(panel.title, 2 * _LONG), parse_math=False)
+    _title(axis, panel, "without a defense")
     return figure
+
+
+def _title(axis: Any, panel: Panel, what: str) -> None:
+    lines = f"{panel.target} on {panel.dataset}", f"{what}, {panel.adversary} adversary"
+    axis.set_title("\n".join(shown(one, 2 * _LONG) for one in lines), fontsize=9, parse_math=False)

@@ -59,13 +59,14 @@
     field.addEventListener("input", filter);
     return field;
   };
+  const value = (row, i) => row.cells[i].textContent.trim().replace(/( [°†‡¶])+$/, ""); // without marks
   const words = labelled("search", Object.assign(page.createElement("input"), { type: "search" }));
   heads.forEach((head, i) => {
     if (!("filter" in head.dataset)) return;
-    const values = [...new Set(rows.map((row) => row.cells[i].textContent.trim()))].sort();
+    const values = [...new Set(rows.map((row) => value(row, i)))].sort();
     if (values.length < 2 || values.length > 300) return;
     const select = page.createElement("select");
-    select.append(new Option("all", ""), ...values.map((value) => new Option(value || "–", `=${value}`)));
+    select.append(new Option("all", ""), ...values.map((one) => new Option(one || "–", `=${one}`)));
     labelled(head.textContent, select);
     chosen.push([i, select]);
   });
@@ -75,7 +76,7 @@
     let left = 0;
     rows.forEach((row, n) => {
       const fits = wanted.every((word) => texts[n].includes(word))
-        && chosen.every(([i, select]) => !select.value || `=${row.cells[i].textContent.trim()}` === select.value);
+        && chosen.every(([i, select]) => !select.value || `=${value(row, i)}` === select.value);
       row.hidden = !fits;
       left += fits;
     });
