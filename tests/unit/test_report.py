@@ -431,3 +431,23 @@ def test_figures_have_the_same_bytes_whatever_the_order() -> None:
         assert len(want) == 5
     matrix = dict(figures(made, "svg"))["matrix-1-membership.svg"].decode()
     assert {"0.700", "loud", "talos"} <= {*re.findall(">([^<>]*)</text>", matrix)}
+
+
+def test_texts_of_cards_flow_and_lists_keep_their_lines() -> None:
+    from privbench.methods.about import About
+    from privbench.report.cards import Card
+
+    told = About(("One\nline of ``code``.\n\nSteps:\n\n1. first\n2. second", "a:\n  b"), "", {}, "")
+    card = Card("attack", "x", "1", told, "", {}, [], 0)
+    assert card.paragraphs == [
+        ("One line of code.", False), ("Steps:", False), ("1. first\n2. second", True),
+        ("a:\n  b", True),
+    ]  # fmt: skip
+
+
+def test_cells_with_a_number_come_first() -> None:
+    made = [record("a", status="skipped", reason="no"), record("b", status="failed", reason="no"),
+            record("c")]  # fmt: skip
+    lines = next(rows for name, rows in Reader(report(made, "t")).tables.items()
+                 if name.startswith("table"))  # fmt: skip
+    assert [row[0] for row in lines[1:]] == ["c", "b", "a"]

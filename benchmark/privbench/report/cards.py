@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Characters of the settings of one method, and how many different ones are listed.
 _LONG, _MOST = 2_000, 12
+#: Lines that begin like those of a list.
+_LIST = r"^( +|[*-] |[0-9]+\. )"
 KINDS = ("attack", "defense", "target", "dataset")
 
 
@@ -43,6 +46,18 @@ class Card:
     facts: Mapping[str, str]
     settings: Sequence[tuple[str, str]]
     more: int
+
+    @property
+    def paragraphs(self) -> list[tuple[str, bool]]:
+        """What the method does, and whether the lines of a paragraph must stay lines: of a list."""
+        texts = self.told.texts if self.told else ()
+        blocks = [block for text in texts for block in text.replace("``", "").split("\n\n")]
+        return [
+            (block, True)
+            if re.search(_LIST, block, re.MULTILINE)
+            else (" ".join(block.split()), False)
+            for block in blocks
+        ]
 
 
 def cards(records: Iterable[Record], registry: Registry | None) -> dict[str, list[Card]]:

@@ -191,7 +191,8 @@ def cells(records: Sequence[Record]) -> list[Cell]:
         made.append(Cell(
             f"cell-{i}", mine, row, attack.name if alone else attack.label,
             column.heading if column else "",
-            over_seeds(column, ok) if column else "", _difference(row), verdicts.tested(ok),
+            over_seeds(column, ok) if column else "", _difference(row),
+            verdicts.tested(ok) if ok else "",
         ))  # fmt: skip
     return made
 

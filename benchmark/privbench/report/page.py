@@ -92,7 +92,8 @@ def report(
         shades=range(SHADES), controls=block("\n".join(notes.controls(records))),
         troubles=block("\n".join(notes.troubles(records))),
         reproduce=block("\n".join(notes.reproduce(records, suite, ""))),
-        cells=known, details=[(one, by_anchor[one.anchor]) for one in detailed], linked=shown,
+        cells=sorted(known, key=_rank), linked=shown,
+        details=[(one, by_anchor[one.anchor]) for one in detailed],
         frame=seen.frame, width=drawing.WIDTH, height=drawing.HEIGHT,
         left_out=seen.left_out, any_rows=any(seen.cells),
         exposure=inline(" ".join(ROWS_TEXT.split())),
@@ -116,21 +117,25 @@ class Download:
 
 
 def _detailed(known: Sequence[Cell], every: Iterable[Panel]) -> list[Cell]:
-    """The cells with details: those of matrices, then failed ones, then the rest."""
+    """The cells with details, those of matrices first."""
     shown = {
         record.trial
         for panel in every for line in panel.lines for spot in line.spots.values()
         for record in spot.records
     }  # fmt: skip
 
-    def rank(cell: Cell) -> int:
-        if any(record.trial in shown for record in cell.records):
-            return 0
-        return 1 if any(record.status == "failed" for record in cell.records) else 2
+    def place(cell: Cell) -> tuple[bool, int]:
+        return all(record.trial not in shown for record in cell.records), _rank(cell)
 
-    chosen = sorted(known, key=rank)[:MOST_DETAILS]
+    chosen = sorted(known, key=place)[:MOST_DETAILS]
     kept = {one.anchor for one in chosen}
     return [one for one in known if one.anchor in kept]
+
+
+def _rank(cell: Cell) -> int:
+    """Cells with a number first, then those that failed."""
+    found = {record.status for record in cell.records}
+    return min(("ok", "failed", "skipped").index(status) for status in found)
 
 
 def _section(panel: Panel, anchors: dict[str, str]) -> dict[str, Any]:
