@@ -281,7 +281,8 @@ def test_a_histogram_by_hand() -> None:
 def test_only_scores_of_both_sides_are_drawn() -> None:
     good = scored()
     assert has_scores(good)
-    assert not has_scores({"row": good["row"]})
+    for name in good:
+        assert not has_scores({other: column for other, column in good.items() if other != name})
     assert not has_scores({**good, "truth.member": np.ones(60, bool)})
     assert not has_scores({**good, "victim.scores": np.full(60, np.nan)})
     assert not has_scores({**good, "victim.scores": np.zeros((60, 2))})
@@ -451,3 +452,22 @@ def test_cells_with_a_number_come_first() -> None:
     lines = next(rows for name, rows in Reader(report(made, "t")).tables.items()
                  if name.startswith("table"))  # fmt: skip
     assert [row[0] for row in lines[1:]] == ["c", "b", "a"]
+
+
+def test_roc_figures_show_the_strongest_attacks() -> None:
+    made = [record(f"a{i}", value=0.5 + i / 20) for i in range(9)]
+    drawn = dict(figures(made, "svg", samples=with_samples(made)))["roc-1-membership.svg"].decode()
+    names = [text for text in re.findall(">([^<>]*)</text>", drawn) if text.startswith("a")]
+    assert names == ["a8", "a7", "a6", "a5", "a4", "a3"]
+
+
+def test_damaged_scores_are_named(tmp_path: Path) -> None:
+    made = record("loud")
+    made.trial = "0001"
+    made.attach(pack(scored()))
+    made.write(tmp_path)
+    made.samples_path(tmp_path).write_bytes(b"x")
+    done = CliRunner().invoke(main, ["report", str(tmp_path), "-o", str(tmp_path / "r.html")])
+    assert done.exit_code == 2
+    assert "0001.safetensors is not a privbench result: it has changed" in done.output
+    assert not (tmp_path / "r.html").exists()

@@ -60,7 +60,7 @@ class Histogram:
 
 def has_scores(columns: Columns) -> bool:
     """Whether these are the scores of a membership attack, with members and nonmembers."""
-    if not {"victim.scores", "truth.member"} <= {*columns}:
+    if not {"row", "label", "victim.scores", "truth.member"} <= {*columns}:
         return False
     scores, member = _of(columns)
     return (
