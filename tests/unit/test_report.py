@@ -216,6 +216,15 @@ def test_shades_by_hand() -> None:
     assert "MSE from 0.21 (pale) to 0.01 (strong)" in shown.scale
 
 
+def test_equal_numbers_have_no_shade() -> None:
+    made = [record("r", d, value=0.1, game="reconstruction") for d in ("none", "x")]
+    (panel,) = panels(made, None)
+    shown = heat(panel, {})
+    assert shown.scale == ""
+    assert {boxes[0].shade for _, boxes in shown.rows} == {None}
+    assert ">0.100<" in dict(figures(made, "svg"))["matrix-1-reconstruction.svg"].decode()
+
+
 def test_more_attacks_than_defenses_are_rows() -> None:
     made = [record(f"a{i}", value=0.5 + i / 20) for i in range(9)]
     made += [record("a1", "mask", value=0.51)]
@@ -226,7 +235,8 @@ def test_more_attacks_than_defenses_are_rows() -> None:
     assert len(shown.rows) == 10  # and the accuracy
     (wanted,) = (rows for name, rows in tables(board.page(made, "t")).items() if name[0] == "d")
     (got,) = Reader(report(made, "t")).heats
-    assert sorted(row[1:] for row in got) == sorted([plain(c) for c in row[1:]] for row in wanted)
+    assert [row[1:] for row in got] == [[plain(c) for c in row[1:]] for row in wanted]
+    assert got[1][0].startswith("a8 (AUC)")  # the strongest is first
 
 
 def test_links_lead_to_details_and_ids_are_unique(monkeypatch: pytest.MonkeyPatch) -> None:

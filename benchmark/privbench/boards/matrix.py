@@ -118,21 +118,27 @@ def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], titl
     shown = lines[: WIDEST - 1]
     aim = attacks[0].aim
     heads = [markdown(f"attack ({panel.metric[aim]})"), *(markdown(line.title) for line in shown)]
-    sign = 1 if panel.higher[aim] else -1
-
-    def place(attack: Attack) -> tuple[str, float, str]:
-        spot = shown[0].spots.get(attack)
-        value = spot.estimate.value if spot and spot.estimate else -sign * math.inf
-        return attack.needs, -sign * value, attack.name
-
     body = [
         [markdown(f"{a.name}{_needs(a)}"), *(spot_text(line.spots.get(a), panel) for line in shown)]
-        for a in sorted(attacks, key=place)
+        for a in strongest_first(panel, attacks)
     ]
     foot = ["test accuracy", *(with_error(line.accuracy, len(line.accuracies)) for line in shown)]
     more = len(lines) - len(shown)
     note = f"{more} more defenses are in the csv file." if more else ""
     return Table(title, heads, body, "attacks", (foot,), note)
+
+
+def strongest_first(panel: Panel, attacks: Iterable[Attack]) -> list[Attack]:
+    """Return attacks by what they are after, then by access, then by strength without a defense."""
+    none = panel.lines[0]
+
+    def place(attack: Attack) -> tuple[int, str, float, str]:
+        spot = none.spots.get(attack)
+        sign = 1 if panel.higher[attack.aim] else -1
+        value = spot.estimate.value if spot and spot.estimate else -sign * math.inf
+        return panel.aims.index(attack.aim), attack.needs, -sign * value, attack.name
+
+    return sorted(attacks, key=place)
 
 
 def ranking(panel: Panel) -> Table | None:

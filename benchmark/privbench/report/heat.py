@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privbench.boards.matrix import WIDEST, attack_text, ranked, spot_text, with_error
+from privbench.boards.matrix import (
+    WIDEST,
+    attack_text,
+    ranked,
+    spot_text,
+    strongest_first,
+    with_error,
+)
 from privbench.report.markup import inline
 from privbench.text import markdown
 
@@ -48,7 +55,7 @@ class Heat:
         corner: what the rows are.
         heads: of the columns.
         rows: heading and boxes.
-        scale: what the shades mean.
+        scale: what the shades mean; "" without any.
     """
 
     title: str
@@ -66,6 +73,8 @@ def heat(panel: Panel, anchors: Mapping[str, str]) -> Heat:
         anchors: trial -> anchor of its cell.
     """
     lines, attacks = ranked(panel), panel.own
+    upright = len(attacks) <= max(len(lines), WIDEST - 2)
+    attacks = attacks if upright else strongest_first(panel, attacks)
     ends = {aim: _ends(panel, aim, lines, attacks) for aim in panel.aims}
     names = [inline(markdown(line.title)) for line in lines]
     heads = [inline(attack_text(panel, attack)) for attack in attacks]
@@ -76,7 +85,7 @@ def heat(panel: Panel, anchors: Mapping[str, str]) -> Heat:
     ]
     scale = _told(panel, ends, attacks)
     accuracy = inline("test accuracy")
-    if len(attacks) <= max(len(lines), WIDEST - 2):
+    if upright:
         rows = [(name, [*row, end]) for name, row, end in zip(names, boxes, useful, strict=True)]
         return Heat(panel.title, "defense", [*heads, accuracy], rows, scale)
     turned = [*map(list, zip(*boxes, strict=True)), useful]
@@ -84,15 +93,14 @@ def heat(panel: Panel, anchors: Mapping[str, str]) -> Heat:
     return Heat(panel.title, "attack", names, rows, scale)
 
 
-def shades(panel: Panel, aim: Aim) -> dict[tuple[int, int], tuple[float, int]]:
+def shades(panel: Panel, aim: Aim) -> dict[tuple[int, int], tuple[float, int | None]]:
     """Return row and column -> mean over seeds and shade; defenses are rows, as in ``ranked``."""
     lines, attacks = ranked(panel), panel.own
     ends = _ends(panel, aim, lines, attacks)
     return {
-        (down, across): (found.value, shade)
+        (down, across): (found.value, _shade(spot, ends))
         for down, line in enumerate(lines) for across, attack in enumerate(attacks)
         if attack.aim == aim and (spot := line.spots.get(attack)) and (found := spot.estimate)
-        and (shade := _shade(spot, ends)) is not None
     }  # fmt: skip
 
 
@@ -128,7 +136,9 @@ def _shade(spot: Spot, ends: tuple[float, float]) -> int | None:
     if found is None:
         return None
     least, most = ends
-    share = (found.value - least) / (most - least) if most != least else 0.0
+    if least == most:
+        return None
+    share = (found.value - least) / (most - least)
     return min(max(int(share * SHADES), 0), SHADES - 1)
 
 
@@ -137,5 +147,6 @@ def _told(panel: Panel, ends: Mapping[Aim, tuple[float, float]], attacks: Sequen
         f"{game + (f' of {guessed}' if guessed else '')}: {panel.metric[game, guessed]} from "
         f"{ends[game, guessed][0]:.3g} (pale) to {ends[game, guessed][1]:.3g} (strong)"
         for game, guessed in dict.fromkeys(attack.aim for attack in attacks)
+        if ends[game, guessed][0] != ends[game, guessed][1]
     ]
     return "; ".join(told)

@@ -86,8 +86,9 @@ def _matrix(panel: Panel, aim: Aim) -> Figure:
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
     for (down, across), (value, shade) in shades(panel, aim).items():
+        alpha = 0.0 if shade is None else 0.05 + 0.6 * shade / (SHADES - 1)
         axis.fill_between([across - 0.5, across + 0.5], down - 0.5, down + 0.5, color=BEST,
-                          alpha=0.05 + 0.6 * shade / (SHADES - 1), linewidth=0)  # fmt: skip
+                          alpha=alpha, linewidth=0)  # fmt: skip
         axis.text(across, down, f"{value:.3f}", ha="center", va="center", fontsize=8)
     axis.set_xlim(-0.5, len(attacks) - 0.5)
     axis.set_ylim(len(lines) - 0.5, -0.5)
