@@ -5,6 +5,10 @@ from __future__ import annotations
 import html
 import re
 import reprlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: Characters of a value that a message repeats.
 LONGEST = 80
@@ -48,6 +52,15 @@ def markdown(text: str) -> str:
     """
     line = html.escape(_neutral(" ".join(text.split())), quote=False)
     return _EMOJI.sub(": ", _MARKS.sub(r"\\\g<0>", line))
+
+
+def listed(values: Mapping[Any, Any]) -> str:
+    """Names and values in one line.
+
+    >>> listed({"rows": 3, "kind": "image"})
+    'rows 3, kind image'
+    """
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 #: What markdown reads as a mark; an underscore inside a word and a bracket without a link are none.

@@ -32,5 +32,8 @@ def test_results(fuzz: Any, hostile: Any, tmp_path: Path) -> None:
             (results / f"{i}.json").write_bytes(text.encode("utf-8", "surrogatepass"))
         fuzz.command(["leaderboard", "results", "--title", chance.choice(hostile.tokens)])
         fuzz.command(["show", "results/0.json"])
+        if chance.random() < 0.3:
+            given = ["--title", chance.choice(hostile.tokens), "-o", "report.html"]
+            fuzz.command(["report", "results", *given])
         if chance.random() < 0.1:
             fuzz.command(["merge", "results", "--out", "joined"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from typing import TYPE_CHECKING, Any
 
 from privbench.boards.closing import closing
-from privbench.boards.csv_table import NAMES, table
+from privbench.boards.csv_table import FIRST, rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +23,7 @@ def document(records: Sequence[Record], bound: float | None = None) -> str:
 
     Its keys are ``format``; ``trials``, ``failed``, ``skipped`` (numbers of results); ``found``,
     the sentences of ``closing``; and ``cells``, one mapping for each cell with the columns and
-    numbers of the csv file (``table``). A number that is not there is null.
+    numbers of the csv file; what was not measured is left out or null.
 
     Args:
         records: all of a board, of any status, with positive controls.
@@ -33,8 +31,8 @@ def document(records: Sequence[Record], bound: float | None = None) -> str:
     """
     status = [record.status for record in records]
     cells = [
-        {name: text if name in NAMES else _number(text) for name, text in row.items()}
-        for row in csv.DictReader(io.StringIO(table(records)))
+        {name: text if name in FIRST else _number(text) for name, text in row.items()}
+        for row in rows(records).values()
     ]
     made = {
         "format": FORMAT, "trials": len(records), "failed": status.count("failed"),

@@ -11,7 +11,7 @@ from privbench.games.metrics import mean_over_seeds
 from privbench.text import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.records import Number, Record
 
@@ -29,11 +29,33 @@ def table(records: Sequence[Record]) -> str:
     Args:
         records: all of a board, of any status, with positive controls.
     """
+    return written(rows(records).values())
+
+
+def written(named: Iterable[Mapping[str, str]]) -> str:
+    """Return the csv file of these lines of ``rows``."""
+    named = list(named)
+    fixed = list(dict.fromkeys(name for row in named for name in row if name in FIRST))
+    moving = sorted({name for row in named for name in row} - {*fixed})
+    made = io.StringIO()
+    writer = csv.writer(made, lineterminator="\n")
+    names = [*fixed, *moving]
+    for line in (names, *([row.get(name, "") for name in names] for row in named)):
+        writer.writerow(map(_harmless, line))
+    return made.getvalue()
+
+
+def rows(records: Sequence[Record]) -> dict[str, dict[str, str]]:
+    """Return cell -> its line of the table: heading -> text, ``FIRST`` and then the numbers.
+
+    Args:
+        records: all of a board, of any status, with positive controls.
+    """
     doubts, judged = verdicts.doubtful(records), verdicts.judged(records)
     apart = verdicts.to_undefended([r for r in records if not verdicts.is_control(r)])
     certain = verdicts.significant(apart)
     cells = verdicts.by_cell(records)
-    rows = []
+    made: dict[str, dict[str, str]] = {}
     for cell, found in sorted(cells.items(), key=lambda item: _place(item[1][0])):
         row = _named(found, judged.mark(found[0]), doubts.get(cell, ""))
         if (difference := apart.get(cell)) is not None:
@@ -42,19 +64,12 @@ def table(records: Sequence[Record]) -> str:
             row["differs from none"] = "yes" if cell in certain else "no"
         if (difference := verdicts.to_null(found)) is not None:
             row |= _spread("minus null", difference.mean, difference.low, difference.high)
-        rows.append(row | _measured(found))
-    fixed = list(dict.fromkeys(name for row in rows for name in row if name in NAMES))
-    moving = sorted({name for row in rows for name in row} - {*fixed})
-    made = io.StringIO()
-    writer = csv.writer(made, lineterminator="\n")
-    names = [*fixed, *moving]
-    for line in (names, *([row.get(name, "") for name in names] for row in rows)):
-        writer.writerow(map(_harmless, line))
-    return made.getvalue()
+        made[cell] = row | _measured(found)
+    return made
 
 
-#: Columns of text, which come first.
-NAMES = (
+#: What names a cell and says how it did.
+FIRST = (
     "dataset", "protocol", "target", "defense", "attack", "needs", "game", "sensitive", "phase",
     "adversary", "planted leak", "status", "reason", "seeds", "mark", "why marked",
     "outside the claim", "decides at",

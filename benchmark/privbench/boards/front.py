@@ -6,6 +6,7 @@ import io
 import math
 import re
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from privbench.boards.matrix import ranked
@@ -13,7 +14,9 @@ from privbench.boards.panel import foremost
 from privbench.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from matplotlib.figure import Figure
 
     from privbench.boards.panel import Aim, Line, Panel
 
@@ -26,7 +29,7 @@ _USEFUL = 0.25
 #: Names that fit one below the other, and characters of one.
 _LABELS, _LONG = 22, 48
 #: Stands for the text's colour while matplotlib draws; the file says what it is by day and night.
-_INK, _FAINT, _POINT, _BEST = "#010203", "#a0a1a2", "#3b76c4", "#d1603d"
+INK, FAINT, POINT, BEST = "#010203", "#a0a1a2", "#3b76c4", "#d1603d"
 _STYLE = (
     "<style>svg{color:#24292f;--faint:#b7bec6}"
     "@media(prefers-color-scheme:dark){svg{color:#e6edf3;--faint:#59626d}}</style>"
@@ -45,31 +48,50 @@ def front(panels: Sequence[Panel]) -> str:
         panels: of a board; the first few are drawn.
     """
     drawn = drawable(panels)
-    if not drawn:
-        return ""
+    return coloured(saved(partial(_paint, drawn))) if drawn else ""
+
+
+def front_png(panels: Sequence[Panel]) -> bytes:
+    """Return the same figure as PNG on white; b"" if there is nothing."""
+    drawn = drawable(panels)
+    return saved(partial(_paint, drawn), "png") if drawn else b""
+
+
+def saved(paint: Callable[[], Figure], form: str = "svg") -> bytes:
+    """Return a figure as a file, the same bytes for the same numbers, whatever the user's settings.
+
+    Args:
+        paint: draws it.
+        form: ``svg``, on nothing, or ``png``, on white.
+    """
     import matplotlib as mpl
+
+    plain: dict[Any, Any] = {"svg.hashsalt": "privbench", "svg.fonttype": "none", "font.size": 9,
+             "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": FAINT,
+             "xtick.color": INK, "ytick.color": INK}  # fmt: skip
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # letters that matplotlib's font lacks are in the reader's
+        mpl.rcdefaults()
+        mpl.rcParams.update(plain)
+        file = io.BytesIO()
+        unsaid = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
+        paint().savefig(file, format=form, transparent=form == "svg", dpi=200, metadata=unsaid)
+    return file.getvalue()
+
+
+def _paint(drawn: Sequence[tuple[Panel, list[Aim]]]) -> Figure:
     from matplotlib.figure import Figure
 
     across = max(len(aims) for _, aims in drawn)
-    plain: dict[Any, Any] = {"svg.hashsalt": "privbench", "svg.fonttype": "none", "font.size": 9,
-             "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _FAINT,
-             "xtick.color": _INK, "ytick.color": _INK}  # fmt: skip
-    with mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # letters that matplotlib's font lacks are in the reader's
-        mpl.rcdefaults()  # whatever the user's own settings are
-        mpl.rcParams.update(plain)
-        figure = Figure(figsize=(_WIDTH * across, _HEIGHT * len(drawn)), layout="constrained")
-        axes = figure.subplots(len(drawn), across, squeeze=False)
-        for row, (panel, aims) in zip(axes, drawn, strict=True):
-            for i, axis in enumerate(row):
-                if i < len(aims):
-                    _draw(axis, panel, aims[i])
-                else:
-                    axis.set_axis_off()
-        file = io.StringIO()
-        figure.savefig(file, format="svg", transparent=True,
-                       metadata={"Date": None, "Creator": None})  # fmt: skip
-    return _coloured(file.getvalue())
+    figure = Figure(figsize=(_WIDTH * across, _HEIGHT * len(drawn)), layout="constrained")
+    axes = figure.subplots(len(drawn), across, squeeze=False)
+    for row, (panel, aims) in zip(axes, drawn, strict=True):
+        for i, axis in enumerate(row):
+            if i < len(aims):
+                _draw(axis, panel, aims[i])
+            else:
+                axis.set_axis_off()
+    return figure
 
 
 def drawable(panels: Sequence[Panel]) -> list[tuple[Panel, list[Aim]]]:
@@ -117,7 +139,7 @@ def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
     axis.set_title("\n".join(shown(line) for line in title), fontsize=9, parse_math=False)
     axis.set_xlabel("test accuracy")
     axis.set_ylabel(shown(f"worst case, {panel.metric[aim]}", _LONG), parse_math=False)
-    axis.grid(visible=True, color=_FAINT, linewidth=0.3)
+    axis.grid(visible=True, color=FAINT, linewidth=0.3)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     if not panel.higher[aim]:
@@ -128,12 +150,12 @@ def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
         settings = sorted((c for c in panel.curves if c.name == name), key=lambda c: c.strength)
         mine = _places(settings, aim)
         if len(mine) > 1:
-            axis.plot([max(u, left) for _, u, _ in mine], [v for _, _, v in mine], color=_FAINT,
+            axis.plot([max(u, left) for _, u, _ in mine], [v for _, _, v in mine], color=FAINT,
                       linewidth=0.8, zorder=1)  # fmt: skip
     names = best(places, higher=panel.higher[aim]) | {"none"}
     for line, utility, leak in places:
         named = line.title in names
-        colour = _BEST if named and line.name != "none" else _POINT
+        colour = BEST if named and line.name != "none" else POINT
         for bar in _bars(line, aim, utility, leak) if utility >= left else ():
             axis.plot(*bar, color=colour, linewidth=0.6, alpha=0.5, zorder=2)
         shape = "<" if utility < left else "s" if line.name == "none" else "o"
@@ -157,7 +179,7 @@ def _label(axis: Any, labels: Sequence[tuple[str, float, float]]) -> None:
             shown(name, _LONG), (utility, leak), xytext=(0.5, down * at),
             textcoords=axis.get_yaxis_transform(),
             ha="right", va="center", fontsize=8, zorder=4, parse_math=False,
-            arrowprops={"arrowstyle": "-", "color": _FAINT, "linewidth": 0.6, "shrinkB": 4},
+            arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.6, "shrinkB": 4},
         )  # fmt: skip
 
 
@@ -173,8 +195,9 @@ def _bars(line: Line, aim: Aim, utility: float, leak: float) -> list[tuple[list[
     return made
 
 
-def _coloured(svg: str) -> str:
-    """The figure with colours that follow the reader's light or dark mode."""
-    svg = svg.replace(_INK, "currentColor").replace(_FAINT, "var(--faint)")
+def coloured(file: bytes) -> str:
+    """Return an SVG file with colours that follow the reader's light or dark mode."""
+    svg = file.decode()
+    svg = svg.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
     svg = re.sub(r"<\?xml.*?\?>\s*<!DOCTYPE.*?>\s*", "", svg, flags=re.DOTALL)
     return re.sub(r"(<svg[^>]*>)", rf"\1{_STYLE}", svg, count=1)

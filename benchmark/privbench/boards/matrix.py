@@ -93,12 +93,13 @@ def tables(panel: Panel) -> list[Table]:
     aims = dict.fromkeys(attack.aim for attack in shown)
     parts = [shown] if together else [[a for a in shown if a.aim == aim] for aim in aims]
     lines = ranked(panel)
+
+    def title(attacks: Sequence[Attack]) -> str:
+        return panel.title + (f" ({aim_text(attacks[0].aim)})" if len(parts) > 1 else "")
+
     return [
         (_upright if len(attacks) <= WIDEST - 2 and not alone else _turned)(
-            panel,
-            lines,
-            attacks,
-            panel.title + (f" ({_aim(attacks[0].aim)})" if len(parts) > 1 else ""),
+            panel, lines, attacks, title(attacks)
         )
         for attacks in parts
         if attacks
@@ -107,9 +108,9 @@ def tables(panel: Panel) -> list[Table]:
 
 def _upright(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], title: str) -> Table:
     """Defenses are rows."""
-    heads = ["defense", *(_attack(panel, attack) for attack in attacks), "test accuracy"]
+    heads = ["defense", *(attack_text(panel, attack) for attack in attacks), "test accuracy"]
     body = [
-        [markdown(line.title), *(_spot(line.spots.get(a), panel) for a in attacks),
+        [markdown(line.title), *(spot_text(line.spots.get(a), panel) for a in attacks),
          with_error(line.accuracy, len(line.accuracies))]
         for line in lines
     ]  # fmt: skip
@@ -127,19 +128,12 @@ def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], titl
     heads = [markdown(f"attack ({panel.metric[aim]})")]
     for line in shown:
         heads += [markdown(line.title), markdown(f"{line.title}: TPR at 1 % FPR")][: 1 + rated]
-    sign = 1 if panel.higher[aim] else -1
-
-    def place(attack: Attack) -> tuple[str, float, str]:
-        spot = shown[0].spots.get(attack)
-        value = spot.estimate.value if spot and spot.estimate else -sign * math.inf
-        return attack.needs, -sign * value, attack.name
-
     body, foot = [], ["test accuracy"]
-    for a in sorted(attacks, key=place):
+    for a in strongest_first(panel, attacks):
         row = [markdown(f"{a.name}{_needs(a)}")]
         for line in shown:
             spot = line.spots.get(a)
-            row += [_spot(spot, panel), _rate(spot, panel)][: 1 + rated]
+            row += [spot_text(spot, panel), _rate(spot, panel)][: 1 + rated]
         body.append(row)
     for line in shown:
         foot += [with_error(line.accuracy, len(line.accuracies)), ""][: 1 + rated]
@@ -166,6 +160,19 @@ def _rate(spot: Spot | None, panel: Panel) -> str:
     return with_error(found, len(spot.rates)) + _few(len(spot.rates), panel)
 
 
+def strongest_first(panel: Panel, attacks: Iterable[Attack]) -> list[Attack]:
+    """Return attacks by what they are after, then by access, then by strength without a defense."""
+    none = panel.lines[0]
+
+    def place(attack: Attack) -> tuple[int, str, float, str]:
+        spot = none.spots.get(attack)
+        sign = 1 if panel.higher[attack.aim] else -1
+        value = spot.estimate.value if spot and spot.estimate else -sign * math.inf
+        return panel.aims.index(attack.aim), attack.needs, -sign * value, attack.name
+
+    return sorted(attacks, key=place)
+
+
 def ranking(panel: Panel) -> Table | None:
     """The ranking of a panel by worst case; None if there is no defense to rank."""
     aims, low = ranked_by(panel)
@@ -174,8 +181,8 @@ def ranking(panel: Panel) -> Table | None:
     claims = claims_epsilon(panel)
     heads = ["defense"]
     for aim in aims:
-        heads.append(f"{_aim(aim)}: worst {panel.metric[aim]}")
-        heads += [f"{_aim(aim)}: worst TPR at 1 % FPR"] if aim in low else []
+        heads.append(f"{aim_text(aim)}: worst {panel.metric[aim]}")
+        heads += [f"{aim_text(aim)}: worst TPR at 1 % FPR"] if aim in low else []
     heads += ["test accuracy", "accuracy lost", "training", "a query"]
     heads += ["ε claimed / nominal / audited"] if claims else []
     none = panel.lines[0]
@@ -249,7 +256,8 @@ def _worst(panel: Panel, line: Line, aim: Aim, known: Mapping[Aim, HeldOut]) -> 
     return f"{told} {markdown('/'.join(sorted(found.chosen)))}" if several else told
 
 
-def _spot(spot: Spot | None, panel: Panel) -> str:
+def spot_text(spot: Spot | None, panel: Panel) -> str:
+    """Return what stands in the matrix for one attack on one defense, as markdown."""
     if spot is None or spot.state == "missing":
         return "–"
     if spot.state != "ok":
@@ -278,7 +286,8 @@ def _times(seconds: float | None, base: float | None) -> str:
     return f"{seconds / base:.1f}×"
 
 
-def _attack(panel: Panel, attack: Attack) -> str:
+def attack_text(panel: Panel, attack: Attack) -> str:
+    """Return the heading of an attack with its metric and access, as markdown."""
     return markdown(f"{attack.name} ({panel.metric[attack.aim]}){_needs(attack)}")
 
 
@@ -287,7 +296,8 @@ def _needs(attack: Attack) -> str:
     return f" [{told}]" if told and told != "none" else ""
 
 
-def _aim(aim: Aim) -> str:
+def aim_text(aim: Aim) -> str:
+    """Return what attacks are after in words."""
     game, guessed = aim
     return f"{game} of {guessed}" if guessed else game
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.store.canonical import checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from privbench.boards.records import Record
 
@@ -24,15 +24,19 @@ DIGITS = 6
 
 def dumped(records: Sequence[Record]) -> str:
     """Return the text of the file; equal results give identical bytes."""
-    lines = []
+    return "".join(lines(records))
+
+
+def lines(records: Sequence[Record]) -> Iterator[str]:
+    """Yield the lines of the file."""
     for record in sorted(records, key=lambda one: one.trial):
         values = record.model_dump(
             mode="json", exclude={"samples", "traceback"}, exclude_defaults=True
         )
         values = rounded({"schema_version": record.schema_version, **values})
         values["checksum"] = checksum(values)
-        lines.append(json.dumps(values, ensure_ascii=False, separators=(",", ":"), sort_keys=True))
-    return "".join(f"{line}\n" for line in lines)
+        text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+        yield f"{text}\n"
 
 
 def rounded(values: Any) -> Any:

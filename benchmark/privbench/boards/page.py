@@ -56,8 +56,8 @@ def page(
     refuse_unfit(records)
     every = panels(records, bound)
     found = foremost(every)
-    head = [f"# {markdown(title)}", "", *_protocol(records, found, bound)]
-    head += [*_findings(found), ""]
+    head = [f"# {markdown(title)}", "", *protocol(records, found, bound)]
+    head += [*findings(found), ""]
     if figure:
         head += [f"![Worst-case leak against utility, one point a defense]({quote(figure)})", ""]
     if len(found) < len(every):
@@ -96,7 +96,7 @@ def _panels(
     for panel, tables in zip(found, matrices, strict=False):
         for table in tables:
             lines += [f"## {markdown(table.title)}", "", *table.lines(rows), ""]
-        if told := _remarks(panel):
+        if told := remarks(panel):
             lines += [told, ""]
     if lines:
         lines += [matrix.LEGEND, ""]
@@ -114,8 +114,8 @@ def _panels(
     return lines + ([audits.LEGEND, ""] if claims else [])
 
 
-def _remarks(panel: Panel) -> str:
-    """What a panel lacks, in one paragraph; "" for nothing."""
+def remarks(panel: Panel) -> str:
+    """Return what a panel lacks, in one paragraph of markdown; "" for nothing."""
     told = []
     if len(panel.seeds) < FEWEST_SEEDS:
         seeds = f"{len(panel.seeds)} seed{'s' * (len(panel.seeds) != 1)}"
@@ -137,8 +137,14 @@ def _remarks(panel: Panel) -> str:
 _NO_POINT = "No setting costs little enough"
 
 
-def _protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | None) -> list[str]:
-    """Three sentences: the data, the adversary, the code."""
+def protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | None) -> list[str]:
+    """Return the data, the adversary and the code in words, as lines of markdown.
+
+    Args:
+        records: all of a board.
+        found: panels that are shown.
+        bound: largest loss of accuracy at an operating point; None for none.
+    """
     seeds = len({seed for panel in found for seed in panel.seeds})
     cut = dict.fromkeys(
         _split(record) for record in sorted(records, key=lambda one: one.trial)
@@ -179,8 +185,8 @@ def _split(record: Record) -> str:
     return markdown(f"{record.cell.dataset.label}{protocol}{told}.")
 
 
-def _findings(found: Sequence[Panel]) -> list[str]:
-    """What leaks and what protects, in numbers: a line for each panel and aim."""
+def findings(found: Sequence[Panel]) -> list[str]:
+    """Return what leaks and what protects, in numbers: a line of markdown a panel and aim."""
     lines = [
         line
         for panel in found

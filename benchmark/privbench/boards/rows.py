@@ -153,7 +153,7 @@ def _cells(row: Row, shown: Iterable[Column], *, phase: bool) -> list[str]:
     draft = " (draft)" if len(records) < FEWEST_SEEDS else ""
     draft = " (draft, no interval)" if len(records) == 1 else draft
     fixed += [defense + (" °" if outside else ""), adversary, f"{len(records)}{draft}"]
-    moving = [_over_seeds(column, records) for column in shown]
+    moving = [over_seeds(column, records) for column in shown]
     return [
         *fixed,
         *moving,
@@ -168,7 +168,8 @@ def _cells(row: Row, shown: Iterable[Column], *, phase: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def _over_seeds(column: Column, records: Sequence[Record]) -> str:
+def over_seeds(column: Column, records: Sequence[Record]) -> str:
+    """Return what a column shows of the seeds of one cell."""
     if column.seeds == "pooled":
         return audits.texts(records).get(column.name, "–")
     numbers = [show.number(record, column) for record in records]

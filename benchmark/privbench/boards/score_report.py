@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Rows that a list of the most vulnerable shows.
 MOST_ROWS = 10
 
-_ROWS_TEXT = """\
+ROWS_TEXT = """\
 **exposure** of a row is the share of nonmembers that score lower: a member of exposure .99 is found
 at 1 % FPR. **difference** is the mean exposure over the seeds in which the row was a member minus
 that over the seeds in which it was a candidate but no member. Rows are named by a hash of their
@@ -50,8 +50,8 @@ def report(
             lines += [f"### By {markdown(name)}", "", *_slices(mine, name), ""]
     cells = by_cell(one for one in found if one.record.cell.game == "membership")
     if rows and cells:
-        lines += ["## Single rows", "", *itertools.chain(*map(_rows, cells))]
-        lines += _ROWS_TEXT.split("\n")
+        lines += ["## Single rows", "", *itertools.chain(*map(single_rows, cells))]
+        lines += ROWS_TEXT.split("\n")
     if agree:
         lines += ["## Agreement of attacks", "", *_agreement(found), ""]
     lines += ["Numbers are means over seeds; brackets hold Student's 95 % interval over seeds."]
@@ -126,8 +126,8 @@ def _bounds(name: str) -> tuple[float, float]:
     return 0.0, 1.0
 
 
-def _rows(seeds: Sequence[Scored]) -> list[str]:
-    """Lines about the vulnerability of the rows of one cell."""
+def single_rows(seeds: Sequence[Scored]) -> list[str]:
+    """Return lines of markdown about the vulnerability of the rows of one membership cell."""
     of = vulnerability(one.columns for one in seeds)
     inside, both = of.times_in > 0, ~np.isnan(of.difference)
     told = f"{len(seeds)} seeds; {inside.sum()} rows were members of some, {both.sum()} also not."

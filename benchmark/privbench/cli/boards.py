@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from privbench.cli.border import Finite, say
 from privbench.errors import BadInputError
 from privbench.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from privbench.boards.records import Record
+    from privbench.boards.samples import Columns
 
 
 @click.command()
@@ -77,31 +83,50 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
             "them: `privbench score` leaves them out")  # fmt: skip
 
 
+def _of_board(command: Callable[..., None]) -> Callable[..., None]:
+    """Results, and what a board says about them."""
+    for add in (
+        click.option(
+            "--match-utility", type=Finite(min=0, max=1), metavar="LOSS",
+            help="Largest loss of accuracy on reference rows at an operating point [that of the "
+            "run].",
+        ),
+        click.option(
+            "--suite", type=click.Path(path_type=Path),
+            help="Suite that made the results; the page says how to run it again.",
+        ),
+        click.option("--title", help="Of the board [the suite's name, or privbench leaderboard]."),
+        click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path)),
+    ):  # fmt: skip
+        command = add(command)
+    return command
+
+
+def _named(
+    folders: Sequence[Path], title: str | None, suite: Path | None, match_utility: float | None
+) -> tuple[str, dict[str, Any]]:
+    """The title, and what a board is told about its suite."""
+    from privbench.boards.tradeoffs import stored_bound
+    from privbench.grid.suite import read_suite
+
+    made_by = read_suite(suite) if suite else None
+    bound = match_utility
+    if bound is None:
+        bound = made_by.match_utility if made_by else stored_bound(folders)
+    name = title or (made_by.name if made_by else "privbench leaderboard")
+    return name, {"bound": bound, "suite": suite.as_posix() if suite else ""}
+
+
 @click.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_of_board
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path),
     help="File of the page, NAME.md; NAME.csv and NAME.svg are written beside it [standard "
     "output, the page alone].",
 )  # fmt: skip
-@click.option("--title", help="Of the board [the suite's name, or privbench leaderboard].")
-@click.option(
-    "--suite", type=click.Path(path_type=Path),
-    help="Suite that made the results; the page says how to run it again.",
-)  # fmt: skip
-@click.option(
-    "--match-utility", type=Finite(min=0, max=1), metavar="LOSS",
-    help="Largest loss of accuracy on reference rows at an operating point [that of the run].",
-)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a page.")
 def leaderboard(
-    folders: tuple[Path, ...],
-    output: Path | None,
-    title: str | None,
-    suite: Path | None,
-    *,
-    match_utility: float | None,
-    as_json: bool,
+    folders: tuple[Path, ...], output: Path | None, *, as_json: bool, **told: Any
 ) -> None:
     """Render results as a board; equal results give identical bytes.
 
@@ -112,28 +137,72 @@ def leaderboard(
     from privbench.boards.files import write_board
     from privbench.boards.page import page
     from privbench.boards.records import read_all
-    from privbench.boards.tradeoffs import stored_bound
     from privbench.cli.results import with_boards
-    from privbench.grid.suite import read_suite
 
     if as_json and output is not None:
         raise BadInputError("--json prints to standard output: leave out -o")
     if output is not None and output.suffix != ".md":
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a page ends in .md")
-    made_by = read_suite(suite) if suite else None
-    bound = match_utility
-    if bound is None:
-        bound = made_by.match_utility if made_by else stored_bound(folders)
-    name = title or (made_by.name if made_by else "privbench leaderboard")
+    name, settings = _named(folders, **told)
     records = with_boards(read_all(folders))
-    told = suite.as_posix() if suite else ""
     if as_json:
         refuse_unfit(records)
-        say(document(records, bound))
+        say(document(records, settings["bound"]))
     elif output is None:
-        say(page(records, name, bound=bound, suite=told), nl=False)
+        say(page(records, name, **settings), nl=False)
     else:
-        write_board(output, records, name, bound=bound, suite=told)
+        write_board(output, records, name, **settings)
+
+
+@click.command()
+@_of_board
+@click.option(
+    "-o", "--output", default="report.html", show_default=True, type=click.Path(path_type=Path),
+    help="File of the page.",
+)  # fmt: skip
+@click.option("--svg", type=click.Path(path_type=Path), help="Directory for its figures as SVG.")
+@click.option("--png", type=click.Path(path_type=Path), help="Directory for its figures as PNG.")
+@click.pass_obj
+def report(
+    plugins_off: list[str],
+    /,
+    folders: tuple[Path, ...],
+    output: Path,
+    svg: Path | None,
+    png: Path | None,
+    **told: Any,
+) -> None:
+    """Render results as one web page with all that is behind a board.
+
+    The page needs no other file and no network. ROC curves and histograms are drawn where the files
+    of per-sample scores are beside the results.
+    """
+    from privbench.boards.records import located, read_samples
+    from privbench.cli.results import with_boards
+    from privbench.methods.registry import load
+    from privbench.report.page import report as rendered
+    from privbench.report.pictures import figures
+    from privbench.store.files import write
+
+    if output.suffix not in (".html", ".htm"):
+        raise BadInputError(f"-o {shown(str(output), 200)}: the name of a report ends in .html")
+    name, settings = _named(folders, **told)
+    found = located(folders)
+    places = {record.trial: at for record, at in found}
+    records = with_boards([record for record, _ in found])
+
+    def samples(record: Record) -> Columns | None:
+        return read_samples(record, places[record.trial])
+
+    text = rendered(records, name, samples=samples, registry=load(plugins_off), **settings)
+    write(output, text)
+    say(f"report of {len(found)} results in {output}")
+    for folder, form in ((svg, "svg"), (png, "png")):
+        if folder is not None:
+            given = figures(records, form, bound=settings["bound"], samples=samples)
+            for file, content in given:
+                write(folder / file, content)
+            say(f"figures in {folder}")
 
 
 @click.command()

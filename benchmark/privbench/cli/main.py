@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from privbench import __version__
-from privbench.cli.boards import leaderboard, merge, score
+from privbench.cli.boards import leaderboard, merge, report, score
 from privbench.cli.border import Finite, say
 from privbench.cli.cache import cache
 from privbench.cli.plugins import check, new
@@ -343,5 +343,5 @@ def show(plugins_off: list[str], name: str) -> None:
     say("\n\n".join(cards))
 
 
-for command in (cache, check, merge, leaderboard, new, score):
+for command in (cache, check, merge, leaderboard, new, report, score):
     main.add_command(command)

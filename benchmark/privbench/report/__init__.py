@@ -1,0 +1,1 @@
+"""A board as one self-contained web page."""
