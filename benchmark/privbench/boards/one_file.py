@@ -29,7 +29,11 @@ def dumped(records: Sequence[Record]) -> str:
         values = record.model_dump(
             mode="json", exclude={"samples", "traceback"}, exclude_defaults=True
         )
-        values = rounded({"schema_version": record.schema_version, **values})
+        # what was run stays as it is: a rounded hyperparameter is another one
+        values = {
+            name: value if name in ("cell", "strengths") else rounded(value)
+            for name, value in {"schema_version": record.schema_version, **values}.items()
+        }
         values["checksum"] = checksum(values)
         lines.append(json.dumps(values, ensure_ascii=False, separators=(",", ":"), sort_keys=True))
     return "".join(f"{line}\n" for line in lines)

@@ -7,7 +7,7 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from privbench.boards.provenance import provenance
-from privbench.grid.cell import dataset_of
+from privbench.grid.cell import code_digest, dataset_of
 from privbench.store.source import source_digest
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def _distributions() -> Mapping[str, tuple[str, str]]:
 
 
 def provenance_of(trial: Trial, device: torch.device) -> dict[str, Any]:
-    """Versions, machine, time, and where the methods of the cell come from; for its record."""
-    how = {"threads": trial.threads, "compiled": trial.compiled}
+    """Versions, machine, time, how it ran, and where the methods of the cell come from."""
+    how = {"code": code_digest(), "threads": trial.threads, "compiled": trial.compiled}
     return {**provenance(device), **how, "plugins": origins(trial.cell)}
 
 

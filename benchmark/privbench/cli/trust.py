@@ -1,0 +1,140 @@
+"""The commands that check results of others: run a trial again, recompute a submission."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privbench.cli.border import say
+from privbench.errors import BadInputError
+from privbench.text import shown
+
+if TYPE_CHECKING:
+    from privbench.boards.records import Record
+    from privbench.cli.session import Session
+
+
+@click.command()
+@click.argument("result", type=click.Path(path_type=Path))
+@click.option("--trial", metavar="PREFIX", help="Which line of a NAME.jsonl: how its trial begins.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Directory for the new result [none is kept]."
+)
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
+    help="Directory of datasets; without it, they are downloaded.",
+)  # fmt: skip
+@click.option("--device", help="cpu, cuda, cuda:1 or auto [that of the result].")
+@click.pass_obj
+def reproduce(plugins_off: list[str], /, result: Path, **options: Any) -> None:
+    """Run the trial of a RESULT again, and say whether its numbers agree.
+
+    RESULT is a .json file of a run, or a line of a .jsonl file. Numbers agree if one lies in the
+    95 % interval of the other. What the store holds is not trained again; set PRIVBENCH_CACHE to an
+    empty directory to train all of it.
+    Exit status: 0 if all numbers agree, 1 if not, 2 for bad input, 130 if interrupted.
+    """
+    from privbench.boards.compare import compared, table, within_intervals
+
+    record = _chosen(result, options["trial"])
+    if record.status != "ok":
+        raise BadInputError(
+            f"{shown(str(result), 200)}: trial {shown(record.trial)} was {record.status}, so there "
+            "is no number to reproduce: give one that is ok"
+        )
+    with tempfile.TemporaryDirectory(prefix="privbench-") as temporary:
+        session = _session(record, plugins_off, options, options["out"] or Path(temporary))
+        say(f"{record.cell.title}, {record.cell.adversary}, seed {record.seed}")
+        say(_whether_same(record, session))
+        session.run()
+    (ours,) = session.records
+    if ours.status != "ok":
+        say(f"here the trial {ours.status}: {ours.reason}")
+        sys.exit(1)
+    for told in _of_splits(record, ours):
+        say(told)
+    rows = compared(record, ours, within_intervals)
+    say(table(rows))
+    different = [one.name for one in rows if not one.agrees]
+    if different or not rows:
+        say(f"{len(different)} of {len(rows)} numbers differ")
+        sys.exit(1)
+    say(f"all {len(rows)} numbers agree")
+
+
+def _chosen(path: Path, prefix: str | None) -> Record:
+    """The result of a file, or that of its lines whose trial begins with the prefix."""
+    from privbench.boards.one_file import SUFFIX
+    from privbench.boards.records import each_line, read
+
+    at = shown(str(path), 200)
+    if not path.exists() or path.is_dir():
+        raise BadInputError(f"no result at {at}: give a .json file of a run, or a {SUFFIX} file")
+    if path.suffix != SUFFIX:
+        record = read(path)
+        if not record.trial.startswith(prefix or ""):
+            raise BadInputError(f"{at} is of trial {shown(record.trial)}: leave out --trial")
+        return record
+    found: list[Record] = []
+    for _, record in each_line(path):
+        if record.trial.startswith(prefix or ""):
+            found.append(record)
+        if len(found) > 1:
+            trials = " and ".join(shown(one.trial) for one in found)
+            raise BadInputError(f"{at} has several such trials ({trials}): give a longer --trial")
+    if not found:
+        raise BadInputError(f"{at} has no trial that begins with '{shown(prefix)}'")
+    return found[0]
+
+
+def _session(record: Record, plugins_off: list[str], options: dict[str, Any], out: Path) -> Session:
+    """The planned trial.
+
+    Raises:
+        BadInputError: if it cannot be planned here, or if the folder holds its result already.
+    """
+    from rich.console import Console
+
+    from privbench.cli.session import Session
+    from privbench.grid.repeat import suite_of
+    from privbench.grid.seal import commitment
+    from privbench.methods.registry import load
+
+    nonce = record.seal.get("nonce")
+    if record.seal and (nonce is None or commitment(nonce) != record.seal.get("commitment")):
+        raise BadInputError("this result is sealed and does not reveal the secret of its split: "
+                            "give one of a run that has ended")  # fmt: skip
+    made_by = record.provenance
+    recorded = str(made_by.get("device")).split(" ")[0]
+    machine = made_by.get("machine")
+    threads = machine.get("threads", 1) if isinstance(machine, dict) else 1
+    given = {
+        **options, "out": out, "nonce": nonce, "compiled": made_by.get("compiled") is True,
+        "device": options["device"] or (recorded if recorded in ("cpu", "cuda") else "auto"),
+        "threads": made_by.get("threads", threads),
+    }  # fmt: skip
+    suite = suite_of(record, load(plugins_off))
+    session = Session(suite, plugins_off, given, console=Console(quiet=True))
+    for item in session.planned:
+        if (out / f"{item.trial.digest}.json").exists():
+            raise BadInputError(f"--out {shown(str(out), 200)} holds a result of this trial "
+                                "already: choose another directory")  # fmt: skip
+    return session
+
+
+def _whether_same(record: Record, session: Session) -> str:
+    from privbench.grid.repeat import differences
+
+    found = differences(record, session.planned[0].trial, session.device)
+    if not found:
+        return f"the same trial here: {record.trial}"
+    return f"another trial here, which differs in {'; '.join(found)}"
+
+
+def _of_splits(record: Record, ours: Record) -> list[str]:
+    parts = sorted(name for name in record.split if record.split[name] != ours.split.get(name))
+    return [f"other rows were drawn for: {shown(', '.join(parts), 200)}"] if parts else []
