@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privbench.boards.one_file import rounded
 from privbench.boards.records import Number
 from privbench.boards.statistics import accuracy_interval
 from privbench.text import shown
@@ -72,16 +72,19 @@ def _holds(number: Number, value: float) -> bool:
 
 
 def same(theirs: Number, mine: Number) -> bool:
-    """Whether the numbers are equal to the digits that are published, or both were refused."""
-    told = [rounded(one.model_dump(exclude={"refused"})) for one in (theirs, mine)]
-    return bool(told[0] == told[1])
+    """Whether values and intervals are equal to one part in 100,000, or both were refused."""
+    pairs = ((theirs.value, mine.value), (theirs.low, mine.low), (theirs.high, mine.high))
+    return all(
+        a is b if a is None or b is None else math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-9)
+        for a, b in pairs
+    )
 
 
 def table(rows: Sequence[Compared]) -> str:
     """Return the numbers as a table for a terminal: a line each."""
     heads = ("number", "published", "ours", "")
     lines = [heads, *(
-        (shown(one.name), _told(one.published), _told(one.ours),
+        (shown(one.name), told(one.published), told(one.ours),
          "agrees" if one.agrees else "differs")
         for one in rows
     )]  # fmt: skip
@@ -89,7 +92,8 @@ def table(rows: Sequence[Compared]) -> str:
     return "\n".join("  ".join([*map(str.ljust, line, widths), line[3]]).rstrip() for line in lines)
 
 
-def _told(number: Number | None) -> str:
+def told(number: Number | None) -> str:
+    """Return a number with its interval, in three digits."""
     if number is None:
         return "none"
     if number.value is None:

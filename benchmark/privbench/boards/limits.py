@@ -6,6 +6,8 @@ from typing import Any
 
 #: Bytes of a result as JSON.
 MOST_BYTES = 2**22
+#: Bytes of the per-sample scores of a result, where they are part of its line.
+MOST_SCORES = 2**24
 #: Results in one file.
 MOST_RECORDS = 120_000
 #: Lists and mappings inside each other.

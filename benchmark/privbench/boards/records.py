@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 import stat
+from base64 import b64decode
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import MaxLen
@@ -309,6 +310,21 @@ class Record(BaseModel):
         self._samples = content
         self.samples = SampleFile(bytes=len(content), blake2b=samples.checksum(content))
 
+    def decode(self, encoded: bytes, path: Path, where: str) -> None:
+        """Take the per-sample scores of a line.
+
+        Raises:
+            DamagedResultError: if they are too large, or not those that the record names.
+        """
+        if len(encoded) > limits.MOST_SCORES // 3 * 4 + 4:
+            told = f"it has more than {limits.MOST_SCORES:,} bytes of per-sample scores"
+            raise DamagedResultError(path, where + told)
+        content = b64decode(encoded)
+        named = self.samples and (self.samples.bytes, self.samples.blake2b)
+        if named != (len(content), samples.checksum(content)):
+            raise DamagedResultError(path, f"{where}its per-sample scores have changed")
+        self._samples = content
+
     def excess(self) -> str:
         """Why no reader would take this result, in a few words; "" if it is not too large."""
         if len(self._text().encode()) > limits.MOST_BYTES:
@@ -341,6 +357,10 @@ class Record(BaseModel):
             raise
         self._samples = b""
         return target
+
+
+#: Bytes of a line that are read at once; in base64, four stand for three of the scores.
+_LONGEST_LINE = limits.MOST_BYTES + limits.MOST_SCORES // 3 * 4 + 8
 
 
 class DamagedResultError(BadInputError):
@@ -379,21 +399,29 @@ def read_lines(path: Path) -> list[Record]:
     return [record for _, record in each_line(path)]
 
 
-def each_line(path: Path) -> Iterator[tuple[int, Record]]:
+def each_line(path: Path, *, scores: bool = False) -> Iterator[tuple[int, Record]]:
     """Yield the number of each line of such a file and its result; only one is in memory.
+
+    Args:
+        path: of the file.
+        scores: whether results keep the per-sample scores in their lines, for ``sample_bytes``.
 
     Raises:
         DamagedResultError: as ``read_lines``.
     """
     with _opened(path) as file:
         for i in itertools.count(1):
-            line = file.readline(limits.MOST_BYTES + 1)
+            line = file.readline(_LONGEST_LINE)
             if not line:
                 return
             if i > limits.MOST_RECORDS:
                 raise DamagedResultError(path, f"it has more than {limits.MOST_RECORDS:,} lines")
             if line.strip():
-                yield i, parsed(line, path, f"line {i}: ")
+                line, encoded = one_file.without_scores(line)
+                record = parsed(line, path, f"line {i}: ")
+                if encoded and scores:
+                    record.decode(encoded, path, f"line {i}: ")
+                yield i, record
 
 
 @contextlib.contextmanager
@@ -462,7 +490,7 @@ def _wrong(error: ValidationError | RecursionError) -> str:
 
 
 def sample_bytes(record: Record, folders: Iterable[Path]) -> bytes | None:
-    """The per-sample scores of a result, from the first of these folders that has them.
+    """The per-sample scores of a result: of its line, or of the first folder that has them.
 
     Returns:
         None if the result has none, or if no folder has the file.
@@ -470,8 +498,8 @@ def sample_bytes(record: Record, folders: Iterable[Path]) -> bytes | None:
     Raises:
         DamagedResultError: if the only files are not those that were written with the result.
     """
-    if record.samples is None:
-        return None
+    if record.samples is None or record.unwritten_samples:
+        return record.unwritten_samples or None
     damaged: DamagedResultError | None = None
     for folder in folders:
         path = record.samples_path(folder)
@@ -511,10 +539,11 @@ def read_all(folders: Iterable[Path]) -> list[Record]:
     return [record for record, _ in located(folders)]
 
 
-def located(folders: Iterable[Path]) -> list[tuple[Record, list[Path]]]:
+def located(folders: Iterable[Path], *, scores: bool = False) -> list[tuple[Record, list[Path]]]:
     """All results under these folders (or files), ordered by trial, each trial once.
 
-    With each come the folders where results of that trial are.
+    With each come the folders where results of that trial are, and with ``scores`` the per-sample
+    scores that are in its line.
 
     If a trial occurs twice, the better result counts (ok before skipped before failed), in
     whatever order the folders are given.
@@ -531,7 +560,9 @@ def located(folders: Iterable[Path]) -> list[tuple[Record, list[Path]]]:
                 "run `privbench run --out FOLDER` first"
             )
         for path in _files(folder):
-            for record in read_lines(path) if path.suffix == one_file.SUFFIX else [read(path)]:
+            lines = path.suffix == one_file.SUFFIX
+            made = each_line(path, scores=scores) if lines else [(1, read(path))]
+            for _, record in made:
                 found[record.trial] = min(found.get(record.trial, record), record, key=_rank)
                 places.setdefault(record.trial, []).append(path.parent)
     if not found:
@@ -542,8 +573,9 @@ def located(folders: Iterable[Path]) -> list[tuple[Record, list[Path]]]:
     return [(found[trial], places[trial]) for trial in sorted(found)]
 
 
-def _rank(record: Record) -> tuple[int, str]:
-    return ("ok", "skipped", "failed").index(record.status), record.model_dump_json()
+def _rank(record: Record) -> tuple[int, bool, str, bool]:
+    rank, without = ("ok", "skipped", "failed").index(record.status), record.samples is None
+    return rank, without, record.model_dump_json(), not record.unwritten_samples
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -46,6 +46,12 @@ def schema() -> dict[str, Any]:
     made["required"] = [*made["required"], "checksum", "schema_version"]
     for model in _MODELS:
         _describe(made["$defs"][model.__name__], model)
+    made["$defs"]["SampleFile"]["properties"]["base64"] = {
+        "description": "The file itself, in a line of a submission: at most "
+        f"{limits.MOST_SCORES:,} bytes. It comes first in its mapping, and the "
+        "checksum leaves it out.",
+        "contentEncoding": "base64", "type": "string",
+    }  # fmt: skip
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"privbench-result-{records.SCHEMA}",

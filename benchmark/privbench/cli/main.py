@@ -16,7 +16,7 @@ from privbench import __version__
 from privbench.cli.boards import leaderboard, merge, score
 from privbench.cli.border import Finite, say
 from privbench.cli.cache import cache
-from privbench.cli.trust import reproduce
+from privbench.cli.trust import check_submission, reproduce
 from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
 from privbench.text import shown
 
@@ -332,5 +332,5 @@ def show(plugins_off: list[str], name: str) -> None:
     say("\n\n".join(cards))
 
 
-for command in (cache, merge, leaderboard, score, reproduce):
+for command in (cache, merge, leaderboard, score, reproduce, check_submission):
     main.add_command(command)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from privbench.boards.records import Record
     from privbench.cli.session import Session
 
+#: Sentences and names that a check prints.
+_MOST_SHOWN = 50
+
 
 @click.command()
 @click.argument("result", type=click.Path(path_type=Path))
@@ -138,3 +141,33 @@ def _whether_same(record: Record, session: Session) -> str:
 def _of_splits(record: Record, ours: Record) -> list[str]:
     parts = sorted(name for name in record.split if record.split[name] != ours.split.get(name))
     return [f"other rows were drawn for: {shown(', '.join(parts), 200)}"] if parts else []
+
+
+@click.command("check-submission")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.pass_obj
+def check_submission(plugins_off: list[str], /, file: Path) -> None:
+    """Recompute every metric of a FILE.jsonl from its per-sample scores.
+
+    FILE is written by `privbench merge --scores --out FILE.jsonl`. Nothing in it is run.
+    Exit status: 0 if all is as the scores say, 1 if not, 2 if the file is damaged.
+    """
+    from privbench.boards.one_file import SUFFIX
+    from privbench.boards.submission import check
+    from privbench.methods.registry import load
+
+    if file.suffix != SUFFIX or not file.exists():
+        raise BadInputError(f"no submission at {shown(str(file), 200)}: give a {SUFFIX} file")
+    load(plugins_off)  # games of plugins are known once these are imported
+    found = check(file)
+    for sentence in found.differences[:_MOST_SHOWN]:
+        say(sentence)
+    if len(found.differences) > _MOST_SHOWN:
+        say(f"and {len(found.differences) - _MOST_SHOWN:,} more")
+    if found.unchecked:
+        names = ", ".join(shown(name) for name in sorted(found.unchecked)[:_MOST_SHOWN])
+        say(f"scores do not tell, so these were not checked: {names}")
+    if found.differences:
+        say(f"{found.results:,} results, {len(found.differences):,} differences")
+        sys.exit(1)
+    say(f"{found.results:,} results, all metrics as their scores say")
