@@ -219,6 +219,9 @@ DAMAGED = {
         lambda lines: membership(lines)["samples"].update(base64="QUJD"),
         "its per-sample scores have changed",
     ),
+    "half a byte": (
+        lambda lines: membership(lines)["samples"].update(base64="A"), "its scores are no base64",
+    ),
     "pickle": (content(pickle.dumps(print)), "it is not safetensors"),
     "no columns": (content(pack({"x": np.zeros(3)})), "it has no column `row`"),
     "objects": (content(pack({"row": np.zeros(3, np.float16)})), "it holds types other than"),

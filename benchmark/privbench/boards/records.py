@@ -319,7 +319,10 @@ class Record(BaseModel):
         if len(encoded) > limits.MOST_SCORES // 3 * 4 + 4:
             told = f"it has more than {limits.MOST_SCORES:,} bytes of per-sample scores"
             raise DamagedResultError(path, where + told)
-        content = b64decode(encoded)
+        try:
+            content = b64decode(encoded)
+        except ValueError:
+            raise DamagedResultError(path, f"{where}its scores are no base64") from None
         named = self.samples and (self.samples.bytes, self.samples.blake2b)
         if named != (len(content), samples.checksum(content)):
             raise DamagedResultError(path, f"{where}its per-sample scores have changed")
