@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -17,6 +18,8 @@ from privbench import Access, Membership, MembershipAttack
 from privbench.boards.compare import compared, same, within_intervals
 from privbench.boards.one_file import dumped
 from privbench.boards.records import Number, Record, parsed, read, read_all
+from privbench.boards.samples import checksum as sum_of
+from privbench.boards.samples import pack, unpack
 from privbench.cli.main import main
 from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid.outcome import new_record
@@ -304,6 +307,27 @@ def test_other_numbers_differ(run: Any) -> None:
     split = {**record.split, "members": "0" * 32}
     said = done(run("reproduce", signed(path, split=split))).stdout
     assert "other rows were drawn for: members" in said
+
+
+def test_a_truth_that_is_not_that_of_the_split(run: Any) -> None:
+    done(run(*RUN))
+    path = min(Path("results").glob("*.json"))
+    beside = path.with_suffix(".safetensors")
+    columns = unpack(beside.read_bytes())
+    done(run("reproduce", path))
+    member = columns["truth.member"].copy()
+    swapped = [int(np.flatnonzero(member == side)[0]) for side in (True, False)]
+    member[swapped] = member[swapped[::-1]]
+    for name, values in (("truth.member", member), ("row", columns["row"][::-1])):
+        content = pack({**columns, name: np.ascontiguousarray(values)})
+        beside.write_bytes(content)
+        named = {"bytes": len(content), "blake2b": sum_of(content)}
+        forged = signed(path, samples=named)
+        said = done(run("reproduce", forged), 1).stdout
+        assert "with another truth, than its split has" in said
+        assert "differs" not in said
+        done(run("merge", forged, "--scores", "--out", "all.jsonl"))
+        assert "with another truth" in done(run("reproduce", "all.jsonl"), 1).stdout
 
 
 def test_a_trial_that_fails_here(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,9 @@ def reproduce(plugins_off: list[str], /, result: Path, **options: Any) -> None:
     """Run the trial of a RESULT again, and say whether its numbers agree.
 
     RESULT is a .json file of a run, or a line of a .jsonl file. Numbers agree if one lies in the
-    95 % interval of the other. What the store holds is not trained again; set PRIVBENCH_CACHE to an
-    empty directory to train all of it.
+    95 % interval of the other. Per-sample scores, if there are any, must be of the same rows with
+    the same truth. What the store holds is not trained again; set PRIVBENCH_CACHE to an empty
+    directory to train all of it.
     Exit status: 0 if all numbers agree, 1 if not, 2 for bad input, 130 if interrupted.
     """
     from privbench.boards.compare import compared, table, within_intervals
@@ -54,17 +55,21 @@ def reproduce(plugins_off: list[str], /, result: Path, **options: Any) -> None:
         say(f"{record.cell.title}, {record.cell.adversary}, seed {record.seed}")
         say(_whether_same(record, session))
         session.run()
-    (ours,) = session.records
-    if ours.status != "ok":
-        say(f"here the trial {ours.status}: {ours.reason}")
-        sys.exit(1)
+        (ours,) = session.records
+        if ours.status != "ok":
+            say(f"here the trial {ours.status}: {ours.reason}")
+            sys.exit(1)
+        other_truth = _other_truth(record, result.parent, ours, session.out)
     for told in _of_splits(record, ours):
         say(told)
     rows = compared(record, ours, within_intervals)
     say(table(rows))
+    if other_truth:
+        say("its scores are of other rows, or with another truth, than its split has")
     different = [one.name for one in rows if not one.agrees]
     if different or not rows:
         say(f"{len(different)} of {len(rows)} numbers differ")
+    if different or not rows or other_truth:
         sys.exit(1)
     say(f"all {len(rows)} numbers agree")
 
@@ -83,7 +88,7 @@ def _chosen(path: Path, prefix: str | None) -> Record:
             raise BadInputError(f"{at} is of trial {shown(record.trial)}: leave out --trial")
         return record
     found: list[Record] = []
-    for _, record in each_line(path):
+    for _, record in each_line(path, scores=True):
         if record.trial.startswith(prefix or ""):
             found.append(record)
         if len(found) > 1:
@@ -141,6 +146,22 @@ def _whether_same(record: Record, session: Session) -> str:
 def _of_splits(record: Record, ours: Record) -> list[str]:
     parts = sorted(name for name in record.split if record.split[name] != ours.split.get(name))
     return [f"other rows were drawn for: {shown(', '.join(parts), 200)}"] if parts else []
+
+
+def _other_truth(record: Record, folder: Path, ours: Record, out: Path) -> bool:
+    """Whether the split is the same, but not the rows or the truth beside the published scores."""
+    import numpy as np
+
+    from privbench.boards.records import read_samples
+
+    theirs, mine = read_samples(record, [folder]), read_samples(ours, [out])
+    if theirs is None or mine is None or _of_splits(record, ours):
+        return False
+    names = {name for name in {*theirs, *mine} if name == "row" or name.startswith("truth.")}
+    return not all(
+        name in theirs and name in mine and np.array_equal(theirs[name], mine[name])
+        for name in names
+    )
 
 
 @click.command("check-submission")
