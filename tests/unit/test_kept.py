@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench.boards.records import CellRecord, MethodRecord, Record
+from privbench.boards.records import AdversaryRecord, CellRecord, MethodRecord, Record
 from privbench.grid import kept
 from privbench.grid.kept import FinishedGrids, code_files
 from privbench.store.store import Store
@@ -63,6 +63,7 @@ def _record(trial: str, status: Any = "ok", reason: str = "") -> Record:
     method = MethodRecord(name="m", label="m", version=1, fields={})
     cell = CellRecord(
         dataset=method, protocol={}, target=method, defenses=[], adversary="adaptive",
+        knows=AdversaryRecord(),
         attack=method, game="membership", sensitive=[], preset="cpu", access="", protects=[],
     )  # fmt: skip
     return Record(trial=trial, cell=cell, seed=0, status=status, reason=reason)
@@ -122,6 +123,15 @@ def test_a_change_of_code_or_results_ends_a_note(tmp_path: Path, code: Path) -> 
     assert notes.find(out) is not None
     code.unlink()
     assert notes.find(out) is None
+
+
+def test_a_result_that_says_less_about_its_cell_is_made_again(tmp_path: Path) -> None:
+    full, less = _record("a"), _record("b")
+    less.cell = less.cell.model_copy(update={"knows": None})
+    for one in (full, less):
+        one.write(tmp_path)
+    assert kept.is_kept("a", None, tmp_path)
+    assert not kept.is_kept("b", None, tmp_path)
 
 
 def test_a_damaged_note_is_no_note(tmp_path: Path, code: Path) -> None:

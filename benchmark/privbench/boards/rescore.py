@@ -54,6 +54,19 @@ class Scored:
         Raises:
             DamagedResultError: if the columns are not those of the record's game.
         """
+        kept = self.record.metrics if player == "victim" else self.record.controls.get(player, {})
+        refused = {name: number for name, number in kept.items() if number.refused}
+        made = self.measured(chosen, player)
+        return {name: refused.get(name) or number for name, number in made.items()}
+
+    def measured(
+        self, chosen: NDArray[np.bool_] | slice = slice(None), player: str = "victim"
+    ) -> dict[str, Number]:
+        """Return what the columns alone tell; the arguments are those of ``metrics``.
+
+        Raises:
+            DamagedResultError: as there.
+        """
         game = GAMES[self.record.cell.game]
         truth, answer = part(self.columns, "truth"), part(self.columns, player)
         order = self.record.cell.sensitive
@@ -69,9 +82,7 @@ class Scored:
             return {}
         except (KeyError, TypeError, IndexError, NotImplementedError) as error:
             raise self._misfit(error) from None
-        kept = self.record.metrics if player == "victim" else self.record.controls.get(player, {})
-        refused = {name: number for name, number in kept.items() if number.refused}
-        return {name: refused.get(name) or Number.of(metric) for name, metric in made.items()}
+        return {name: Number.of(metric) for name, metric in made.items()}
 
     def players(self) -> list[str]:
         """Return ``victim`` and the controls that answered."""
@@ -126,7 +137,7 @@ def read_scored(folders: Sequence[Path]) -> tuple[list[Scored], list[str]]:
     found: list[Scored] = []
     without = 0
     unknown: dict[str, int] = {}
-    for record, places in located(folders):
+    for record, places in located(folders, scores=True):
         if record.status != "ok":
             continue
         if record.cell.game not in GAMES:

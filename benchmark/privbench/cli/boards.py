@@ -26,31 +26,48 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Directory for the joined results; NAME.jsonl for one file, a line for each trial.",
 )
-def merge(folders: tuple[Path, ...], out: Path) -> None:
+@click.option("--scores", is_flag=True, help="Also per-sample scores in NAME.jsonl: a submission.")
+def merge(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
     """Join the results of several folders, as written by `run --shard`, and write a board.
 
-    With --out NAME.jsonl, only that file is written: results as they are published, without
-    per-sample scores.
+    With --out NAME.jsonl, only that file is written: results as they are published, or, with
+    --scores, as they are submitted.
     """
     from privbench.boards.one_file import SUFFIX
 
     if out.suffix == SUFFIX:
-        _into_one_file(folders, out)
+        _into_one_file(folders, out, scores=scores)
+    elif scores:
+        raise BadInputError("--scores is for --out NAME.jsonl: a directory has them beside results")
     else:
         _into_folder(folders, out)
 
 
-def _into_one_file(folders: tuple[Path, ...], out: Path) -> None:
+def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
     from privbench.boards.checks import refuse_unfit
+    from privbench.boards.limits import MOST_SCORES
     from privbench.boards.one_file import dumped
-    from privbench.boards.records import read_all
+    from privbench.boards.records import located, sample_bytes
     from privbench.cli.results import with_boards
     from privbench.store.files import write
 
-    records = read_all(folders)
+    found = located(folders, scores=scores)
+    records = [record for record, _ in found]
     refuse_unfit(with_boards(records))
-    write(out, dumped(records))
+    kept: dict[str, bytes] = {}
+    for record, places in found if scores else ():
+        content = sample_bytes(record, places)
+        if content is not None and len(content) > MOST_SCORES:
+            raise BadInputError(
+                f"the per-sample scores of trial {shown(record.trial)} have more than "
+                f"{MOST_SCORES:,} bytes: ask about fewer rows"
+            )
+        kept |= {} if content is None else {record.trial: content}
+    write(out, dumped(records, kept))
     say(f"{len(records)} results in {out}")
+    lost = sum(record.samples is not None and record.trial not in kept for record in records)
+    if scores and lost:
+        say(f"{lost} of them without per-sample scores, which were not beside them")
 
 
 def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
@@ -62,7 +79,7 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     from privbench.store.files import write
 
     there = [out] if any(out.glob("*.json")) else []
-    found = located([*folders, *there])
+    found = located([*folders, *there], scores=True)
     records = with_boards([record for record, _ in found])
     bound = stored_bound([*folders, *there])
     refuse_unfit(records)

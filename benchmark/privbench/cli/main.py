@@ -17,6 +17,7 @@ from privbench.cli.boards import leaderboard, merge, report, score
 from privbench.cli.border import Finite, say
 from privbench.cli.cache import cache
 from privbench.cli.plugins import check, new
+from privbench.cli.trust import check_submission, reproduce
 from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
 from privbench.text import shown
 
@@ -343,5 +344,7 @@ def show(plugins_off: list[str], name: str) -> None:
     say("\n\n".join(cards))
 
 
-for command in (cache, check, merge, leaderboard, new, report, score):
+for command in (
+    cache, check, check_submission, leaderboard, merge, new, report, reproduce, score,
+):  # fmt: skip
     main.add_command(command)

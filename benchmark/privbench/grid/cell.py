@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.boards.records import CellRecord, MethodRecord, StrengthRecord
+from privbench.boards.records import AdversaryRecord, CellRecord, MethodRecord, StrengthRecord
 from privbench.store.source import computing_digest, digest
 from privbench.victims.plan import CODE as VICTIM_CODE
 
 if TYPE_CHECKING:
+    from privbench.data.protocol import Protocol
     from privbench.method import Method
+    from privbench.methods.adversary import Adversary
     from privbench.methods.cell import Cell
     from privbench.methods.dataset import Dataset
 
@@ -23,10 +25,11 @@ def cell_record(cell: Cell) -> CellRecord:
     protects = sorted({game for defense in cell.defenses for game in defense.protects})
     return CellRecord(
         dataset=_method(dataset_of(cell)),
-        protocol={"name": cell.protocol.name, **_sizes(cell)},
+        protocol=protocol_record(cell.protocol),
         target=_method(cell.target),
         defenses=[_method(defense) for defense in cell.defenses],
         adversary=cell.adversary.label,
+        knows=_knows(cell.adversary),
         attack=_method(cell.attack),
         game=cell.attack.game,
         sensitive=list(cell.sensitive),
@@ -44,7 +47,7 @@ def strengths(cell: Cell) -> dict[str, StrengthRecord]:
     return {
         defense.name: StrengthRecord(
             field=defense.strength.field, stronger=defense.strength.stronger,
-            sweep=[_plain(value) for value in defense.strength.sweep],
+            sweep=[plain(value) for value in defense.strength.sweep],
         )
         for defense in cell.defenses
         if defense.strength is not None
@@ -67,10 +70,14 @@ def dataset_of(cell: Cell) -> Dataset:
     return cell.dataset
 
 
-def _sizes(cell: Cell) -> dict[str, Any]:
-    protocol = cell.protocol
+def protocol_record(protocol: Protocol) -> dict[str, Any]:
+    """The protocol as plain values."""
+    parts = protocol.parts().items()
+    sources = {name: part.source for name, part in parts if part.source is not None}
     return {
-        **{name: part.size for name, part in protocol.parts().items()},
+        "name": protocol.name,
+        **{name: part.size for name, part in parts},
+        **({"sources": sources} if sources else {}),
         "encoder": list(protocol.encoder),
         "classifier": protocol.classifier,
         **({} if protocol.inclusion == "size" else {"inclusion": protocol.inclusion}),
@@ -84,12 +91,28 @@ def _method(method: Method) -> MethodRecord:
         name=method.name,
         label=method.label,
         version=method.version,
-        fields={name: _plain(value) for name, value in method.hyperparameters().items()},
+        fields={name: plain(value) for name, value in method.hyperparameters().items()},
     )
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | float | str | None) else str(value)
+def _knows(adversary: Adversary) -> AdversaryRecord:
+    target, dataset = adversary.target, adversary.dataset
+    return AdversaryRecord(
+        adaptive=adversary.adaptive, white_box=adversary.white_box,
+        target=_method(target) if target else None,
+        dataset=_method(dataset) if dataset else None,
+    )  # fmt: skip
+
+
+def plain(value: Any) -> Any:
+    """The value of a hyperparameter as JSON has it, in the form that a suite gives it."""
+    if isinstance(value, int | float | str | None):
+        return value
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(one) for name, one in asdict(value).items()}
+    return str(value)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ _STARTED = time.time_ns()
 def kept(trial: str, skip: str | None, folder: Path) -> Record | None:
     """The result on disk, unless it failed or was skipped for a reason that no longer applies.
 
-    It is not kept either if the file of its per-sample scores is missing.
+    It is not kept either if the file of its per-sample scores is missing, or if it says less about
+    its cell than results do now: boards would show the cell twice.
 
     Args:
         trial: digest of the trial.
@@ -51,7 +52,9 @@ def kept(trial: str, skip: str | None, folder: Path) -> Record | None:
     if record.trial != trial:  # somebody renamed a file
         raise DamagedResultError(path, f"it is of trial {record.trial}")
     still = record.status == "ok" or (record.status, record.reason) == ("skipped", skip)
-    if not still or (record.samples is not None and sample_bytes(record, [folder]) is None):
+    if not still or record.cell.knows is None:
+        return None
+    if record.samples is not None and sample_bytes(record, [folder]) is None:
         return None
     return record
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from privbench.boards.limits import cut
 from privbench.boards.records import Number, Record
 from privbench.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
 from privbench.games.catalog import GAMES
@@ -23,7 +24,7 @@ def new_record(trial: Trial, device: torch.device) -> Record:
     return Record(
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
         board=game.board if game else None,
-        phase=trial.cell.protocol.phase, provenance=provenance_of(trial.cell, device),
+        phase=trial.cell.protocol.phase, provenance=provenance_of(trial, device),
         seal={"commitment": trial.sealed} if trial.sealed else {},
         strengths=strengths(trial.cell),
     )  # fmt: skip
@@ -41,8 +42,8 @@ def reason(error: BaseException) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return text that UTF-8 can encode: lone surrogates become escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Return text that a result can hold: short enough, and lone surrogates become escapes."""
+    return cut(cut(text).encode("utf-8", "backslashreplace").decode())
 
 
 def failed_record(trial: Trial, reason: str, device: torch.device, traceback: str = "") -> Record:

@@ -126,7 +126,8 @@ def _judged(cell: Cell) -> tuple[str | None, tuple[str, str] | None]:
     """
     try:
         _ = cell.attack.shadows.count, cell.attack.max_rows  # asked by everything that follows
-        return why_not(cell), None
+        why = why_not(cell)
+        return None if why is None else encodable(why), None
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()

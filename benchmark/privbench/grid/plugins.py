@@ -7,7 +7,7 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from privbench.boards.provenance import provenance
-from privbench.grid.cell import dataset_of
+from privbench.grid.cell import code_digest, dataset_of
 from privbench.store.source import source_digest
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from privbench.grid.cell import Trial
     from privbench.method import Method
     from privbench.methods.cell import Cell
 
@@ -62,9 +63,10 @@ def _distributions() -> Mapping[str, tuple[str, str]]:
     return found
 
 
-def provenance_of(cell: Cell, device: torch.device) -> dict[str, Any]:
-    """Versions, machine, time, and where the methods of the cell come from; for its record."""
-    return {**provenance(device), "plugins": origins(cell)}
+def provenance_of(trial: Trial, device: torch.device) -> dict[str, Any]:
+    """Versions, machine, time, how it ran, and where the methods of the cell come from."""
+    how = {"code": code_digest(), "threads": trial.threads, "compiled": trial.compiled}
+    return {**provenance(device), **how, "plugins": origins(trial.cell)}
 
 
 def named_answer(made: tuple[Any, Mapping[str, Any]], cell: Cell) -> tuple[Any, dict[str, Any]]:

@@ -85,15 +85,20 @@ def _kept_or_set_aside(item: Planned, folder: Path) -> Record | None:
 
 def _written(record: Record, folder: Path) -> Record:
     """Write a record; where that is impossible, the cell has failed."""
+    if problem := record.excess():
+        record = _failed(record, f"its result cannot be kept: {problem}; let the methods note less")
     try:
         record.write(folder)
     except WriteError as error:
-        return Record(
-            trial=record.trial, cell=record.cell, seed=record.seed, status="failed",
-            reason=str(error), phase=record.phase, cost=record.cost,
-            provenance=record.provenance,
-        )  # fmt: skip
+        return _failed(record, str(error))
     return record
+
+
+def _failed(record: Record, reason: str) -> Record:
+    return Record(
+        trial=record.trial, cell=record.cell, seed=record.seed, status="failed", reason=reason,
+        phase=record.phase, cost=record.cost, provenance=record.provenance,
+    )  # fmt: skip
 
 
 def _skipped(item: Planned, runner: TrialRunner) -> Record:
@@ -101,5 +106,5 @@ def _skipped(item: Planned, runner: TrialRunner) -> Record:
     return Record(
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="skipped",
         reason=item.skip or "", phase=trial.cell.protocol.phase,
-        provenance=provenance_of(trial.cell, runner.device),
+        provenance=provenance_of(trial, runner.device),
     )  # fmt: skip

@@ -1,0 +1,194 @@
+"""The commands that check results of others: run a trial again, recompute a submission."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privbench.cli.border import say
+from privbench.errors import BadInputError
+from privbench.text import shown
+
+if TYPE_CHECKING:
+    from privbench.boards.records import Record
+    from privbench.cli.session import Session
+
+#: Sentences and names that a check prints.
+_MOST_SHOWN = 50
+
+
+@click.command()
+@click.argument("result", type=click.Path(path_type=Path))
+@click.option("--trial", metavar="PREFIX", help="Which line of a NAME.jsonl: how its trial begins.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Directory for the new result [none is kept]."
+)
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
+    help="Directory of datasets; without it, they are downloaded.",
+)  # fmt: skip
+@click.option("--device", help="cpu, cuda, cuda:1 or auto [that of the result].")
+@click.pass_obj
+def reproduce(plugins_off: list[str], /, result: Path, **options: Any) -> None:
+    """Run the trial of a RESULT again, and say whether its numbers agree.
+
+    RESULT is a .json file of a run, or a line of a .jsonl file. Numbers agree if one lies in the
+    95 % interval of the other. Per-sample scores, if there are any, must be of the same rows with
+    the same truth. What the store holds is not trained again; set PRIVBENCH_CACHE to an empty
+    directory to train all of it.
+    Exit status: 0 if all numbers agree, 1 if not, 2 for bad input, 130 if interrupted.
+    """
+    from privbench.boards.compare import compared, table, within_intervals
+
+    record = _chosen(result, options["trial"])
+    if record.status != "ok":
+        raise BadInputError(
+            f"{shown(str(result), 200)}: trial {shown(record.trial)} was {record.status}, so there "
+            "is no number to reproduce: give one that is ok"
+        )
+    with tempfile.TemporaryDirectory(prefix="privbench-") as temporary:
+        session = _session(record, plugins_off, options, options["out"] or Path(temporary))
+        say(f"{record.cell.title}, {record.cell.adversary}, seed {record.seed}")
+        say(_whether_same(record, session))
+        session.run()
+        (ours,) = session.records
+        if ours.status != "ok":
+            say(f"here the trial {ours.status}: {ours.reason}")
+            sys.exit(1)
+        other_truth = _other_truth(record, result.parent, ours, session.out)
+    for told in _of_splits(record, ours):
+        say(told)
+    rows = compared(record, ours, within_intervals)
+    say(table(rows))
+    if other_truth:
+        say("its scores are of other rows, or with another truth, than its split has")
+    different = [one.name for one in rows if not one.agrees]
+    if different or not rows:
+        say(f"{len(different)} of {len(rows)} numbers differ")
+    if different or not rows or other_truth:
+        sys.exit(1)
+    say(f"all {len(rows)} numbers agree")
+
+
+def _chosen(path: Path, prefix: str | None) -> Record:
+    """The result of a file, or that of its lines whose trial begins with the prefix."""
+    from privbench.boards.one_file import SUFFIX
+    from privbench.boards.records import each_line, read
+
+    at = shown(str(path), 200)
+    if not path.exists() or path.is_dir():
+        raise BadInputError(f"no result at {at}: give a .json file of a run, or a {SUFFIX} file")
+    if path.suffix != SUFFIX:
+        record = read(path)
+        if not record.trial.startswith(prefix or ""):
+            raise BadInputError(f"{at} is of trial {shown(record.trial)}: leave out --trial")
+        return record
+    found: list[Record] = []
+    for _, record in each_line(path, scores=True):
+        if record.trial.startswith(prefix or ""):
+            found.append(record)
+        if len(found) > 1:
+            trials = " and ".join(shown(one.trial) for one in found)
+            raise BadInputError(f"{at} has several such trials ({trials}): give a longer --trial")
+    if not found:
+        raise BadInputError(f"{at} has no trial that begins with '{shown(prefix)}'")
+    return found[0]
+
+
+def _session(record: Record, plugins_off: list[str], options: dict[str, Any], out: Path) -> Session:
+    """The planned trial.
+
+    Raises:
+        BadInputError: if it cannot be planned here, or if the folder holds its result already.
+    """
+    from rich.console import Console
+
+    from privbench.cli.session import Session
+    from privbench.grid.repeat import suite_of
+    from privbench.grid.seal import commitment
+    from privbench.methods.registry import load
+
+    nonce = record.seal.get("nonce")
+    if record.seal and (nonce is None or commitment(nonce) != record.seal.get("commitment")):
+        raise BadInputError("this result is sealed and does not reveal the secret of its split: "
+                            "give one of a run that has ended")  # fmt: skip
+    made_by = record.provenance
+    recorded = str(made_by.get("device")).split(" ")[0]
+    machine = made_by.get("machine")
+    threads = machine.get("threads", 1) if isinstance(machine, dict) else 1
+    given = {
+        **options, "out": out, "nonce": nonce, "compiled": made_by.get("compiled") is True,
+        "device": options["device"] or (recorded if recorded in ("cpu", "cuda") else "auto"),
+        "threads": made_by.get("threads", threads),
+    }  # fmt: skip
+    suite = suite_of(record, load(plugins_off))
+    session = Session(suite, plugins_off, given, console=Console(quiet=True))
+    for item in session.planned:
+        if (out / f"{item.trial.digest}.json").exists():
+            raise BadInputError(f"--out {shown(str(out), 200)} holds a result of this trial "
+                                "already: choose another directory")  # fmt: skip
+    return session
+
+
+def _whether_same(record: Record, session: Session) -> str:
+    from privbench.grid.repeat import differences
+
+    found = differences(record, session.planned[0].trial, session.device)
+    if not found:
+        return f"the same trial here: {record.trial}"
+    return f"another trial here, which differs in {'; '.join(found)}"
+
+
+def _of_splits(record: Record, ours: Record) -> list[str]:
+    parts = sorted(name for name in record.split if record.split[name] != ours.split.get(name))
+    return [f"other rows were drawn for: {shown(', '.join(parts), 200)}"] if parts else []
+
+
+def _other_truth(record: Record, folder: Path, ours: Record, out: Path) -> bool:
+    """Whether the split is the same, but not the rows or the truth beside the published scores."""
+    import numpy as np
+
+    from privbench.boards.records import read_samples
+
+    theirs, mine = read_samples(record, [folder]), read_samples(ours, [out])
+    if theirs is None or mine is None or _of_splits(record, ours):
+        return False
+    names = {name for name in {*theirs, *mine} if name == "row" or name.startswith("truth.")}
+    return not all(
+        name in theirs and name in mine and np.array_equal(theirs[name], mine[name])
+        for name in names
+    )
+
+
+@click.command("check-submission")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.pass_obj
+def check_submission(plugins_off: list[str], /, file: Path) -> None:
+    """Recompute every metric of a FILE.jsonl from its per-sample scores.
+
+    FILE is written by `privbench merge --scores --out FILE.jsonl`. Nothing in it is run.
+    Exit status: 0 if all is as the scores say, 1 if not, 2 if the file is damaged.
+    """
+    from privbench.boards.one_file import SUFFIX
+    from privbench.boards.submission import check
+    from privbench.methods.registry import load
+
+    if file.suffix != SUFFIX or not file.exists():
+        raise BadInputError(f"no submission at {shown(str(file), 200)}: give a {SUFFIX} file")
+    load(plugins_off)  # games of plugins are known once these are imported
+    found = check(file)
+    for sentence in found.differences[:_MOST_SHOWN]:
+        say(sentence)
+    if len(found.differences) > _MOST_SHOWN:
+        say(f"and {len(found.differences) - _MOST_SHOWN:,} more")
+    if found.unchecked:
+        names = ", ".join(shown(name) for name in sorted(found.unchecked)[:_MOST_SHOWN])
+        say(f"scores do not tell, so these were not checked: {names}")
+    if found.differences:
+        say(f"{found.results:,} results, {len(found.differences):,} differences")
+        sys.exit(1)
+    say(f"{found.results:,} results, all metrics as their scores say")
