@@ -155,7 +155,7 @@ def test_labels_of_the_rows_asked_about(attack: Any) -> None:
 
 def cell(**fields: Any) -> Any:
     protocol = Protocol(name="toy", members=80, nonmembers=80, pool=400)
-    plain = {"card": tiny_split().card, "protocol": protocol}
+    plain = {"card": tiny_split().card, "protocol": protocol, "pool": None}
     return SimpleNamespace(**{**plain, "adversary": SimpleNamespace(dataset=None), **fields})
 
 
@@ -179,6 +179,10 @@ def test_unfit(attack: Any) -> None:
         attack, cell(protocol=tight, adversary=SimpleNamespace(dataset="other"))
     )
     assert (foreign is None) == (attack.name[-1] != "b")
+    unlabelled = cell(adversary=SimpleNamespace(dataset="x"), pool=replace(card, classes=None))
+    assert reason_to_skip(attack, unlabelled) is not None
+    if attack.name[-1] != "b":
+        assert "have no labels" in str(reason_to_skip(attack, unlabelled))
     table = reason_to_skip(attack, cell(card=replace(card, kind="binary")))
     assert (table is None) == (attack.name[-1] != "b")
 

@@ -19,6 +19,8 @@ EXPECTED = (
     "reconstruction-rmle needs GRADIENTS, which only a white-box adversary has",
     "dp-sgd clips gradients of single examples, and the contrastive loss of simclr is not a sum",
     "selena protects by soft labels, and the encoder of simclr sees members without labels",
+    "encodermi-baseline-a trains a downstream classifier, and the adversary's rows of stl10 have no",
+    "encodermi-baseline-c trains a downstream classifier, and the adversary's rows of stl10 have no",
     "encodermi-baseline-b compares classes, and those of another dataset's pool are others",
     "alm is noise on a classifier trained on a frozen encoder, and supervised trains both at once",
     "crop-range narrows crops of training views, and supervised has none",

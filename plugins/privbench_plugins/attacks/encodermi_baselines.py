@@ -135,6 +135,11 @@ class _Baseline(MembershipAttack):
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require rows to train the downstream classifiers on."""
+        if cell.pool is not None and cell.pool.classes is None:
+            return (
+                f"{self.name} trains a downstream classifier, and the adversary's rows of "
+                f"{cell.pool.name} have no labels"
+            )
         classes = cell.card.classes or 0
         sizes = cell.protocol.sizes(cell.card)
         spare = sizes["downstream"] or sizes["pool"] - 2 * sizes["members"]
