@@ -231,3 +231,15 @@ def test_statistics_need_no_torch() -> None:
         "privbench.boards.samples; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_naive_attack_is_as_blind_as_the_adaptive_one_that_missed_the_leak() -> None:
+    control = result("deaf", "planted-leak", auc=0.52)
+    naive = [result("deaf", adversary="naive"), result("loud", adversary="naive")]
+    sure = result("loud", "planted-leak", auc=0.99)
+    told = verdicts.judged([control, sure, *naive])
+    assert [told.mark(one) for one in naive] == ["¶", ""]
+    found = result("deaf", "planted-leak", auc=0.99, adversary="naive")
+    assert verdicts.judged([control, found, *naive]).mark(naive[0]) == ""  # its own control counts
+    white = result("deaf", adversary="white-box")
+    assert verdicts.judged([control, white]).mark(white) == ""

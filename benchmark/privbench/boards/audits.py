@@ -72,7 +72,7 @@ def _texts(records: Sequence[Record]) -> dict[str, str]:
     together = pooled(records)
     if together is None:  # without counts, as in results of older versions, each bound stands alone
         return {
-            name: _of_seeds([r.metrics.get(name) for r in records], max if name in CLAIMED else min)
+            name: _of_seeds([r.metrics.get(name) for r in records], _CHOSEN.get(name, min))
             for name in NAMES
         }
     found = {
@@ -93,6 +93,21 @@ def smallest(numbers: Sequence[Number | None]) -> str:
     return _of_seeds(numbers, min)
 
 
+def _bonferroni(values: Sequence[float]) -> float:
+    """The p-value that the claim holds for all seeds: the smallest, corrected for their number.
+
+    >>> _bonferroni([0.02, 0.5]), _bonferroni([0.7, 0.9])
+    (0.04, 1.0)
+    """
+    return min(1.0, len(values) * min(values))
+
+
+#: How the bounds of several seeds become one, where it is not the smallest.
+_CHOSEN: Mapping[str, Callable[[Sequence[float]], float]] = {
+    **dict.fromkeys(CLAIMED, max), "audit_p": _bonferroni,
+}  # fmt: skip
+
+
 def _partly(record: Record) -> str:
     """Which phases the claims of an epsilon cover; "" if these are all that members train."""
     phases = [str(claim.get("phase", "")) for claim in record.claims if "epsilon" in claim]
@@ -103,7 +118,7 @@ def _partly(record: Record) -> str:
     return shown(f"{'+'.join(sorted(covered))} only") if covered else "no phase"
 
 
-def _of_seeds(numbers: Sequence[Number | None], choose: Callable[[list[float]], float]) -> str:
+def _of_seeds(numbers: Sequence[Number | None], choose: Callable[[Sequence[float]], float]) -> str:
     given = [n for n in numbers if n is not None]
     values = [n.value for n in given if n.value is not None]
     if not given:

@@ -92,7 +92,7 @@ def _judge(rows: Mapping[str, Row], board: Sequence[Record]) -> None:
         first = row.records[0]
         if cell in judged.doubtful:
             row.marks += " ‡"
-        if first.cell.attack.label in judged.missed.get(verdicts.victim_of(first), ()):
+        if judged.blind(first):
             row.marks += " ¶"
         row.differences = [_signed(apart.get(cell)) + (" †" if cell in certain else "")]
         if nulls:

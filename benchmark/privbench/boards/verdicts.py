@@ -266,13 +266,16 @@ def victim_of(record: Record) -> tuple[str, ...]:
     return dataset, cell.target.label, cell.adversary, cell.game, ", ".join(cell.sensitive)
 
 
-def blind_attacks(records: Sequence[Record]) -> dict[tuple[str, ...], set[str]]:
-    """Return victim -> labels of attacks that did not find its planted leak."""
-    missed: dict[tuple[str, ...], set[str]] = {}
+def leaks_found(records: Sequence[Record]) -> dict[tuple[str, ...], dict[str, bool]]:
+    """Return victim -> label of an attack -> whether it found the planted leak."""
+    made: dict[tuple[str, ...], dict[str, bool]] = {}
     for found in by_cell(r for r in records if r.status == "ok" and is_control(r)).values():
-        if finds(found) is False:
-            missed.setdefault(victim_of(found[0]), set()).add(found[0].cell.attack.label)
-    return missed
+        told = finds(found)
+        if told is not None:
+            of = made.setdefault(victim_of(found[0]), {})
+            label = found[0].cell.attack.label
+            of[label] = of.get(label, True) and told
+    return made
 
 
 @dataclass(frozen=True)
@@ -281,18 +284,30 @@ class Judged:
 
     Attributes:
         doubtful: cells that cannot be trusted, with all their seeds.
-        missed: victim -> labels of attacks that did not find its planted leak.
+        leaks: victim -> label of an attack -> whether it found the planted leak.
     """
 
     doubtful: frozenset[str]
-    missed: Mapping[tuple[str, ...], set[str]]
+    leaks: Mapping[tuple[str, ...], Mapping[str, bool]]
 
     def mark(self, record: Record) -> str:
         """Return why a result does not count, as boards mark it: ``‡``, ``¶``, or ""."""
         if cell_of(record) in self.doubtful:
             return "‡"
-        blind = record.cell.attack.label in self.missed.get(victim_of(record), ())
-        return "¶" if blind else ""
+        return "¶" if self.blind(record) else ""
+
+    def blind(self, record: Record) -> bool:
+        """Whether the attack missed the planted leak of such a victim.
+
+        Where no control met the naive adversary, that of the adaptive one counts, which knows more.
+        """
+        own, label = victim_of(record), record.cell.attack.label
+        told = self.leaks.get(own, {}).get(label)
+        if told is None and record.cell.adversary.startswith("naive"):
+            dataset, target, adversary, *rest = own
+            knows = adversary.replace("naive", "adaptive", 1)
+            told = self.leaks.get((dataset, target, knows, *rest), {}).get(label)
+        return told is False
 
 
 def judged(records: Sequence[Record]) -> Judged:
@@ -301,7 +316,7 @@ def judged(records: Sequence[Record]) -> Judged:
     Args:
         records: all of a board, with its positive controls.
     """
-    return Judged(frozenset(doubtful(records)), blind_attacks(records))
+    return Judged(frozenset(doubtful(records)), leaks_found(records))
 
 
 def control_lines(records: Sequence[Record]) -> list[str]:
