@@ -150,7 +150,7 @@ def test_a_board_that_cannot_be_written_leaves_the_old_one(
     assert done.exit_code == 1, done.output
     assert "2 trials, 0 failed" in done.stdout
     said = "/results/leaderboard.md (No space left on device)"
-    assert said in done.stdout.splitlines()[-1]
+    assert said in done.stdout
     assert board.read_text() == "old"
     assert not leftovers("results")
     board.unlink()
@@ -204,7 +204,7 @@ def test_once_there_is_room_the_same_command_goes_on(
     assert f"/results/{kept[1].stem}.safetensors (File too large)" in half.stdout
     assert {path.name for path in Path("results").iterdir()} == {path.name for path in there}
 
-    again = _limited(0, *RUN, "--jobs", "2")
+    again = _limited(0, *RUN)
     assert again.returncode == 0, again.stderr
     assert "2 trials, 0 failed; 0 phases trained" in again.stdout
     digests = [[r.digest for r in read_all([Path(at)])] for at in ("results", "first")]

@@ -46,7 +46,8 @@ def test_a_finished_grid_is_shown_without_torch(tmp_path: Path) -> None:
     assert second[-1] == "status 0 False"
     assert first[0].startswith("[1/1]")
     assert second[0] == f"{first[0].split(' (')[0]} (kept)"
-    assert second[1:-2] == first[1:-2]  # the tables
+    assert second[1:-3] == first[1:-3]  # the tables
+    assert second[-2] == first[-2]  # what was found
     (result,) = (tmp_path / "out").glob("*.json")
     (note,) = (tmp_path / "store" / "finished").iterdir()
     Store(tmp_path / "store").gc(older_than_days=1)

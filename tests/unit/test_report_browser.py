@@ -45,12 +45,18 @@ def browser() -> Iterator[Any]:
         given.close()
 
 
-@pytest.fixture
-def opened(browser: Any, tmp_path: Any) -> Iterator[Callable[..., Any]]:
-    """Open the report; at the end, the console must be empty and nothing else was fetched."""
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The report."""
     made = results()
+    return report(made, "Report", samples=with_samples(made))
+
+
+@pytest.fixture
+def opened(browser: Any, text: str, tmp_path: Any) -> Iterator[Callable[..., Any]]:
+    """Open the report; at the end, the console must be empty and nothing else was fetched."""
     path = tmp_path / "r.html"
-    path.write_text(report(made, "Report", samples=with_samples(made)), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     told: list[str] = []
     contexts = []
 

@@ -22,7 +22,7 @@ SUITE = {
     "datasets": ["tiny-images"],
     "targets": [{"simclr": {"backbone": "mlp", "epochs": 3}}],
     "defenses": ["talos"],
-    "attacks": ["nn-mia", "encodermi-t"],
+    "attacks": [{"nn-mia": {"steps": 20, "epochs": 1}}, "encodermi-t"],
     "seeds": 2,
 }
 

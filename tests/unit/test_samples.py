@@ -16,8 +16,9 @@ from safetensors.numpy import save
 
 from privbench import Access, Attributes, Membership, Reconstruction
 from privbench.boards import samples
-from privbench.boards.records import Number, Record, read_all, read_samples
+from privbench.boards.records import Number, Record, read_all
 from privbench.boards.rescore import read_scored
+from privbench.boards.sample_files import read_samples
 from privbench.cli.main import main
 from privbench.data.split import cut
 from privbench.games.attributes import AttributeAttack, strangers

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privbench.boards.provenance import commit
-from privbench.boards.records import DamagedResultError, Number, Record, located, read_samples
+from privbench.boards.records import DamagedResultError, Number, Record, located
+from privbench.boards.sample_files import read_samples
 from privbench.boards.samples import pack, part
 from privbench.errors import BadInputError, UnknownNameError
 from privbench.games.catalog import GAMES

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privbench.boards.compare import same, told
-from privbench.boards.records import SCHEMA, DamagedResultError, each_line, read_samples
+from privbench.boards.records import SCHEMA, DamagedResultError, each_line
 from privbench.boards.rescore import Scored
+from privbench.boards.sample_files import read_samples
 from privbench.games.catalog import GAMES
 from privbench.games.game import Game
 from privbench.text import shown

@@ -47,7 +47,8 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
     from privbench.boards.checks import refuse_unfit
     from privbench.boards.limits import MOST_SCORES
     from privbench.boards.one_file import dumped
-    from privbench.boards.records import located, sample_bytes
+    from privbench.boards.records import located
+    from privbench.boards.sample_files import sample_bytes
     from privbench.cli.results import with_boards
     from privbench.store.files import write
 
@@ -73,7 +74,8 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
 def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     from privbench.boards.checks import refuse_unfit
     from privbench.boards.files import write_board
-    from privbench.boards.records import POINTS, located, sample_bytes
+    from privbench.boards.records import POINTS, located
+    from privbench.boards.sample_files import sample_bytes
     from privbench.boards.tradeoffs import dumped, stored_bound
     from privbench.cli.results import with_boards
     from privbench.store.files import write
@@ -194,7 +196,8 @@ def report(
     The page needs no other file and no network. ROC curves and histograms are drawn where the files
     of per-sample scores are beside the results.
     """
-    from privbench.boards.records import located, read_samples
+    from privbench.boards.records import located
+    from privbench.boards.sample_files import read_samples
     from privbench.cli.results import with_boards
     from privbench.methods.registry import load
     from privbench.report.page import report as rendered

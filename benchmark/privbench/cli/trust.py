@@ -152,7 +152,7 @@ def _other_truth(record: Record, folder: Path, ours: Record, out: Path) -> bool:
     """Whether the split is the same, but not the rows or the truth beside the published scores."""
     import numpy as np
 
-    from privbench.boards.records import read_samples
+    from privbench.boards.sample_files import read_samples
 
     theirs, mine = read_samples(record, [folder]), read_samples(ours, [out])
     if theirs is None or mine is None or _of_splits(record, ours):
