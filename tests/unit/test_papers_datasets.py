@@ -574,7 +574,7 @@ def _cases(name: str) -> dict[str, tuple[dict[str, str], str]]:
         "class 0": (_texts(name, y=[-1, *Y[1:]]), "columns must be 0 or 1, and classes 1 to 3"),
         "columns": (_texts(name, X[:, 1:]), "a line has 4 columns, not 5"),
         "no number": ({n: "a" + t for n, t in _texts(name).items()}, "ValueError"),
-        "no file": (lacking, "there is no file "),
+        "no file": (lacking, "it has no file "),
     }
 
 

@@ -363,7 +363,7 @@ def test_bad_input(run: Any) -> None:
         assert told in said
         assert said.count("\n") == 1
     for changes, told in (
-        ({"status": "skipped"}, "was skipped"),
+        ({"status": "skipped"}, "has status skipped and no numbers"),
         ({"seal": {"commitment": "0" * 32, "nonce": "1" * 32}}, "does not reveal the secret"),
         ({"seed": 2**40}, "seeds must be"),
         ({"provenance": {"threads": "many"}}, "--threads many"),

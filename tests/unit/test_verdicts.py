@@ -243,3 +243,11 @@ def test_a_naive_attack_is_as_blind_as_the_adaptive_one_that_missed_the_leak() -
     assert verdicts.judged([control, found, *naive]).mark(naive[0]) == ""  # its own control counts
     white = result("deaf", adversary="white-box")
     assert verdicts.judged([control, white]).mark(white) == ""
+
+
+def test_a_naive_adversary_has_a_counterpart_with_the_same_data() -> None:
+    bare = seeds("loud", "none", [0.8, 0.7], adversary="adaptive, pool stl10")
+    naive = seeds("loud", "talos", [0.6, 0.6], adversary="naive, pool stl10")
+    (found,) = verdicts.to_undefended([*bare, *naive]).values()
+    assert found.mean == pytest.approx(-0.15)
+    assert not verdicts.to_undefended([*seeds("loud", "none", [0.8, 0.7]), *naive])

@@ -114,12 +114,21 @@ def to_undefended(
         if _undefended(first):
             continue
         base = bases.get(_counterpart(first))
-        if base is None and first.cell.adversary == "naive":
-            base = bases.get(_counterpart(first, "adaptive"))
+        if base is None and (knows := as_adaptive(first.cell.adversary)):
+            base = bases.get(_counterpart(first, knows))
         difference = paired(read(found), base or {})
         if difference is not None:
             made[cell] = difference
     return made
+
+
+def as_adaptive(adversary: str) -> str:
+    """Return the label of the adaptive adversary with what a naive one has; "" of another.
+
+    >>> as_adaptive("naive, pool stl10"), as_adaptive("adaptive")
+    ('adaptive, pool stl10', '')
+    """
+    return adversary.replace("naive", "adaptive", 1) if adversary.startswith("naive") else ""
 
 
 def to_null(records: Iterable[Record]) -> Difference | None:
@@ -303,9 +312,8 @@ class Judged:
         """
         own, label = victim_of(record), record.cell.attack.label
         told = self.leaks.get(own, {}).get(label)
-        if told is None and record.cell.adversary.startswith("naive"):
-            dataset, target, adversary, *rest = own
-            knows = adversary.replace("naive", "adaptive", 1)
+        if told is None and (knows := as_adaptive(record.cell.adversary)):
+            dataset, target, _, *rest = own
             told = self.leaks.get((dataset, target, knows, *rest), {}).get(label)
         return told is False
 

@@ -47,8 +47,8 @@ def reproduce(plugins_off: list[str], /, result: Path, **options: Any) -> None:
     record = _chosen(result, options["trial"])
     if record.status != "ok":
         raise BadInputError(
-            f"{shown(str(result), 200)}: trial {shown(record.trial)} was {record.status}, so there "
-            "is no number to reproduce: give one that is ok"
+            f"{shown(str(result), 200)}: trial {shown(record.trial)} has status {record.status} "
+            "and no numbers: give a result that is ok"
         )
     with tempfile.TemporaryDirectory(prefix="privbench-") as temporary:
         session = _session(record, plugins_off, options, options["out"] or Path(temporary))

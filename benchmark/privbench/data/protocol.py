@@ -234,7 +234,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
         test=Part(10_000, "test"),
         classifier="downstream",
     ),  # fmt: skip
-    # For a frozen public encoder, after EncoderMI's two sets for CLIP (CCS'21, section 6): members
+    # For a frozen public encoder, after EncoderMI's two sets for CLIP (CCS'21): members
     # from its training data, nonmembers collected elsewhere. The sets may differ in more than
     # membership: read the result beside the null victim's and the blind classifier's.
     "two-sets": Protocol(

@@ -94,7 +94,7 @@ def lines_of(packed: tarfile.TarFile, member: str) -> Iterator[np.ndarray]:
     found = next((m for m in packed if PurePosixPath(m.name) == PurePosixPath(member)), None)
     text = packed.extractfile(found) if found is not None else None
     if text is None:
-        raise ValueError(f"there is no file {member} in it")
+        raise ValueError(f"it has no file {member}")
     while lines := list(islice(text, LINES)):
         yield np.loadtxt(lines, delimiter=",", quotechar='"', dtype=np.uint8, ndmin=2)
 
