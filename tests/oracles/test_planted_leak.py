@@ -56,7 +56,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> TrialRunner:
     return TrialRunner(Store(tmp_path_factory.mktemp("store")), CPU)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_every_membership_attack_finds_the_leak_and_nothing_in_the_null(
     name: str, lab: TrialRunner

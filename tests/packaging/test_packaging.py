@@ -221,7 +221,7 @@ def install(site: Path, project: str) -> None:
     write(info / "entry_points.txt", f"[privbench]\n{points}\n")
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_strangers_take_part_and_a_broken_one_is_in_nobodys_way(tmp_path: Path) -> None:
     site = tmp_path / "site"
     write(site / "privbench_loud.py", PLUGIN)
@@ -243,7 +243,6 @@ def test_strangers_take_part_and_a_broken_one_is_in_nobodys_way(tmp_path: Path) 
 # ---- the wheel -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
     uv = shutil.which("uv")
     if uv is None:

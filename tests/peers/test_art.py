@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from privbench import Model
     from privbench.victims.served import Victim
 
-pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
 CARD = Digits().card(None)

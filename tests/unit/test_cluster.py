@@ -63,7 +63,7 @@ def _main(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_a_cluster_of_two_nodes_gives_the_results_of_a_serial_run(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PRIVBENCH_TEST")}

@@ -167,7 +167,7 @@ def _limited(limit: int, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.skipif(sys.platform == "win32", reason="a file's size cannot be limited")
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_files_that_really_cannot_be_written_fail_their_cells(
@@ -184,7 +184,7 @@ def test_files_that_really_cannot_be_written_fail_their_cells(
     assert not list(Path("results").iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.skipif(sys.platform == "win32", reason="a file's size cannot be limited")
 def test_once_there_is_room_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

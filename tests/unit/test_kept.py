@@ -40,6 +40,7 @@ def _cli(tmp_path: Path) -> list[str]:
     return [line for line in done.stdout.splitlines() if not line.startswith("  [")]
 
 
+@pytest.mark.end_to_end
 def test_a_finished_grid_is_shown_without_torch(tmp_path: Path) -> None:
     first, second = _cli(tmp_path), _cli(tmp_path)
     assert first[-1] == "status 0 True"

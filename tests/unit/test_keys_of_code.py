@@ -70,6 +70,7 @@ def _digests() -> dict[str, str]:
     return {name: source.computing_digest(*modules) for name, modules in ROOTS.items()}
 
 
+@pytest.mark.end_to_end
 def test_every_module_makes_stale_what_it_computes_and_nothing_else(mutated: list[str]) -> None:
     assert {*STALE} - {"privbench"} <= {*MODULES}, "the table names modules that are gone"
     before = _digests()

@@ -223,7 +223,7 @@ def test_a_finished_answer_needs_no_shadow(tmp_path: Path) -> None:
             assert not any("shadow" in name for name in runner.specs(trial))
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.skipif(
     "PRIVBENCH_TEST_ROUNDING" in os.environ, reason="workers do not inject rounding errors"
 )
@@ -237,7 +237,7 @@ def test_workers_give_the_results_of_a_serial_run(tmp_path: Path) -> None:
     assert runners[1].builder.trained_phases == runners[0].builder.trained_phases
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_an_attack_that_ends_hangs_or_shouts_costs_its_own_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +263,7 @@ def test_an_attack_that_ends_hangs_or_shouts_costs_its_own_cell(
     assert len(read_all([tmp_path / "out"])) == len(names)
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     environment = {**os.environ, "PRIVBENCH_CACHE": str(tmp_path / "store")}
     script = str(Path(sys.executable).parent / "privbench")
@@ -309,7 +309,7 @@ def test_shards_are_disjoint_and_cover_the_grid() -> None:
             _shard(planned, wrong)
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_four_runs_at_once_on_one_store_train_each_thing_once(tmp_path: Path) -> None:
     environment = {**os.environ, "PRIVBENCH_CACHE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
     script = str(Path(sys.executable).parent / "privbench")

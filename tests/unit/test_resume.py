@@ -87,6 +87,7 @@ def _run_until(phase: int, out: Path) -> None:
     _session(out).run()
 
 
+@pytest.mark.end_to_end
 @pytest.mark.skipif(
     "PRIVBENCH_TEST_ROUNDING" in os.environ, reason="the killed process injects no rounding errors"
 )
@@ -103,6 +104,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(
     assert 0 < rest < all_phases
 
 
+@pytest.mark.end_to_end
 def test_the_same_again_trains_nothing_and_more_seeds_train_only_theirs(tmp_path: Path) -> None:
     first, trained = _run(tmp_path / "out")
     again, nothing = _run(tmp_path / "out")

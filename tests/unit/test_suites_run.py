@@ -176,6 +176,7 @@ def made_small(items: Iterable[Planned]) -> list[Cell]:
     return cells
 
 
+@pytest.mark.end_to_end
 def test_every_suite_runs_to_its_end(
     registry: Any, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
