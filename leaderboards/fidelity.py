@@ -1,0 +1,484 @@
+# ruff: noqa: INP001 - a script
+"""Compares published numbers and findings with ours: published.yaml and results → fidelity.md.
+
+    uv run python leaderboards/fidelity.py
+
+What no committed result measures is listed with the reason, without a number of ours. A selection
+that finds no result in a suite that has been run, or several cells, is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from privbench.boards.records import read_lines
+from privbench.boards.statistics import Difference, paired
+from privbench.games.metrics import Estimate, mean_over_seeds
+from privbench.text import markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from privbench.boards.records import Record
+
+HERE = Path(__file__).parent
+#: What a selection may name.
+PARTS = ("dataset", "target", "attack", "defense", "adversary")
+CERTAINTY = {
+    "text": "", "digitised": " (digitised)", "secondary": " (second hand)",
+    "recalled": " (recalled)", "unclear": " (label lost)",
+}  # fmt: skip
+#: A difference that is zero but for rounding.
+ROUNDING = 1e-9
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Paper(_Strict):
+    """A paper: its short name in tables, and how it is cited."""
+
+    short: str
+    cite: str
+
+
+class Line(_Strict):
+    """Values of one row of a table, one for each column."""
+
+    values: list[float]
+    cell: dict[str, str] = {}
+    title: str = ""
+    why: str = ""
+    quoted: bool = False
+
+
+class Table(_Strict):
+    """Numbers of one table or figure of a paper; see published.yaml."""
+
+    paper: str
+    where: str
+    certainty: str
+    quantity: str
+    protocol: str
+    columns: list[dict[str, str]]
+    rows: list[Line]
+    number: str = ""
+    suite: str = ""
+    difference: str = ""
+    why: str = ""
+    cell: dict[str, str] = {}
+    missing: dict[str, str] = {}
+
+
+class Finding(_Strict):
+    """A statement of a paper: one selection has a larger number than another, or an equal one.
+
+    Selections are paired by all parts that neither names, and by the hyperparameter `by`; or they
+    are compared where the number `at` is equal. `equal` is how far equal numbers may be apart.
+    """
+
+    paper: str
+    text: str
+    suites: list[str]
+    number: str
+    more: dict[str, str]
+    less: dict[str, str]
+    attacks: list[str] = []
+    equal: float | None = None
+    by: str = ""
+    at: str = ""
+
+
+class Quote(_Strict):
+    """What papers only quote from others."""
+
+    paper: str
+    what: str
+
+
+class Published(_Strict):
+    """All that published.yaml holds."""
+
+    papers: dict[str, Paper]
+    tables: list[Table]
+    quoted: list[Quote]
+    findings: list[Finding]
+
+
+@dataclass(frozen=True)
+class Value:
+    """One published value, and ours where a result measures it; else the reason."""
+
+    table: Table
+    what: str
+    published: float
+    ours: Estimate | None = None
+    seeds: int = 0
+    why: str = ""
+    quoted: bool = False
+
+
+Suites = dict[str, list["Record"]]
+
+
+def load(root: Path = HERE) -> tuple[Published, Suites]:
+    """Read published.yaml, and the results of the suites that it names and that have been run."""
+    text = (root / "published.yaml").read_text("utf-8")
+    published = Published.model_validate(yaml.safe_load(text))
+    named = {table.suite for table in published.tables if table.suite}
+    named |= {suite for finding in published.findings for suite in finding.suites}
+    files = {name: root / "results" / f"{name}.jsonl" for name in sorted(named)}
+    results = {name: read_lines(path) for name, path in files.items() if path.exists()}
+    return published, {
+        name: [one for one in records if one.status == "ok"] for name, records in results.items()
+    }
+
+
+def values(published: Published, suites: Suites) -> list[Value]:
+    """All published values with ours."""
+    return [
+        _value(table, line, column, value, suites)
+        for table in published.tables
+        for line in table.rows
+        for column, value in zip(table.columns, line.values, strict=True)
+    ]
+
+
+def _value(
+    table: Table, line: Line, column: Mapping[str, str], value: float, suites: Suites
+) -> Value:
+    chosen = {**table.cell, **line.cell, **column}
+    quantity = chosen.pop("quantity", "")
+    number = chosen.pop("number", table.number)
+    why = chosen.pop("why", "") or line.why or table.why
+    why = why or table.missing.get(chosen.get("dataset", ""), "")
+    parts = [chosen[part] for part in ("attack", "defense", "target", "dataset") if part in chosen]
+    what = ", ".join(filter(None, [line.title, " × ".join(parts), quantity]))
+    if not why and table.suite not in suites:
+        why = f"suite {table.suite} has not been run"
+    if why or line.quoted:
+        return Value(table, what, value, why=why, quoted=line.quoted)
+    found = select(suites[table.suite], chosen)
+    if not found:
+        raise LookupError(f"{table.paper}, {table.where}: no result of {table.suite} is {chosen}")
+    if len({one.cell.model_dump_json() for one in found}) > 1:
+        raise LookupError(f"{table.paper}, {table.where}: several cells are {chosen}")
+    numbers = [read for one in found if (read := _number(one, number)) is not None]
+    if not numbers:
+        return Value(table, what, value, why="the number is refused: too few rows")
+    if len(numbers) == 1:
+        return Value(table, what, value, _alone(found[0], number), 1)
+    return Value(table, what, value, mean_over_seeds(numbers), len(numbers))
+
+
+def select(records: Sequence[Record], chosen: Mapping[str, str]) -> list[Record]:
+    """The results whose parts match: labels first, or names if no label matches."""
+    found = list(records)
+    for part, pattern in chosen.items():
+        by_label = [one for one in found if fnmatchcase(_labels(one)[part], _plain(pattern))]
+        found = by_label or [one for one in found if _names(one)[part] == pattern]
+    return found
+
+
+def _plain(pattern: str) -> str:
+    """A pattern in which brackets are themselves."""
+    return pattern.replace("[", "[[]")
+
+
+def _labels(record: Record) -> dict[str, str]:
+    cell = record.cell
+    found = (cell.dataset.label, cell.target.label, cell.attack.label, cell.defense, cell.adversary)
+    return dict(zip(PARTS, found, strict=True))
+
+
+def _names(record: Record) -> dict[str, str]:
+    cell = record.cell
+    stack = "+".join(defense.name for defense in cell.defenses)
+    found = (cell.dataset.name, cell.target.name, cell.attack.name, stack, cell.adversary)
+    return dict(zip(PARTS, found, strict=True))
+
+
+def _number(record: Record, path: str) -> float | None:
+    group, _, name = path.partition(".")
+    if group == "metrics":
+        found = record.metrics.get(name)
+        return found.value if found else None
+    return record.utility.get(name)
+
+
+def _alone(record: Record, path: str) -> Estimate:
+    """The number of one seed, with its interval over rows if it has one."""
+    group, _, name = path.partition(".")
+    if group == "metrics":
+        found = record.metrics[name]
+        if found.value is not None and found.low is not None and found.high is not None:
+            return Estimate(found.value, found.low, found.high)
+    value = _number(record, path)
+    if value is None:
+        raise LookupError(f"{record.trial} has no {path}")
+    return Estimate(value, value, value)
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A finding on one dataset of one suite."""
+
+    finding: Finding
+    suite: str
+    dataset: str
+    difference: Difference
+    pairs: int
+
+    @property
+    def verdict(self) -> str:
+        """Whether the interval of the difference bears the finding out."""
+        d, margin = self.difference, self.finding.equal
+        if margin == 0:
+            return "borne out" if abs(d.mean) <= ROUNDING else "contradicted"
+        if d.low is None or d.high is None or d.p is None:
+            return "undecided: too few seeds"
+        if margin is not None:
+            if -margin <= d.low and d.high <= margin:
+                return "borne out"
+            return "contradicted" if d.low > margin or d.high < -margin else "undecided"
+        if d.low > 0:
+            return "borne out"
+        return "contradicted" if d.high < 0 else "undecided"
+
+
+def tests(finding: Finding, suites: Suites) -> list[Tested]:
+    """Test a finding on every dataset of the suites that have been run."""
+    found = []
+    for suite in finding.suites:
+        records = suites.get(suite, [])
+        for dataset in sorted({one.cell.dataset.label for one in records}):
+            tested = _test(finding, [one for one in records if one.cell.dataset.label == dataset])
+            if tested is not None:
+                found.append(Tested(finding, suite, dataset, *tested))
+        if records and not any(one.suite == suite for one in found):
+            raise LookupError(f"no results of {suite} are compared by: {finding.text}")
+    return found
+
+
+def _test(finding: Finding, records: Sequence[Record]) -> tuple[Difference, int] | None:
+    if finding.attacks:
+        records = [one for name in finding.attacks for one in select(records, {"attack": name})]
+    compare = _at_equal if finding.at else _by_pairs
+    more, less, pairs = compare(finding, records)
+    difference = paired(more, less)
+    return None if difference is None else (difference, pairs)
+
+
+def _key(finding: Finding, record: Record) -> tuple[Any, ...]:
+    varied = {*finding.more, *finding.less}
+    labels = _labels(record)
+    by = [method.fields.get(finding.by) for method in record.cell.defenses] if finding.by else []
+    sensitive = "+".join(record.cell.sensitive)
+    return (*(labels[part] for part in PARTS if part not in varied), sensitive, *map(str, by))
+
+
+def _family(label: str) -> str:
+    """Of a label that only a number distinguishes, what is left."""
+    return label.partition("(")[0]
+
+
+def _by_pairs(
+    finding: Finding, records: Sequence[Record]
+) -> tuple[dict[int, float], dict[int, float], int]:
+    """Means by seed over the pairs that differ in nothing but what the finding names."""
+    sides: list[dict[tuple[Any, ...], dict[int, list[float]]]] = []
+    for chosen in (finding.more, finding.less):
+        side: dict[tuple[Any, ...], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for one in select(records, chosen):
+            value = _number(one, finding.number)
+            if value is not None:
+                key = (*_key(finding, one), *_families(finding, one))
+                side[key][one.seed].append(value)
+        sides.append(side)
+    more, less = sides
+    both: tuple[dict[int, list[float]], ...] = (defaultdict(list), defaultdict(list))
+    keys = sorted(set(more) & set(less))
+    for key in keys:
+        for seed in sorted(set(more[key]) & set(less[key])):
+            for side, means in zip((more, less), both, strict=True):
+                means[seed].append(float(np.mean(side[key][seed])))
+    first, second = ({seed: float(np.mean(v)) for seed, v in side.items()} for side in both)
+    return first, second, len(keys)
+
+
+def _families(finding: Finding, record: Record) -> list[str]:
+    """Names of the attacks, where a finding compares settings of the same attack."""
+    sides = (finding.more.get("attack", ""), finding.less.get("attack", ""))
+    return [_family(record.cell.attack.label)] if "?" in "".join(sides) else []
+
+
+def _at_equal(
+    finding: Finding, records: Sequence[Record]
+) -> tuple[dict[int, float], dict[int, float], int]:
+    """Means by seed of both curves where they have the same number `at`, between their points."""
+    curves = []
+    for chosen in (finding.more, finding.less):
+        points: dict[int, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for one in select(records, chosen):
+            at, value = _number(one, finding.at), _number(one, finding.number)
+            if at is not None and value is not None:
+                points[one.seed][at].append(value)
+        curves.append(points)
+    more, less = curves
+    means: tuple[dict[int, float], dict[int, float]] = ({}, {})
+    pairs = 0
+    for seed in sorted(set(more) & set(less)):
+        xs, ys = zip(*((at, np.mean(v)) for at, v in sorted(more[seed].items())), strict=True)
+        shared = {at: v for at, v in less[seed].items() if xs[0] <= at <= xs[-1]}
+        if shared:
+            means[0][seed] = float(np.mean(np.interp(sorted(shared), xs, ys)))
+            means[1][seed] = float(np.mean([np.mean(shared[at]) for at in sorted(shared)]))
+            pairs = max(pairs, len(shared))
+    return *means, pairs
+
+
+def page(published: Published, suites: Suites) -> str:
+    """The page fidelity.md."""
+    everything = values(published, suites)
+    measured = [one for one in everything if one.ours is not None]
+    tested = [one for finding in published.findings for one in tests(finding, suites)]
+    untested = [one for one in published.findings if all(t.finding is not one for t in tested)]
+    quoted = [one for one in everything if one.quoted]
+    rest = [one for one in everything if one.ours is None and not one.quoted]
+    inside = sum(one.ours.low <= one.published <= one.ours.high for one in measured if one.ours)
+    verdicts = [one.verdict for one in tested]
+    parts = [
+        "# Fidelity: what papers published, and what is measured here",
+        (
+            f"{len(everything)} published numbers of {len(published.papers)} papers. "
+            f"{len(measured)} are measured here, {inside} of these lie in our 95 % interval; "
+            f"{len(rest)} are not measured, {len(quoted)} are quotations. Of {len(tested)} tests "
+            f"of findings {verdicts.count('borne out')} bear the finding out, "
+            f"{verdicts.count('contradicted')} contradict it, the others do not decide. "
+            "Sizes here are those of a CPU: a difference says first of all how far size matters."
+        ),
+        (
+            "Intervals are of the mean over seeds (Student), of one seed over its rows, and not "
+            "corrected for their number. *Digitised*: read from a vector figure. *Recalled*: from "
+            "memory. *Label lost*: of a row or column in the text that we have."
+        ),
+        (
+            "Written by `uv run python leaderboards/fidelity.py` from "
+            "[published.yaml](published.yaml) and the results in [results/](results)."
+        ),
+        "## Numbers, by agreement",
+        *_numbers(published, measured),
+        "## Findings",
+        *_findings(published, tested, untested),
+        "## Not measured",
+        *_rest(published, rest),
+        "## Quoted by a paper from others",
+        *_quotes(published, quoted),
+        "## Papers",
+        "\n".join(f"- {one.short}: {one.cite}." for one in published.papers.values()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _numbers(published: Published, measured: Iterable[Value]) -> list[str]:
+    rows = []
+    for one in sorted(measured, key=lambda one: abs(_apart(one))):
+        table, ours = one.table, one.ours
+        assert ours is not None  # noqa: S101 - for the type checker
+        rows.append([
+            f"{published.papers[table.paper].short}, {table.where}",
+            f"{table.quantity}: {one.what}",
+            _digits(one.published) + CERTAINTY[table.certainty],
+            f"{ours.value:.3f} [{ours.low:.3f}, {ours.high:.3f}]",
+            f"{_apart(one):+.3f}",
+            str(one.seeds),
+            table.protocol,
+            table.difference,
+        ])  # fmt: skip
+    heads = ["source", "what", "published", "ours", "difference", "seeds", "theirs is", "ours is"]
+    return [_table(heads, rows)] if rows else ["None yet."]
+
+
+def _apart(value: Value) -> float:
+    return 0.0 if value.ours is None else value.ours.value - value.published
+
+
+def _findings(
+    published: Published, tested: Iterable[Tested], untested: Iterable[Finding]
+) -> list[str]:
+    rows = []
+    for one in tested:
+        d = one.difference
+        interval = "" if d.low is None or d.high is None else f" [{d.low:+.3f}, {d.high:+.3f}]"
+        name = one.finding.number.partition(".")[2].replace("_", " ")
+        rows.append([
+            published.papers[one.finding.paper].short, one.finding.text,
+            f"{one.suite}, {one.dataset}", name, f"{d.mean:+.3f}{interval}",
+            str(one.pairs), str(d.seeds), one.verdict,
+        ])  # fmt: skip
+    heads = ["paper", "finding", "tested on", "number", "difference", "pairs", "seeds", "verdict"]
+    told = [_table(heads, rows)] if rows else []
+    told.append(
+        "The difference is of the two sides that the finding names, the one that it calls larger "
+        "first: the mean over pairs of cells that differ in nothing else, paired by seed."
+    )
+    if rest := list(untested):
+        told.append("Not tested yet, for want of results:")
+        told.append("\n".join(f"- {published.papers[o.paper].short}: {o.text}" for o in rest))
+    return told
+
+
+def _rest(published: Published, rest: Iterable[Value]) -> list[str]:
+    rows = []
+    by_table: dict[tuple[int, str], list[Value]] = defaultdict(list)
+    for one in rest:
+        by_table[id(one.table), one.why].append(one)
+    for (_, why), found in by_table.items():
+        table = found[0].table
+        told = "; ".join(f"{one.what or table.quantity} {_digits(one.published)}" for one in found)
+        rows.append([
+            f"{published.papers[table.paper].short}, {table.where}{CERTAINTY[table.certainty]}",
+            f"{table.quantity}: {told}", why,
+        ])  # fmt: skip
+    return [_table(["source", "published", "why"], rows)] if rows else ["Nothing."]
+
+
+def _quotes(published: Published, quoted: Iterable[Value]) -> list[str]:
+    told = [
+        f"- {published.papers[one.table.paper].short}: {one.what} {_digits(one.published)}"
+        f"{CERTAINTY[one.table.certainty]}"
+        for one in quoted
+    ]
+    told += [f"- {published.papers[one.paper].short}: {one.what}." for one in published.quoted]
+    return ["\n".join(told)]
+
+
+def _digits(value: float) -> str:
+    return f"{value:.10g}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *([markdown(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+@functools.cache
+def committed() -> str:
+    """The page of the committed results."""
+    return page(*load())
+
+
+if __name__ == "__main__":
+    (HERE / "fidelity.md").write_text(committed(), encoding="utf-8")
+    sys.exit()

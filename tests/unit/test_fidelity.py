@@ -1,0 +1,158 @@
+"""Published numbers beside ours: selections, tests of findings, and the committed page."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.test_rows import record
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def fidelity() -> Any:
+    at = ROOT / "leaderboards" / "fidelity.py"
+    spec = importlib.util.spec_from_file_location("fidelity", at)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules["fidelity"] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_the_committed_page_is_that_of_the_committed_results(fidelity: Any) -> None:
+    page = (ROOT / "leaderboards" / "fidelity.md").read_text("utf-8")
+    assert page == fidelity.committed(), "run: uv run python leaderboards/fidelity.py"
+
+
+def results(**auc: list[float]) -> list[Any]:
+    """Results of the attack `loud`, by defense and seed."""
+    return [
+        record("loud", defense, seed, auc=value)
+        for defense, values in auc.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def published(fidelity: Any, **values: Any) -> Any:
+    given = {
+        "papers": {"p": {"short": "P", "cite": "a paper"}}, "tables": [], "quoted": [],
+        "findings": [],
+    }  # fmt: skip
+    return fidelity.Published.model_validate(given | values)
+
+
+TABLE: dict[str, Any] = {
+    "paper": "p", "where": "table 1", "certainty": "text", "quantity": "AUC",
+    "number": "metrics.auc", "protocol": "theirs", "suite": "ours", "cell": {"attack": "loud"},
+    "columns": [
+        {"defense": "none"}, {"defense": "talos"}, {"defense": "none", "dataset": "places"},
+    ],
+    "missing": {"places": "no data"},
+    "rows": [{"values": [0.8, 0.6, 0.9]}],
+}  # fmt: skip
+
+
+def test_a_value_is_the_mean_over_seeds(fidelity: Any) -> None:
+    suites = {"ours": results(none=[0.7, 0.8, 0.9], talos=[0.5, 0.6, 0.4])}
+    none, talos, places = fidelity.values(published(fidelity, tables=[TABLE]), suites)
+    assert (none.ours.value, none.seeds) == (pytest.approx(0.8), 3)
+    assert talos.ours.value == pytest.approx(0.5)
+    assert (places.ours, places.why) == (None, "no data")
+    page = fidelity.page(published(fidelity, tables=[TABLE]), suites)
+    assert page.index("loud × none") < page.index("loud × talos")  # the closer one first
+    assert "2 are measured here, 2 of these lie in our 95 % interval; 1 are not" in page
+
+
+def test_a_number_that_was_not_measured_has_no_number_of_ours(fidelity: Any) -> None:
+    found = fidelity.values(published(fidelity, tables=[TABLE]), {})
+    assert [one.ours for one in found] == [None] * 3
+    assert found[0].why == "suite ours has not been run"
+
+
+def test_a_selection_of_nothing_or_of_several_cells_is_an_error(fidelity: Any) -> None:
+    suites = {"ours": results(none=[0.7], talos=[0.5])}
+    for cell, reason in (({"attack": "quiet"}, "no result"), ({"attack": "loud"}, "several")):
+        table = TABLE | {"cell": cell, "columns": [{}], "rows": [{"values": [0.5]}]}
+        with pytest.raises(LookupError, match=reason):
+            fidelity.values(published(fidelity, tables=[table]), suites)
+
+
+def finding(fidelity: Any, **values: Any) -> Any:
+    return fidelity.Finding.model_validate(
+        {
+            "paper": "p", "text": "talos lowers it", "suites": ["ours"], "number": "metrics.auc",
+            "more": {"defense": "none"}, "less": {"defense": "talos"},
+        }
+        | values
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("talos", "verdict"),
+    [
+        ([0.5, 0.6, 0.68], "borne out"),
+        ([0.9, 0.95, 1.0], "contradicted"),
+        ([0.5, 0.9, 0.9], "undecided"),
+    ],
+)
+def test_a_finding_is_tested_by_seed(fidelity: Any, talos: list[float], verdict: str) -> None:
+    suites = {"ours": results(none=[0.7, 0.8, 0.85], talos=talos)}
+    (tested,) = fidelity.tests(finding(fidelity), suites)
+    assert tested.verdict == verdict
+    assert (tested.pairs, tested.difference.seeds) == (1, 3)
+
+
+def test_two_seeds_decide_nothing(fidelity: Any) -> None:
+    suites = {"ours": results(none=[0.8, 0.8], talos=[0.1, 0.2])}
+    (tested,) = fidelity.tests(finding(fidelity), suites)
+    assert tested.verdict == "undecided: too few seeds"
+
+
+@pytest.mark.parametrize(
+    ("margin", "talos", "verdict"),
+    [
+        (0, [0.7, 0.8, 0.85], "borne out"),
+        (0, [0.7, 0.8, 0.86], "contradicted"),
+        (0.1, [0.71, 0.79, 0.86], "borne out"),
+        (0.1, [0.4, 0.5, 0.56], "contradicted"),
+        (0.1, [0.6, 0.7, 0.76], "undecided"),
+    ],
+)
+def test_equal_means_within_the_margin(
+    fidelity: Any, margin: float, talos: list[float], verdict: str
+) -> None:
+    suites = {"ours": results(none=[0.7, 0.8, 0.85], talos=talos)}
+    (tested,) = fidelity.tests(finding(fidelity, equal=margin), suites)
+    assert tested.verdict == verdict
+
+
+def test_a_finding_of_nothing_in_a_suite_that_was_run_is_an_error(fidelity: Any) -> None:
+    with pytest.raises(LookupError, match="no results of ours are compared"):
+        fidelity.tests(finding(fidelity, less={"defense": "olympus"}), {"ours": results(none=[1])})
+    assert fidelity.tests(finding(fidelity), {}) == []
+
+
+def test_curves_are_compared_where_they_have_equal_utility(fidelity: Any) -> None:
+    """One curve leaks 2u, the other u: at u = .3 and .7, inside the first, they differ by u."""
+    records = []
+    for seed in range(3):
+        for name, factor, at in (("none", 2, (0.2, 0.8)), ("talos", 1, (0.1, 0.3, 0.7))):
+            for u in at:
+                one = record("loud", name, seed, auc=0.0)
+                one = one.model_copy(update={"utility": {"test_accuracy": u}})
+                number = one.metrics["auc"].model_copy(update={"value": factor * u})
+                records.append(one.model_copy(update={"metrics": {"auc": number}}))
+    (tested,) = fidelity.tests(finding(fidelity, at="utility.test_accuracy"), {"ours": records})
+    assert tested.difference.mean == pytest.approx(0.5)
+    assert tested.pairs == 2
+
+
+def test_what_papers_published_is_read_strictly(fidelity: Any) -> None:
+    with pytest.raises(ValueError, match="certainly"):
+        published(fidelity, tables=[TABLE | {"certainly": "text"}])
