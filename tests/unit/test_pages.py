@@ -305,6 +305,8 @@ def test_settings_and_versions_are_told_apart_only_where_they_must() -> None:
     assert "loud (AUC) [posteriors]" in rows["none"]
     rows = shown([record(), record(fields={"k": 9}, seed=1)])
     assert {*rows} == {"loud [posteriors]", "loud(k=9) [posteriors]", "test accuracy"}
+    rows = shown([record(fields={"k": 8, "n": n}, seed=n) for n in (1, 2)])
+    assert {*rows} == {"loud(n=1) [posteriors]", "loud(n=2) [posteriors]", "test accuracy"}
     rows = shown([record(version=1), record(version=2, seed=1)])
     assert {*rows} == {"loud v1 [posteriors]", "loud v2 [posteriors]", "test accuracy"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from statistics import fmean as mean
 from statistics import median
 from typing import TYPE_CHECKING
@@ -292,11 +293,26 @@ def _attacks(records: Sequence[Record]) -> dict[str, Attack]:
     for record in records:
         attack = record.cell.attack
         labels = {label for label, _ in meant[attack.name]}
-        name = attack.name if len(labels) == 1 else attack.label
+        name = _apart(attack.name, labels)[attack.label]
         if len(meant[attack.name]) > len(labels):
             name += f" {_versions([attack])}"
         made[record.trial] = Attack(*_aim(record), record.cell.needs, name)
     return made
+
+
+def _apart(name: str, labels: Iterable[str]) -> dict[str, str]:
+    """Labels of one method, without the hyperparameters that are the same in all of them.
+
+    >>> _apart("lira", ["lira(k=8, views=0)", "lira(k=8, views=2)"])["lira(k=8, views=2)"]
+    'lira(views=2)'
+    >>> _apart("lira", ["lira(k=8)"])
+    {'lira(k=8)': 'lira'}
+    """
+    inside = {label: label.removeprefix(name)[1:-1] for label in labels}
+    told = {label: re.split(r", (?=\w+=)", text) for label, text in inside.items()}
+    same = set.intersection(*map(set, told.values()))
+    kept = {label: [one for one in parts if one not in same] for label, parts in told.items()}
+    return {label: f"{name}({', '.join(of)})" if any(of) else name for label, of in kept.items()}
 
 
 def _versions(methods: Iterable[MethodRecord]) -> str:
