@@ -422,9 +422,12 @@ def _findings(
         d = one.difference
         interval = "" if d.low is None or d.high is None else f" [{d.low:+.3f}, {d.high:+.3f}]"
         name = one.finding.number.partition(".")[2].replace("_", " ")
+        if name != "test accuracy" and one.finding.attacks:
+            name += f" of {', '.join(map(_family, one.finding.attacks))}"
+        on = one.suite if one.suite.startswith(one.dataset) else f"{one.suite} ({one.dataset})"
         rows.append([
             published.papers[one.finding.paper].short, one.finding.text,
-            f"{one.suite}, {one.dataset}", name, f"{d.mean:+.3f}{interval}",
+            on, name, f"{d.mean:+.3f}{interval}",
             str(one.pairs), str(d.seeds), one.verdict,
         ])  # fmt: skip
     heads = ["paper", "finding", "tested on", "number", "difference", "pairs", "seeds", "verdict"]
