@@ -52,11 +52,27 @@ def checkout(tmp_path: Path) -> Path:
     (suites / "tiny.yaml").write_text("name: Tiny\nattacks: [lira]\nseeds: 5\n", encoding="utf-8")
     out = str(results / "tiny.jsonl")
     assert CliRunner().invoke(main, ["merge", str(folder), "--out", out]).exit_code == 0
+    (root / "leaderboards" / "README.md").write_text(
+        "# Boards\n<!-- boards -->\nold\n<!-- end of boards -->\nEnd.\n", encoding="utf-8"
+    )
     script().write(root)
     return root
 
 
 FILES = ["leaderboards/tiny.md", "leaderboards/tiny.csv", "leaderboards/tiny.svg"]
+FRONT = "leaderboards/README.md"
+
+
+def test_the_front_page_says_what_each_board_found(checkout: Path) -> None:
+    page = (checkout / FRONT).read_text(encoding="utf-8")
+    assert page.startswith("# Boards\n<!-- boards -->\n\n| board | ")
+    assert page.endswith("|\n\n<!-- end of boards -->\nEnd.\n")
+    (row,) = [line for line in page.splitlines() if line.startswith("| [tiny](tiny.md) |")]
+    _, _, victim, against, leaks, protects, _, seeds, _ = (one.strip() for one in row.split("|"))
+    assert (victim, against, seeds) == ("simclr on digits", "membership", "5")
+    assert (leaks, protects) == ("AUC 0.820 by loud", "talos: 0.620")
+    (checkout / FRONT).write_text(page.replace("0.820", "0.720"), encoding="utf-8")
+    assert script().stale(checkout) == [FRONT]
 
 
 def test_a_board_that_was_just_written_is_right(checkout: Path) -> None:
@@ -88,6 +104,7 @@ def test_other_results_or_another_suite_make_a_board_stale(checkout: Path) -> No
     lines = (results / "tiny.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (results / "tiny.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
     assert script().stale(checkout)[:2] == FILES[:2]
+    assert FRONT in script().stale(checkout)
 
 
 def test_a_figure_that_nothing_draws_is_stale_and_removed(checkout: Path) -> None:
