@@ -22,9 +22,9 @@ from privbench.games.audit import (
     contradiction,
     counted,
     guesses,
+    loosest,
     p_value,
     pooled,
-    worst,
 )
 from privbench.games.curves import gaussian_delta
 from privbench.games.metrics import Estimate, Refused
@@ -221,10 +221,10 @@ def test_one_run_is_a_pool_of_one_and_counts_are_enough() -> None:
 def test_the_worst_of_several_claims_is_tested() -> None:
     first = {"epsilon": 2.0, "delta": 1e-5, "profile": [[2.0, 1e-5], [1.0, 0.1]]}
     second = {"epsilon": 1.9, "delta": 1e-4, "profile": [[2.2, 1e-5], [0.9, 0.1]]}
-    assert worst([first, second]) == {
+    assert loosest([first, second]) == {
         "epsilon": 2.0, "delta": 1e-4, "profile": [(2.2, 1e-5), (1.0, 0.1)],
     }  # fmt: skip
-    assert worst([first, {"epsilon": 3.0}]) == {"epsilon": 3.0, "delta": 1e-5}
+    assert loosest([first, {"epsilon": 3.0}]) == {"epsilon": 3.0, "delta": 1e-5}
 
 
 def test_a_claim_is_refuted_by_its_profile() -> None:

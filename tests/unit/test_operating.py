@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench.boards.operating import Setting, accuracy, choices, groups, seen_by, strongest, worst
+from privbench.boards.operating import Setting, accuracy, choices, groups, leaks, seen_by, strongest
 from privbench.boards.page import page
 from privbench.boards.panels import panels
 from privbench.boards.records import (
@@ -190,7 +190,7 @@ def test_the_worst_leak_by_hand() -> None:
     ]  # fmt: skip
     found = [
         (leak.game, leak.guessed, leak.attack, round(leak.mean, 9))
-        for leak in worst(both, judged(both))
+        for leak in leaks(both, judged(both))
     ]
     assert found == [
         ("membership", "", "loud", 0.7), ("attributes", "slant", "guess", 0.5),
@@ -202,7 +202,7 @@ def test_a_cell_with_one_flagged_seed_does_not_count_at_all() -> None:
     flag = ("tells apart what the victim never saw",)
     both = [record(seed=s, leak=0.6) for s in range(5)]
     both += [record(attack="mad", seed=s, leak=1.0, flags=flag * (s == 0)) for s in range(5)]
-    assert [leak.attack for leak in worst(both, judged(both))] == ["loud"]
+    assert [leak.attack for leak in leaks(both, judged(both))] == ["loud"]
 
 
 def refused_null(attack: str, seed: int) -> Record:

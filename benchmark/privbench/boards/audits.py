@@ -33,7 +33,7 @@ LEGEND = (
 )
 
 
-def pooled(records: Sequence[Record]) -> Mapping[str, Estimate | Refused] | None:
+def over_seeds(records: Sequence[Record]) -> Mapping[str, Estimate | Refused] | None:
     """Return the audit of all seeds together; None if a record lacks the counts.
 
     Args:
@@ -69,7 +69,7 @@ def texts(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _texts(records: Sequence[Record]) -> dict[str, str]:
-    together = pooled(records)
+    together = over_seeds(records)
     if together is None:  # without counts, as in results of older versions, each bound stands alone
         return {
             name: _of_seeds([r.metrics.get(name) for r in records], _CHOSEN.get(name, min))

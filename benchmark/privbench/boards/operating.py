@@ -266,7 +266,7 @@ def _question(record: Record) -> tuple[str, str, int]:
     return record.cell.attack.label, record.cell.defense, record.seed
 
 
-def worst(records: Iterable[Record], judged: Judged) -> list[Leak]:
+def leaks(records: Iterable[Record], judged: Judged) -> list[Leak]:
     """Return the attack with the highest mean leak of each game, and of each set of attributes.
 
     Args:

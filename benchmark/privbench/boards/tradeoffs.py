@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from privbench.boards.operating import accuracy, choices, groups, seen_by, worst
+from privbench.boards.operating import accuracy, choices, groups, leaks, seen_by
 from privbench.boards.records import POINTS
 from privbench.boards.verdicts import judged
 from privbench.errors import BadInputError
@@ -81,7 +81,7 @@ def data(records: Sequence[Record], bound: float | None) -> dict[str, Any]:
                  "strength": line.strength, "value": line.value or None,
                  "reference_accuracy": line.accuracies("reference"),
                  "test_accuracy": line.accuracies("test"),
-                 "worst": [asdict(leak) for leak in worst(line.records, counts)]}
+                 "worst": [asdict(leak) for leak in leaks(line.records, counts)]}
                 for line in curve(group, seen)
             ]  # fmt: skip
     return {"match_utility": bound, "points": points, "curves": curves}

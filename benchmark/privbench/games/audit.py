@@ -146,7 +146,7 @@ def pooled(runs: Iterable[Guesses]) -> Guesses:
     )
 
 
-def worst(claims: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def loosest(claims: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the claim that every run satisfies if each satisfies its own.
 
     The largest epsilon and delta; of profiles, which must name the same deltas, the largest epsilon
@@ -181,7 +181,7 @@ def assessed(
         a profile also ``claimed_mu``, and how much the one mu and the one pair exaggerate the risk
         of the profile (``mu_regret``, ``epsilon_regret``).
     """
-    claim = worst(claims)
+    claim = loosest(claims)
     total = {share: pooled(run[share] for run in runs) for share in SHARES}
     of, delta = total[SHARE], claim["delta"]
     made = {
