@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
 
+import pytest
 from rich.console import Console
+from tests.unit.test_rows import record
 
 from privbench.boards.records import CellRecord, MethodRecord, Record
-from privbench.cli.console import Watcher
-
-if TYPE_CHECKING:
-    import pytest
+from privbench.cli.console import Watcher, tables
 
 
 def test_lines_say_what_trains_and_how_long_the_rest_takes(
@@ -48,3 +46,18 @@ def test_a_reason_that_repeats_is_not_told_again() -> None:
             watcher.trial(made, was_there=False)
     told = [line.partition("FAILED (0.0 s): ")[2] for line in text.getvalue().splitlines()]
     assert told == ["no data", "for the same reason", "no disk", "no data"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("longest", [5, 30, 90])
+def test_a_narrow_terminal_breaks_names_and_no_number(width: int, longest: int) -> None:
+    names = "a" * longest, "b" * longest
+    made = [record(names[0], d, seed) for d in ("none", names[1]) for seed in range(3)]
+    text = io.StringIO()
+    for table in tables(made, width):
+        Console(file=text, width=width).print(table)
+    shown = text.getvalue()
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    assert shown.count("0.700") >= 2  # the main number, of both rows
+    assert shown.count("a") - shown.count("adaptive") > 2 * longest  # nothing of a name is lost

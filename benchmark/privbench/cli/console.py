@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 #: Columns of every game that a terminal never shows.
 _ONLY_ON_BOARD = ("queries per sample", "encoder updates", "seconds", "peak MiB")
 _NARROWEST = 7  # characters of a number or its interval
+_NAME = 25  # characters that a name gets at least, if it has so many
 _EVERY = 10.0  # seconds between plain lines
 _REDRAWN = 0.1  # seconds between drawings of one worker's bar
 #: Text that is printed as it is.
@@ -233,7 +234,7 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
     Args:
         records: records of any games.
         width: width of the terminal in characters; if it is too narrow, columns are left out, and
-            numbers are never broken.
+            then names are broken, numbers never.
     """
     made = []
     counted = ranked(records)
@@ -250,18 +251,18 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
         spare = [*reversed(differing(game, mine)), "train/test gap"]
         spare = [*spare, *(c.heading for c in reversed(moving) if c.terminal == "wide")]
         shown = [i for i, name in enumerate(names) if i not in same and name not in never]
-        shown = _fitting(shown, names, rows, fixed, width=width, spare=spare)
+        spare += [c.heading for c in reversed(moving[1:])]
+        widths = _fitting(shown, names, rows, fixed, width=width, spare=spare)
         table = Table(title=_title(game, names, rows[0], same), title_justify="left")
-        for i in shown:
-            first = i < fixed
+        for i, wide in widths.items():
             table.add_column(
                 _plain(names[i]),
-                justify="left" if first else "right",
-                no_wrap=first,
-                width=None if first else _narrowest(i, names, rows),
+                justify="left" if i < fixed else "right",
+                overflow="fold",
+                width=wide,
             )
         for row in rows:
-            table.add_row(*(_plain(_broken(row[i])) for i in shown))
+            table.add_row(*(_plain(_broken(row[i])) for i in widths))
         made.append(table)
     return made
 
@@ -269,18 +270,25 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
 def _fitting(
     shown: list[int], names: list[str], rows: list[list[str]], fixed: int, *, width: int,
     spare: list[str],
-) -> list[int]:  # fmt: skip
-    """Return the columns that fit into the width; ``spare`` ones are left out in their order."""
-    needed = {
-        i: 3
-        + (max(len(row[i]) for row in [names, *rows]) if i < fixed else _narrowest(i, names, rows))
-        for i in shown
-    }
+) -> dict[int, int]:  # fmt: skip
+    """Return the columns that fit, with the characters that each gets.
+
+    ``spare`` ones are left out in their order while the others lack room. Numbers get what they
+    need, and names share the rest.
+    """
+    texts = {i: [names[i], *(row[i] for row in rows)] for i in shown}
+    longest = {i: max(map(len, texts[i])) for i in shown if i < fixed}
+    needed = {i: min(longest[i], _NAME) if i < fixed else _narrowest(texts[i]) for i in shown}
     for name in spare:
-        if sum(needed[i] for i in shown) < width:
+        if sum(needed.values()) + 3 * len(needed) < width:
             break
-        shown = [i for i in shown if names[i] != name]
-    return shown
+        needed = {i: wide for i, wide in needed.items() if names[i] != name}
+    room = width - 1 - 3 * len(needed) - sum(wide for i, wide in needed.items() if i >= fixed)
+    left = sum(i < fixed for i in needed)
+    for i in sorted((i for i in needed if i < fixed), key=longest.__getitem__):
+        needed[i] = max(1, min(longest[i], room // left))
+        room, left = room - needed[i], left - 1
+    return needed
 
 
 def _broken(number: str) -> str:
@@ -288,9 +296,9 @@ def _broken(number: str) -> str:
     return number.replace(" [", "\n[").replace(" {", "\n{")
 
 
-def _narrowest(i: int, names: list[str], rows: list[list[str]]) -> int:
+def _narrowest(texts: list[str]) -> int:
     """Characters that a column needs so that no word of its heading or numbers is broken."""
-    return max(_NARROWEST, *(len(word) for row in [names, *rows] for word in row[i].split()))
+    return max(_NARROWEST, *(len(word) for text in texts for word in text.split()))
 
 
 def _title(game: str, names: list[str], row: list[str], fixed: set[int]) -> Text:
