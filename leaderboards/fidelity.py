@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - a script
-"""Compares published numbers and findings with ours: published.yaml and results → fidelity.md.
+"""Compares published numbers and findings with ours: writes fidelity.md and fidelity.csv.
 
     uv run python leaderboards/fidelity.py
 
@@ -9,7 +9,9 @@ that finds no result in a suite that has been run, or several cells, is an error
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
@@ -443,18 +445,44 @@ def _findings(
 
 
 def _rest(published: Published, rest: Iterable[Value]) -> list[str]:
-    rows = []
-    by_table: dict[tuple[int, str], list[Value]] = defaultdict(list)
+    by_source: dict[tuple[str, str, str], int] = defaultdict(int)
     for one in rest:
-        by_table[id(one.table), one.why].append(one)
-    for (_, why), found in by_table.items():
-        table = found[0].table
-        told = "; ".join(f"{one.what or table.quantity} {_digits(one.published)}" for one in found)
-        rows.append([
-            f"{published.papers[table.paper].short}, {table.where}{CERTAINTY[table.certainty]}",
-            f"{table.quantity}: {told}", why,
+        paper = published.papers[one.table.paper].short
+        by_source[f"{paper}, {one.table.where}", one.table.quantity, one.why] += 1
+    if not by_source:
+        return ["Nothing."]
+    rows = [[*key[:2], str(count), key[2]] for key, count in by_source.items()]
+    return [
+        "How many numbers of each source; [fidelity.csv](fidelity.csv) has all of them.",
+        _table(["source", "what", "numbers", "why"], rows),
+    ]
+
+
+def table(published: Published, suites: Suites) -> str:
+    """The file fidelity.csv: every published number, with ours where there is one."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow([
+        "paper", "where", "certainty", "quantity", "what", "theirs", "published", "ours", "low",
+        "high", "seeds", "difference", "ours differs in", "why not measured", "quoted",
+    ])  # fmt: skip
+    for one in values(published, suites):
+        of, ours = one.table, one.ours
+        measured = (
+            ["", "", "", "", ""]
+            if ours is None
+            else [
+                *(f"{x:.6g}" for x in (ours.value, ours.low, ours.high)),
+                one.seeds,
+                f"{_apart(one):.6g}",
+            ]
+        )
+        out.writerow([
+            published.papers[of.paper].short, of.where, of.certainty, of.quantity, one.what,
+            of.protocol, _digits(one.published), *measured,
+            "" if ours is None else of.difference, one.why, "yes" if one.quoted else "",
         ])  # fmt: skip
-    return [_table(["source", "published", "why"], rows)] if rows else ["Nothing."]
+    return text.getvalue()
 
 
 def _quotes(published: Published, quoted: Iterable[Value]) -> list[str]:
@@ -477,11 +505,13 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 @functools.cache
-def committed() -> str:
-    """The page of the committed results."""
-    return page(*load())
+def committed() -> dict[str, str]:
+    """The files of the committed results: name -> text."""
+    found = load()
+    return {"fidelity.md": page(*found), "fidelity.csv": table(*found)}
 
 
 if __name__ == "__main__":
-    (HERE / "fidelity.md").write_text(committed(), encoding="utf-8")
+    for name, text in committed().items():
+        (HERE / name).write_text(text, encoding="utf-8")
     sys.exit()
