@@ -399,6 +399,11 @@ def test_defenses_are_ranked_with_utility_and_cost() -> None:
     assert (
         "without a defense AUC 0.800 by loud; least with better, 0.600, which costs 0.100" in text
     )
+    assert "most with" not in text  # none leaks more than without a defense
+    louder = [*made, *seeds("loud", "louder", [0.9, 0.9, 0.9], accuracy=0.9)]
+    assert "; most with louder, 0.900; 0 of 3 defenses" in page(louder, "t")
+    first = page([one for one in made if one.seed == 0], "t")
+    assert "; too few seeds to tell a difference from chance." in first
 
 
 def test_differences_to_none_are_marked_after_holm() -> None:

@@ -13,7 +13,7 @@ from privbench.boards.checks import refuse_unfit
 from privbench.boards.operating import NO_SETTING
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
-from privbench.boards.statistics import FEWEST_SEEDS
+from privbench.boards.statistics import FEWEST_SEEDS, FEWEST_TESTED
 from privbench.text import markdown, shown
 
 if TYPE_CHECKING:
@@ -214,9 +214,15 @@ def _finding(panel: Panel, aim: Aim) -> str:
         leak, best = min(known, key=lambda item: (item[0], item[1].title))
         cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
         told += f"; least with {best.title}, {sign * leak:.3f}{cost}"
+        leak, worst = max(known, key=lambda item: (item[0], item[1].title))
+        if worst is not best and leak > sign * bare:
+            told += f"; most with {worst.title}, {sign * leak:.3f}"
         certain = matrix.certainly_apart(panel)
         apart = sum((line.title, aim) in certain for line in defenses)
-        told += f"; {apart} of {len(defenses)} defenses differ from none beyond chance"
+        if len(panel.seeds) >= FEWEST_TESTED:
+            told += f"; {apart} of {len(defenses)} defenses differ from none beyond chance"
+        else:
+            told += "; too few seeds to tell a difference from chance"
     return f"- {_but_bold(told)}."
 
 

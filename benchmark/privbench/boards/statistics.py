@@ -21,7 +21,7 @@ FEWEST_SEEDS = 5
 #: Probability of any wrong mark among all that are compared.
 ERROR = 0.05
 #: Differences of fewer seeds are not tested.
-_FEWEST_TESTED = 3
+FEWEST_TESTED = 3
 #: Differences of metrics, which are about 1, are equal if they are this close.
 _ROUNDING = 1e-12
 
@@ -70,8 +70,8 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
     if max(found) - min(found) <= _ROUNDING:
         if abs(mean.value) > _ROUNDING:
             return Difference(mean.value, None, None, None, n)
-        return Difference(mean.value, mean.low, mean.high, 1.0 if n >= _FEWEST_TESTED else None, n)
-    if n < _FEWEST_TESTED:
+        return Difference(mean.value, mean.low, mean.high, 1.0 if n >= FEWEST_TESTED else None, n)
+    if n < FEWEST_TESTED:
         return Difference(mean.value, mean.low, mean.high, None, n)
     error = math.sqrt(sum((one - mean.value) ** 2 for one in found) / (n - 1) / n)
     p = 2 * float(stdtr(n - 1, -abs(mean.value) / error))
