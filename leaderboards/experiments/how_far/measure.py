@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from privbench.grid.worker import Message, Setup
 
 
-PUBLISHED = Path(__file__).parents[2] / "results" / "digits-defenses"
+PUBLISHED = Path(__file__).parents[2] / "results" / "digits-operating-points.jsonl"
 
 
 class Here(Workers):
