@@ -32,8 +32,7 @@ masks of its own (``reconstruction``) does not need to know the owner's: on ``di
 bound 1, seed 0) its error is .014, where the mean image is at .074 and embeddings without noise at
 .008; the paper's adversary is at .152. A mask does not stay secret either, because coordinates
 without noise vary less (``coordinates=quiet``: .019), and rows of the adversary can be sent through
-it if the release is served (``rows=served``: .011). Membership leaks *more* than without the
-defense: decoders and classifier learn from members (leaderboards/digits-defenses.md).
+it if the release is served (``rows=served``: .011).
 """
 
 from __future__ import annotations
