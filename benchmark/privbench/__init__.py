@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from privbench.store.machine import make_strict
 
 if TYPE_CHECKING:
+    from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
+
     from privbench.boards.results import Results
     from privbench.cli.session import run
     from privbench.data.augmentation import Augmentation, augment
@@ -26,7 +28,14 @@ if TYPE_CHECKING:
     from privbench.games.board import Board, Column
     from privbench.games.game import BadAnswerError, Game, new_game
     from privbench.games.membership import Membership, MembershipAttack, MembershipQuestion
-    from privbench.games.metrics import Estimate, Refused, best_threshold
+    from privbench.games.metrics import (
+        Estimate,
+        Refused,
+        accuracy,
+        auc,
+        best_threshold,
+        tpr_at_fpr,
+    )
     from privbench.games.oracle import Oracle, Views
     from privbench.games.property import Property, PropertyAttack, PropertyQuestion
     from privbench.games.reconstruction import (
@@ -58,7 +67,19 @@ if TYPE_CHECKING:
         Stream,
     )
 
+#: The version of the plugin interface, "MAJOR.MINOR". A plugin may state the one that it is
+#: written for as ``PRIVBENCH_API``. MINOR grows when something is added, MAJOR when plugins must
+#: change.
+API_VERSION = "1.0"
+
 _HOME = {
+    "Ge": "annotated_types",
+    "Gt": "annotated_types",
+    "Le": "annotated_types",
+    "Lt": "annotated_types",
+    "MaxLen": "annotated_types",
+    "MinLen": "annotated_types",
+    "MultipleOf": "annotated_types",
     "Access": "privbench.games.access",
     "Attributes": "privbench.games.attributes",
     "AttributeQuestion": "privbench.games.attributes",
@@ -106,7 +127,10 @@ _HOME = {
     "new_game": "privbench.games.game",
     "Estimate": "privbench.games.metrics",
     "Refused": "privbench.games.metrics",
+    "accuracy": "privbench.games.metrics",
+    "auc": "privbench.games.metrics",
     "best_threshold": "privbench.games.metrics",
+    "tpr_at_fpr": "privbench.games.metrics",
     "Model": "privbench.training.model",
     "backbone": "privbench.training.nets",
     "backbone_misfit": "privbench.training.nets",
@@ -132,6 +156,7 @@ _HOME = {
 }
 
 __all__ = [
+    "API_VERSION",
     "Access",
     "Adversary",
     "Attack",
@@ -155,12 +180,19 @@ __all__ = [
     "Estimate",
     "Examples",
     "Game",
+    "Ge",
+    "Gt",
+    "Le",
+    "Lt",
+    "MaxLen",
     "Membership",
     "MembershipAttack",
     "MembershipQuestion",
     "Method",
+    "MinLen",
     "Model",
     "Monitor",
+    "MultipleOf",
     "Optimizer",
     "Oracle",
     "Outputs",
@@ -188,7 +220,9 @@ __all__ = [
     "Training",
     "Views",
     "World",
+    "accuracy",
     "as_float",
+    "auc",
     "augment",
     "backbone",
     "backbone_misfit",
@@ -201,6 +235,7 @@ __all__ = [
     "row_keys",
     "run",
     "salt",
+    "tpr_at_fpr",
     "uniform",
 ]
 __version__ = "0.2.0"
