@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from privbench.method import Method
-    from privbench.methods.registry import Registry
+    from privbench.methods.registry import Choice, Registry
 
 #: Kind -> a command that runs a new method in the grid.
 EXAMPLES = {
@@ -92,7 +92,7 @@ def new(kind: str, name: str, out: Path) -> None:
     help="Directory of datasets, for datasets that read files.",
 )  # fmt: skip
 @click.pass_obj
-def check(plugins_off: list[str], name: str, data_root: Path | None) -> None:
+def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
     """Run the conformance kit on a method, on all of a plugin or package, or of a game.
 
     Exit status: 0 if every check passes, 1 if one fails, 2 for bad input.
@@ -101,7 +101,7 @@ def check(plugins_off: list[str], name: str, data_root: Path | None) -> None:
     from privbench.testing import checks
 
     failed = total = 0
-    for method in _methods(plugins.load(plugins_off), name):
+    for method in _methods(plugins.load(chosen), name):
         say(f"{method.name}:")
         for one in checks(method, root=data_root):
             total += 1
