@@ -16,6 +16,7 @@ from privbench import __version__
 from privbench.cli.boards import leaderboard, merge, report, score
 from privbench.cli.border import Finite, say
 from privbench.cli.cache import cache
+from privbench.cli.doc import doc
 from privbench.cli.plugins import check, new
 from privbench.cli.trust import check_submission, reproduce
 from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
@@ -359,6 +360,6 @@ def show(chosen: list[Choice], name: str) -> None:
 
 
 for command in (
-    cache, check, check_submission, leaderboard, merge, new, report, reproduce, score,
+    cache, check, check_submission, doc, leaderboard, merge, new, report, reproduce, score,
 ):  # fmt: skip
     main.add_command(command)
