@@ -52,6 +52,15 @@ if TYPE_CHECKING:
     from privbench.methods.hookspecs import hookimpl
     from privbench.methods.strength import Strength
     from privbench.methods.target import Target
+    from privbench.toolbox.likelihood import hinge, log_confidence, scaled_logit
+    from privbench.toolbox.likelihood_ratio import likelihood_ratio
+    from privbench.toolbox.phases import (
+        classifier_phase,
+        cross_entropy,
+        reads_members,
+        sees_members,
+        supervised_phase,
+    )
     from privbench.training.loop import Training
     from privbench.training.model import Model
     from privbench.training.nets import backbone, backbone_misfit, gradient_reversal, mlp
@@ -72,7 +81,8 @@ if TYPE_CHECKING:
 #: change.
 API_VERSION = "1.0"
 
-_HOME = {
+#: Public name -> the module that holds it.
+HOME = {
     "Ge": "annotated_types",
     "Gt": "annotated_types",
     "Le": "annotated_types",
@@ -152,6 +162,15 @@ _HOME = {
     "Phase": "privbench.training.phase",
     "Step": "privbench.training.phase",
     "Stream": "privbench.training.phase",
+    "classifier_phase": "privbench.toolbox.phases",
+    "cross_entropy": "privbench.toolbox.phases",
+    "hinge": "privbench.toolbox.likelihood",
+    "likelihood_ratio": "privbench.toolbox.likelihood_ratio",
+    "log_confidence": "privbench.toolbox.likelihood",
+    "reads_members": "privbench.toolbox.phases",
+    "scaled_logit": "privbench.toolbox.likelihood",
+    "sees_members": "privbench.toolbox.phases",
+    "supervised_phase": "privbench.toolbox.phases",
     "Training": "privbench.training.loop",
 }
 
@@ -227,14 +246,23 @@ __all__ = [
     "backbone",
     "backbone_misfit",
     "best_threshold",
+    "classifier_phase",
+    "cross_entropy",
     "fold",
     "gradient_reversal",
+    "hinge",
     "hookimpl",
+    "likelihood_ratio",
+    "log_confidence",
     "mlp",
     "new_game",
+    "reads_members",
     "row_keys",
     "run",
     "salt",
+    "scaled_logit",
+    "sees_members",
+    "supervised_phase",
     "tpr_at_fpr",
     "uniform",
 ]
@@ -254,9 +282,9 @@ def __getattr__(name: str) -> Any:
         new = _RENAMED[name]
         warnings.warn(f"privbench.{name} is now called {new}", DeprecationWarning, 2)
         return __getattr__(new)
-    if name not in _HOME:
+    if name not in HOME:
         raise AttributeError(f"module 'privbench' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    value = getattr(importlib.import_module(HOME[name]), name)
     globals()[name] = value
     return value
 
