@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         sees_members,
         supervised_phase,
     )
+    from privbench.toolbox.tables import CsvFile
     from privbench.training.loop import Training
     from privbench.training.model import Model
     from privbench.training.nets import backbone, backbone_misfit, gradient_reversal, mlp
@@ -162,6 +163,7 @@ HOME = {
     "Phase": "privbench.training.phase",
     "Step": "privbench.training.phase",
     "Stream": "privbench.training.phase",
+    "CsvFile": "privbench.toolbox.tables",
     "classifier_phase": "privbench.toolbox.phases",
     "cross_entropy": "privbench.toolbox.phases",
     "hinge": "privbench.toolbox.likelihood",
@@ -193,6 +195,7 @@ __all__ = [
     "Cell",
     "Clock",
     "Column",
+    "CsvFile",
     "Dataset",
     "Defense",
     "DefenseContext",
