@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from click.testing import CliRunner
+from tests.environment import clean_environment
 
 from privbench.cli.main import main
 from privbench.methods import registry as plugins
@@ -62,6 +62,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+def test_the_example_packages_hold_the_files_of_the_tutorial() -> None:
+    by_name = {block.file: block.text for block in blocks() if block.file}
+    for name, module in (("norm-attack", "norm_attack"), ("quantise", "quantise")):
+        file = ROOT / "examples" / f"privbench-{name}" / f"privbench_{module}" / f"{module}.py"
+        assert file.read_text(encoding="utf-8") == by_name[f"{module}.py"]
+
+
 def test_every_file_loads_and_passes_what_trains_nothing(folder: Path) -> None:
     files = [block for block in blocks() if block.file]
     for block in files:
@@ -85,7 +92,7 @@ def test_every_file_loads_and_passes_what_trains_nothing(folder: Path) -> None:
 def test_every_command_does_what_the_tutorial_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python = _environment(folder / "venv")
+    python = clean_environment(folder / "venv")
     for block in blocks():
         if block.file:
             Path(block.file).write_text(block.text)
@@ -104,9 +111,9 @@ def test_every_command_does_what_the_tutorial_says(
 
 def _run(words: list[str], python: str) -> str:
     if words[0] == "privbench" and "--plugin" in words:
-        done = CliRunner().invoke(main, words[1:])
-        assert done.exit_code == 0, (words, done.output, done.exception)
-        return done.output
+        here = CliRunner().invoke(main, words[1:])
+        assert here.exit_code == 0, (words, here.output, here.exception)
+        return here.output
     uv = str(shutil.which("uv"))
     given = {
         "privbench": [python, "-c", "from privbench.cli.main import main; main()", *words[1:]],
@@ -119,16 +126,3 @@ def _run(words: list[str], python: str) -> str:
     done = subprocess.run(given, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, (words, done.stdout + done.stderr)
     return done.stdout + done.stderr
-
-
-def _environment(where: Path) -> str:
-    """A clean environment that sees what is installed here; returns its Python."""
-    uv = shutil.which("uv")
-    if uv is None:
-        pytest.skip("uv is not on the path")
-    subprocess.run([uv, "venv", "--python", sys.executable, str(where)], check=True,
-                   capture_output=True)  # fmt: skip
-    (site,) = where.glob("lib/python*/site-packages")
-    ours = next(path for path in sys.path if path.endswith("site-packages"))
-    (site / "here.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
-    return os.fspath(where / "bin" / "python")
