@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from privbench.store.machine import make_strict
 
 if TYPE_CHECKING:
+    from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
+
     from privbench.boards.results import Results
     from privbench.cli.session import run
     from privbench.data.augmentation import Augmentation, augment
@@ -26,7 +28,14 @@ if TYPE_CHECKING:
     from privbench.games.board import Board, Column
     from privbench.games.game import BadAnswerError, Game, new_game
     from privbench.games.membership import Membership, MembershipAttack, MembershipQuestion
-    from privbench.games.metrics import Estimate, Refused, best_threshold
+    from privbench.games.metrics import (
+        Estimate,
+        Refused,
+        accuracy,
+        auc,
+        best_threshold,
+        tpr_at_fpr,
+    )
     from privbench.games.oracle import Oracle, Views
     from privbench.games.property import Property, PropertyAttack, PropertyQuestion
     from privbench.games.reconstruction import (
@@ -43,6 +52,16 @@ if TYPE_CHECKING:
     from privbench.methods.hookspecs import hookimpl
     from privbench.methods.strength import Strength
     from privbench.methods.target import Target
+    from privbench.toolbox.likelihood import hinge, log_confidence, scaled_logit
+    from privbench.toolbox.likelihood_ratio import likelihood_ratio
+    from privbench.toolbox.phases import (
+        classifier_phase,
+        cross_entropy,
+        reads_members,
+        sees_members,
+        supervised_phase,
+    )
+    from privbench.toolbox.tables import CsvFile
     from privbench.training.loop import Training
     from privbench.training.model import Model
     from privbench.training.nets import backbone, backbone_misfit, gradient_reversal, mlp
@@ -58,7 +77,20 @@ if TYPE_CHECKING:
         Stream,
     )
 
-_HOME = {
+#: The version of the plugin interface, "MAJOR.MINOR". A plugin may state the one that it is
+#: written for as ``PRIVBENCH_API``. MINOR grows when something is added, MAJOR when plugins must
+#: change.
+API_VERSION = "1.0"
+
+#: Public name -> the module that holds it.
+HOME = {
+    "Ge": "annotated_types",
+    "Gt": "annotated_types",
+    "Le": "annotated_types",
+    "Lt": "annotated_types",
+    "MaxLen": "annotated_types",
+    "MinLen": "annotated_types",
+    "MultipleOf": "annotated_types",
     "Access": "privbench.games.access",
     "Attributes": "privbench.games.attributes",
     "AttributeQuestion": "privbench.games.attributes",
@@ -106,7 +138,10 @@ _HOME = {
     "new_game": "privbench.games.game",
     "Estimate": "privbench.games.metrics",
     "Refused": "privbench.games.metrics",
+    "accuracy": "privbench.games.metrics",
+    "auc": "privbench.games.metrics",
     "best_threshold": "privbench.games.metrics",
+    "tpr_at_fpr": "privbench.games.metrics",
     "Model": "privbench.training.model",
     "backbone": "privbench.training.nets",
     "backbone_misfit": "privbench.training.nets",
@@ -128,10 +163,21 @@ _HOME = {
     "Phase": "privbench.training.phase",
     "Step": "privbench.training.phase",
     "Stream": "privbench.training.phase",
+    "CsvFile": "privbench.toolbox.tables",
+    "classifier_phase": "privbench.toolbox.phases",
+    "cross_entropy": "privbench.toolbox.phases",
+    "hinge": "privbench.toolbox.likelihood",
+    "likelihood_ratio": "privbench.toolbox.likelihood_ratio",
+    "log_confidence": "privbench.toolbox.likelihood",
+    "reads_members": "privbench.toolbox.phases",
+    "scaled_logit": "privbench.toolbox.likelihood",
+    "sees_members": "privbench.toolbox.phases",
+    "supervised_phase": "privbench.toolbox.phases",
     "Training": "privbench.training.loop",
 }
 
 __all__ = [
+    "API_VERSION",
     "Access",
     "Adversary",
     "Attack",
@@ -149,18 +195,26 @@ __all__ = [
     "Cell",
     "Clock",
     "Column",
+    "CsvFile",
     "Dataset",
     "Defense",
     "DefenseContext",
     "Estimate",
     "Examples",
     "Game",
+    "Ge",
+    "Gt",
+    "Le",
+    "Lt",
+    "MaxLen",
     "Membership",
     "MembershipAttack",
     "MembershipQuestion",
     "Method",
+    "MinLen",
     "Model",
     "Monitor",
+    "MultipleOf",
     "Optimizer",
     "Oracle",
     "Outputs",
@@ -188,19 +242,31 @@ __all__ = [
     "Training",
     "Views",
     "World",
+    "accuracy",
     "as_float",
+    "auc",
     "augment",
     "backbone",
     "backbone_misfit",
     "best_threshold",
+    "classifier_phase",
+    "cross_entropy",
     "fold",
     "gradient_reversal",
+    "hinge",
     "hookimpl",
+    "likelihood_ratio",
+    "log_confidence",
     "mlp",
     "new_game",
+    "reads_members",
     "row_keys",
     "run",
     "salt",
+    "scaled_logit",
+    "sees_members",
+    "supervised_phase",
+    "tpr_at_fpr",
     "uniform",
 ]
 __version__ = "0.2.0"
@@ -219,9 +285,9 @@ def __getattr__(name: str) -> Any:
         new = _RENAMED[name]
         warnings.warn(f"privbench.{name} is now called {new}", DeprecationWarning, 2)
         return __getattr__(new)
-    if name not in _HOME:
+    if name not in HOME:
         raise AttributeError(f"module 'privbench' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    value = getattr(importlib.import_module(HOME[name]), name)
     globals()[name] = value
     return value
 

@@ -169,19 +169,19 @@ def _adapters(cls: type) -> dict[str, tuple[TypeAdapter[Any], bool]]:
     """How each field is checked, and whether its annotation names an upper end."""
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"{cls.__name__} must be a frozen dataclass: add @dataclass(frozen=True)")
-    found = {f.name: _annotation(cls, f.name) for f in dataclasses.fields(cls)}
+    found = {f.name: annotation(cls, f.name) for f in dataclasses.fields(cls)}
     return {name: (TypeAdapter(one), is_bounded(one)) for name, one in found.items()}
 
 
-def _annotation(cls: type, field: str) -> Any:
+def annotation(cls: type, field: str) -> Any:
     """The field's annotation, evaluated in the module where it was written.
 
     ``typing.get_type_hints`` is not used: it evaluates all annotations of all bases, so a single
     ``ClassVar`` that names a type-checking import would make the whole class fail.
     """
     owner = next(base for base in cls.__mro__ if field in base.__dict__.get("__annotations__", {}))
-    annotation = owner.__dict__["__annotations__"][field]
-    if isinstance(annotation, str):
+    written = owner.__dict__["__annotations__"][field]
+    if isinstance(written, str):
         names = {**vars(typing), **vars(sys.modules[owner.__module__])}
-        return eval(annotation, names)  # noqa: S307 - the plugin's own source, already running
-    return annotation
+        return eval(written, names)  # noqa: S307 - the plugin's own source, already running
+    return written

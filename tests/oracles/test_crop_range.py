@@ -16,7 +16,7 @@ from privbench.methods.cell import Cell
 from privbench.methods.requirements import reason_to_skip
 from privbench.testing import TinyImages, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_builder, tiny_spec
-from privbench_plugins._shared.phases import Views
+from privbench.toolbox.phases import Views
 from privbench_plugins.defenses.crop_range import CropRange, narrowed
 from privbench_plugins.targets.autoencoder import Autoencoder
 from privbench_plugins.targets.byol import BYOL

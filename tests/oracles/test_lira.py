@@ -17,8 +17,8 @@ from privbench import MembershipQuestion
 from privbench.games.catalog import GAMES
 from privbench.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, rate_band, tiny_split
-from privbench_plugins._shared import likelihood_ratio
-from privbench_plugins._shared.likelihood import (
+from privbench.toolbox import likelihood_ratio
+from privbench.toolbox.likelihood import (
     FLOOR,
     Evidence,
     hinge,
@@ -27,7 +27,7 @@ from privbench_plugins._shared.likelihood import (
     stand_in,
     threshold,
 )
-from privbench_plugins._shared.likelihood_ratio import (
+from privbench.toolbox.likelihood_ratio import (
     FEWEST,
     LEAST,
     Kind,

@@ -15,7 +15,7 @@ from privbench import MembershipQuestion
 from privbench.games.catalog import GAMES
 from privbench.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, tiny_split
-from privbench_plugins._shared.likelihood import Evidence, threshold
+from privbench.toolbox.likelihood import Evidence, threshold
 from privbench_plugins.attacks.rmia import (
     RMIA,
     RMIAOffline,

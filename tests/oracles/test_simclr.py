@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from privbench.testing import TinyImages
-from privbench_plugins._shared.phases import unfit_backbone
+from privbench.toolbox.phases import unfit_backbone
 from privbench_plugins.targets.moco import MoCo
 from privbench_plugins.targets.simclr import SimCLR, nt_xent
 

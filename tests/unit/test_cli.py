@@ -146,7 +146,7 @@ def said(result: Result) -> str:
         (("show", "suer"), "unknown method 'suer': did you mean 'sure'?"),
         (("show", "none.json"), "no result at none.json"),
         (("show", "sure.JSON", "x"), "unexpected extra argument"),
-        (("-p", "sure", "list"), "-p sure: write -p no:NAME"),
+        (("-p", "sure", "list"), "-p sure: write -p FILE.py"),
         (("-p", "no:digits", "list"), "did you mean 'dataset_digits'?"),
         (("run",), "nothing to run: give --attack NAME or a SUITE file"),
         (("run", "sure"), "no suite at sure: give a YAML file, or use --attack"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.machinery import ModuleSpec
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING
@@ -105,3 +106,37 @@ def test_a_comment_or_docstring_makes_nothing_stale() -> None:
         assert found is not None
         digests.append(found.digest)
     assert digests[0] == digests[1] == digests[2] != digests[3]
+
+
+BY_PUBLIC_NAME = """
+import privbench
+from privbench import classifier_phase
+
+def signal(log_p, y):
+    return privbench.scaled_logit(log_p, y)
+"""
+
+
+def test_a_method_depends_on_what_it_imports_of_the_toolbox(
+    mutated: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from privbench.methods.plugin_file import PluginFile
+    from privbench_plugins.attacks import lira, metric
+    from privbench_plugins.targets import supervised
+
+    theirs = PluginFile("/nowhere/by_public_name.py", BY_PUBLIC_NAME).load()
+    monkeypatch.delitem(sys.modules, theirs.__name__)  # its globals are all that is needed
+    modules = {"lira": lira, "metric": metric, "supervised": supervised, "theirs": theirs}
+
+    def stale(*changed: str) -> set[str]:
+        digests = []
+        for names in ((), changed):
+            mutated[:] = list(names)
+            source._READ.clear()
+            digests.append({name: source.source_digest(of) for name, of in modules.items()})
+        return {name for name in modules if digests[0][name] != digests[1][name]}
+
+    assert stale("privbench.toolbox.likelihood_ratio") == {"lira"}
+    assert stale("privbench.toolbox.likelihood") == {"lira", "theirs"}
+    assert stale("privbench.toolbox.phases") == {"supervised", "theirs"}
+    assert stale("privbench.games.metrics") == set()

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from privbench.cli.main import main
 from privbench.cli.plugins import EXAMPLES
+from privbench.games.catalog import GAMES
 from privbench.methods import registry as plugins
 from privbench.methods.valid import KINDS
 from privbench.testing import checks
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Kinds whose whole kit takes seconds; of the others, the checks that train nothing run here.
-QUICK = {"attack", "dataset"}
+QUICK = {"attack", "dataset", "game"}
+#: Kind -> kind and name of the method that a package of it offers.
+OFFERED = {"game": ("attack", "my-game-confidence")}
 UNTRAINED = ("is frozen", "says what it is", "refuses unknown", "shapes", "never widens")
 
 
@@ -30,8 +33,10 @@ UNTRAINED = ("is frozen", "says what it is", "refuses unknown", "shapes", "never
 def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Work in an empty folder; forget the modules that are imported from it."""
     monkeypatch.chdir(tmp_path)
-    before = set(sys.modules)
+    before, games = set(sys.modules), dict(GAMES)
     yield
+    GAMES.clear()
+    GAMES.update(games)
     for name in set(sys.modules) - before:
         if name.startswith("privbench_my_"):
             del sys.modules[name]
@@ -50,7 +55,7 @@ def written(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> plugi
 
 
 def test_every_kind_has_a_template() -> None:
-    assert set(EXAMPLES) == set(KINDS)
+    assert set(EXAMPLES) == {*KINDS, "game"}
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
@@ -59,7 +64,8 @@ def test_a_new_package_passes_its_own_tests(
 ) -> None:
     registry = written(kind, tmp_path, monkeypatch)
     assert [plugin.problems for plugin in registry.plugins] == [[]]
-    method = registry.get(kind, f"my-{kind}")
+    offered, name = OFFERED.get(kind, (kind, f"my-{kind}"))
+    method = registry.get(offered, name)
     for check in checks(method):
         if kind in QUICK or check.name.startswith(UNTRAINED):
             check()
@@ -69,7 +75,28 @@ def test_a_new_package_passes_its_own_tests(
         if file.is_file() and "__pycache__" not in file.parts
     )
     assert "$" not in text  # every placeholder is filled in
-    assert f"from privbench_my_{kind}.my_{kind} import My{kind.capitalize()}" in text
+    assert f"from privbench_my_{kind}.my_{kind} import {type(method).__name__}\n" in text
+
+
+def test_the_kit_judges_an_attack_on_a_game_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = written("game", tmp_path, monkeypatch).get("attack", "my-game-confidence")
+    tried = {check.name: check for check in checks(method)}
+    answer = type(method).answer
+
+    def reversed_sign(self: Any, *given: Any) -> Any:
+        made = answer(self, *given)
+        return type(made)(-made.scores)
+
+    monkeypatch.setattr(type(method), "answer", reversed_sign)
+    with pytest.raises(AssertionError, match=r"that of a guess is 0\.500: check the sign"):
+        tried["beats chance on a planted victim"]()
+    game = type(GAMES["my-game"])
+    monkeypatch.setattr(type(method), "answer", answer)
+    monkeypatch.setattr(game, "nulls", game.victims)  # null victims that saw the members
+    with pytest.raises(AssertionError, match="the truth leaks into the attack"):
+        tried["stays at chance on a null victim"]()
 
 
 @pytest.mark.parametrize("name", ["My-Attack", "my_attack", "-x", "a--b", "x" * 41, "../up", ""])

@@ -23,8 +23,10 @@ from privbench.cli.main import main
 from privbench.data.split import cut
 from privbench.data.validation import validated
 from privbench.testing import Check, checks
+from privbench.toolbox import tables
+from privbench.toolbox.tables import FEWEST, numbered
 from privbench_plugins._shared import mapped_array, own_data
-from privbench_plugins._shared.own_data import FEWEST, default_protocol, numbered, views
+from privbench_plugins._shared.own_data import default_protocol, views
 from privbench_plugins.datasets import imagefolder
 from privbench_plugins.datasets.csv_file import Csv
 from privbench_plugins.datasets.imagefolder import ImageFolder
@@ -39,7 +41,7 @@ KINDS = ("npz", "csv", "imagefolder")
 
 @pytest.fixture(autouse=True)
 def _says_again() -> None:
-    own_data._say.cache_clear()
+    tables._say.cache_clear()
 
 
 def arrays(**change: Any) -> dict[str, np.ndarray]:
@@ -109,7 +111,7 @@ def own(kind: str, folder: Path) -> Dataset:
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_data, "_say", lambda text: text)
+    monkeypatch.setattr(tables, "_say", lambda text: text)
 
 
 # ---- all three ----
@@ -525,9 +527,9 @@ def test_blocks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = str(write_csv(tmp_path))
     whole = Csv(path=path)
     rows, card = whole.load(None), whole.card(None)
-    monkeypatch.setattr(csv_file, "BLOCK", 7)
+    monkeypatch.setattr(tables, "BLOCK", 7)
     monkeypatch.setattr(csv_file, "LARGE", 1)
-    csv_file._described.cache_clear()
+    tables._described.cache_clear()
     monkeypatch.setattr(mapped_array, "LARGE", 1)
     again = whole.load(None)
     assert again.mapped is not None

@@ -28,7 +28,7 @@ from privbench.grid.suite import read_suite
 from privbench.grid.trial import TrialRunner
 from privbench.store.store import Store
 from privbench.testing import CPU, Generated
-from privbench_plugins._shared.phases import chosen_backbone
+from privbench.toolbox.phases import chosen_backbone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from privbench.boards.records import Record
     from privbench.boards.samples import Columns
+    from privbench.methods.registry import Choice
 
 
 @click.command()
@@ -183,7 +184,7 @@ def leaderboard(
 @click.option("--png", type=click.Path(path_type=Path), help="Directory for its figures as PNG.")
 @click.pass_obj
 def report(
-    plugins_off: list[str],
+    chosen: list[Choice],
     /,
     folders: tuple[Path, ...],
     output: Path,
@@ -214,7 +215,7 @@ def report(
     def samples(record: Record) -> Columns | None:
         return read_samples(record, places[record.trial])
 
-    text = rendered(records, name, samples=samples, registry=load(plugins_off), **settings)
+    text = rendered(records, name, samples=samples, registry=load(chosen), **settings)
     write(output, text)
     say(f"report of {len(found)} results in {output}")
     for folder, form in ((svg, "svg"), (png, "png")):
@@ -240,7 +241,7 @@ def report(
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File [standard output].")
 @click.pass_obj
 def score(
-    plugins_off: list[str],
+    chosen: list[Choice],
     /,
     folders: tuple[Path, ...],
     out: Path | None,
@@ -253,7 +254,7 @@ def score(
     from privbench.methods.registry import load
     from privbench.store.files import write
 
-    load(plugins_off)  # games of plugins are known once these are imported
+    load(chosen)  # games of plugins are known once these are imported
     found, notes = read_scored(folders)
     text = report(found, **told)
     if output is None:

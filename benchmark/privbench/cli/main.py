@@ -16,6 +16,7 @@ from privbench import __version__
 from privbench.cli.boards import leaderboard, merge, report, score
 from privbench.cli.border import Finite, say
 from privbench.cli.cache import cache
+from privbench.cli.doc import doc
 from privbench.cli.plugins import check, new
 from privbench.cli.trust import check_submission, reproduce
 from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from privbench.grid.suite import Suite
-    from privbench.methods.registry import Registry
+    from privbench.methods.registry import Choice, Registry
 
 _KINDS = ("attacks", "defenses", "targets", "datasets", "plugins")
 
@@ -44,6 +45,8 @@ def _misused(error: click.UsageError) -> str:
     if type(error).__name__ == "NoArgsIsHelpError":  # click 8.2 and later raise the help
         raise error
     where = error.ctx.command_path if error.ctx else "privbench"
+    if isinstance(error, click.NoSuchOption) and error.option_name in ("-p", "--plugin"):
+        return f"write {error.option_name} before the command: privbench --plugin FILE.py run …"
     return f"{shown(error.format_message().rstrip('.'), 200)}; see `{where} --help`"
 
 
@@ -83,15 +86,25 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="privbench")
 @click.option(
-    "-p", "plugins_off", multiple=True, metavar="no:NAME", help="Switch a plugin off (repeatable)."
-)
+    "-p", "--plugin", "plugins", multiple=True, metavar="FILE.py|no:NAME",
+    help="Load a plugin that is one file, or switch an installed one off (repeatable).",
+)  # fmt: skip
 @click.pass_context
-def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
+def main(ctx: click.Context, plugins: tuple[str, ...]) -> None:
     """Measure which privacy attacks work against which defenses, on which models, at what cost."""
-    for given in plugins_off:
-        if not given.startswith("no:"):
-            raise BadInputError(f"-p {shown(given)}: write -p no:NAME to switch a plugin off")
-    ctx.obj = [given.removeprefix("no:") for given in plugins_off]
+    ctx.obj = [_chosen(given) for given in plugins]
+
+
+def _chosen(given: str) -> str | Path:
+    """A plugin to load, as an absolute path, or the name of one to switch off."""
+    if given.startswith("no:"):
+        return given.removeprefix("no:")
+    if not given.endswith(".py"):
+        raise BadInputError(
+            f"-p {shown(given)}: write -p FILE.py to load a plugin that is one file, or -p no:NAME "
+            "to switch an installed one off"
+        )
+    return Path(given).absolute()
 
 
 @main.command()
@@ -196,7 +209,7 @@ def main(ctx: click.Context, plugins_off: tuple[str, ...]) -> None:
     "--dry-run", is_flag=True, help="Only print what would run, what is kept, what is skipped."
 )
 @click.pass_obj
-def run(plugins_off: list[str], /, suite: Path | None, **options: Any) -> None:
+def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:
     """Run a grid from a SUITE file or from the methods given by options.
 
     `privbench list` lists the methods. Options given with a SUITE replace its lists.
@@ -206,19 +219,19 @@ def run(plugins_off: list[str], /, suite: Path | None, **options: Any) -> None:
     if options["dry_run"]:
         from privbench.cli.session import Session
 
-        Session(asked, plugins_off, options).explain()
+        Session(asked, chosen, options).explain()
         return
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a clean end, as for Ctrl-C
     status = 130
     try:
-        status = _run(asked, plugins_off, options, as_json=options.pop("json"))
+        status = _run(asked, chosen, options, as_json=options.pop("json"))
     except KeyboardInterrupt:
         _interrupted()
     sys.exit(_end(status))
 
 
-def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any], *, as_json: bool) -> int:
+def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json: bool) -> int:
     """Run a grid; show it at once, without importing torch, if it is known to be finished."""
     from privbench.boards.as_json import document
     from privbench.cli.console import show_finished, terminal_console
@@ -226,7 +239,8 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any], *, as_js
     from privbench.store.store import NOTES, default_root
 
     given = {name: str(value) for name, value in options.items()}
-    request = {**given, "suite": suite.model_dump(mode="json"), "plugins_off": plugins_off}
+    plugins = [[type(one).__name__, str(one)] for one in chosen]
+    request = {**given, "suite": suite.model_dump(mode="json"), "plugins": plugins}
     finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
     out = options["out"].absolute()
     sealed = options["sealed"] or options["nonce"] is not None
@@ -243,7 +257,7 @@ def _run(suite: Suite, plugins_off: list[str], options: dict[str, Any], *, as_js
         start_server(options["threads"])  # it imports torch while this process does
     from privbench.cli.session import Session
 
-    session = Session(suite, plugins_off, options, console)
+    session = Session(suite, chosen, options, console)
     status = session.run()
     if as_json:
         say(document(session.records, suite.match_utility))
@@ -289,11 +303,11 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
 @click.argument("kind", required=False)
 @click.option("--errors", is_flag=True, help="Show tracebacks of broken plugins.")
 @click.pass_obj
-def list_(plugins_off: list[str], kind: str | None, errors: bool) -> None:
+def list_(chosen: list[Choice], kind: str | None, errors: bool) -> None:
     """List attacks, defenses, targets, datasets or plugins; by default all of them."""
     if kind is not None and kind not in _KINDS:
         raise UnknownNameError("kind", kind, _KINDS)
-    registry = _registry(plugins_off)
+    registry = _registry(chosen)
     for listed in (kind,) if kind else _KINDS:
         say(f"{listed}:")
         if listed == "plugins":
@@ -305,9 +319,10 @@ def list_(plugins_off: list[str], kind: str | None, errors: bool) -> None:
 
 def _list_plugins(registry: Registry, *, errors: bool) -> None:
     for plugin in registry.plugins:
-        tail = "; ".join(filter(None, [", ".join(plugin.methods), *plugin.problems]))
+        tail = "; ".join(filter(None, [", ".join(plugin.offers), *plugin.problems]))
         tail = f": {tail}" if tail else ""
-        say(f"  {plugin.name:<26} {plugin.status:<9} {plugin.distribution}{tail}")
+        origin = f"{plugin.distribution} {plugin.version}".rstrip()
+        say(f"  {plugin.name:<26} {plugin.status:<9} {origin}{tail}")
         if errors and plugin.trace:
             say(plugin.trace)
 
@@ -316,16 +331,16 @@ def _first_sentence(text: str | None) -> str:
     return next(iter((text or "").strip().splitlines()), "")
 
 
-def _registry(plugins_off: Sequence[str]) -> Registry:
+def _registry(chosen: Sequence[Choice]) -> Registry:
     from privbench.methods import registry as plugins
 
-    return plugins.load(plugins_off)
+    return plugins.load(chosen)
 
 
 @main.command()
 @click.argument("name")
 @click.pass_obj
-def show(plugins_off: list[str], name: str) -> None:
+def show(chosen: list[Choice], name: str) -> None:
     """Show the card of a method, or a result file."""
     if name.endswith(".json"):
         from privbench.boards.records import read
@@ -340,11 +355,11 @@ def show(plugins_off: list[str], name: str) -> None:
         return
     from privbench.cli.show import method_card
 
-    cards = [method_card(kind, method) for kind, method in _registry(plugins_off).find(name)]
+    cards = [method_card(kind, method) for kind, method in _registry(chosen).find(name)]
     say("\n\n".join(cards))
 
 
 for command in (
-    cache, check, check_submission, leaderboard, merge, new, report, reproduce, score,
+    cache, check, check_submission, doc, leaderboard, merge, new, report, reproduce, score,
 ):  # fmt: skip
     main.add_command(command)

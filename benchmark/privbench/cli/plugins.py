@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privbench import __version__
+from privbench import API_VERSION, __version__
 from privbench.cli.border import say
 from privbench.errors import BadInputError
 from privbench.text import shown
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from privbench.method import Method
-    from privbench.methods.registry import Registry
+    from privbench.methods.registry import Choice, Registry
 
 #: Kind -> a command that runs a new method in the grid.
 EXAMPLES = {
@@ -27,7 +27,10 @@ EXAMPLES = {
     "defense": "privbench run --attack metric-loss --defense $name --target supervised",
     "target": "privbench run --attack metric-loss --target $name",
     "dataset": "privbench run --attack metric-loss --target supervised --dataset $name",
+    "game": "privbench run --attack $name-confidence --target supervised",
 }
+#: What a package offers to privbench, where that is not the thing that it is named after.
+_OFFERED = {"game": ("attack", "Confidence")}
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 40
 
@@ -39,7 +42,7 @@ _LONGEST = 40
     "--out", type=click.Path(path_type=Path), default=Path(), help="Folder for the package [.]."
 )
 def new(kind: str, name: str, out: Path) -> None:
-    """Write a package with a new attack, defense, target or dataset called NAME.
+    """Write a package with a new attack, defense, target, dataset or game called NAME.
 
     It works as it is, and its test runs the conformance kit: change it step by step.
     """
@@ -49,10 +52,12 @@ def new(kind: str, name: str, out: Path) -> None:
             f"hyphens, at most {_LONGEST} characters, such as my-{kind}"
         )
     module = name.replace("-", "_")
+    named = "".join(word.capitalize() for word in name.split("-"))
+    method, suffix = _OFFERED.get(kind, (kind, ""))
     words = {
         "kind": kind, "name": name, "module": module, "package": f"privbench_{module}",
-        "distribution": f"privbench-{name}", "api": __version__,
-        "class": "".join(word.capitalize() for word in name.split("-")),
+        "distribution": f"privbench-{name}", "api": API_VERSION, "version": __version__,
+        "class": named, "point": f"{kind}_{module}", "method": method, "offered": named + suffix,
     }  # fmt: skip
     words["example"] = Template(EXAMPLES[kind]).substitute(words)
     folder = out / words["distribution"]
@@ -87,8 +92,8 @@ def new(kind: str, name: str, out: Path) -> None:
     help="Directory of datasets, for datasets that read files.",
 )  # fmt: skip
 @click.pass_obj
-def check(plugins_off: list[str], name: str, data_root: Path | None) -> None:
-    """Run the conformance kit on a method, on all methods of a plugin or of a package.
+def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
+    """Run the conformance kit on a method, on all of a plugin or package, or of a game.
 
     Exit status: 0 if every check passes, 1 if one fails, 2 for bad input.
     """
@@ -96,7 +101,7 @@ def check(plugins_off: list[str], name: str, data_root: Path | None) -> None:
     from privbench.testing import checks
 
     failed = total = 0
-    for method in _methods(plugins.load(plugins_off), name):
+    for method in _methods(plugins.load(chosen), name):
         say(f"{method.name}:")
         for one in checks(method, root=data_root):
             total += 1
@@ -112,7 +117,7 @@ def check(plugins_off: list[str], name: str, data_root: Path | None) -> None:
 
 
 def _methods(registry: Registry, name: str) -> Iterator[Method]:
-    """The methods of that name, or those of the plugin or package of that name.
+    """The methods of that name, of that plugin or package, or the attacks that play that game.
 
     Raises:
         PrivbenchError: if there is nothing of that name, or it is broken.
@@ -123,8 +128,10 @@ def _methods(registry: Registry, name: str) -> Iterator[Method]:
         if name in (plugin.name, plugin.distribution, plugin.module.partition(".")[0])
     ]
     if not held:
-        for _, method in registry.find(name):
-            yield method
+        from privbench.games.catalog import GAMES
+
+        plays = [attack for attack in registry.all("attack") if attack.game == name]
+        yield from plays if name in GAMES and plays else (m for _, m in registry.find(name))
         return
     for plugin in held:
         if plugin.status != "ok":

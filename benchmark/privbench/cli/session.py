@@ -25,7 +25,7 @@ from privbench.grid.plan import plan
 from privbench.grid.seal import commitment, new_nonce, reveal, revealed, set_aside_unrevealed
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.methods import registry as plugins
+from privbench.methods import registry
 from privbench.store.store import Store, default_root
 from privbench.text import shown
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from privbench.boards.records import Record
     from privbench.grid.executors import Executor
     from privbench.grid.plan import Planned
+    from privbench.methods.registry import Choice
 
 
 #: Where trials run.
@@ -57,6 +58,7 @@ def run(
     isolate: bool = False,
     sealed: bool = False,
     nonce: str | None = None,
+    plugins: Sequence[str | Path] = (),
 ) -> Results:
     """Run a suite from Python; see ``Suite`` for its keys.
 
@@ -76,6 +78,7 @@ def run(
             truth.
         sealed: whether splits are cut with a secret that results reveal after the run; isolates.
         nonce: the secret of an earlier sealed run, to repeat it.
+        plugins: paths of plugins that are single files.
     """
     if isinstance(suite, str | Path):
         suite = read_suite(Path(suite))
@@ -85,7 +88,8 @@ def run(
                "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
                "executor": executor, "address": address, "threads": threads,
                "isolate": isolate, "sealed": sealed, "nonce": nonce}  # fmt: skip
-    session = Session(suite, (), options, console=Console(quiet=True))
+    files = [Path(one).absolute() for one in plugins]
+    session = Session(suite, files, options, console=Console(quiet=True))
     session.run()
     if session.problem:
         warnings.warn(session.problem, RuntimeWarning, stacklevel=2)
@@ -100,7 +104,7 @@ class Session:
     def __init__(
         self,
         suite: Suite,
-        plugins_off: Sequence[str],
+        chosen: Sequence[Choice],
         options: Mapping[str, Any],
         console: Console | None = None,
     ) -> None:
@@ -120,7 +124,8 @@ class Session:
         self.threads = _threads(options.get("threads", 1))
         self.compiled: bool = options["compiled"]
         self.nonce = _nonce(options)
-        self.registry = plugins.load(plugins_off)
+        self.registry = registry.load(chosen)
+        self.registry.refuse_broken_files()
         self.planned = plan(
             suite, self.registry, root=self.root, device=str(self.device), threads=self.threads,
             compiled=self.compiled, sealed=commitment(self.nonce),

@@ -16,6 +16,7 @@ from privbench.text import shown
 if TYPE_CHECKING:
     from privbench.boards.records import Record
     from privbench.cli.session import Session
+    from privbench.methods.registry import Choice
 
 #: Sentences and names that a check prints.
 _MOST_SHOWN = 50
@@ -33,7 +34,7 @@ _MOST_SHOWN = 50
 )  # fmt: skip
 @click.option("--device", help="cpu, cuda, cuda:1 or auto [that of the result].")
 @click.pass_obj
-def reproduce(plugins_off: list[str], /, result: Path, **options: Any) -> None:
+def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
     """Run the trial of a RESULT again, and say whether its numbers agree.
 
     RESULT is a .json file of a run, or a line of a .jsonl file. Numbers agree if one lies in the
@@ -51,7 +52,7 @@ def reproduce(plugins_off: list[str], /, result: Path, **options: Any) -> None:
             "and no numbers: give a result that is ok"
         )
     with tempfile.TemporaryDirectory(prefix="privbench-") as temporary:
-        session = _session(record, plugins_off, options, options["out"] or Path(temporary))
+        session = _session(record, chosen, options, options["out"] or Path(temporary))
         say(f"{record.cell.title}, {record.cell.adversary}, seed {record.seed}")
         say(_whether_same(record, session))
         session.run()
@@ -99,7 +100,7 @@ def _chosen(path: Path, prefix: str | None) -> Record:
     return found[0]
 
 
-def _session(record: Record, plugins_off: list[str], options: dict[str, Any], out: Path) -> Session:
+def _session(record: Record, chosen: list[Choice], options: dict[str, Any], out: Path) -> Session:
     """The planned trial.
 
     Raises:
@@ -125,8 +126,8 @@ def _session(record: Record, plugins_off: list[str], options: dict[str, Any], ou
         "device": options["device"] or (recorded if recorded in ("cpu", "cuda") else "auto"),
         "threads": made_by.get("threads", threads),
     }  # fmt: skip
-    suite = suite_of(record, load(plugins_off))
-    session = Session(suite, plugins_off, given, console=Console(quiet=True))
+    suite = suite_of(record, load(chosen))
+    session = Session(suite, chosen, given, console=Console(quiet=True))
     for item in session.planned:
         if (out / f"{item.trial.digest}.json").exists():
             raise BadInputError(f"--out {shown(str(out), 200)} holds a result of this trial "
@@ -167,7 +168,7 @@ def _other_truth(record: Record, folder: Path, ours: Record, out: Path) -> bool:
 @click.command("check-submission")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.pass_obj
-def check_submission(plugins_off: list[str], /, file: Path) -> None:
+def check_submission(chosen: list[Choice], /, file: Path) -> None:
     """Recompute every metric of a FILE.jsonl from its per-sample scores.
 
     FILE is written by `privbench merge --scores --out FILE.jsonl`. Nothing in it is run.
@@ -179,7 +180,7 @@ def check_submission(plugins_off: list[str], /, file: Path) -> None:
 
     if file.suffix != SUFFIX or not file.exists():
         raise BadInputError(f"no submission at {shown(str(file), 200)}: give a {SUFFIX} file")
-    load(plugins_off)  # games of plugins are known once these are imported
+    load(chosen)  # games of plugins are known once these are imported
     found = check(file)
     for sentence in found.differences[:_MOST_SHOWN]:
         say(sentence)

@@ -59,12 +59,13 @@ def new_game(cls: type[AnyGame]) -> type[AnyGame]:
     Raises:
         PluginError: if another game has that name.
     """
-    known = type(GAMES.setdefault(cls.name, cls()))
+    known = type(GAMES.get(cls.name, cls()))
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise PluginError(
             f"game '{cls.name}' of {cls.__module__} has the name of the game of "
             f"{known.__module__}: rename it"
         )
+    GAMES[cls.name] = cls()  # of the same class: its module was loaded again
     return cls
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import pickle
 import secrets
 import socket
 import time
@@ -111,7 +112,8 @@ class Ray(Workers):
         taken = {task.number for task in self._tasks.values()}
         number = next(i for i in range(len(taken) + 1) if i not in taken)
         try:
-            ref = self._make.remote(node, self._setup, self._news)
+            packed = self._ray.cloudpickle.dumps(node)  # read once plugin files are loaded
+            ref = self._make.remote(packed, self._setup, self._news)
         except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
             self._unsent.append((node, Lost(f"it cannot be sent to the cluster: {error}", False)))
         else:
@@ -236,8 +238,10 @@ def _runner(setup: Setup) -> tuple[TrialRunner, Reporter]:
     return setup.runner(reporter), reporter
 
 
-def _make(node: Node, setup: Setup, news: Any) -> Done | Lost:
-    """A Ray task: make a node."""
+def _make(packed: bytes, setup: Setup, news: Any) -> Done | Lost:
+    """A Ray task: make a node, which is pickled."""
+    setup.load_plugins()
+    node: Node = pickle.loads(packed)  # noqa: S301 - from this run
     runner, reporter = _runner(setup)
     reporter.send = lambda step: news.tell.remote(node.name, step)
     news.tell.remote(node.name, Begun())

@@ -11,6 +11,7 @@ from privbench.grid.graph import graph
 from privbench.grid.outcome import failed_record
 from privbench.grid.schedule import Schedule
 from privbench.grid.worker import Begun, Done, Lost, Setup, Step
+from privbench.methods.plugin_file import loaded_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,7 +89,7 @@ class Workers(ABC):
         try:
             self.start(
                 Setup(runner.store.root, str(runner.device), runner.root, builder.compiled,
-                      builder.threads, nonce=runner.nonce)
+                      builder.threads, nonce=runner.nonce, plugins=loaded_files())
             )  # fmt: skip
             yield from self.work_off(Schedule(graph(trials, runner)), runner, watch)
         finally:

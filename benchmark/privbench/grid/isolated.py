@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from privbench.grid.worker import Setup
     from privbench.methods.context import Shadow
     from privbench.victims.play import Match
 
@@ -80,18 +81,19 @@ class Apart:
         return tensors, told["facts"]
 
 
-def answer_apart(pipe: Connection, lifeline: Connection, count: int) -> None:
+def answer_apart(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
     """Be the process in which attacks answer: until the pipe closes or the parent ends.
 
     Args:
         pipe: from the worker.
         lifeline: ends with the parent of all workers.
-        count: number of threads.
+        setup: number of threads, and plugin files.
     """
     from safetensors.torch import save
 
     os.setpgid(0, 0)  # what an attack starts ends with it
     begin(lifeline, partial(os.killpg, 0, signal.SIGKILL))
+    setup.load_plugins()
     while True:
         try:
             work = pipe.recv_bytes()
@@ -101,7 +103,7 @@ def answer_apart(pipe: Connection, lifeline: Connection, count: int) -> None:
         tensors: Mapping[str, Tensor] = {}
         try:
             match, shadows = pickle.loads(work)  # noqa: S301 - from the worker
-            with threads(count):
+            with threads(setup.threads):
                 tensors, told["facts"] = match.answer(shadows)
             told["trained"] = match.train.builder.trained_phases
             json.dumps(told)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.boards.provenance import provenance
 from privbench.grid.cell import code_digest, dataset_of
+from privbench.methods.plugin_file import file_of
 from privbench.store.source import source_digest
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 def origins(cell: Cell) -> dict[str, dict[str, str]]:
     """Kind and name of each method -> its distribution, version of that, and source digest.
 
-    A method of no installed distribution (one from a notebook) has the distribution ``none``.
+    A method of a plugin file has the file's name as distribution, and its SHA-256 as version. One
+    of no installed distribution (from a notebook) has the distribution ``none``.
     """
     return {f"{kind} {method.name}": _origin(type(method)) for kind, method in _methods(cell)}
 
@@ -47,6 +49,9 @@ def _methods(cell: Cell) -> list[tuple[str, Method]]:
 
 @functools.cache
 def _origin(cls: type) -> dict[str, str]:
+    if file := file_of(cls.__module__):
+        told = {"distribution": file.name, "version": f"sha256:{file.sha256}"}
+        return {**told, "source": source_digest(cls)}
     package = cls.__module__.partition(".")[0]
     distribution, version = _distributions().get(package, ("none", ""))
     return {"distribution": distribution, "version": version, "source": source_digest(cls)}

@@ -190,7 +190,7 @@ class Processes(Workers):
         """Start the process in which a worker's attacks answer: what leads to it, its number."""
         ours, theirs = self._context.Pipe()
         worker.apart = self._context.Process(
-            target=answer_apart, args=(theirs, lifeline, self._setup.threads)
+            target=answer_apart, args=(theirs, lifeline, self._setup)
         )
         worker.apart.start()
         theirs.close()
@@ -220,6 +220,7 @@ def work(
     training. When memory runs out, the kernel is told to take a worker rather than the parent.
     """
     begin(lifeline, partial(os._exit, 1))
+    setup.load_plugins()
     runner = setup.runner(Reporter(pipe.send), Apart(*led_to) if led_to else None)
     while True:
         try:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from privbench.grid.graph import Node
     from privbench.grid.isolated import Apart
+    from privbench.methods.plugin_file import PluginFile
     from privbench.training.phase import Progress
 
 
@@ -33,6 +34,7 @@ class Setup:
         compiled: whether encoders are compiled by torch.compile.
         threads: number of threads of each node.
         nonce: nonce of sealed splits.
+        plugins: plugins that are single files, and loaded before anything is unpickled.
     """
 
     store: Path
@@ -41,6 +43,12 @@ class Setup:
     compiled: bool
     threads: int = 1
     nonce: str = ""
+    plugins: tuple[PluginFile, ...] = ()
+
+    def load_plugins(self) -> None:
+        """Load plugin files, so that what names their classes can be unpickled."""
+        for file in self.plugins:
+            file.load()
 
     def runner(self, progress: Progress, apart: Apart | None = None) -> TrialRunner:
         """Return a runner with this setup."""

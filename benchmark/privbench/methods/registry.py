@@ -7,12 +7,16 @@ import os
 import traceback
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pluggy
 
-from privbench.errors import PluginError, UnknownNameError, nearest
+from privbench.errors import BadInputError, PluginError, UnknownNameError, nearest
+from privbench.games.catalog import GAMES
 from privbench.methods.hookspecs import Hooks
+from privbench.methods.interface import STATED, source_of, stated_in, unsuited
+from privbench.methods.plugin_file import PluginFile, read_plugins
 from privbench.methods.valid import KINDS, misfit
 from privbench.training.process_state import restored
 
@@ -22,29 +26,40 @@ if TYPE_CHECKING:
     from privbench.method import Method
 
 GROUP = "privbench"
+#: What chooses plugins: the name of one to disable, or the path of a file to load.
+Choice = str | Path
 
 
 @dataclass
 class Plugin:
-    """One entry point and the result of loading it.
+    """One entry point, or one file, and the result of loading it.
 
     Attributes:
-        name: name of the entry point.
+        name: name of the entry point, or of the file.
         module: module that the entry point names.
-        distribution: package that provides it.
+        distribution: package that provides it; ``file`` for a file.
+        version: of the distribution; the begin of a file's SHA-256.
         status: ``ok``, ``broken`` or ``disabled``.
         problems: one sentence per problem; an ``ok`` plugin may list name conflicts here.
         trace: traceback of the failure, if there is one.
         methods: kind and name of each method it provides.
+        games: names of the games that it provides.
     """
 
     name: str
     module: str
     distribution: str
+    version: str = ""
     status: Literal["ok", "broken", "disabled"] = "ok"
     problems: list[str] = field(default_factory=list)
     trace: str = ""
     methods: list[str] = field(default_factory=list)
+    games: list[str] = field(default_factory=list)
+
+    @property
+    def offers(self) -> list[str]:
+        """What it provides, each with its kind."""
+        return [*(f"game {name}" for name in self.games), *self.methods]
 
     def broke(self, problem: str, trace: str = "") -> None:
         """Mark the plugin as broken."""
@@ -111,6 +126,19 @@ class Registry:
                 f"({plugin.problems[0]}); fix it, or see `privbench list plugins --errors`"
             )
 
+    def refuse_broken_files(self) -> None:
+        """Raise an error if a plugin file, which was asked for, does not offer all that it should.
+
+        Raises:
+            BadInputError: naming the first such file, and why.
+        """
+        for plugin in self.plugins:
+            if plugin.distribution == "file" and plugin.problems:
+                raise BadInputError(
+                    f"plugin file {plugin.name}: {plugin.problems[0]}; see `privbench --plugin "
+                    f"{plugin.name} list plugins --errors`"
+                )
+
     @property
     def hint(self) -> str:
         """Return the names of broken plugins, as a hint for a missing method."""
@@ -148,38 +176,64 @@ def _alike(name: str, plugin: Plugin) -> bool:
     )
 
 
-def load(disable: Iterable[str] = (), entry_points: Iterable[Any] | None = None) -> Registry:
+def load(chosen: Iterable[Choice] = (), entry_points: Iterable[Any] | None = None) -> Registry:
     """Import every plugin, each in isolation, and collect their methods.
 
     Args:
-        disable: names of plugins to disable, in addition to the comma-separated names in
-            PRIVBENCH_DISABLE_PLUGINS.
+        chosen: names of plugins to disable, in addition to the comma-separated names in
+            PRIVBENCH_DISABLE_PLUGINS, and paths of plugin files to load.
         entry_points: for tests; by default the entry points of group ``privbench``.
 
     Raises:
         UnknownNameError: if a plugin to disable does not exist.
+        BadInputError: if a file cannot be read.
     """
+    chosen = list(chosen)
+    files = read_plugins([one for one in chosen if isinstance(one, Path)])
     points = list(importlib.metadata.entry_points(group=GROUP) if entry_points is None
                   else entry_points)  # fmt: skip
+    disable = [one for one in chosen if isinstance(one, str)]
     listed = os.environ.get("PRIVBENCH_DISABLE_PLUGINS", "").split(",")
     off = {name.strip() for name in (*disable, *listed) if name.strip()}
     known = {point.name for point in points}
     for name in sorted(off - known):
         raise UnknownNameError("plugin to disable", name, known)
     registry = Registry()
-    for point in sorted(points, key=_in_tree_first):
-        distribution = point.dist.name if point.dist else None
-        plugin = Plugin(point.name, point.value, distribution or "unknown")
+    for point in [*sorted(points, key=_in_tree_first), *files]:
+        plugin = _described(point)
         registry.plugins.append(plugin)
-        if point.name in off:
+        if plugin.name in off:
             plugin.status = "disabled"
-            continue
-        module = _guarded(plugin, "import failed:", point.load)
-        if plugin.status == "ok":
-            collect = partial(_collect, module, plugin)
-            for kind, method in _guarded(plugin, "its hooks failed:", collect) or ():
-                registry.add(kind, method, plugin)
+        else:
+            _load(point, plugin, registry)
     return registry
+
+
+def _described(point: Any) -> Plugin:
+    """A plugin that is not loaded yet."""
+    if isinstance(point, PluginFile):
+        return Plugin(point.name, point.module, "file", f"sha256 {point.sha256[:12]}")
+    name, version = (getattr(point.dist, of, None) for of in ("name", "version"))
+    return Plugin(point.name, point.value, name or "unknown", version or "")
+
+
+def _load(point: Any, plugin: Plugin, registry: Registry) -> None:
+    """Import a plugin and add what it offers, or note why it is broken."""
+    module = _guarded(plugin, "import failed:", point.load)
+    if plugin.status == "broken":
+        source = point.text if isinstance(point, PluginFile) else source_of(point)
+        if why := unsuited(stated_in(source)):  # often the reason, and it says what to do
+            plugin.problems.insert(0, why)
+        return
+    if why := unsuited(getattr(module, STATED, None)):
+        plugin.broke(why)
+        return
+    collect = partial(_collect, module, plugin)
+    for kind, method in _guarded(plugin, "its hooks failed:", collect) or ():
+        registry.add(kind, method, plugin)
+    if plugin.status == "ok":
+        here = getattr(module, "__name__", "")
+        plugin.games = sorted(name for name, game in GAMES.items() if type(game).__module__ == here)
 
 
 def _guarded(plugin: Plugin, what: str, call: Callable[[], Any]) -> Any:

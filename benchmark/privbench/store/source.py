@@ -34,6 +34,8 @@ CORE = "privbench"
 COMPUTING = frozenset({"data", "training", "games", "methods", "victims"})
 #: The package whose modules always count if they are imported.
 IN_TREE = "privbench_plugins"
+#: The modules of privbench that count if a plugin imports them, also by their public names.
+TOOLBOX = "privbench.toolbox"
 _STDLIB = sysconfig.get_path("stdlib")
 #: Attributes of a class without source that may differ between processes with the same code.
 _BOOKKEEPING = {"__dict__", "__weakref__", "__doc__", "__module__"}
@@ -136,12 +138,15 @@ def _close(
         if source is None or part in parts:
             continue
         parts.add(part)
-        found = (_find(name) for name in source.imports if follows(name, spec))
+        names = {_home_of(name) for name in source.imports}
+        found = (_find(name) for name in names if follows(name, spec))
         todo += [one for one in found if one]
 
 
 def _follows(name: str, importer: ModuleSpec) -> bool:
     top, own = _top(name), _top(importer.name)
+    if _in_toolbox(name):
+        return True
     if own == CORE:
         return False
     if top in {own, IN_TREE}:
@@ -150,6 +155,17 @@ def _follows(name: str, importer: ModuleSpec) -> bool:
     if top == CORE or there is None or _installed(there):
         return False
     return _home(there) == _home(_find(own) or importer)  # a script's helper, in the same folder
+
+
+def _in_toolbox(name: str) -> bool:
+    return f"{name}.".startswith(f"{TOOLBOX}.")
+
+
+def _home_of(name: str) -> str:
+    """The module of the toolbox that holds a public name of privbench; any other name itself."""
+    top, _, public = name.partition(".")
+    home: str = vars(sys.modules[CORE])["HOME"].get(public, name) if top == CORE else name
+    return home if _in_toolbox(home) else name
 
 
 def _top(name: str) -> str:
@@ -248,8 +264,7 @@ def _parse(spec: ModuleSpec) -> _Source | None:
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             defines.add(node.name)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            imports.update(_imported(node, spec))
+        imports.update(_imported(node, spec))
         body = getattr(node, "body", None)
         if isinstance(body, list):  # bare strings: docstrings of modules, classes, attributes
             node.body = [one for one in body if not _is_text(one)]  # type: ignore[attr-defined]
@@ -261,7 +276,11 @@ def _is_text(node: ast.AST) -> bool:
     return constant and isinstance(node.value.value, str)  # type: ignore[attr-defined]
 
 
-def _imported(node: ast.Import | ast.ImportFrom, spec: ModuleSpec) -> set[str]:
+def _imported(node: ast.AST, spec: ModuleSpec) -> set[str]:
+    """The absolute names that a node imports, or reads as attributes of privbench."""
+    if isinstance(node, ast.Attribute):
+        ours = isinstance(node.value, ast.Name) and node.value.id == CORE
+        return {f"{CORE}.{node.attr}"} if ours else set()
     if isinstance(node, ast.Import):
         names = set()
         for alias in node.names:
@@ -269,6 +288,8 @@ def _imported(node: ast.Import | ast.ImportFrom, spec: ModuleSpec) -> set[str]:
             first = len(words) if alias.asname else 1
             names |= {".".join(words[:n]) for n in range(first, len(words) + 1)}
         return names
+    if not isinstance(node, ast.ImportFrom):
+        return set()
     base = node.module or ""
     if node.level:
         try:

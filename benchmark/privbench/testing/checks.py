@@ -106,7 +106,11 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
         table += [
             ("answers well-formed, from declared access only", attack_checks.answers),
             ("is deterministic and blind to the global generator", attack_checks.is_deterministic),
-            ("a permuted question gives a permuted answer", attack_checks.is_equivariant),
+            *(
+                [("a permuted question gives a permuted answer", attack_checks.is_equivariant)]
+                if method.game in attack_checks.CORE_GAMES
+                else []
+            ),
             ("leaves its inputs as they were", attack_checks.leaves_inputs),
             ("answers alike on whole numbers and floats", attack_checks.reads_floats),
             ("beats chance on a planted victim", partial(attack_checks.beats_chance, auc=auc)),

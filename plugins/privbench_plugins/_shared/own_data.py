@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import multiprocessing
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
 
 from privbench import BadInputError, Dataset, Protocol
 from privbench_plugins._shared import views as shown
 from privbench_plugins._shared.messages import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import numpy as np
 
     from privbench import Augmentation
 
 #: Shares that all rows are divided into, and the most rows that one share has.
 SHARES, MOST = 23, 500
-#: Fewer rows than this cannot be attacked: 20 members and 20 nonmembers.
-FEWEST = 5 * SHARES
-#: Values of an attribute, texts of a column, classes.
-MOST_VALUES = 1_000
 _RECENT = 2_000_000_000  # nanoseconds in which a file can change without another time stamp
 
 
@@ -164,48 +158,6 @@ def _known(file: Path, stamp: tuple[int, ...]) -> str:
 def _sha256(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def numbered(values: Sequence[str] | np.ndarray, what: str) -> tuple[np.ndarray, list[str]]:
-    """Return texts as numbers (n,) int64 and the text of each number, in sorted order.
-
-    Texts that all are whole numbers are sorted as numbers. If they are 0 to k - 1 they stay what
-    they are; otherwise a warning says which is which.
-    """
-    texts = np.asarray(values, dtype=str)
-    names = np.unique(texts).tolist()
-    if all(_is_whole(name) for name in names):
-        names.sort(key=lambda name: (int(name), name))
-    places = {name: number for number, name in enumerate(names)}
-    codes = np.array([places[text] for text in texts.tolist()], dtype=np.int64)
-    if names != [str(number) for number in range(len(names))]:
-        told = ", ".join(f"{plain(name)} is {number}" for number, name in enumerate(names[:10]))
-        more = f" and {len(names) - 10} more" if len(names) > 10 else ""  # noqa: PLR2004
-        _say(f"{what}: numbered in sorted order: {told}{more}")
-    return codes, names
-
-
-def _is_whole(text: str) -> bool:
-    return text.lstrip("-").isascii() and text.lstrip("-").isdecimal() and len(text) < 10  # noqa: PLR2004
-
-
-@functools.cache
-def _say(text: str) -> None:
-    """Warn once, and in no worker."""
-    if multiprocessing.parent_process() is None:
-        warnings.warn(text, UserWarning, stacklevel=4)
-
-
-def count_problem(y: np.ndarray, classes: int) -> str:
-    """Return why these labels (n,) cannot be used; "" if they can."""
-    if len(y) < FEWEST:
-        return f"{len(y)} rows are too few: give at least {FEWEST}"
-    if classes > MOST_VALUES:
-        return (
-            f"{classes:,} different labels are too many: give at most {MOST_VALUES:,} classes, "
-            "such as ranges of a number"
-        )
-    return "" if classes > 1 else "all rows have one class: give rows of at least two classes"
 
 
 def views(channels: int, height: int, width: int, *, attributes: bool) -> Augmentation:

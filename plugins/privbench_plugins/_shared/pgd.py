@@ -22,7 +22,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from privbench import as_float
-from privbench_plugins._shared.likelihood import scaled_logit
+from privbench.toolbox.likelihood import scaled_logit
 
 if TYPE_CHECKING:
     from privbench import AttackContext, Examples, Oracle

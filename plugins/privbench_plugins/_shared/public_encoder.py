@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privbench import BadInputError, Model, Target
-from privbench_plugins._shared.phases import linear_classifier
+from privbench.toolbox.phases import classifier_phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,7 +188,7 @@ class PublicEncoder(Target):
         if "classifier" not in model:
             return ()
         return [
-            linear_classifier(
+            classifier_phase(
                 world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
                 lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
             )

@@ -9,11 +9,11 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from privbench import Augmentation, BatchSpec, Phase, Target
-from privbench_plugins._shared.phases import (
+from privbench.toolbox.phases import (
     BackboneName,
     Views,
+    classifier_phase,
     encoder_phases,
-    linear_classifier,
     passes,
     unfit_backbone,
 )
@@ -104,7 +104,7 @@ class SelfSupervised(Target):
         ]
         if "classifier" in model:
             made.append(
-                linear_classifier(
+                classifier_phase(
                     world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
                     lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
                 )

@@ -37,6 +37,7 @@ import torch
 from annotated_types import Ge, Gt
 
 from privbench import Access, Membership, MembershipAttack, Paper, Shadows, best_threshold, hookimpl
+from privbench.toolbox.likelihood import scaled_logit
 from privbench_plugins._shared.classifiers import (
     fit,
     log_odds,
@@ -45,7 +46,6 @@ from privbench_plugins._shared.classifiers import (
     stacked_logits,
     stacked_mlp,
 )
-from privbench_plugins._shared.likelihood import scaled_logit
 from privbench_plugins._shared.pgd import PGD, of_network, of_oracle
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ from privbench import (
     hookimpl,
     mlp,
 )
+from privbench.toolbox.phases import BackboneName, chosen_backbone, unfit_backbone
 from privbench_plugins._shared.classifiers import fit, logits, standardised
-from privbench_plugins._shared.phases import BackboneName, chosen_backbone, unfit_backbone
 from privbench_plugins._shared.regression import regress
 
 if TYPE_CHECKING:

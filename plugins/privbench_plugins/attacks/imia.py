@@ -43,8 +43,8 @@ from privbench import (
     Training,
     hookimpl,
 )
-from privbench_plugins._shared.likelihood import floored, hinge
-from privbench_plugins._shared.phases import cross_entropy
+from privbench.toolbox.likelihood import floored, hinge
+from privbench.toolbox.phases import cross_entropy
 from privbench_plugins._shared.undefended import log_posteriors
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from annotated_types import Ge
 
 from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench_plugins._shared.likelihood import logits_of_views
-from privbench_plugins._shared.likelihood_ratio import Location, Variance, likelihood_attack
+from privbench.toolbox.likelihood import logits_of_views
+from privbench.toolbox.likelihood_ratio import Location, Variance, likelihood_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +96,7 @@ class _LiRA(MembershipAttack):
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
         """Score (n,) by comparing the victim's signals with the shadows'."""
-        return likelihood_attack(
+        return likelihood_ratio(
             logits_of_views(ctx, self.views), oracle, question.examples, ctx.shadows,
             online=self.online, location=self.location, variance=self.variance,
         )  # fmt: skip

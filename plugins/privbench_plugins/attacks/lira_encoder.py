@@ -28,7 +28,7 @@ from annotated_types import Ge
 from torch.nn import functional as F
 
 from privbench import Access, Augmentation, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench_plugins._shared.likelihood_ratio import Location, Variance, likelihood_attack
+from privbench.toolbox.likelihood_ratio import Location, Variance, likelihood_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,7 +107,7 @@ class LiRAEncoder(MembershipAttack):
             views = ctx.views(rows, self.augmentation, self.n)
             return similarity(oracle.embeddings(views)).unsqueeze(1)
 
-        return likelihood_attack(
+        return likelihood_ratio(
             ask, oracle, question.examples, ctx.shadows,
             online=self.online, location=self.location, variance=self.variance,
         )  # fmt: skip

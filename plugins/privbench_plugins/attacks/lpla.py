@@ -25,7 +25,7 @@ import torch
 from annotated_types import Ge
 
 from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench_plugins._shared.likelihood_ratio import fit
+from privbench.toolbox.likelihood_ratio import fit
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -27,8 +27,8 @@ import torch
 from annotated_types import Ge
 
 from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench_plugins._shared.likelihood import logits_of_views, observe, watch
-from privbench_plugins._shared.likelihood_ratio import (
+from privbench.toolbox.likelihood import logits_of_views, observe, watch
+from privbench.toolbox.likelihood_ratio import (
     Location,
     Predictive,
     Variance,

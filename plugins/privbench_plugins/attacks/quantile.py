@@ -31,8 +31,8 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 
 from privbench import Access, Membership, MembershipAttack, Paper, as_float, backbone, hookimpl, mlp
+from privbench.toolbox.likelihood import hinge
 from privbench_plugins._shared.classifiers import logits
-from privbench_plugins._shared.likelihood import hinge
 
 if TYPE_CHECKING:
     from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle

@@ -30,7 +30,7 @@ import torch
 from annotated_types import Ge, Gt, Le, MultipleOf
 
 from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench_plugins._shared.likelihood import (
+from privbench.toolbox.likelihood import (
     Evidence,
     floored,
     log_confidence,

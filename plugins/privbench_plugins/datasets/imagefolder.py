@@ -37,14 +37,12 @@ import torch
 from annotated_types import Ge, Le
 
 from privbench import Card, Dataset, Examples, Protocol, hookimpl
+from privbench.toolbox.tables import MOST_VALUES, count_problem, numbered
 from privbench_plugins._shared.kept_rows import kept
 from privbench_plugins._shared.messages import one_line, plain
 from privbench_plugins._shared.own_data import (
-    MOST_VALUES,
     OwnDataset,
-    count_problem,
     default_protocol,
-    numbered,
     views,
 )
 from privbench_plugins._shared.pictures import decoded

@@ -40,14 +40,12 @@ import torch
 from annotated_types import Ge
 
 from privbench import Card, Dataset, Examples, Protocol, hookimpl
+from privbench.toolbox.tables import MOST_VALUES, count_problem, numbered
 from privbench_plugins._shared.mapped_array import Array, Arrays
 from privbench_plugins._shared.messages import one_line, plain
 from privbench_plugins._shared.own_data import (
-    MOST_VALUES,
     OwnDataset,
-    count_problem,
     default_protocol,
-    numbered,
     views,
 )
 

@@ -42,8 +42,8 @@ from privbench import (
     hookimpl,
     mlp,
 )
+from privbench.toolbox.phases import reads_members
 from privbench_plugins._shared.label_losses import note_reach
-from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Le
 
 from privbench import Augmentation, Defense, Paper, Strength, hookimpl
-from privbench_plugins._shared.phases import Views, sees_members
+from privbench.toolbox.phases import Views, sees_members
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,8 +23,8 @@ from annotated_types import Ge, Le
 from torch.nn import functional as F
 
 from privbench import Defense, Paper, Strength, hookimpl
+from privbench.toolbox.phases import reads_members
 from privbench_plugins._shared.label_losses import note_reach
-from privbench_plugins._shared.phases import reads_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -50,7 +50,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.phases import known_cross_entropy
+from privbench.toolbox.phases import known_cross_entropy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

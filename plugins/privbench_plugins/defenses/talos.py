@@ -46,7 +46,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.phases import known_cross_entropy
+from privbench.toolbox.phases import known_cross_entropy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

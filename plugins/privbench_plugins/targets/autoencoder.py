@@ -41,7 +41,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.phases import encoder_phases, linear_classifier, passes
+from privbench.toolbox.phases import classifier_phase, encoder_phases, passes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,7 +150,7 @@ class Autoencoder(Target):
         ]
         if "classifier" in model:
             made.append(
-                linear_classifier(
+                classifier_phase(
                     world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
                     lr=self.classifier_lr, weight_decay=0.0, batch=self.batch,
                 )

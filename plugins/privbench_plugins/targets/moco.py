@@ -37,7 +37,7 @@ from privbench import (
     backbone,
     hookimpl,
 )
-from privbench_plugins._shared.phases import (
+from privbench.toolbox.phases import (
     chosen_backbone,
     follow,
 )

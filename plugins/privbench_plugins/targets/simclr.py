@@ -45,7 +45,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.phases import (
+from privbench.toolbox.phases import (
     chosen_backbone,
 )
 from privbench_plugins._shared.self_supervised import SelfSupervised, task_head

@@ -19,35 +19,21 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from annotated_types import Ge, Gt
 from torch import nn
 
-from privbench import (
-    Augmentation,
-    Batch,
-    BatchSpec,
-    Model,
-    Optimizer,
-    Outputs,
-    Paper,
-    Phase,
-    Step,
-    Target,
-    backbone,
-    hookimpl,
-)
-from privbench_plugins._shared.phases import (
+from privbench import Augmentation, Model, Paper, Target, backbone, hookimpl
+from privbench.toolbox.phases import (
     BackboneName,
     Views,
     chosen_backbone,
-    cross_entropy,
+    classifier_phase,
     encoder_phases,
-    linear_classifier,
-    passes,
+    supervised_phase,
     unfit_backbone,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from privbench import Card, Cell, Protocol, TargetContext, World
+    from privbench import Card, Cell, Phase, Protocol, TargetContext, World
 
 #: A floor of updates, fewer than on the paper's own sets, for small ones.
 _TALOS = {"backbone": "resnet18-stock", "batch": 512, "updates": 1000, "weight_decay": 1e-4}
@@ -118,38 +104,20 @@ class Supervised(Target):
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
         """Train on the encoder's rows in the protocol; then the classifier, if it sees others."""
         del model
-        spec = Optimizer("adam", self.lr, self.weight_decay)
         seen = list(encoder_phases(ctx.protocol))
-        batch = BatchSpec(self.batch)
+        views = Views(self.augmentation, ctx.card, 1) if self.augmentation else None
         made = [
-            Phase(
-                name=name,
-                rows=rows,
-                prepare=Views(self.augmentation, ctx.card, 1) if self.augmentation else None,
-                forward=_forward,
-                steps={"train": Step(cross_entropy, trains=("encoder", "classifier"))},
-                epochs=passes(
-                    name, world.parts[rows], batch, ctx, epochs=self.epochs, updates=self.updates
-                ),
-                batch=batch,
-                optimizers={"encoder": spec, "classifier": spec},
+            supervised_phase(
+                world, ctx, name=name, rows=rows, prepare=views, epochs=self.epochs,
+                updates=self.updates, batch=self.batch, lr=self.lr,
+                weight_decay=self.weight_decay,
             )
             for name, rows in (seen if self.pretrain else seen[-1:])
-        ]
+        ]  # fmt: skip
         if self.classifier_apart(ctx.protocol):
-            made.append(
-                linear_classifier(
-                    world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
-                    lr=1e-2, weight_decay=1e-4, batch=512,
-                )
-            )  # fmt: skip
+            epochs, updates = self.classifier_epochs, self.classifier_updates
+            made.append(classifier_phase(world, ctx, epochs=epochs, updates=updates))
         return made
-
-
-def _forward(model: Model, batch: Batch) -> Outputs:
-    """Return h (n, d) and logits (n, k)."""
-    h = model.encode(batch.x)
-    return Outputs(h=h, logits=lambda: model.logits(h))
 
 
 @hookimpl

@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from privbench import Augmentation, best_threshold
+from privbench.data.augmentation import Augmentation
+from privbench.games.metrics import best_threshold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from privbench import AttackContext, Examples, Oracle, Shadow
+    from privbench.data.examples import Examples
+    from privbench.games.oracle import Oracle
+    from privbench.methods.context import AttackContext, Shadow
 
     Ask = Callable[[Oracle, Examples], Tensor]
 

@@ -9,25 +9,22 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.nn import functional as F
 
-from privbench import (
-    Augmentation,
-    Batch,
-    BatchSpec,
-    Optimizer,
-    Outputs,
-    Phase,
-    Step,
-    as_float,
-    augment,
-    backbone_misfit,
-)
+from privbench.data.augmentation import Augmentation, augment
+from privbench.data.examples import as_float
+from privbench.training.nets import backbone_misfit
+from privbench.training.phase import Batch, BatchSpec, Optimizer, Outputs, Phase, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
-    from privbench import Card, Clock, Examples, Model, Protocol, TargetContext, World
+    from privbench.data.examples import Card, Examples
+    from privbench.data.protocol import Protocol
+    from privbench.data.split import World
+    from privbench.methods.context import TargetContext
+    from privbench.training.model import Model
+    from privbench.training.phase import Clock
 
 BackboneName = Literal[
     "auto", "mlp", "convnet", "resnet18", "resnet18-stock", "resnet50", "resnet50-stock",
@@ -142,19 +139,67 @@ def known_cross_entropy(logits: Tensor, values: Tensor) -> Tensor:
     return total / (values >= 0).sum().clamp_min(1)
 
 
-def linear_classifier(
+def supervised_phase(
     world: World,
     ctx: TargetContext,
     *,
     epochs: int,
     lr: float,
-    weight_decay: float,
-    batch: int,
+    batch: int = 64,
+    weight_decay: float = 0.0,
+    updates: int = 0,
+    name: str = "encoder",
+    rows: str | None = None,
+    prepare: Callable[[Batch, Callable[[int], Tensor]], Batch] | None = None,
+) -> Phase:
+    """Train encoder and classifier together by cross-entropy, with Adam.
+
+    Args:
+        world: that the model trains in.
+        ctx: of the target.
+        epochs: passes over the rows; see ``passes``.
+        lr: learning rate, above 0.
+        batch: rows of a step.
+        weight_decay: L2 penalty.
+        updates: least number of updates, 0 for no such floor; see ``passes``.
+        name: of the phase.
+        rows: part of the world; None for what the protocol shows the encoder last.
+        prepare: see ``Phase``; such as ``Views``.
+    """
+    rows = ctx.protocol.encoder[-1] if rows is None else rows
+    spec, optimizer = BatchSpec(batch), Optimizer("adam", lr, weight_decay)
+    return Phase(
+        name=name,
+        rows=rows,
+        prepare=prepare,
+        forward=classify,
+        steps={"train": Step(cross_entropy, trains=("encoder", "classifier"))},
+        epochs=passes(name, world.parts[rows], spec, ctx, epochs=epochs, updates=updates),
+        batch=spec,
+        optimizers={"encoder": optimizer, "classifier": optimizer},
+    )
+
+
+def classify(model: Model, batch: Batch) -> Outputs:
+    """Return h (n, d) and logits (n, k): the ``forward`` of a phase on inputs."""
+    h = model.encode(batch.x)
+    return Outputs(h=h, logits=lambda: model.logits(h))
+
+
+def classifier_phase(
+    world: World,
+    ctx: TargetContext,
+    *,
+    epochs: int = 100,
+    lr: float = 1e-2,
+    weight_decay: float = 1e-4,
+    batch: int = 512,
     updates: int = 0,
 ) -> Phase:
     """Train the classifier on embeddings of the frozen encoder, with Adam.
 
-    It trains on the classifier's rows in the protocol; ``epochs`` and ``updates`` as in ``passes``.
+    It trains on the classifier's rows in the protocol; the arguments are those of
+    ``supervised_phase``.
     """
     rows, spec = ctx.protocol.classifier, BatchSpec(batch)
 

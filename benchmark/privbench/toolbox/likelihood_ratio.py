@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from privbench import Membership
-from privbench_plugins._shared.likelihood import observe, stand_in, threshold
+from privbench.games.membership import Membership
+from privbench.toolbox.likelihood import observe, stand_in, threshold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from privbench import Examples, Oracle, Shadow
-    from privbench_plugins._shared.likelihood import Ask, Evidence
+    from privbench.data.examples import Examples
+    from privbench.games.oracle import Oracle
+    from privbench.methods.context import Shadow
+    from privbench.toolbox.likelihood import Ask, Evidence
 
 Location = Literal["mean", "median"]
 #: How the variance of a row's signal is estimated, see ``fit``.
@@ -190,18 +192,19 @@ def log_ratio(evidence: Evidence, location: Location = "mean", kind: Kind = "poo
     return (member.log_density(evidence.asked) - other.log_density(evidence.asked)).mean(1)
 
 
-def likelihood_attack(
+def likelihood_ratio(
     ask: Ask, oracle: Oracle, rows: Examples, shadows: Sequence[Shadow], *,
-    online: bool, location: Location, variance: Variance,
+    online: bool, location: Location = "mean", variance: Variance = "auto",
 ) -> Membership:  # fmt: skip
-    """Run LiRA on any signal.
+    """Run LiRA (Carlini and others, IEEE S&P 2022, algorithm 1) on any signal.
 
     Online (shadows trained on subsets of the rows) the score is ``log_ratio``, with threshold 0.
     Offline it is ``z_score``; the threshold is the best on a stand-in, and without a stand-in there
     are no decisions. A row without a label scores 0 and is not called a member.
 
     Args:
-        ask: signal (n, v) of rows by an oracle.
+        ask: (oracle, rows) -> signal (n, v), of v queries of each row; for example
+            ``logits_of_views`` of ``privbench.toolbox.likelihood``.
         oracle: the victim's.
         rows: the candidate rows.
         shadows: trained on subsets of the rows if online, else on the adversary's own rows.

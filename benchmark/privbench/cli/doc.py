@@ -1,0 +1,150 @@
+"""``privbench doc NAME``: a method, a protocol or a game on one screen."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privbench.cli.border import say
+from privbench.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from privbench.data.protocol import Protocol
+    from privbench.games.game import Game
+    from privbench.method import Method
+    from privbench.methods.registry import Choice, Registry
+
+_WIDE = 98
+#: Lines of a summary; `privbench show` prints all of it.
+_SUMMARY = 6
+
+
+@click.command()
+@click.argument("name")
+@click.pass_obj
+def doc(chosen: list[Choice], name: str) -> None:
+    """Explain a method, a dataset, a protocol or a game on one screen.
+
+    `privbench show NAME` prints a method's whole text.
+    """
+    from privbench.data.protocol import PROTOCOLS
+    from privbench.games.catalog import GAMES
+    from privbench.methods.registry import load
+
+    registry = load(chosen)
+    found = [*_all(registry, name, GAMES, PROTOCOLS)]
+    if not found:
+        registry.blame("method", name)
+        methods = {m.name for kind in ("attack", "defense", "target", "dataset")
+                   for m in registry.all(kind)}  # fmt: skip
+        own = {p for dataset in registry.all("dataset") for p in dataset.protocols}
+        known = {*methods, *GAMES, *PROTOCOLS, *own}
+        raise UnknownNameError("method, protocol or game", name, known, registry.hint)
+    say("\n\n".join("\n".join(lines) for lines in found))
+
+
+def _all(
+    registry: Registry, name: str, games: Mapping[str, Game], protocols: Mapping[str, Protocol]
+) -> Iterator[list[str]]:
+    """Yield the lines of everything of that name."""
+    for kind in ("attack", "defense", "target", "dataset"):
+        for method in registry.all(kind):
+            if method.name == name:
+                yield [*_method(kind, method, registry)]
+    if name in games:
+        yield [*_game(games[name], registry)]
+    if name in protocols:
+        yield [*_protocol(protocols[name], "every dataset")]
+    own = [d for d in registry.all("dataset") if name in d.protocols and name not in protocols]
+    for first in own[:1]:
+        yield [*_protocol(first.protocols[name], ", ".join(d.name for d in own))]
+
+
+def _method(kind: str, method: Method, registry: Registry) -> Iterator[str]:
+    from privbench.methods.about import about
+    from privbench.methods.hyperparameters import hyperparameters, short
+    from privbench.methods.variables import of
+
+    told = about(kind, method)
+    plugin = next(p for p in registry.plugins if f"{kind} {method.name}" in p.methods)
+    origin = f"{plugin.name} of {plugin.distribution} {plugin.version}".rstrip()
+    yield f"{method.name}: {kind}, version {method.version}, from plugin {origin}"
+    yield ""
+    yield from _summary(told.texts[0] if told.texts else "")
+    yield ""
+    if told.paper:
+        yield from _wrapped("Paper", told.paper)
+    for name, text in told.facts.items():
+        yield from _wrapped(name, text)
+    known = hyperparameters(method)
+    yield from ("", "Hyperparameters (default; values):" if known else "Hyperparameters: none")
+    for name, values, default, meaning in known:
+        text = f"{name} = {default} ({values})" + (f": {meaning}" if meaning else "")
+        yield from textwrap.wrap(
+            text, _WIDE, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
+        )
+    own = [f"{name} = {value}" for name, value in of(method)]
+    if own:
+        yield from ("", *_wrapped("Class variables", "; ".join(own)))
+    for preset, given in method.presets.items():
+        listed = ", ".join(f"{name} {short(value)}" for name, value in given.items())
+        yield from _wrapped(f"Preset {preset}", listed)
+    if told.deviations:
+        yield from ("", *_wrapped("Deviations", told.deviations))
+
+
+def _game(game: Game, registry: Registry) -> Iterator[str]:
+    yield f"{game.name}: game"
+    yield ""
+    yield from _summary(type(game).__doc__ or "")
+    yield ""
+    board = game.board
+    stronger = "higher" if board.higher else "lower"
+    yield from _wrapped("Headline", f"{board.columns[0].heading} ({stronger} is a stronger attack)")
+    yield from _wrapped("Columns", ", ".join(column.heading for column in board.columns))
+    yield from _wrapped("Controls", ", ".join(game.controls) or "none")
+    attacks = [attack.name for attack in registry.all("attack") if attack.game == game.name]
+    yield from _wrapped("Attacks", ", ".join(attacks) or "none")
+    protecting = [d.name for d in registry.all("defense") if game.name in d.protects]
+    yield from _wrapped("Claim to protect", ", ".join(protecting) or "none")
+
+
+def _protocol(protocol: Protocol, datasets: str) -> Iterator[str]:
+    yield f"{protocol.name}: protocol of {datasets}"
+    yield ""
+    for name, part in protocol.parts().items():
+        if part.size:
+            source = f" from {part.source}" if part.source else ""
+            size = f"{part.size:.0%} of the rows" if isinstance(part.size, float) else part.size
+            yield from _wrapped(name.capitalize(), f"{size}{source}")
+    if isinstance(protocol.test, str):
+        yield from _wrapped("Test", f"the {protocol.test}")
+    yield from _wrapped("Encoder sees", ", then ".join(protocol.encoder))
+    yield from _wrapped("Classifier sees", protocol.classifier)
+    yield from _wrapped("The question is about", protocol.phase)
+    for field in fields(protocol):
+        value = getattr(protocol, field.name)
+        if field.name in ("inclusion", "shadow", "canaries") and value not in (None, "size"):
+            yield from _wrapped(field.name.capitalize(), str(value))
+
+
+def _summary(text: str) -> Iterator[str]:
+    """The text before the first section of a docstring, some lines of it."""
+    body = inspect.cleandoc(text).partition("\n\nAttributes:")[0].replace("``", "")
+    lines = [line for block in body.split("\n\n") for line in textwrap.wrap(block, _WIDE)]
+    yield from lines[:_SUMMARY]
+    if len(lines) > _SUMMARY:
+        yield "[…]"
+
+
+def _wrapped(name: str, text: Any) -> list[str]:
+    return textwrap.wrap(
+        f"{name}: {text}", _WIDE, subsequent_indent="  ", break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip

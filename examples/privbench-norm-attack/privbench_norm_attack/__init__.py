@@ -1,0 +1,1 @@
+"""The attack norm-attack for privbench."""

@@ -1,0 +1,1 @@
+"""The defense quantise for privbench."""

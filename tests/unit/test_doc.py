@@ -1,0 +1,93 @@
+"""``privbench doc``, and the reference of class variables, say what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import pytest
+from click.testing import CliRunner
+
+from privbench import Ge, Lt
+from privbench.cli.doc import _method
+from privbench.cli.main import main
+from privbench.data.protocol import PROTOCOLS
+from privbench.games.catalog import GAMES
+from privbench.methods.hyperparameters import hyperparameters, values
+from privbench.methods.requirements import REQUIREMENTS
+from privbench.methods.variables import OWNERS, VARIABLES, of, page, settable
+
+if TYPE_CHECKING:
+    from privbench.methods.registry import Registry
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "plugins" / "class-variables.md"
+
+
+def told(name: str, want: int = 0) -> str:
+    done = CliRunner().invoke(main, ["doc", name])
+    assert done.exit_code == want, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_every_class_variable_is_in_the_table_and_no_other(owner: str) -> None:
+    assert {one.name for one in VARIABLES if one.owner == owner} == settable(owner)
+
+
+def test_the_reference_is_the_generated_page() -> None:
+    made = page()
+    assert REFERENCE.read_text(encoding="utf-8") == made, (
+        "write it by `python -m privbench.methods.variables`"
+    )
+    assert all(f"| `{name}` |" in made for name in REQUIREMENTS)
+
+
+def test_a_method_is_on_one_screen_with_ranges_and_defaults(registry: Registry) -> None:
+    text = told("talos")
+    assert "talos: defense, version 2, from plugin defense_talos of privbench" in text
+    assert "adversarial_factor = 3.0 (float ≥ 0): λ of equation 8" in text
+    assert "Class variables: uses_attributes = True" in text
+    assert "talos: protocol of every dataset" in text  # two things of one name
+    long = {}
+    for kind in ("attack", "defense", "target", "dataset"):
+        for method in registry.all(kind):
+            if method.name not in {"csv", "npz", "imagefolder"}:
+                lines = [*_method(kind, method, registry)]
+                shown, long[method.name] = "\n".join(lines), len(lines)
+                assert all(name.name in shown for name in hyperparameters(method))
+    assert max(long.values()) < 100, long
+
+
+def test_class_variables_are_shown_only_where_they_differ(registry: Registry) -> None:
+    assert dict(of(registry.get("target", "simclr"))) == {
+        "contrastive": "True", "labelled_encoder": "False",
+    }  # fmt: skip
+    assert dict(of(registry.get("attack", "shokri"))) == {}
+
+
+@pytest.mark.parametrize("name", [*GAMES, *PROTOCOLS, "default"])
+def test_games_and_protocols_are_explained(name: str) -> None:
+    assert told(name).startswith(f"{name}: ")
+
+
+def test_a_protocol_says_who_sees_what() -> None:
+    text = told("encodermi")
+    for line in ("Members: 10000 from train", "Nonmembers: 10000 from test",
+                 "Classifier sees: downstream", "The question is about: encoder"):  # fmt: skip
+        assert line in text
+
+
+def test_unknown_names_are_suggested() -> None:
+    assert "unknown method, protocol or game 'simcrl': did you mean 'simclr'?" in told("simcrl", 2)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (bool, "True, False"),
+        (tuple[float, ...], "tuple of float, …"),
+        (Annotated[int, Ge(1), Lt(5)] | None, "int ≥ 1, < 5 or None"),
+    ],
+)
+def test_annotations_in_words(wanted: object, words: str) -> None:
+    assert values(wanted) == words

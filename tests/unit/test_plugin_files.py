@@ -1,0 +1,179 @@
+"""Plugins that are single files, in every process of a run; the interface that plugins state."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+import privbench
+from privbench.cli.main import main
+from privbench.methods import registry as plugins
+from privbench.methods.plugin_file import PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PLUGIN = '''
+"""Loud: an attack in one file."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from privbench import Access, Membership, MembershipAttack, hookimpl
+
+
+@dataclass(frozen=True)
+class Loud(MembershipAttack):
+    """Calls a member whatever the victim is sure of."""
+
+    name: ClassVar[str] = "loud-file"
+    needs: ClassVar[Access] = Access.POSTERIORS
+
+    def answer(self, oracle, question, ctx):
+        return Membership(oracle.posteriors(question.examples).amax(1))
+
+
+@hookimpl
+def privbench_attacks():
+    return [Loud()]
+'''
+RUN = ("run", "--attack", "loud-file", "--target", "supervised", "--set", "supervised.epochs=1")
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Work in an empty folder with the plugin; forget the modules that are made from files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "store"))
+    file = tmp_path / "loud.py"
+    file.write_text(PLUGIN)
+    yield file
+    for name in [name for name in sys.modules if name.startswith(PREFIX)]:
+        del sys.modules[name]
+
+
+def invoke(*args: str, want: int = 0) -> str:
+    done = CliRunner().invoke(main, args)
+    assert done.exit_code == want, (done.output, done.exception)
+    return " ".join(done.output.split())
+
+
+def results(folder: Path) -> dict[str, Any]:
+    found = [json.loads(file.read_text()) for file in folder.glob("*.json")]
+    return {one["trial"]: one for one in found if one["cell"]["attack"]["name"] == "loud-file"}
+
+
+def test_a_file_takes_part_and_its_hash_is_in_the_result(path: Path, tmp_path: Path) -> None:
+    sha = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert f"loud.py ok file sha256 {sha[:12]}: attack loud-file" in invoke(
+        "--plugin", "loud.py", "list", "plugins"
+    )
+    assert "Calls a member whatever" in invoke("-p", "loud.py", "show", "loud-file")
+    invoke("--plugin", "loud.py", *RUN)
+    (first,) = results(tmp_path / "results").values()
+    named = first["provenance"]["plugins"]["attack loud-file"]
+    assert (named["distribution"], named["version"]) == ("loud.py", f"sha256:{sha}")
+    invoke("--plugin", str(path), *RUN)
+    assert [*results(tmp_path / "results")] == [first["trial"]]  # the same wherever it is
+    path.write_text(PLUGIN.replace(".amax(1)", ".amin(1)"))
+    invoke("--plugin", "loud.py", *RUN)
+    made = results(tmp_path / "results")
+    assert len(made) == 2  # other code is another trial
+    sources = {r["provenance"]["plugins"]["attack loud-file"]["source"] for r in made.values()}
+    assert len(sources) == 2
+
+
+def test_python_takes_files_too(path: Path, tmp_path: Path) -> None:
+    suite = {"attacks": ["loud-file"], "targets": ["supervised"], "baseline": True,
+             "set": {"supervised": {"epochs": 1}}}  # fmt: skip
+    made = privbench.run(suite, out=tmp_path / "out", plugins=[path])
+    assert [record.status for record in made] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["-p", "missing.py", "list"], "no plugin file at"),
+        (["--plugin", "loud.txt", "list"], "write -p FILE.py to load a plugin that is one file"),
+        (["-p", "loud.py", "-p", "other/loud.py", "list"], "two plugin files are called loud.py"),
+        ([*RUN, "--plugin", "loud.py"], "write --plugin before the command"),
+        (["-p", "bad.py", *RUN], "plugin file bad.py: import failed: NameError: name 'no' is"),
+        (["-p", "taken.py", *RUN], "attack 'lira' is already offered by plugin 'attack_lira'"),
+        (["-p", "newer.py", *RUN], "version 99.0 of the plugin interface, and this privbench has"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(args: list[str], why: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "loud.py").write_text("")
+    (tmp_path / "bad.py").write_text("no")
+    (tmp_path / "taken.py").write_text(PLUGIN.replace("loud-file", "lira"))
+    newer = 'PRIVBENCH_API = "99.0"\nfrom privbench import something_of_then\n'
+    (tmp_path / "newer.py").write_text(newer)
+    assert why in invoke(*args, want=2)
+
+
+def load(monkeypatch: pytest.MonkeyPatch, stated: object) -> plugins.Plugin:
+    module = SimpleNamespace(__name__="theirs", PRIVBENCH_API=stated)
+    monkeypatch.setattr(plugins, "_collect", lambda *_: [])
+    monkeypatch.setattr(plugins, "source_of", lambda _: "")
+    dist = SimpleNamespace(name="privbench-theirs", version="3.1")
+    point = SimpleNamespace(name="attack_theirs", value="theirs", module="theirs", dist=dist,
+                            load=lambda: module)  # fmt: skip
+    (plugin,) = plugins.load(entry_points=[point]).plugins
+    return plugin
+
+
+@pytest.mark.parametrize(
+    ("stated", "why"),
+    [
+        (None, ""),
+        (privbench.API_VERSION, ""),
+        ("1.999", "install a newer privbench"),
+        ("2.0", "install a newer privbench"),
+        ("0.9", "install a newer version of the plugin"),
+        (1.0, "PRIVBENCH_API is 1.0: write PRIVBENCH_API = "),
+        ("one", "PRIVBENCH_API is 'one'"),
+    ],
+)
+def test_a_plugin_for_another_interface_does_not_load(
+    monkeypatch: pytest.MonkeyPatch, stated: object, why: str
+) -> None:
+    plugin = load(monkeypatch, stated)
+    assert plugin.status == ("broken" if why else "ok")
+    assert why in "; ".join(plugin.problems)
+    assert (plugin.distribution, plugin.version) == ("privbench-theirs", "3.1")
+
+
+WORKERS = """
+import sys, privbench
+suite = {"attacks": ["loud-file"], "targets": ["supervised"], "set": {"supervised": {"epochs": 1}},
+         "seeds": 2}
+given = {"serial": {}, "jobs": {"jobs": 2}, "isolate": {"isolate": True},
+         "ray": {"executor": "ray"}}
+made = privbench.run(suite, out=sys.argv[1], plugins=["loud.py"], **given[sys.argv[1]])
+assert [r.status for r in made] == ["ok", "ok"], [r.reason for r in made]
+print(sorted((r.trial, r.metrics["auc"].value) for r in made))
+"""
+
+
+@pytest.mark.end_to_end
+def test_every_kind_of_worker_loads_the_file(tmp_path: Path) -> None:
+    printed = set()
+    for how in ("serial", "jobs", "isolate", "ray"):
+        done = subprocess.run(
+            [sys.executable, "-c", WORKERS, how], cwd=tmp_path, capture_output=True, text=True,
+            check=False, timeout=300,
+            env={**os.environ, "PRIVBENCH_CACHE": str(tmp_path / f"store-{how}")},
+        )  # fmt: skip
+        assert done.returncode == 0, (how, done.stdout + done.stderr)
+        printed.add(done.stdout.splitlines()[-1])
+    assert len(printed) == 1
