@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.store.machine import make_strict
 
 if TYPE_CHECKING:
-    from privbench.boards.results import Results
+    from privbench.cli.load import Loaded, load
     from privbench.cli.session import run
     from privbench.data.augmentation import Augmentation, augment
     from privbench.data.examples import Card, Examples, as_float
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from privbench.methods.hookspecs import hookimpl
     from privbench.methods.strength import Strength
     from privbench.methods.target import Target
+    from privbench.report.results import Results
     from privbench.training.loop import Training
     from privbench.training.model import Model
     from privbench.training.nets import backbone, backbone_misfit, gradient_reversal, mlp
@@ -116,7 +117,9 @@ _HOME = {
     "Views": "privbench.games.oracle",
     "Part": "privbench.data.protocol",
     "Protocol": "privbench.data.protocol",
-    "Results": "privbench.boards.results",
+    "Results": "privbench.report.results",
+    "Loaded": "privbench.cli.load",
+    "load": "privbench.cli.load",
     "run": "privbench.cli.session",
     "World": "privbench.data.split",
     "Batch": "privbench.training.phase",
@@ -155,6 +158,7 @@ __all__ = [
     "Estimate",
     "Examples",
     "Game",
+    "Loaded",
     "Membership",
     "MembershipAttack",
     "MembershipQuestion",
@@ -196,6 +200,7 @@ __all__ = [
     "fold",
     "gradient_reversal",
     "hookimpl",
+    "load",
     "mlp",
     "new_game",
     "row_keys",
