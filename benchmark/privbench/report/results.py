@@ -13,6 +13,7 @@ from privbench.boards.panels import panels
 from privbench.boards.records import Record, read_all
 from privbench.errors import BadInputError
 from privbench.report.notebook import notebook
+from privbench.report.old_schemas import with_boards
 from privbench.report.plot import Plot
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Results(list[Record]):
         Raises:
             BadInputError: if a place does not exist or holds no results, or a result is damaged.
         """
-        results = cls(read_all([Path(place) for place in places]))
+        results = cls(with_boards(read_all([Path(place) for place in places])))
         results.folders = tuple(Path(place) for place in places if Path(place).is_dir())
         return results
 
