@@ -14,7 +14,7 @@ from privbench.store.machine import make_strict
 if TYPE_CHECKING:
     from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 
-    from privbench.boards.results import Results
+    from privbench.cli.load import Loaded, load
     from privbench.cli.session import run
     from privbench.data.augmentation import Augmentation, augment
     from privbench.data.examples import Card, Examples, as_float
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from privbench.methods.hookspecs import hookimpl
     from privbench.methods.strength import Strength
     from privbench.methods.target import Target
+    from privbench.report.results import Results
     from privbench.toolbox.likelihood import hinge, log_confidence, scaled_logit
     from privbench.toolbox.likelihood_ratio import likelihood_ratio
     from privbench.toolbox.phases import (
@@ -151,7 +152,9 @@ HOME = {
     "Views": "privbench.games.oracle",
     "Part": "privbench.data.protocol",
     "Protocol": "privbench.data.protocol",
-    "Results": "privbench.boards.results",
+    "Results": "privbench.report.results",
+    "Loaded": "privbench.cli.load",
+    "load": "privbench.cli.load",
     "run": "privbench.cli.session",
     "World": "privbench.data.split",
     "Batch": "privbench.training.phase",
@@ -205,6 +208,7 @@ __all__ = [
     "Ge",
     "Gt",
     "Le",
+    "Loaded",
     "Lt",
     "MaxLen",
     "Membership",
@@ -256,6 +260,7 @@ __all__ = [
     "hinge",
     "hookimpl",
     "likelihood_ratio",
+    "load",
     "log_confidence",
     "mlp",
     "new_game",

@@ -11,11 +11,22 @@ from privbench.text import shown
 
 
 class PrivbenchError(Exception):
-    """Base of all errors whose message is shown to the user unchanged."""
+    """Base of all errors whose message is shown to the user unchanged.
+
+    >>> issubclass(BadInputError, PrivbenchError)
+    True
+    """
 
 
 class BadInputError(PrivbenchError):
-    """A value, name or file given by the user is invalid."""
+    """A value, name or file given by the user is invalid.
+
+    >>> from privbench.testing import TinyImages
+    >>> TinyImages().replace(real="yes")
+    Traceback (most recent call last):
+        ...
+    privbench.errors.BadInputError: tiny-images.real: ...
+    """
 
 
 class WriteError(PrivbenchError, OSError):

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 class Paper:
     """The source of a method.
 
+    >>> print(Paper("A title", "Doe and others", "CCS 2021", "section 4"))
+    Doe and others: A title. CCS 2021 (section 4)
+
     Attributes:
         title: of the paper.
         authors: family names, "and others" allowed.
@@ -52,6 +55,11 @@ class Method(ABC):
     Ranges are written once, in the annotation (``epochs: Annotated[int, Ge(1)] = 300``), and are
     enforced everywhere: in Python, in YAML and for ``--set``. Numbers are finite; where an
     annotation names no upper end, it is a million for whole numbers and 1e9 for others.
+
+    >>> from privbench.testing import TinyImages
+    >>> floats = TinyImages().replace(real=True)
+    >>> floats.label, floats.hyperparameters()
+    ('tiny-images(real=True)', {'real': True})
 
     Attributes:
         name: used on the command line; unique among methods of its kind.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ import privbench
 from privbench import BadInputError, Results
 from privbench.boards.records import CellRecord, MethodRecord, Number, Record
 from privbench.games.catalog import GAMES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def record(defense: str, seed: int, auc: float | None) -> Record:
@@ -78,3 +76,9 @@ def test_what_was_written_is_read_as_the_same_board(tmp_path: Path) -> None:
     assert privbench.Results is Results
     with pytest.raises(BadInputError):
         Results.read(tmp_path / "absent")
+
+
+def test_results_of_an_old_schema_have_a_board_too() -> None:
+    old = Results.read(Path(__file__).parents[2] / "leaderboards/results/digits")
+    assert old[0].schema_version == 1
+    assert "<svg" in old.front()

@@ -6,6 +6,7 @@ import io
 import math
 import re
 import warnings
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from privbench.boards.panel import foremost
 from privbench.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from matplotlib.figure import Figure
 
@@ -48,13 +49,13 @@ def front(panels: Sequence[Panel]) -> str:
         panels: of a board; the first few are drawn.
     """
     drawn = drawable(panels)
-    return coloured(saved(partial(_paint, drawn))) if drawn else ""
+    return coloured(saved(partial(painted, drawn))) if drawn else ""
 
 
 def front_png(panels: Sequence[Panel]) -> bytes:
     """Return the same figure as PNG on white; b"" if there is nothing."""
     drawn = drawable(panels)
-    return saved(partial(_paint, drawn), "png") if drawn else b""
+    return saved(partial(painted, drawn), "png") if drawn else b""
 
 
 def saved(paint: Callable[[], Figure], form: str = "svg") -> bytes:
@@ -64,26 +65,34 @@ def saved(paint: Callable[[], Figure], form: str = "svg") -> bytes:
         paint: draws it.
         form: ``svg``, on nothing, or ``png``, on white.
     """
-    import matplotlib as mpl
-
-    plain: dict[Any, Any] = {"svg.hashsalt": "privbench", "svg.fonttype": "none", "font.size": 9,
-             "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": FAINT,
-             "xtick.color": INK, "ytick.color": INK}  # fmt: skip
-    with mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # letters that matplotlib's font lacks are in the reader's
-        mpl.rcdefaults()
-        mpl.rcParams.update(plain)
+    with plain():
         file = io.BytesIO()
         unsaid = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
         paint().savefig(file, format=form, transparent=form == "svg", dpi=200, metadata=unsaid)
     return file.getvalue()
 
 
-def _paint(drawn: Sequence[tuple[Panel, list[Aim]]]) -> Figure:
-    from matplotlib.figure import Figure
+@contextmanager
+def plain() -> Iterator[None]:
+    """Draw in the style of the boards, whatever the user's settings."""
+    import matplotlib as mpl
+
+    style: dict[Any, Any] = {"svg.hashsalt": "privbench", "svg.fonttype": "none", "font.size": 9,
+             "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": FAINT,
+             "xtick.color": INK, "ytick.color": INK}  # fmt: skip
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # letters that matplotlib's font lacks are in the reader's
+        mpl.rcdefaults()
+        mpl.rcParams.update(style)
+        yield
+
+
+def painted(drawn: Sequence[tuple[Panel, list[Aim]]]) -> Figure:
+    """Return the figure of ``drawable`` panels; at least one."""
+    from privbench.boards.picture import Picture
 
     across = max(len(aims) for _, aims in drawn)
-    figure = Figure(figsize=(_WIDTH * across, _HEIGHT * len(drawn)), layout="constrained")
+    figure = Picture(figsize=(_WIDTH * across, _HEIGHT * len(drawn)), layout="constrained")
     axes = figure.subplots(len(drawn), across, squeeze=False)
     for row, (panel, aims) in zip(axes, drawn, strict=True):
         for i, axis in enumerate(row):

@@ -50,7 +50,7 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
     from privbench.boards.one_file import dumped
     from privbench.boards.records import located
     from privbench.boards.sample_files import sample_bytes
-    from privbench.cli.results import with_boards
+    from privbench.report.old_schemas import with_boards
     from privbench.store.files import write
 
     found = located(folders, scores=scores)
@@ -78,7 +78,7 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     from privbench.boards.records import POINTS, located
     from privbench.boards.sample_files import sample_bytes
     from privbench.boards.tradeoffs import dumped, stored_bound
-    from privbench.cli.results import with_boards
+    from privbench.report.old_schemas import with_boards
     from privbench.store.files import write
 
     there = [out] if any(out.glob("*.json")) else []
@@ -157,7 +157,7 @@ def leaderboard(
     from privbench.boards.files import write_board
     from privbench.boards.page import page
     from privbench.boards.records import read_all
-    from privbench.cli.results import with_boards
+    from privbench.report.old_schemas import with_boards
 
     if as_json and output is not None:
         raise BadInputError("--json prints to standard output: leave out -o")
@@ -199,8 +199,8 @@ def report(
     """
     from privbench.boards.records import located
     from privbench.boards.sample_files import read_samples
-    from privbench.cli.results import with_boards
     from privbench.methods.registry import load
+    from privbench.report.old_schemas import with_boards
     from privbench.report.page import report as rendered
     from privbench.report.pictures import figures
     from privbench.store.files import write

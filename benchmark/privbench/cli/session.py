@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
-from privbench.boards.results import Results
 from privbench.cli.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import run as grid
@@ -26,6 +25,7 @@ from privbench.grid.seal import commitment, new_nonce, reveal, revealed, set_asi
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.methods import registry
+from privbench.report.results import Results
 from privbench.store.store import Store, default_root
 from privbench.text import shown
 
@@ -60,7 +60,14 @@ def run(
     nonce: str | None = None,
     plugins: Sequence[str | Path] = (),
 ) -> Results:
-    """Run a suite from Python; see ``Suite`` for its keys.
+    """Run a suite from Python; the keys of a suite are those of ``privbench.grid.suite.Suite``.
+
+    >>> import privbench, tempfile
+    >>> suite = {"attacks": ["metric-loss"], "targets": [{"supervised": {"epochs": 1}}]}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     results = privbench.run(suite, out=folder, device="cpu")
+    >>> [(record.cell.defense, record.status) for record in results]
+    [('none', 'ok')]
 
     Args:
         suite: a suite, a mapping, or a path of a YAML file.
@@ -80,10 +87,7 @@ def run(
         nonce: the secret of an earlier sealed run, to repeat it.
         plugins: paths of plugins that are single files.
     """
-    if isinstance(suite, str | Path):
-        suite = read_suite(Path(suite))
-    elif not isinstance(suite, Suite):
-        suite = suite_from(dict(suite), "the suite")
+    suite = suite_of(suite)
     options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
                "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
                "executor": executor, "address": address, "threads": threads,
@@ -94,8 +98,15 @@ def run(
     if session.problem:
         warnings.warn(session.problem, RuntimeWarning, stacklevel=2)
     results = Results(session.records)
-    results.match_utility = suite.match_utility
+    results.match_utility, results.folders = suite.match_utility, (session.out,)
     return results
+
+
+def suite_of(given: Suite | Mapping[str, Any] | str | Path) -> Suite:
+    """Return the suite that was given as one, as a mapping, or as the path of a YAML file."""
+    if isinstance(given, str | Path):
+        return read_suite(Path(given))
+    return given if isinstance(given, Suite) else suite_from(dict(given), "the suite")
 
 
 class Session:
@@ -168,7 +179,7 @@ class Session:
         if self.nonce:
             set_aside_unrevealed(self.out)
         with Watcher(self.console, len(self.planned)) as watcher:
-            runner = self._runner(watcher)
+            runner = self.runner(watcher)
             made: dict[str, Record] = {}
             try:
                 self.records = grid.execute(
@@ -185,7 +196,7 @@ class Session:
 
     def explain(self) -> None:
         """Print the plan: what would run, what is kept, and what is skipped and why."""
-        runner = self._runner(None)
+        runner = self.runner(None)
         keys: dict[str, bool] = {}
         known: dict[str, dict[str, bool]] = {}  # trials share most of their victims
         shown = self.console.print
@@ -217,7 +228,8 @@ class Session:
             **PLAIN,
         )
 
-    def _runner(self, watcher: Watcher | None) -> TrialRunner:
+    def runner(self, watcher: Watcher | None) -> TrialRunner:
+        """Return what runs the trials, with the user's store."""
         return TrialRunner(
             Store(default_root()), self.device, root=self.root, progress=watcher,
             compiled=self.compiled, threads=self.threads, nonce=self.nonce,

@@ -31,6 +31,10 @@ _PROBABILITIES = ("flip", "vflip", "jitter_p", "grey", "blur")
 class Augmentation:
     """The random changes that create a view of an image; ``Augmentation()`` changes nothing.
 
+    >>> strong = Augmentation(crop=(0.2, 1.0), flip=0.5, grey=0.2)
+    >>> strong.within(Augmentation(flip=1.0))  # only what keeps the label
+    Augmentation(...flip=0.5...)
+
     Attributes:
         crop: area of the box over area of the image, uniform in this range within (0, 1]; the box
             is resized back to the whole image, bilinear and antialiased. None for no crop.

@@ -30,6 +30,11 @@ BLOCK = 1 << 25
 class Card:
     """What is known about a dataset before it is loaded; planning reads nothing else.
 
+    >>> card = Card(name="mine", kind="image", shape=(3, 32, 32), classes=10, scale=255,
+    ...             sources={"train": 800, "test": 200})
+    >>> card.rows
+    1000
+
     Attributes:
         name: name of the dataset.
         kind: ``image`` (c, h, w), ``binary`` or ``real`` (features,).
@@ -77,6 +82,12 @@ class Card:
 @dataclass(frozen=True)
 class Examples:
     """Rows of a dataset on one device; integer ``x`` stays integer until a model reads it.
+
+    >>> import torch
+    >>> x, y = torch.zeros(4, 3, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
+    >>> rows = Examples.of(x, y, scale=255)
+    >>> len(rows), rows.select(rows.y == 1).index
+    (4, tensor([1, 3]))
 
     Attributes:
         x: (n, *shape) uint8, or float in [0, 1].
@@ -389,5 +400,10 @@ def _keyed(rows: Examples, keys: Tensor) -> Examples:
 
 
 def as_float(x: Tensor, scale: float) -> Tensor:
-    """Return a new tensor with x as the float in [0, 1] that models read."""
+    """Return a new tensor with x as the float in [0, 1] that models read.
+
+    >>> import torch
+    >>> as_float(torch.tensor([0, 51, 255], dtype=torch.uint8), 255)
+    tensor([0.0000, 0.2000, 1.0000])
+    """
     return x.clone() if x.is_floating_point() else x.float().div_(scale)

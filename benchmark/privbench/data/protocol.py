@@ -23,6 +23,9 @@ Inclusion = Literal["size", "coin", "pairs"]
 class Part:
     """One part of a split: how many rows, and from which source.
 
+    >>> Part(0.25), Part(1000, "train").source
+    (Part(size=0.25, source=None), 'train')
+
     Attributes:
         size: a count, or a fraction of the rows of the source (of all rows if there is no source).
         source: a name in ``Card.sources``; None takes from the remaining rows of all sources.
@@ -46,6 +49,10 @@ _PARTS = ("members", "nonmembers", "reference", "public", "downstream", "pool", 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
     """The sizes of the disjoint parts, and which parts each training phase sees.
+
+    >>> halves = Protocol(name="halves", members=0.25, nonmembers=0.25, pool=0.5)
+    >>> halves.phase, halves.inclusion
+    ('encoder+classifier', 'size')
 
     Attributes:
         name: name shown in tables.

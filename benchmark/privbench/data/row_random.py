@@ -61,6 +61,10 @@ def fold(keys: Tensor, *salts: int) -> Tensor:
 
     `fold(k, a, b)` equals `fold(fold(k, a), b)` and differs from `fold(k, b, a)`.
 
+    >>> keys = torch.tensor([1, 2])
+    >>> torch.equal(fold(keys, 3, 4), fold(fold(keys, 3), 4)), torch.equal(fold(keys, 3), keys)
+    (True, False)
+
     Args:
         keys: (n,) int64.
         salts: integers, taken mod 2**64.

@@ -31,6 +31,11 @@ _SEED_WORDS = {"offline": "own", "online": "candidates"}
 class World:
     """All data that one training may see; victim and shadow are one target in different worlds.
 
+    >>> from privbench.testing import tiny_split
+    >>> world = tiny_split().victim()
+    >>> len(world.members), bool(world.contains(world.members).all())
+    (80, True)
+
     Attributes:
         parts: members, reference, public, downstream -> rows (possibly none).
         origin: ``victim``; ``offline`` and ``null`` (drawn from the pool); ``online`` (drawn over

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 class Shadows:
     """The shadows that an attack asks the core to train.
 
+    >>> Shadows(16, "online").count
+    16
+    >>> Shadows(16, "anywhere")
+    Traceback (most recent call last):
+        ...
+    privbench.errors.PluginError: origin of shadows is 'anywhere': write 'offline' or 'online'
+
     Attributes:
         count: number of shadows.
         origin: ``offline`` for worlds drawn from the adversary's pool, which contain no candidate;
@@ -55,6 +62,10 @@ class Attack(Method):
 
     Subclass ``MembershipAttack``, ``AttributeAttack``, ``ReconstructionAttack`` or
     ``PropertyAttack``.
+
+    >>> from privbench import MembershipAttack
+    >>> issubclass(MembershipAttack, Attack), MembershipAttack.game
+    (True, 'membership')
     """
 
     game: ClassVar[str]

@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 
 
 class AttributeAttack(Attack):
-    """An attack that infers sensitive attributes from released embeddings."""
+    """An attack that infers sensitive attributes from released embeddings.
+
+    >>> class Guess(AttributeAttack):
+    ...     name = "guess"
+    ...     def answer(self, oracle, question, ctx):
+    ...         n = len(question.embeddings)
+    ...         return Attributes({a: torch.rand(n, k) for a, k in question.values.items()})
+    >>> str(Guess.needs)
+    'EMBEDDINGS'
+    """
 
     game: ClassVar[str] = "attributes"
     needs: ClassVar[Access] = Access.EMBEDDINGS
@@ -45,6 +54,10 @@ class AttributeAttack(Attack):
 class AttributeQuestion:
     """The question: which sensitive values do the inputs of these released embeddings have?
 
+    >>> question = AttributeQuestion(torch.zeros(3, 8), {"bright": 2})
+    >>> question.values["bright"]
+    2
+
     Attributes:
         embeddings: (n, d) float32, as released.
         values: attribute -> number of values.
@@ -57,6 +70,9 @@ class AttributeQuestion:
 @dataclass(frozen=True)
 class Attributes:
     """The answer: a distribution per attribute.
+
+    >>> Attributes({"bright": torch.tensor([[0.9, 0.1]])}).probabilities["bright"].argmax(1)
+    tensor([0])
 
     Attributes:
         probabilities: attribute -> (n, values).

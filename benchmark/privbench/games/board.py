@@ -16,6 +16,9 @@ _Text = Annotated[str, MinLen(1), MaxLen(60)]
 class Column:
     """One number of a game's table.
 
+    >>> Column("AUC", "metrics", "auc").high
+    1.0
+
     Attributes:
         heading: what stands above it.
         part: part of the result that holds it: ``metrics``, ``controls.NAME`` or
@@ -42,6 +45,9 @@ class Column:
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Board:
     """How boards show a game.
+
+    >>> Board((Column("AUC", "metrics", "auc"),), tells=("phase",)).columns[0].heading
+    'AUC'
 
     Attributes:
         columns: numbers of its table; the first is the headline, by which attacks are ranked.

@@ -27,7 +27,15 @@ Metrics = dict[str, Estimate | Refused]
 
 
 class BadAnswerError(ValueError):
-    """An attack's answer has the wrong type or shape, or its numbers are not real and finite."""
+    """An attack's answer has the wrong type or shape, or its numbers are not real and finite.
+
+    >>> from privbench import Membership
+    >>> from privbench.games.catalog import GAMES
+    >>> GAMES["membership"].pack(Membership(["high"]))
+    Traceback (most recent call last):
+        ...
+    privbench.games.game.BadAnswerError: scores are no numbers but a list: return a tensor
+    """
 
 
 def real(values: Any, what: str) -> Tensor:
@@ -56,6 +64,10 @@ def new_game(cls: type[AnyGame]) -> type[AnyGame]:
     The base class of its attacks stands in the same module, so that every process that knows an
     attack knows its game too.
 
+    >>> from privbench.games.catalog import GAMES  # those that are known
+    >>> sorted(GAMES)
+    ['attributes', 'membership', 'property', 'reconstruction']
+
     Raises:
         PluginError: if another game has that name.
     """
@@ -71,6 +83,11 @@ def new_game(cls: type[AnyGame]) -> type[AnyGame]:
 
 class Game(ABC):
     """One kind of question. Decorate a subclass with ``new_game``.
+
+    >>> from privbench.games.catalog import GAMES
+    >>> game = GAMES["membership"]
+    >>> game.controls, game.board.columns[0].heading
+    (('null',), 'AUC')
 
     Attributes:
         name: name that attacks declare.

@@ -29,7 +29,24 @@ if TYPE_CHECKING:
 
 
 class MembershipAttack(Attack):
-    """An attack that distinguishes members from nonmembers."""
+    """An attack that distinguishes members from nonmembers.
+
+    >>> from dataclasses import dataclass
+    >>> from privbench import Access
+    >>> @dataclass(frozen=True)
+    ... class Loud(MembershipAttack):
+    ...     name = "loud"
+    ...     needs = Access.POSTERIORS
+    ...     def answer(self, oracle, question, ctx):
+    ...         return Membership(oracle.posteriors(question.examples).amax(1))
+    >>> from privbench.testing import arena, memoriser, tiny_split
+    >>> split = tiny_split()
+    >>> oracle, ctx = arena(Loud(), memoriser(split.victim()))
+    >>> question = MembershipQuestion(split.candidates, "encoder")
+    >>> scores = Loud().answer(oracle, question, ctx).scores
+    >>> bool(scores[split.member].mean() > scores[~split.member].mean()), oracle.queries
+    (True, 160)
+    """
 
     game: ClassVar[str] = "membership"
 
@@ -44,6 +61,11 @@ class MembershipAttack(Attack):
 class MembershipQuestion:
     """The question: which of these rows did a phase of the victim train on?
 
+    >>> from privbench.testing import tiny_split
+    >>> question = MembershipQuestion(tiny_split().candidates, "encoder+classifier")
+    >>> question.examples.x.shape, question.examples.y.shape
+    (torch.Size([160, 1, 8, 8]), torch.Size([160]))
+
     Attributes:
         examples: n rows with x and y, without attributes, in canonical order; y is -1 for all rows
             if some of them have no label.
@@ -57,6 +79,10 @@ class MembershipQuestion:
 @dataclass(frozen=True)
 class Membership:
     """The answer: scores, and decisions if the attack has its own threshold.
+
+    >>> answer = Membership(torch.tensor([0.2, 0.9]), decisions=torch.tensor([False, True]))
+    >>> answer.scores.argmax()
+    tensor(1)
 
     Attributes:
         scores: (n,) higher means more likely a member; read as float64.

@@ -35,7 +35,11 @@ _ROUNDING = 1e-9  # .29 * 100 is 28.999999999999996 in floating point, but shoul
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with a two-sided 95 % interval: ``low <= value <= high``, none of them NaN."""
+    """A number with a two-sided 95 % interval: ``low <= value <= high``, none of them NaN.
+
+    >>> Estimate(0.71, 0.66, 0.76).value
+    0.71
+    """
 
     value: float
     low: float
@@ -50,7 +54,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Refused:
-    """A metric that cannot be computed from this data, with the reason in one sentence."""
+    """A metric that cannot be computed from this data, with the reason in one sentence.
+
+    >>> tpr_at_fpr([0.3, 0.9], [False, True], 0.01)  # one nonmember cannot show a rate of 1 %
+    Refused(reason=...)
+    """
 
     reason: str
 

@@ -67,6 +67,11 @@ class Views:
 
     Each row's random parameters depend on its content, so permuting the rows permutes the views.
 
+    >>> from privbench.testing import tiny_split
+    >>> rows = tiny_split().candidates
+    >>> Views(rows, Augmentation(shift=1), 4, seed=0).make(0, 2).shape  # 4 views of 2 rows
+    torch.Size([8, 1, 8, 8])
+
     Attributes:
         rows: original rows.
         augmentation: how views vary.
@@ -106,6 +111,16 @@ class Oracle:
     several ask at the same time, one computes and the others wait for it. The views themselves are
     not kept: a view of 3x32x32 takes 12 KB and longer to write than to make, but its embedding (512
     numbers) takes 2 KB and saves the forward pass too.
+
+    >>> from privbench.testing import memoriser, tiny_split
+    >>> split = tiny_split()
+    >>> oracle = Oracle(memoriser(split.victim()), Access.POSTERIORS, asker="example")
+    >>> oracle.posteriors(split.candidates).shape, oracle.queries
+    (torch.Size([160, 10]), 160)
+    >>> oracle.embeddings(split.candidates)
+    Traceback (most recent call last):
+        ...
+    privbench.errors.AccessDeniedError: ...
 
     Attributes:
         access: access that the attack may use.

@@ -61,7 +61,15 @@ ODDS = 3.0
 
 
 class PropertyAttack(Attack):
-    """An attack that infers which share of a victim's training rows has a value."""
+    """An attack that infers which share of a victim's training rows has a value.
+
+    >>> class Coin(PropertyAttack):
+    ...     name = "coin"
+    ...     def answer(self, oracle, question, ctx):
+    ...         return Property(torch.tensor([0.5]), torch.tensor([False]))
+    >>> Coin.game
+    'property'
+    """
 
     game: ClassVar[str] = "property"
 
@@ -82,6 +90,11 @@ class PropertyAttack(Attack):
 @dataclass(frozen=True)
 class PropertyQuestion:
     """The question: which of two shares of the victim's training rows has this value?
+
+    >>> from privbench.testing import tiny_split
+    >>> question = PropertyQuestion("bright", 1, (0.25, 0.75), 80, "encoder")
+    >>> 0 < question.share(tiny_split().pool) < 1
+    True
 
     Attributes:
         attribute: the sensitive attribute; "" for the class.
@@ -109,6 +122,9 @@ class PropertyQuestion:
 @dataclass(frozen=True)
 class Property:
     """The answer.
+
+    >>> Property(torch.tensor([1.5]), torch.tensor([True])).decisions
+    tensor([True])
 
     Attributes:
         scores: (1,) higher means more likely the high share; read as float64. The harness joins

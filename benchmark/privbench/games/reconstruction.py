@@ -31,7 +31,15 @@ if TYPE_CHECKING:
 
 
 class ReconstructionAttack(Attack):
-    """An attack that reconstructs inputs from released embeddings."""
+    """An attack that reconstructs inputs from released embeddings.
+
+    >>> class Grey(ReconstructionAttack):
+    ...     name = "grey"
+    ...     def answer(self, oracle, question, ctx):
+    ...         return Reconstruction(torch.full((len(question.embeddings), *ctx.card.shape), 0.5))
+    >>> str(Grey.needs)
+    'EMBEDDINGS'
+    """
 
     game: ClassVar[str] = "reconstruction"
     needs: ClassVar[Access] = Access.EMBEDDINGS
@@ -47,6 +55,9 @@ class ReconstructionAttack(Attack):
 class ReconstructionQuestion:
     """The question: what were the inputs of these released embeddings?
 
+    >>> ReconstructionQuestion(torch.zeros(3, 8)).embeddings.shape
+    torch.Size([3, 8])
+
     Attributes:
         embeddings: (n, d) float32, as released.
     """
@@ -57,6 +68,9 @@ class ReconstructionQuestion:
 @dataclass(frozen=True)
 class Reconstruction:
     """The answer: inputs in the unit interval.
+
+    >>> Reconstruction(torch.full((3, 1, 8, 8), 0.5)).x.shape
+    torch.Size([3, 1, 8, 8])
 
     Attributes:
         x: (n, *shape) float in [0, 1].

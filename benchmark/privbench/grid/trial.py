@@ -125,7 +125,7 @@ class TrialRunner:
             if role.name == "baselines":
                 self.materials.baselines(trial.cell, trial.seed)
                 return
-            spec = self._specs(trial)[role.name]
+            spec = self.every_spec(trial)[role.name]
             if role.inner is not None:
                 inner = [one for stage in self.builder.draft(spec).stages for one in stage.inner]
                 spec = inner[role.inner]
@@ -180,14 +180,14 @@ class TrialRunner:
 
     def specs(self, trial: Trial) -> dict[str, VictimSpec]:
         """All victims that the trial needs; no shadows if the store holds its answers."""
-        specs = self._specs(trial)
+        specs = self.every_spec(trial)
         shadows = [name for name in specs if name.startswith("shadow")]
         if shadows and self._answered(self.materials.models(trial.cell, trial.seed)):
             return {name: spec for name, spec in specs.items() if name not in shadows}
         return specs
 
-    def _specs(self, trial: Trial) -> dict[str, VictimSpec]:
-        """The victims, their nulls and the shadows."""
+    def every_spec(self, trial: Trial) -> dict[str, VictimSpec]:
+        """The victims, their nulls and the shadows, whatever the store holds, by role."""
         models = self.materials.models(trial.cell, trial.seed)
         specs = _named("victim", models.victims())
         if "null" in models.game.controls:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 class Adversary:
     """What the attacker knows about how the victim was built and trained.
 
+    >>> Adversary().label, Adversary(adaptive=False, white_box=True).label
+    ('adaptive', 'naive, white-box')
+
     Attributes:
         adaptive: whether its shadows and its own rows pass through the victim's defense, with the
             adversary's own randomness. If not (naive), they pass through no defense.

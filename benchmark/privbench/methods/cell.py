@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 class Cell:
     """Everything that defines a trial except its seed; available before any data is loaded.
 
+    >>> from privbench import Adversary
+    >>> from privbench.testing import AnyAttack, TinyImages, TinyTarget
+    >>> data = TinyImages()
+    >>> cell = Cell(data.card(None), data.protocols["default"], TinyTarget(), (), Adversary(),
+    ...             AnyAttack())
+    >>> str(cell.access)  # black box
+    'LABELS+POSTERIORS+EMBEDDINGS'
+
     Attributes:
         card: card of the dataset.
         protocol: how the dataset is split.

@@ -126,11 +126,30 @@ class Context:
 
 
 class TargetContext(Context):
-    """Context of a target; ``protocol`` says which rows the encoder and the classifier see."""
+    """Context of a target; ``protocol`` says which rows the encoder and the classifier see.
+
+    >>> ctx = TargetContext(card=None, protocol=None, sensitive=(), device=torch.device("cpu"),
+    ...                     store=None, seed=0, scope="")
+    >>> layer = ctx.init(lambda: torch.nn.Linear(2, 2), "encoder")  # the same weights each time
+    >>> torch.equal(layer.weight, ctx.init(lambda: torch.nn.Linear(2, 2), "encoder").weight)
+    True
+    """
 
 
 class DefenseContext(Context):
     """Context of a defense.
+
+    >>> from privbench.testing import tiny_split
+    >>> split = tiny_split()
+    >>> ctx = DefenseContext(
+    ...     world=split.victim(), card=split.card, protocol=split.protocol, sensitive=(),
+    ...     device=torch.device("cpu"), store=None, seed=0, scope="",
+    ... )
+    >>> len(ctx.world.members), torch.rand(2, generator=ctx.generator("noise")).shape
+    (80, torch.Size([2]))
+    >>> ctx.claim(epsilon=8.0, delta=1e-5, adjacency="add/remove", phase="encoder", guarantee=True)
+    >>> ctx.claims[0]["epsilon"]
+    8.0
 
     Attributes:
         world: the world of the current training.
@@ -188,6 +207,17 @@ class DefenseContext(Context):
 class Shadow:
     """A model that the adversary trained, served in the same way as the victim.
 
+    >>> from privbench import Shadows
+    >>> from privbench.testing import AnyAttack, arena, memoriser, tiny_split
+    >>> class Two(AnyAttack):
+    ...     shadows = Shadows(2, "offline")
+    >>> _, ctx = arena(Two(), memoriser(tiny_split().victim()))
+    >>> shadow = ctx.shadows[0]
+    >>> len(shadow.world.members), len(shadow.nonmembers)
+    (80, 80)
+    >>> shadow.oracle.posteriors(shadow.world.members).shape
+    torch.Size([80, 10])
+
     Attributes:
         world: what it trained on; ``world.contains(rows)`` says which rows were members.
         nonmembers: an equal number of pool rows that it did not train on (for worlds drawn over
@@ -204,6 +234,13 @@ class Shadow:
 
 class AttackContext(Context):
     """Context of an attack.
+
+    >>> from privbench.testing import AnyAttack, arena, memoriser, tiny_split
+    >>> _, ctx = arena(AnyAttack(), memoriser(tiny_split().victim()))
+    >>> len(ctx.auxiliary), len(ctx.shadows)  # the adversary's rows, and the shadows it declared
+    (400, 0)
+    >>> ctx.uniform(ctx.auxiliary, 2, "noise").shape  # keyed by the rows
+    torch.Size([400, 2])
 
     Attributes:
         shadows: the shadows that the attack declared, exactly that many.

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 
 class Dataset(Method):
-    """A named, versioned source of examples."""
+    """A named, versioned source of examples.
+
+    >>> from privbench.testing import TinyImages
+    >>> data = TinyImages()
+    >>> data.card(None).shape, len(data.load(None)), sorted(data.protocols)
+    ((1, 8, 8), 720, ['default'])
+    """
 
     protocols: ClassVar[Mapping[str, Protocol]]  #: its own protocols; must include "default"
     #: Whether its fields name files of the user, which may change between two runs.

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 class Release(nn.Module):
     """A change to a model's outputs before anyone outside sees them; its state dict is stored.
 
+    >>> import torch
+    >>> class Halved(Release):
+    ...     of = "embedding"
+    ...     def forward(self, x, value, u):
+    ...         return value / 2
+    >>> Halved()(torch.zeros(1, 3), torch.ones(1, 2), torch.zeros(1, 0))
+    tensor([[0.5000, 0.5000]])
+
     Attributes:
         of: which output it changes.
         feeds_classifier: whether phases that read embeddings read the ones it releases.
@@ -71,6 +79,16 @@ class Defense(Method):
 
     By default every stage changes nothing; override the stages that the defense uses. A stage that
     is not overridden shares its artifacts with the defense ``none``.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Nothing(Defense):
+    ...     name = "nothing"
+    ...     protects = ("membership",)
+    ...     def on_trained(self, model, phases, world, ctx):
+    ...         return model
+    >>> sorted(Nothing().stages())
+    ['weights']
     """
 
     protects: ClassVar[tuple[str, ...]]  #: names of the games it claims to protect against

@@ -4,6 +4,14 @@ A plugin is a module that an entry point of group ``privbench`` names and that i
 these hooks with ``@privbench.hookimpl``. Each hook is called once, right after its plugin is
 imported. Hooks return instances, never classes. They must do no work, read no file and draw no
 random number.
+
+>>> from privbench import hookimpl
+>>> from privbench.testing import TinyImages
+>>> @hookimpl
+... def privbench_datasets():
+...     return [TinyImages()]
+>>> [dataset.name for dataset in privbench_datasets()]
+['tiny-images']
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ Direction = Literal["up", "down", "listed"]
 class Strength:
     """The hyperparameter with which a defense trades utility for protection.
 
+    >>> print(Strength("bound", stronger="up", sweep=(0.25, 0.5, 1.0)))
+    bound (larger is stronger); sweep 0.25, 0.5, 1.0
+
     Attributes:
         field: its name.
         stronger: where a defense protects more: with larger numbers (``up``), with smaller ones

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 class Target(Method):
     """How a victim is built and trained.
 
+    >>> from privbench.testing import TinyTarget
+    >>> TinyTarget().contrastive, TinyTarget().trains_encoder
+    (False, True)
+
     Attributes:
         grants: all access that its victims can give. What an attack gets also depends on the
             adversary, which is black-box by default: no gradients, no weights.

@@ -82,11 +82,11 @@ def report(
     sections = [_section(panel, anchors) for panel in found]
     aside = [_section(panel, anchors) for panel in every if all(panel is not one for one in found)]
     style, script = _own("report.css"), _own("report.js")
-    made: str = _template().render(
+    made: str = template("report.html").render(
         title=title, policy=_policy(style, script), style=style, script=script,
         findings=block("\n".join(board.findings(found))),
         protocol=block("\n".join(board.protocol(records, found, bound))),
-        counted=_counted(records, known), fronts=_fronts(found), sections=sections, aside=aside,
+        counted=counted(records, known), fronts=fronts(found), sections=sections, aside=aside,
         legend=inline(matrix.LEGEND), ranked=inline(matrix.RANKED),
         claims=inline(audits.LEGEND) if any(map(matrix.claims_epsilon, every)) else "",
         shades=range(SHADES), controls=block("\n".join(notes.controls(records))),
@@ -151,7 +151,7 @@ def _section(panel: Panel, anchors: dict[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _fronts(found: Sequence[Panel]) -> list[Markup]:
+def fronts(found: Sequence[Panel]) -> list[Markup]:
     """Pictures of the front, one for each panel and aim, so that a phone shows them, too."""
     made: list[Markup] = []
     for panel, aims in drawable(found):
@@ -162,7 +162,8 @@ def _fronts(found: Sequence[Panel]) -> list[Markup]:
     return made
 
 
-def _counted(records: Sequence[Record], known: Sequence[Cell]) -> str:
+def counted(records: Sequence[Record], known: Sequence[Cell]) -> str:
+    """Return how many trials, cells and seeds there are, in words."""
     seeds = len({record.seed for record in records})
     states = {name: sum(r.status == name for r in records) for name in ("ok", "skipped", "failed")}
     told = ", ".join(f"{count:,} {name}" for name, count in states.items() if count)
@@ -201,7 +202,9 @@ def _own(name: str) -> Markup:
     return Markup(text)  # noqa: S704 - a file of ours
 
 
-def _template() -> Any:
+def template(name: str) -> Any:
+    """Return a template of a page; it escapes every text and neutralises control characters."""
+
     def neutral(value: Any) -> Any:
         return (
             terminal(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
@@ -211,4 +214,4 @@ def _template() -> Any:
         loader=PackageLoader("privbench.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=neutral,
     )  # fmt: skip
-    return made.get_template("report.html")
+    return made.get_template(name)

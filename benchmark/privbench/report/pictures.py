@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _CURVES, _LONG = 6, 32
 #: Inches of a matrix: a column, a row, and the room for names.
 _CELL, _ROW, _NAMES, _NARROWEST = 0.75, 0.26, 2.2, 4.0
+_ACROSS = 3  # pictures side by side
 _COLOURS = (BEST, POINT, "#4c9a6a", "#9a6bb5", "#b58b2f", "#7f8790")
 
 
@@ -69,7 +70,7 @@ def figures(
                 )
             if mine.own:
                 yield f"matrix-{name}", _file(partial(_matrix, mine, aim), form)
-            if curves := _curves(mine, samples):
+            if curves := curves_of(mine, samples):
                 yield f"roc-{name}", _file(partial(_roc, mine, curves), form)
 
 
@@ -102,7 +103,7 @@ def _matrix(panel: Panel, aim: Aim) -> Figure:
     return figure
 
 
-def _curves(
+def curves_of(
     panel: Panel, samples: Callable[[Record], Columns | None]
 ) -> list[tuple[str, Roc, float]]:
     """Name, curve and smallest rate of the strongest attacks without a defense."""
@@ -118,10 +119,25 @@ def _curves(
 
 
 def _roc(panel: Panel, curves: Sequence[tuple[str, Roc, float]]) -> Figure:
-    from matplotlib.figure import Figure
+    return rocs([(panel, curves)])
 
-    figure = Figure(figsize=(4.2, 4.0), layout="constrained")
-    axis = figure.subplots()
+
+def rocs(drawn: Sequence[tuple[Panel, Sequence[tuple[str, Roc, float]]]]) -> Figure:
+    """Return the figure of the ROC curves of panels; at least one."""
+    from privbench.boards.picture import Picture
+
+    across = min(len(drawn), _ACROSS)
+    down = -(-len(drawn) // across)
+    figure = Picture(figsize=(4.2 * across, 4.0 * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).ravel()
+    for axis, (panel, curves) in zip(axes, drawn, strict=False):
+        _draw_roc(axis, panel, curves)
+    for axis in axes[len(drawn) :]:
+        axis.set_axis_off()
+    return figure
+
+
+def _draw_roc(axis: Any, panel: Panel, curves: Sequence[tuple[str, Roc, float]]) -> None:
     least = min(rate for _, _, rate in curves)
     axis.plot([least, 1], [least, 1], color=INK, linewidth=0.8, linestyle="--")
     for (name, of, _), colour in zip(curves, _COLOURS, strict=False):
@@ -137,7 +153,6 @@ def _roc(panel: Panel, curves: Sequence[tuple[str, Roc, float]]) -> Figure:
     for text in legend.get_texts():
         text.set_parse_math(False)
     _title(axis, panel, "without a defense")
-    return figure
 
 
 def _title(axis: Any, panel: Panel, what: str) -> None:

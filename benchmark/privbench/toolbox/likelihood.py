@@ -44,7 +44,11 @@ ZERO = torch.tensor(torch.finfo(torch.float64).tiny, dtype=torch.float64).log().
 
 
 def log_confidence(log_p: Tensor, y: Tensor) -> Tensor:
-    """Return log p_y: (n, ..., k), (n,) -> (n, ...), finite; NaN where y is -1."""
+    """Return log p_y: (n, ..., k), (n,) -> (n, ...), finite; NaN where y is -1.
+
+    >>> log_confidence(torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log(), torch.tensor([0, 0])).exp()
+    tensor([0.5000, 0.9000], dtype=torch.float64)
+    """
     return floored(split(log_p, y)[0])
 
 

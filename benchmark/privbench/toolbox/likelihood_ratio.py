@@ -198,6 +198,14 @@ def likelihood_ratio(
 ) -> Membership:  # fmt: skip
     """Run LiRA (Carlini and others, IEEE S&P 2022, algorithm 1) on any signal.
 
+    The ``answer`` of an attack that requests shadows which do not see the candidates:
+
+    >>> def answer(self, oracle, question, ctx):
+    ...     def confidence(oracle, rows):
+    ...         return oracle.posteriors(rows).amax(1, keepdim=True).log()
+    ...     return likelihood_ratio(
+    ...         confidence, oracle, question.examples, ctx.shadows, online=False)
+
     Online (shadows trained on subsets of the rows) the score is ``log_ratio``, with threshold 0.
     Offline it is ``z_score``; the threshold is the best on a stand-in, and without a stand-in there
     are no decisions. A row without a label scores 0 and is not called a member.

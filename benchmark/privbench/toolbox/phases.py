@@ -99,12 +99,24 @@ def passes(
 
 
 def sees_members(phase: Phase) -> bool:
-    """Whether the phase trains on members (rows given by a mask are members too)."""
+    """Whether the phase trains on members (rows given by a mask are members too).
+
+    >>> from types import SimpleNamespace as Phase
+    >>> sees_members(Phase(rows="members")), sees_members(Phase(rows="public"))
+    (True, False)
+    """
     return not isinstance(phase.rows, str) or phase.rows == "members"
 
 
 def reads_members(phase: Phase) -> bool:
-    """Whether the phase's loss reads labels of members."""
+    """Whether the phase's loss reads labels of members.
+
+    >>> from types import SimpleNamespace as Phase
+    >>> reads_members(Phase(rows="members", reads_labels=True))
+    True
+    >>> reads_members(Phase(rows="members", reads_labels=False))  # a contrastive one
+    False
+    """
     return phase.reads_labels and sees_members(phase)
 
 
@@ -124,7 +136,15 @@ def follow(model: Model, pairs: Mapping[str, str], keep: float) -> None:
 
 
 def cross_entropy(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
-    """Mean cross-entropy of the logits, in nats; y may be (n,) classes or (n, k) soft labels."""
+    """Mean cross-entropy of the logits, in nats; y may be (n,) classes or (n, k) soft labels.
+
+    >>> from privbench.training.phase import Clock
+    >>> x, y = torch.zeros(3, 4), torch.tensor([0, 1, 1])
+    >>> out = Outputs(logits=lambda: torch.zeros(3, 2))
+    >>> loss = cross_entropy(out, Batch(x, y, {}, torch.arange(3)), Clock(0, 0, 1, 1))
+    >>> round(float(loss), 3)  # log 2: both classes are equally likely
+    0.693
+    """
     del clock
     return F.cross_entropy(out.logits.float(), batch.y)
 
@@ -153,6 +173,15 @@ def supervised_phase(
     prepare: Callable[[Batch, Callable[[int], Tensor]], Batch] | None = None,
 ) -> Phase:
     """Train encoder and classifier together by cross-entropy, with Adam.
+
+    >>> from privbench.methods.context import TargetContext
+    >>> from privbench.testing import tiny_split
+    >>> split = tiny_split()
+    >>> ctx = TargetContext(card=split.card, protocol=split.protocol, sensitive=(), store=None,
+    ...                     device=torch.device("cpu"), seed=0, scope="")
+    >>> phase = supervised_phase(split.victim(), ctx, epochs=5, lr=1e-3)
+    >>> phase.name, phase.rows, phase.epochs, phase.trains("classifier")
+    ('encoder', 'members', 5, True)
 
     Args:
         world: that the model trains in.
@@ -197,6 +226,15 @@ def classifier_phase(
     updates: int = 0,
 ) -> Phase:
     """Train the classifier on embeddings of the frozen encoder, with Adam.
+
+    >>> from privbench.methods.context import TargetContext
+    >>> from privbench.testing import tiny_split
+    >>> split = tiny_split()
+    >>> ctx = TargetContext(card=split.card, protocol=split.protocol, sensitive=(), store=None,
+    ...                     device=torch.device("cpu"), seed=0, scope="")
+    >>> phase = classifier_phase(split.victim(), ctx, epochs=20)
+    >>> phase.reads, phase.trains("encoder"), phase.trains("classifier")
+    ('embeddings', False, True)
 
     It trains on the classifier's rows in the protocol; the arguments are those of
     ``supervised_phase``.

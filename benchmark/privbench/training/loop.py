@@ -38,6 +38,17 @@ if TYPE_CHECKING:
 class Training:
     """A running phase: the mutable state that ``Phase.wrap`` may change.
 
+    >>> from privbench.testing import TinyTarget, tiny_split
+    >>> from privbench import TargetContext
+    >>> split = tiny_split()
+    >>> ctx = TargetContext(card=split.card, protocol=split.protocol, sensitive=(), store=None,
+    ...                     device=torch.device("cpu"), seed=0, scope="")
+    >>> model = TinyTarget().build(split.card, ctx)
+    >>> (phase,) = TinyTarget().phases(model, split.victim(), ctx)
+    >>> members = split.victim().members
+    >>> Training(model, phase, members, seed=0).run()["updates"]  # 3 epochs of 2 steps
+    {'encoder': 6, 'classifier': 6}
+
     Attributes:
         model: the model, on its device.
         phase: the phase that runs.

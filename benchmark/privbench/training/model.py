@@ -23,6 +23,14 @@ class Model(nn.Module):
     A target may subclass it (several owners, a decoder); a defense may add parts. Everything that
     training changes must be in ``parts``: only parts are stored.
 
+    >>> from privbench.testing import TinyImages
+    >>> encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
+    >>> card = TinyImages().card(None)
+    >>> model = Model(card, {"encoder": encoder, "classifier": nn.Linear(8, 10)})
+    >>> h = model.encode(torch.zeros(5, 1, 8, 8))
+    >>> h.shape, model.logits(h).shape, "decoder" in model
+    (torch.Size([5, 8]), torch.Size([5, 10]), False)
+
     Attributes:
         parts: name -> module: ``encoder`` (n, *shape) -> (n, d), ``classifier`` (n, d) -> (n, k)
             if there is a task, ``decoder`` (n, d) -> (n, *shape) if the target has one, and any

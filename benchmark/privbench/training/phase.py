@@ -30,6 +30,11 @@ class TrainingError(PrivbenchError):
 class Batch:
     """The rows of one step.
 
+    >>> x, y = torch.zeros(6, 1, 8, 8), torch.tensor([0, 1, 2])
+    >>> batch = Batch(x, y, {}, torch.arange(3), views=2)
+    >>> len(batch.y), len(batch.x)  # two views of three rows
+    (3, 6)
+
     Attributes:
         x: (views * n, ...) inputs, one view after the other; or (n, d) embeddings.
         y: (n,) int64 labels, or (n, k) soft labels; if the phase does not declare that it reads
@@ -100,7 +105,12 @@ def _choose(**named: tuple[str, tuple[str, ...]]) -> None:
 
 @dataclass(frozen=True)
 class Clock:
-    """Progress of training: epoch from 1, step within it from 0, and the latest measurements."""
+    """Progress of training: epoch from 1, step within it from 0, and the latest measurements.
+
+    >>> clock = Clock(epoch=3, step=0, epochs=10, steps=5)
+    >>> clock.epoch / clock.epochs
+    0.3
+    """
 
     epoch: int
     step: int
@@ -112,6 +122,11 @@ class Clock:
 @dataclass(frozen=True)
 class Stream:
     """A second source of rows for a step.
+
+    >>> from privbench.testing import tiny_split
+    >>> stream = Stream(tiny_split().reference, size=20)
+    >>> len(stream.rows)
+    40
 
     Attributes:
         rows: rows to draw from.
@@ -133,6 +148,11 @@ class Stream:
 class Step:
     """One kind of update.
 
+    >>> def loss(out, batch, clock):
+    ...     return nn.functional.cross_entropy(out.logits, batch.y)
+    >>> Step(loss, trains=("encoder", "classifier")).trains
+    ('encoder', 'classifier')
+
     Attributes:
         loss: (outputs, batch, clock) -> scalar; pure, without a Python branch on tensor values.
         trains: parts in train mode with gradients; all others, except ``live``, are in eval mode.
@@ -153,6 +173,9 @@ class Step:
 @dataclass(frozen=True)
 class BatchSpec:
     """How rows become batches.
+
+    >>> BatchSpec(64).steps(100), BatchSpec(64, drop_last=True).steps(100)
+    (2, 1)
 
     Attributes:
         size: rows per batch; if there are fewer rows, one batch of all rows.
@@ -178,6 +201,10 @@ class BatchSpec:
 @dataclass(frozen=True)
 class Optimizer:
     """How a part is updated; its schedule counts only the updates of that part.
+
+    >>> cosine = Optimizer("sgd", 0.1, schedule="cosine")
+    >>> cosine.rate(0, 10), round(cosine.rate(5, 10), 3), cosine.rate(10, 10)
+    (0.1, 0.05, 0.0)
 
     Attributes:
         kind: ``adam`` or ``sgd``.
@@ -228,6 +255,11 @@ class Optimizer:
 class Monitor:
     """Measurements between epochs, for losses that read ``clock.metrics`` and for early stopping.
 
+    >>> from privbench.testing import tiny_split
+    >>> stop = Monitor({"reference": tiny_split().reference}, patience=3)
+    >>> stop.watch
+    'reference.loss'
+
     Attributes:
         rows: name -> rows on which loss and accuracy are measured, in eval mode; the metrics are
             called ``<name>.loss`` and ``<name>.accuracy``.
@@ -246,6 +278,20 @@ class Monitor:
 @dataclass(frozen=True)
 class Phase:
     """One stage of training.
+
+    >>> def forward(model, batch):
+    ...     h = model.encode(batch.x)
+    ...     return Outputs(h=h, logits=lambda: model.logits(h))
+    >>> def loss(out, batch, clock):
+    ...     return nn.functional.cross_entropy(out.logits, batch.y)
+    >>> adam = Optimizer("adam", 1e-3)
+    >>> phase = Phase(
+    ...     name="encoder", rows="members", forward=forward, epochs=10, batch=BatchSpec(64),
+    ...     steps={"train": Step(loss, trains=("encoder", "classifier"))},
+    ...     optimizers={"encoder": adam, "classifier": adam},
+    ... )
+    >>> phase.trains("encoder"), phase.step_at(1, 0)
+    (True, 'train')
 
     Attributes:
         name: name, unique in the target ("encoder", "classifier", ...).

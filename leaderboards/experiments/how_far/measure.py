@@ -27,11 +27,11 @@ from grid import MEASURED, SUITE, graph_of, planned, runner, shape
 
 from privbench.boards.page import page
 from privbench.boards.records import read_all
-from privbench.cli.results import with_boards
 from privbench.grid.executors import Workers
 from privbench.grid.run import execute
 from privbench.grid.schedule import Schedule
 from privbench.grid.worker import make
+from privbench.report.old_schemas import with_boards
 from privbench.store.source import digest
 
 if TYPE_CHECKING:

@@ -12,6 +12,9 @@ from privbench.boards.page import page
 from privbench.boards.panels import panels
 from privbench.boards.records import Record, read_all
 from privbench.errors import BadInputError
+from privbench.report.notebook import notebook
+from privbench.report.old_schemas import with_boards
+from privbench.report.plot import Plot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,13 +26,20 @@ FRAMES = ("pandas", "polars")
 
 
 class Results(list[Record]):
-    """Records, one for each trial.
+    """Records, one for each trial; a notebook shows them as the front and the matrix.
+
+    >>> import privbench
+    >>> results = privbench.Results()  # of no trials
+    >>> len(results.rows()), results.front()
+    (0, '')
 
     Attributes:
         match_utility: largest loss of accuracy at which defenses are compared; None for no bound.
+        folders: where per-sample scores are looked for.
     """
 
     match_utility: float | None = None
+    folders: tuple[Path, ...] = ()
 
     @classmethod
     def read(cls, *places: str | Path) -> Results:
@@ -38,7 +48,9 @@ class Results(list[Record]):
         Raises:
             BadInputError: if a place does not exist or holds no results, or a result is damaged.
         """
-        return cls(read_all([Path(place) for place in places]))
+        results = cls(with_boards(read_all([Path(place) for place in places])))
+        results.folders = tuple(Path(place) for place in places if Path(place).is_dir())
+        return results
 
     def table(self) -> str:
         """The board, as markdown."""
@@ -51,6 +63,15 @@ class Results(list[Record]):
     def front(self) -> str:
         """Worst-case leak against utility, a point for each defense: SVG text, or ""."""
         return front(panels(self, self.match_utility))
+
+    @property
+    def plot(self) -> Plot:
+        """Figures: ``results.plot.front()``, ``results.plot.roc()``."""
+        return Plot(self, self.match_utility, self.folders)
+
+    def _repr_html_(self) -> str:
+        """The front and the matrix, for notebooks."""
+        return notebook(self, self.match_utility)
 
     def to_records(self) -> list[dict[str, Any]]:
         """One plain dictionary per trial, with everything that a result file holds."""

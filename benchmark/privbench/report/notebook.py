@@ -1,0 +1,39 @@
+"""Results in a notebook: the front and the matrices, in the reader's own colours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privbench.boards.checks import refuse_unfit
+from privbench.boards.panel import foremost
+from privbench.boards.panels import panels
+from privbench.errors import BadInputError
+from privbench.report.cells import cells
+from privbench.report.heat import SHADES, heat
+from privbench.report.page import counted, fronts, template
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from privbench.boards.records import Record
+
+
+def notebook(records: Sequence[Record], bound: float | None = None) -> str:
+    """Return results as a piece of HTML without scripts; all of their texts are escaped.
+
+    Args:
+        records: of any status; those that cannot stand on one board give the reason instead.
+        bound: largest loss of accuracy on reference rows at an operating point; None for none.
+    """
+    problem, pictures, maps = "", [], []
+    try:
+        refuse_unfit(records)
+        found = foremost(panels(records, bound))
+        pictures, maps = fronts(found), [heat(panel, {}) for panel in found]
+    except BadInputError as error:
+        problem = str(error)
+    made: str = template("notebook.html").render(
+        counted=counted(records, cells(records)), problem=problem, fronts=pictures, maps=maps,
+        shades=range(SHADES),
+    )  # fmt: skip
+    return made

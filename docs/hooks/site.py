@@ -1,0 +1,238 @@
+# ruff: noqa: INP001 - a hook of MkDocs, not a module of a package
+"""Pages that are made from the code: cards of methods, exit statuses, the API, the design's figure.
+
+The navigation lists ``PAGES`` that exist; other pages in ``docs/`` come after them, by folder, so
+that a new page needs no entry.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mkdocs.structure.files import File
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Title -> pages, in the order of the navigation.
+PAGES: dict[str, list[str]] = {
+    "Start": ["index.md", "boards.md", "audit.md", "python.md"],
+    "Concepts": [
+        "threat-models.md", "protocols.md", "reproducibility.md", "claims.md", "glossary.md",
+    ],
+    "Running": ["scale.md", "exit-status.md", "how-far-it-goes.md"],
+    "Methods": ["methods/attacks.md", "methods/defenses.md", "methods/targets.md",
+                "methods/datasets.md"],
+    "Extending": ["plugins/index.md", "plugins/tutorial.md", "plugins/reference.md"],
+    "Design": ["design.md", "api.md"],
+}  # fmt: skip
+#: Folder of pages -> the section that takes those which are not listed.
+FOLDERS = {"plugins": "Extending", "audit": "Start"}
+KINDS = {
+    "attacks": "Every attack, with what it needs and where it comes from. `privbench show NAME` "
+    "prints the same card.",
+    "defenses": "Every defense, with the stages it acts at and what it claims to protect.",
+    "targets": "How victims are built and trained.",
+    "datasets": "Every dataset, with its parts and protocols, and where data and licence are from. "
+    "Nothing is redistributed: `digits` is embedded in scikit-learn, and all others are downloaded "
+    "from their publishers or read from your files.",
+}
+#: Home of a public name (a package of privbench) -> heading of the API page.
+HEADINGS = {
+    "cli": "Run and load", "report": "Results", "method": "Methods", "methods": "Methods",
+    "games": "Games", "training": "Models and training", "data": "Data", "errors": "Errors",
+    "toolbox": "Toolbox: what many plugins do",
+}  # fmt: skip
+#: Board results that the front page draws.
+FRONT = "leaderboards/results/digits-operating-points.jsonl"
+
+#: Loss of accuracy at which the front page compares defenses.
+MATCHED = 0.02
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made from the code, and the navigation."""
+    for path, content in {**dict(_cards()), "api.md": _api()}.items():
+        files.append(File.generated(config, path, content=content))
+    config.nav = _nav({file.src_uri for file in files.documentation_pages()})
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Draw the figures that a page asks for."""
+    for name, draw in (("{{ design }}", _design), ("{{ front }}", _front)):
+        if name in markdown:
+            markdown = markdown.replace(name, draw())
+    # What lies outside the site is named by its path in the repository.
+    return re.sub(r"\[[^\]]+\]\(\.\./([^)]+)\)", r"`\1`", markdown)
+
+
+def _nav(there: set[str]) -> list[dict[str, list[str]]]:
+    listed = {path for paths in PAGES.values() for path in paths}
+    nav = {title: [path for path in paths if path in there] for title, paths in PAGES.items()}
+    for path in sorted(there - listed):
+        nav.setdefault(FOLDERS.get(path.split("/")[0], "More"), []).append(path)
+    return [{title: paths} for title, paths in nav.items() if paths]
+
+
+# ---- cards ---------------------------------------------------------------------------------------
+
+
+def _cards() -> Iterator[tuple[str, str]]:
+    """Yield path and text of a page for each kind of method."""
+    from privbench.methods import registry
+    from privbench.methods.about import about
+
+    known = registry.load()
+    for kind, intro in KINDS.items():
+        methods = [(one, about(kind[:-1], one)) for one in known.all(kind[:-1])]
+        lines = [f"# {kind.capitalize()}", "", intro, "", "| name | what it does |", "|---|---|"]
+        for one, told in methods:
+            first = next(iter(told.texts), "").split("\n\n")[0]
+            lines.append(f"| [`{one.name}`](#{one.name}) | {_inline(' '.join(first.split()))} |")
+        for one, told in methods:
+            lines += ["", f"## {one.name} {{ #{one.name} }}", ""]
+            for text in told.texts:
+                lines += [_prose(text), ""]
+            lines += [f"**Paper.** {_inline(told.paper)}", ""] if told.paper else []
+            facts = {name: _inline(text) for name, text in told.facts.items()}
+            facts |= {"Version": str(one.version)}
+            lines += ["", *(f"- {name}: {text}" for name, text in facts.items()), ""]
+            fields = one.hyperparameters()
+            lines += ["| hyperparameter | default |", "|---|---|"] if fields else []
+            lines += [f"| `{name}` | `{_cell(value)}` |" for name, value in fields.items()]
+            if told.deviations:
+                lines += ["", f"**Deviations.** {_inline(told.deviations)}", ""]
+        yield f"methods/{kind}.md", "\n".join(lines) + "\n"
+
+
+def _prose(text: str) -> str:
+    """A docstring as markdown: lists stay lists, indented text stays as it is."""
+    text = re.sub(r"^(Attributes|Args|Returns|Raises):$", r"**\1**", text, flags=re.MULTILINE)
+    blocks = []
+    for block in text.split("\n\n"):
+        if re.match(r"\s{2,}|>>>", block):
+            blocks.append("```text\n" + block + "\n```")
+        elif "\n" in block and re.search(r"^( {4}\w+: |>>> )", block, re.MULTILINE):
+            head, *rest = block.split("\n")
+            blocks.append(_inline(head) + "\n\n```text\n" + "\n".join(rest) + "\n```")
+        else:
+            blocks.append(_inline(block))
+    return "\n\n".join(blocks)
+
+
+def _inline(text: str) -> str:
+    """Text of a docstring, in which nothing but code is markup."""
+    parts = re.split(r"(``?[^`\n]+``?)", text)
+    for i in range(0, len(parts), 2):
+        parts[i] = re.sub(r"([\\*_{}\[\]<>|#])", r"\\\1", parts[i])
+    return "".join(part if i % 2 == 0 else f"`{part.strip('`')}`" for i, part in enumerate(parts))
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("`", "'")
+
+
+# ---- API -----------------------------------------------------------------------------------------
+
+
+_API = (
+    "All of these are names of `privbench`: `from privbench import run`. [Python](python.md) shows "
+    "how they are used. `Ge`, `Gt`, `Le`, `Lt`, `MaxLen`, `MinLen` and `MultipleOf`, which annotate "
+    "the ranges of hyperparameters, are those of annotated-types."
+)
+
+
+def _api() -> str:
+    """All public names, by what they are for."""
+    import privbench
+
+    groups: dict[str, list[str]] = {heading: [] for heading in HEADINGS.values()}
+    for name, home in sorted(privbench.HOME.items()):
+        package, *inside = home.split(".")
+        if package == "privbench":
+            groups[HEADINGS[inside[0]]].append(f"::: {home}.{name}")
+    lines = ["# API reference", "", _API]
+    for heading, names in groups.items():
+        lines += ["", f"## {heading}", "", *("\n" + name for name in names)]
+    return "\n".join(lines) + "\n"
+
+
+# ---- figures -------------------------------------------------------------------------------------
+
+
+def _front() -> str:
+    """The front of published results on membership, in the colours of the page."""
+    from privbench.report.markup import figure
+    from privbench.report.results import Results
+
+    found = Results.read(ROOT / FRONT)
+    results = Results(record for record in found if record.cell.game == "membership")
+    results.match_utility = MATCHED
+    label = "Worst-case AUC of membership attacks against test accuracy, a point for each defense"
+    return f'<div class="wide front">{figure(results.front(), "front", label)}</div>'
+
+
+#: Size of a box, and the room between two of them.
+_WIDE, _HIGH, _GAP, _SIDE = 720, 44, 10, 70
+
+
+def _design() -> str:
+    """The layers of the core as an SVG figure, from the contracts of imports."""
+    facts = runpy.run_path(str(ROOT / "tests" / "imports.py"))["structure"](ROOT)
+    rows = [_row(layer, i) for i, layer in enumerate(facts.layers)]
+    height = len(rows) * (_HIGH + _GAP) + 8
+    arrow = (
+        f'<path d="M{_SIDE - 40} 10V{height - 16}" class="line"/>'
+        f'<path d="M{_SIDE - 46} {height - 28}l6 14l6 -14z" class="head"/>'
+        f'<text x="{_SIDE - 56}" y="{height / 2}" class="small" text-anchor="middle" '
+        f'transform="rotate(-90 {_SIDE - 56} {height / 2})">imports</text>'
+    )
+    label = f"Layers of the core from top to bottom: {', '.join(map(' and '.join, facts.layers))}"
+    figure = (
+        f'<div class="wide"><svg class="design" role="img" aria-label="{html.escape(label)}" '
+        f'viewBox="0 0 {_SIDE + _WIDE + 8} {height}">{arrow}{"".join(rows)}</svg></div>'
+    )
+    told = (
+        f"{facts.modules} modules in {len(facts.packages)} packages; {len(facts.arrows)} arrows "
+        f"between packages, {len(facts.upward)} of them upward."
+    )
+    return f"{figure}\n\n{told}"
+
+
+def _row(layer: Iterable[str], place: int) -> str:
+    boxes = [name.removeprefix("privbench.") for name in layer]
+    wide = (_WIDE - _GAP * (len(boxes) - 1)) / len(boxes)
+    made = []
+    for i, name in enumerate(boxes):
+        x, y = _SIDE + i * (wide + _GAP), place * (_HIGH + _GAP) + 4
+        made.append(f'<rect x="{x:g}" y="{y}" width="{wide:g}" height="{_HIGH}" rx="6"/>')
+        if len(boxes) > 1:
+            made.append(_text(x + wide / 2, y + _HIGH / 2 + 6, name, "middle"))
+        else:
+            made.append(_text(x + 16, y + _HIGH / 2 + 6, name))
+            made.append(_text(x + 120, y + _HIGH / 2 + 5, _purpose(name), style="small"))
+    return "".join(made)
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", style: str = "name") -> str:
+    return (
+        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" class="{style}">'
+        f"{html.escape(text)}</text>"
+    )
+
+
+def _purpose(name: str) -> str:
+    """The first sentence of what a package says about itself."""
+    __import__(f"privbench.{name}")
+    text = sys.modules[f"privbench.{name}"].__doc__ or ""
+    return re.split(r"(?<=[.;])\s", " ".join(text.split()))[0].rstrip(".;")

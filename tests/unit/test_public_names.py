@@ -1,0 +1,41 @@
+"""Every public name says what it is, with an example that ``--doctest-modules`` runs."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+import privbench
+
+ROOT = Path(__file__).parents[2]
+#: Made by pluggy, so that its documentation is that of its module.
+BY_MODULE = {"hookimpl"}
+OURS = [name for name, home in privbench.HOME.items() if home.startswith("privbench.")]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_public_name_has_an_example(name: str) -> None:
+    value = getattr(privbench, name)
+    home = importlib.import_module(privbench.HOME[name])
+    text = (home if name in BY_MODULE else value).__doc__ or ""
+    assert ">>> " in text, f"{name} has no example in its docstring"
+    assert text.split(">>> ")[0].strip(), "say what it is before the example"
+    assert name in BY_MODULE or value.__module__.startswith(privbench.HOME[name])
+
+
+def test_every_home_is_under_the_doctests() -> None:
+    """The examples are collected where the tests are configured to look."""
+    import tomllib
+
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    assert "--doctest-modules" in options["addopts"]
+    assert "benchmark" in options["testpaths"]
+
+
+def test_names_homes_and_types_agree() -> None:
+    assert set(privbench.__all__) == {"API_VERSION", *privbench.HOME}
+    source = (ROOT / "benchmark/privbench/__init__.py").read_text("utf-8")
+    imported = source.partition("if TYPE_CHECKING:")[2].partition("API_VERSION")[0]
+    assert all(name in imported for name in privbench.HOME), "add it for type checkers, too"
