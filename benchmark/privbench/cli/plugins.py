@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privbench import API_VERSION, __version__
+from privbench.cli import completion
 from privbench.cli.border import say
 from privbench.errors import BadInputError
 from privbench.text import shown
@@ -86,7 +87,7 @@ def new(kind: str, name: str, out: Path) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completion.of())
 @click.option(
     "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
     help="Directory of datasets, for datasets that read files.",
