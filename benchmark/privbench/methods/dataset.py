@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 
 class Dataset(Method):
-    """A named, versioned source of examples."""
+    """A named, versioned source of examples.
 
-    protocols: ClassVar[Mapping[str, Protocol]]  #: its own protocols; must include "default"
-    #: Whether its fields name files of the user, which may change between two runs.
+    Attributes:
+        protocols: its own protocols by name; must include "default".
+        reads_given_files: whether its fields name files of the user, which may change between two
+            runs.
+    """
+
+    protocols: ClassVar[Mapping[str, Protocol]]
     reads_given_files: ClassVar[bool] = False
 
     @abstractmethod
