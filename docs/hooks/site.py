@@ -147,8 +147,8 @@ def _cell(value: Any) -> str:
 
 _API = (
     "All of these are names of `privbench`: `from privbench import run`. [Python](python.md) shows "
-    "how they are used. `Ge`, `Gt`, `Le`, `Lt`, `MaxLen`, `MinLen` and `MultipleOf`, which annotate "
-    "the ranges of hyperparameters, are those of annotated-types."
+    "how they are used. `Ge`, `Gt`, `Le`, `Lt`, `MaxLen`, `MinLen` and `MultipleOf`, which say the "
+    "ranges of hyperparameters, are those of annotated-types."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from privbench.data.protocol import PROTOCOLS
 from privbench.games.catalog import GAMES
 from privbench.methods.hyperparameters import hyperparameters, values
 from privbench.methods.requirements import REQUIREMENTS
-from privbench.methods.variables import OWNERS, VARIABLES, of, page, settable
+from privbench.methods.variables import OWNERS, VARIABLES, Variable, of, page, settable
 
 if TYPE_CHECKING:
     from privbench.methods.registry import Registry
@@ -32,6 +33,15 @@ def told(name: str, want: int = 0) -> str:
 @pytest.mark.parametrize("owner", OWNERS)
 def test_every_class_variable_is_in_the_table_and_no_other(owner: str) -> None:
     assert {one.name for one in VARIABLES if one.owner == owner} == settable(owner)
+
+
+@pytest.mark.parametrize("one", VARIABLES, ids=lambda one: f"{one.owner}.{one.name}")
+def test_help_of_a_class_lists_its_variables(one: Variable) -> None:
+    cls = OWNERS[one.owner]
+    if isinstance(inspect.getattr_static(cls, one.name, None), property):
+        assert inspect.getdoc(inspect.getattr_static(cls, one.name))
+    else:
+        assert f"\n    {one.name}: " in str(inspect.getdoc(cls))
 
 
 def test_the_reference_is_the_generated_page() -> None:

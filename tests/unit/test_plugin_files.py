@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from importlib.resources import files
+from string import Template
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from click.testing import CliRunner
 
 import privbench
 from privbench.cli.main import main
+from privbench.games.catalog import GAMES
 from privbench.methods import registry as plugins
 from privbench.methods.plugin_file import PREFIX
 
@@ -46,6 +49,8 @@ class Loud(MembershipAttack):
 def privbench_attacks():
     return [Loud()]
 '''
+DATA = (files("privbench.cli") / "templates" / "dataset.py.txt").read_text("utf-8")
+DATA = Template(DATA).substitute({"class": "Mine", "name": "mine", "api": privbench.API_VERSION})
 RUN = ("run", "--attack", "loud-file", "--target", "supervised", "--set", "supervised.epochs=1")
 
 
@@ -90,6 +95,34 @@ def test_a_file_takes_part_and_its_hash_is_in_the_result(path: Path, tmp_path: P
     assert len(made) == 2  # other code is another trial
     sources = {r["provenance"]["plugins"]["attack loud-file"]["source"] for r in made.values()}
     assert len(sources) == 2
+
+
+def test_a_file_is_checked_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "data.py").write_text(DATA)
+    assert "6 checks, 0 failed" in invoke("check", "sub/data.py")
+    (tmp_path / "sub" / "data.py").write_text(DATA + "\nno")
+    why = "plugin 'data.py' is broken: import failed: NameError"
+    assert why in invoke("check", "sub/data.py", want=2)
+
+
+def test_a_game_of_a_file_is_the_one_that_was_read_last(tmp_path: Path) -> None:
+    assert "wrote" in invoke("new", "game", "my-game")
+    file = tmp_path / "privbench-my-game" / "privbench_my_game" / "my_game.py"
+    games = dict(GAMES)
+    try:
+        told = invoke("-p", str(file), "list", "plugins")
+        assert "my_game.py ok file sha256" in told
+        assert "game my-game, attack my-game-confidence" in told
+        text = file.read_text()
+        assert "Members against nonmembers, in pairs." in text
+        file.write_text(text.replace("in pairs.", "two by two."))
+        assert "Members against nonmembers, two by two." in invoke(
+            "-p", str(file), "doc", "my-game"
+        )
+    finally:
+        GAMES.clear()
+        GAMES.update(games)
 
 
 def test_python_takes_files_too(path: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -73,7 +74,7 @@ def test_every_file_loads_and_passes_what_trains_nothing(folder: Path) -> None:
     files = [block for block in blocks() if block.file]
     for block in files:
         (folder / block.file).write_text(block.text)
-    subprocess.run([sys.executable, "make_tumours.py"], check=True, timeout=60)
+    runpy.run_path("make_tumours.py")
     given = [folder / block.file for block in files if "hookimpl" in block.text]
     registry = plugins.load(given)
     mine = [plugin for plugin in registry.plugins if plugin.distribution == "file"]

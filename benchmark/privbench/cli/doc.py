@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privbench.cli import completion
 from privbench.cli.border import say
 from privbench.errors import UnknownNameError
 
@@ -26,7 +27,7 @@ _SUMMARY = 6
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completion.of())
 @click.pass_obj
 def doc(chosen: list[Choice], name: str) -> None:
     """Explain a method, a dataset, a protocol or a game on one screen.

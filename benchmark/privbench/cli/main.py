@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from privbench import __version__
+from privbench.cli import completion
 from privbench.cli.boards import leaderboard, merge, report, score
 from privbench.cli.border import Finite, say
 from privbench.cli.cache import cache
@@ -109,17 +110,22 @@ def _chosen(given: str) -> str | Path:
 
 @main.command()
 @click.argument("suite", required=False, type=click.Path(path_type=Path))
-@click.option("--attack", "attacks", multiple=True, metavar="NAME", help="Attack (repeatable).")
+@click.option(
+    "--attack", "attacks", multiple=True, metavar="NAME", help="Attack (repeatable).",
+    shell_complete=completion.of("attack"),
+)  # fmt: skip
 @click.option(
     "--defense",
     "defenses",
     multiple=True,
     metavar="NAME",
     help="Defense, in addition to none (repeatable); a stack is a+b.",
+    shell_complete=completion.of("defense"),
 )
 @click.option(
     "--sweep", multiple=True, metavar="NAME",
     help="Defense that runs with every value of its strength (repeatable).",
+    shell_complete=completion.of("defense"),
 )  # fmt: skip
 @click.option(
     "--match-utility", type=Finite(min=0, max=1), metavar="LOSS",
@@ -132,8 +138,12 @@ def _chosen(given: str) -> str | Path:
     multiple=True,
     metavar="NAME",
     help="How the victim is built and trained [simclr].",
+    shell_complete=completion.of("target"),
 )
-@click.option("--dataset", "datasets", multiple=True, metavar="NAME", help="Dataset [digits].")
+@click.option(
+    "--dataset", "datasets", multiple=True, metavar="NAME", help="Dataset [digits].",
+    shell_complete=completion.of("dataset"),
+)  # fmt: skip
 @click.option(
     "--protocol", "protocols", multiple=True, metavar="NAME", help="How data are split [default]."
 )
@@ -300,7 +310,10 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
 
 
 @main.command("list")
-@click.argument("kind", required=False)
+@click.argument(
+    "kind", required=False,
+    shell_complete=lambda ctx, param, given: [k for k in _KINDS if k.startswith(given)],  # noqa: ARG005
+)  # fmt: skip
 @click.option("--errors", is_flag=True, help="Show tracebacks of broken plugins.")
 @click.pass_obj
 def list_(chosen: list[Choice], kind: str | None, errors: bool) -> None:
@@ -338,7 +351,7 @@ def _registry(chosen: Sequence[Choice]) -> Registry:
 
 
 @main.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completion.of())
 @click.pass_obj
 def show(chosen: list[Choice], name: str) -> None:
     """Show the card of a method, or a result file."""

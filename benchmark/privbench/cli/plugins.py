@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privbench import API_VERSION, __version__
+from privbench.cli import completion
 from privbench.cli.border import say
 from privbench.errors import BadInputError
 from privbench.text import shown
@@ -86,20 +87,22 @@ def new(kind: str, name: str, out: Path) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completion.of())
 @click.option(
     "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
     help="Directory of datasets, for datasets that read files.",
 )  # fmt: skip
 @click.pass_obj
 def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
-    """Run the conformance kit on a method, on all of a plugin or package, or of a game.
+    """Run the conformance kit on a method, on all of a plugin, package or FILE.py, or of a game.
 
     Exit status: 0 if every check passes, 1 if one fails, 2 for bad input.
     """
     from privbench.methods import registry as plugins
     from privbench.testing import checks
 
+    if name.endswith(".py"):
+        chosen, name = [*chosen, Path(name).absolute()], Path(name).name
     failed = total = 0
     for method in _methods(plugins.load(chosen), name):
         say(f"{method.name}:")

@@ -61,17 +61,23 @@ class Attack(Method):
     """A strategy for one game; it never sees the truth and never scores itself.
 
     Subclass ``MembershipAttack``, ``AttributeAttack``, ``ReconstructionAttack`` or
-    ``PropertyAttack``.
+    ``PropertyAttack``, or the base class of a game of your own.
 
     >>> from privbench import MembershipAttack
     >>> issubclass(MembershipAttack, Attack), MembershipAttack.game
     (True, 'membership')
+
+    Attributes:
+        game: name of the game that it plays; the base class sets it.
+        needs: required access; cells that do not grant it are skipped.
+        wants: optional access, used if granted.
+        misses_planted: why it cannot find the planted leaks of positive controls, which then skip
+            it; "" if it must.
     """
 
     game: ClassVar[str]
-    needs: ClassVar[Access]  #: required access; cells that do not grant it are skipped
-    wants: ClassVar[Access] = Access.NONE  #: optional access, used if granted
-    #: Why it cannot find the planted leaks of positive controls, which then skip it; "" if it must.
+    needs: ClassVar[Access]
+    wants: ClassVar[Access] = Access.NONE
     misses_planted: ClassVar[str] = ""
 
     @property

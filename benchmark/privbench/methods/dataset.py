@@ -22,10 +22,14 @@ class Dataset(Method):
     >>> data = TinyImages()
     >>> data.card(None).shape, len(data.load(None)), sorted(data.protocols)
     ((1, 8, 8), 720, ['default'])
+
+    Attributes:
+        protocols: its own protocols by name; must include "default".
+        reads_given_files: whether its fields name files of the user, which may change between two
+            runs.
     """
 
-    protocols: ClassVar[Mapping[str, Protocol]]  #: its own protocols; must include "default"
-    #: Whether its fields name files of the user, which may change between two runs.
+    protocols: ClassVar[Mapping[str, Protocol]]
     reads_given_files: ClassVar[bool] = False
 
     @abstractmethod

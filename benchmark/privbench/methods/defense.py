@@ -39,6 +39,7 @@ class Release(nn.Module):
         keeps_labels: whether the arg-max of the posteriors never changes.
         fresh: whether every query draws new noise; if not, the noise is a function of the row.
         uniforms: random numbers per row that ``forward`` needs.
+        place: position among the victim's releases, set by the core; part of the key of the noise.
     """
 
     of: ClassVar[Literal["embedding", "posterior"]]
@@ -46,7 +47,7 @@ class Release(nn.Module):
     keeps_labels: bool = False
     fresh: bool = False
     uniforms: int = 0
-    place: int = 0  #: position among the victim's releases, set by the core; part of the noise key
+    place: int = 0
 
     def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
         """Learn what the release needs, from the defender's world only.
@@ -89,18 +90,25 @@ class Defense(Method):
     ...         return model
     >>> sorted(Nothing().stages())
     ['weights']
+
+    Attributes:
+        protects: names of the games that it claims to protect against; a tuple.
+        uses_attributes: whether it reads sensitive attributes.
+        control: whether it is a positive control, which attacks must break; boards never rank it.
+        claims_epsilon: whether it claims an epsilon (``ctx.claim``).
+        uses_training_data: whether it reads training rows beyond training itself. With a claimed
+            epsilon, use only defenses that do not.
+        strength: the hyperparameter that trades utility for protection; None if there is no such.
+        family: defenses of one family share seeds, and so the results of ``once``; "" for no
+            sharing.
     """
 
-    protects: ClassVar[tuple[str, ...]]  #: names of the games it claims to protect against
+    protects: ClassVar[tuple[str, ...]]
     uses_attributes: ClassVar[bool] = False
-    #: Whether it is a positive control, which attacks must break; boards never rank it.
     control: ClassVar[bool] = False
-    #: Whether it claims an epsilon; with a DP claim, use only defenses that read no training data.
     claims_epsilon: ClassVar[bool] = False
     uses_training_data: ClassVar[bool] = True
-    #: The hyperparameter that trades utility for protection; None if there is no such one.
     strength: ClassVar[Strength | None] = None
-    #: Defenses of one family share seeds, and so the results of ``once``; by default no sharing.
     family: ClassVar[str] = ""
 
     @property

@@ -40,16 +40,16 @@ MOST_VALUES = 1_000
 
 @dataclass(frozen=True)
 class CsvFile:
-    """A table in a text file (UTF-8) with one row per line; the first line names the columns.
+    r"""A table in a text file (UTF-8) with one row per line; the first line names the columns.
 
     >>> import tempfile
     >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder, "people.csv")
-    ...     lines = [f"{20 + i % 50},{i % 2},{i % 3 % 2}\\n" for i in range(200)]
-    ...     _ = file.write_text("age,rich,sex\\n" + "".join(lines))
+    ...     lines = [f"{20 + i % 50},{i % 2},{i % 3 % 2}\n" for i in range(200)]
+    ...     _ = file.write_text("age,rich,sex\n" + "".join(lines))
     ...     card = CsvFile(file, class_column="rich", sensitive=("sex",)).card("people")
-    >>> card.name, card.n_classes, card.attributes
+    >>> card.name, card.classes, card.attributes
     ('people', 2, {'sex': 2})
 
     Attributes:

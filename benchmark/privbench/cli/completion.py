@@ -1,0 +1,49 @@
+"""Names for the completion of a shell, found in the text of plugins: none is imported.
+
+``eval "$(_PRIVBENCH_COMPLETE=bash_source privbench)"`` switches it on in bash; ``zsh_source`` and
+``fish_source`` in other shells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import click
+
+_HOOK = re.compile(r"^def privbench_(attack|defense|target|dataset)s\(", re.MULTILINE)
+_NAME = re.compile(r'^    name(?:: [\w\[\]]+)? = "([a-z0-9-]+)"$', re.MULTILINE)
+
+
+def names(kind: str = "") -> list[str]:
+    """Return names of methods of a kind, or of all kinds: those that a class writes as text."""
+    found: set[str] = set()
+    for point in entry_points(group="privbench"):
+        with contextlib.suppress(Exception):  # what is broken completes to nothing
+            spec = find_spec(point.module)
+            text = Path(str(spec and spec.origin)).read_text("utf-8")
+            if not kind or kind in _HOOK.findall(text):
+                found.update(_NAME.findall(text))
+    return sorted(found)
+
+
+def of(kind: str = "") -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """Return what completes the names of methods of a kind; a stack completes its last one."""
+
+    def complete(ctx: click.Context, param: click.Parameter, given: str) -> list[Any]:
+        del ctx, param
+        before, plus, last = given.rpartition("+")
+        return [
+            CompletionItem(before + plus + name) for name in names(kind) if name.startswith(last)
+        ]
+
+    return complete

@@ -1,0 +1,52 @@
+"""Names complete in a shell, without the import of any plugin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from privbench.cli.completion import names
+
+if TYPE_CHECKING:
+    from privbench.methods.registry import Registry
+
+
+@pytest.mark.parametrize("kind", ["attack", "defense", "target", "dataset"])
+def test_all_names_of_a_kind_are_found(kind: str, registry: Registry) -> None:
+    assert names(kind) == [method.name for method in registry.all(kind)]
+
+
+QUIET = """
+import sys
+from privbench.cli.main import main
+try:
+    main(prog_name="privbench")
+finally:
+    assert not {"torch", "privbench_plugins.attacks.lira"} & set(sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("run --attack li", {"lira", "lira-encoder", "lira-offline"}),
+        ("run --defense talos+mem", {"talos+memguard"}),
+        ("doc simc", {"simclr"}),
+        ("list plu", {"plugins"}),
+    ],
+)
+def test_a_shell_gets_names(words: str, completed: set[str]) -> None:
+    *before, last = words.split()
+    line = " ".join(["privbench", *before, last])
+    told = {"_PRIVBENCH_COMPLETE": "bash_complete", "COMP_WORDS": line,
+            "COMP_CWORD": str(len(before) + 1)}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET], env={**os.environ, **told}, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    assert "AssertionError" not in done.stderr, done.stderr
+    assert {one.partition(",")[2] for one in done.stdout.split()} == completed
