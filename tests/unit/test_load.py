@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.unit.small_run import SUITE, SmallRun
 
 import privbench
 from privbench import BadInputError
@@ -16,31 +17,17 @@ from privbench.training.loop import Training
 if TYPE_CHECKING:
     from pathlib import Path
 
-SUITE: dict[str, Any] = {
-    "attacks": ["metric-loss", {"lira-offline": {"k": 2}}], "defenses": ["confidence-masking"],
-    "targets": [{"supervised": {"epochs": 2}}], "seeds": 2,
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[privbench.Results, Path]:
-    """Results of the suite, and the store with its models."""
-    folder = tmp_path_factory.mktemp("ran")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PRIVBENCH_CACHE", str(folder / "store"))
-        return privbench.run(SUITE, out=folder / "results", device="cpu"), folder / "store"
-
 
 @pytest.fixture
-def kept(ran: tuple[privbench.Results, Path], monkeypatch: pytest.MonkeyPatch) -> privbench.Results:
+def kept(small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) -> privbench.Results:
     """The results; what they needed is in the store, and training anything else fails."""
 
     def refuse(*_given: Any) -> None:
         raise AssertionError("this model is in the store")
 
-    monkeypatch.setenv("PRIVBENCH_CACHE", str(ran[1]))
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(small_run.store))
     monkeypatch.setattr(Training, "run", refuse)
-    return ran[0]
+    return small_run.results
 
 
 # ---- load ----------------------------------------------------------------------------------------
