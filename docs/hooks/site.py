@@ -66,7 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Draw the figures that a page asks for."""
-    for name, draw in (("{{ design }}", _design), ("{{ front }}", _front)):
+    for name, draw in (("<!-- design -->", _design), ("<!-- front -->", _front)):
         if name in markdown:
             markdown = markdown.replace(name, draw())
     # What lies outside the site is named by its path in the repository.
