@@ -11,6 +11,7 @@ import html
 import re
 import runpy
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Draw the figures that a page asks for."""
-    for name, draw in (("{{ design }}", _design), ("{{ front }}", _front)):
+    for name, draw in (("<!-- design -->", _design), ("<!-- front -->", _front)):
         if name in markdown:
             markdown = markdown.replace(name, draw())
     # What lies outside the site is named by its path in the repository.
@@ -107,39 +108,66 @@ def _cards() -> Iterator[tuple[str, str]]:
             facts = {name: _inline(text) for name, text in told.facts.items()}
             facts |= {"Version": str(one.version)}
             lines += ["", *(f"- {name}: {text}" for name, text in facts.items()), ""]
-            fields = one.hyperparameters()
-            lines += ["| hyperparameter | default |", "|---|---|"] if fields else []
-            lines += [f"| `{name}` | `{_cell(value)}` |" for name, value in fields.items()]
+            fields, meanings = one.hyperparameters(), _meanings("\n\n".join(told.texts))
+            lines += ["| hyperparameter | default | meaning |", "|---|---|---|"] if fields else []
+            lines += [
+                f"| `{name}` | `{_cell(value)}` | {_inline(meanings.get(name, ''))} |"
+                for name, value in fields.items()
+            ]
             if told.deviations:
                 lines += ["", f"**Deviations.** {_inline(told.deviations)}", ""]
         yield f"methods/{kind}.md", "\n".join(lines) + "\n"
 
 
+_ITEM = re.compile(r"^([-*]|[0-9]+\.) ")
+
+
 def _prose(text: str) -> str:
-    """A docstring as markdown: lists stay lists, indented text stays as it is."""
-    text = re.sub(r"^(Attributes|Args|Returns|Raises):$", r"**\1**", text, flags=re.MULTILINE)
-    blocks = []
-    for block in text.split("\n\n"):
-        if re.match(r"\s{2,}|>>>", block):
-            blocks.append("```text\n" + block + "\n```")
-        elif "\n" in block and re.search(r"^( {4}\w+: |>>> )", block, re.MULTILINE):
-            head, *rest = block.split("\n")
-            blocks.append(_inline(head) + "\n\n```text\n" + "\n".join(rest) + "\n```")
-        else:
-            blocks.append(_inline(block))
-    return "\n\n".join(blocks)
+    """A docstring as markdown, without the table of its attributes."""
+    blocks = [one for one in text.split("\n\n") if not one.startswith("Attributes:")]
+    return "\n\n".join(map(_block, blocks))
+
+
+def _block(text: str) -> str:
+    """A paragraph, perhaps with a list after it; or an example, whose lines stay as they are."""
+    if re.match(r"\s+\S|>>>", text):
+        return f"```text\n{textwrap.dedent(text)}\n```"
+    pieces = re.split(r"\n(?=[-*] |[0-9]+\. )", text)
+    made = []
+    for piece in pieces:
+        found = _ITEM.match(piece)
+        mark = found[0] if found else ""
+        if mark and not made:
+            made.append("")
+        made.append(mark + _inline(" ".join(piece[len(mark) :].split())))
+        if not mark:
+            made.append("")
+    return "\n".join(made).strip()
+
+
+def _meanings(text: str) -> dict[str, str]:
+    """Name -> what it is, of the attributes that a docstring lists."""
+    _, _, listed = text.partition("Attributes:\n")
+    listed = listed.partition("\n\n")[0]
+    found = re.findall(r"^ {4}([\w, ]+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE)
+    return {
+        name.strip(): " ".join(told.split()) for names, told in found for name in names.split(",")
+    }
 
 
 def _inline(text: str) -> str:
-    """Text of a docstring, in which nothing but code is markup."""
-    parts = re.split(r"(``?[^`\n]+``?)", text)
-    for i in range(0, len(parts), 2):
-        parts[i] = re.sub(r"([\\*_{}\[\]<>|#])", r"\\\1", parts[i])
-    return "".join(part if i % 2 == 0 else f"`{part.strip('`')}`" for i, part in enumerate(parts))
+    """Text of a docstring, in which code and emphasis are the only markup."""
+    parts = re.split(r"(``?[^`\n]+``?|(?<!\w)\*\w[^*\n]*\w\*(?!\w))", text)
+    for i, part in enumerate(parts):
+        if i % 2 == 0:
+            parts[i] = re.sub(r"([\\*_{}\[\]<>|#])", r"\\\1", part)
+        elif part.startswith("`"):
+            parts[i] = f"`{part.strip('`')}`"
+    return "".join(parts)
 
 
 def _cell(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("`", "'")
+    return (str(value) or '""').replace("|", "\\|").replace("`", "'")
 
 
 # ---- API -----------------------------------------------------------------------------------------

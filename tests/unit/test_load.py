@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.unit.small_run import SUITE, SmallRun
 
 import privbench
 from privbench import BadInputError
@@ -16,31 +17,17 @@ from privbench.training.loop import Training
 if TYPE_CHECKING:
     from pathlib import Path
 
-SUITE: dict[str, Any] = {
-    "attacks": ["metric-loss", {"lira-offline": {"k": 2}}], "defenses": ["confidence-masking"],
-    "targets": [{"supervised": {"epochs": 2}}], "seeds": 2,
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[privbench.Results, Path]:
-    """Results of the suite, and the store with its models."""
-    folder = tmp_path_factory.mktemp("ran")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PRIVBENCH_CACHE", str(folder / "store"))
-        return privbench.run(SUITE, out=folder / "results", device="cpu"), folder / "store"
-
 
 @pytest.fixture
-def kept(ran: tuple[privbench.Results, Path], monkeypatch: pytest.MonkeyPatch) -> privbench.Results:
+def kept(small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) -> privbench.Results:
     """The results; what they needed is in the store, and training anything else fails."""
 
     def refuse(*_given: Any) -> None:
         raise AssertionError("this model is in the store")
 
-    monkeypatch.setenv("PRIVBENCH_CACHE", str(ran[1]))
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(small_run.store))
     monkeypatch.setattr(Training, "run", refuse)
-    return ran[0]
+    return small_run.results
 
 
 # ---- load ----------------------------------------------------------------------------------------
@@ -128,13 +115,13 @@ def test_a_notebook_escapes_what_results_say(kept: privbench.Results) -> None:
     evil = "<img src=x onerror=alert(1)>\x1b[31m"
     made = privbench.Results(one.model_copy(deep=True) for one in kept)
     for one in made:
-        cell = one.cell
-        renamed = cell.attack.model_copy(update={"label": evil, "name": evil})
-        one.cell = cell.model_copy(update={"attack": renamed, "game": "membership"})
+        method = one.cell.attack.model_copy(update={"label": evil, "name": evil})
+        renamed = dict.fromkeys(("attack", "target", "dataset"), method)
+        one.cell = one.cell.model_copy(update=renamed)
     html = privbench.Results(made[:2])._repr_html_()
     assert "<img" not in html
     assert "\x1b" not in html
-    assert "onerror" in html  # as text
+    assert html.count("onerror") >= 3  # as text
 
 
 def test_results_that_cannot_stand_on_one_board_say_so(kept: privbench.Results) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -64,6 +65,14 @@ def test_a_data_frame_needs_a_library(absent: list[str], monkeypatch: pytest.Mon
     assert len(frame) == 3
     assert frame.groupby("defense")["auc"].mean()["none"] == pytest.approx(0.75)
     assert frame["auc"].isna().tolist() == [False, False, True]
+
+
+def test_polars_is_used_if_only_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    polars: Any = ModuleType("polars")
+    polars.DataFrame = len
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "polars", polars)
+    assert Results(RECORDS).to_dataframe() == 3
 
 
 def test_what_was_written_is_read_as_the_same_board(tmp_path: Path) -> None:

@@ -1,0 +1,237 @@
+"""The commands and the Python of README.md and docs/ run, on one small run that they share.
+
+``privbench run`` is planned but trains nothing: its options, methods and suites are checked. All
+other commands do their work. What is not run says why.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import privbench
+from privbench.cli.main import main
+from privbench.grid.trial import TrialRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from click.testing import Result
+    from tests.unit.small_run import SmallRun
+
+ROOT = Path(__file__).parents[2]
+#: Pages whose commands need files of their own; their tests are elsewhere.
+ELSEWHERE = {"audit.md", "glossary.md"}
+OURS = [page for page in sorted(ROOT.glob("docs/*.md")) if page.name not in ELSEWHERE]
+PAGES = [ROOT / "README.md", *OURS]
+#: How a command begins that is not run -> why.
+NOT_RUN = {
+    "pip install uv && uv run pytest": "these tests",
+    "pip install": "it needs a registry",
+    "privbench check my-attack": "it needs the package installed; see test_new_plugins",
+    "privbench --plugin my_attack.py": "it needs the file; see test_plugin_files",
+    "uv run": "for developers; .ci/run runs them",
+    "privbench audit": "it needs the user's model",
+}
+
+
+def blocks(page: Path, languages: tuple[str, ...]) -> list[str]:
+    """The fenced blocks of a page in these languages."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return [text for language, text in found if language in languages]
+
+
+def commands(page: Path) -> Iterator[str]:
+    """The commands of a page, one line each, without comments."""
+    for block in blocks(page, ("", "sh")):
+        for line in block.replace("\\\n", " ").splitlines():
+            text = line.strip().removeprefix("pip install uv && uv run ")
+            if re.match(r"(privbench|python|pip|uv|cd) ", text):
+                yield text.partition("  #")[0].strip()
+
+
+@pytest.fixture
+def place(small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder like that of somebody who followed the page so far."""
+    here = tmp_path / "here"
+    shutil.copytree(small_run.folder, here / "results")
+    for part in ("part-1", "part-2"):
+        shutil.copytree(small_run.folder, here / part)
+    (tmp_path / "data").mkdir()
+    (here / "leaderboards").symlink_to(ROOT / "leaderboards")
+    shutil.copytree(small_run.store, tmp_path / "store", symlinks=True)
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "store"))
+    monkeypatch.chdir(here)
+    return here
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan grids without loading data; two GPUs seem to be there."""
+    monkeypatch.setattr(TrialRunner, "specs", lambda *_: {})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(main, list(args))
+
+
+def run(command: str, place: Path) -> tuple[int, str]:
+    """Run a command of a page; return its status and what it said."""
+    if command.startswith("python -c"):
+        exec(shlex.split(command)[2], {})  # noqa: S102 - our own page
+        return 0, ""
+    artifact = next((line for line in invoke("cache", "ls").output.split() if len(line) == 16), "")
+    words = shlex.split(command.replace("DIGEST", artifact))[1:]
+    words = [word.replace("~", str(place.parent)) for word in words]
+    words = [one for word in words for one in (sorted(glob.glob(word)) or [word])]  # noqa: PTH207
+    words = [re.sub("TRIAL", min(place.glob("results/*.json")).stem, word) for word in words]
+    words = [re.sub("NAME$", "metric-loss", word) for word in words]
+    if words[0] == "run" and "--dry-run" not in words:
+        words.append("--dry-run")
+    done = invoke(*words)
+    told = done.output + (repr(done.exception) if done.exception else "")
+    return 3 if "would fail" in told else done.exit_code, told
+
+
+@pytest.mark.usefixtures("planned")
+@pytest.mark.filterwarnings("ignore:y of mine.npz")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_run(page: Path, place: Path) -> None:
+    failed = []
+    for command in commands(page):
+        if not any(command.startswith(begin) for begin in (*NOT_RUN, "cd ")):
+            status, told = run(command, place)
+            if status:
+                failed.append(f"{command}\n{status}: {told[-500:]}")
+    assert not failed, "\n\n".join(failed)
+
+
+def test_there_are_commands_to_run() -> None:
+    found = {page.name: list(commands(page)) for page in PAGES}
+    assert len(found["README.md"]) > 20
+    assert found["scale.md"][0].endswith("--jobs 2 --timeout 3600")
+    assert any(one.startswith("python -c") and "np.savez" in one for one in found["README.md"])
+    assert sum(map(len, found.values())) > 40
+
+
+@pytest.mark.usefixtures("place")
+def test_the_python_of_the_page_runs() -> None:
+    known: dict[str, Any] = {}
+    for text in blocks(ROOT / "docs/python.md", ("python",)):
+        exec(text, known)  # noqa: S102 - our own page
+    assert len(known["frame"]) == 8
+    assert Path("front.png").stat().st_size > 1000
+    assert len(known["losses"]) == len(known["members"]) == len(known["embeddings"])
+    assert bool((known["losses"] >= 0).all())
+
+
+@pytest.mark.end_to_end
+@pytest.mark.usefixtures("place")
+def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"targets": [{"supervised": {"epochs": 1}}], "seeds": 1}
+    run, load = privbench.run, privbench.load
+    monkeypatch.setattr(privbench, "run", lambda suite: run({**suite, **small}, out="mine"))
+    monkeypatch.setattr(privbench, "load", lambda suite, **named: load({**suite, **small}, **named))
+    (text,) = blocks(ROOT / "README.md", ("python",))
+    known: dict[str, Any] = {}
+    exec(text, known)  # noqa: S102 - our own page
+    assert isinstance(known["victim"].model["encoder"], torch.nn.Module)
+
+
+@pytest.mark.end_to_end
+def test_the_quick_start_gives_the_numbers_that_are_shown(tmp_path: Path) -> None:
+    """Another kind of CPU gives slightly other numbers."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    command = next(commands(ROOT / "README.md"))
+    assert command == "privbench run --attack encodermi-t --defense talos"
+    assert f"uv run {command}\n" in (ROOT / "docs/index.md").read_text("utf-8")
+    done = invoke(*command.split()[1:], "--out", str(tmp_path / "results"))
+    assert done.exit_code == 0, done.output
+    made = {one.cell.defenses[0].name: one for one in privbench.Results.read(tmp_path / "results")}
+    rows = re.findall(r"^│ encodermi-t │ (\w+) [° ]*│(.*)│$", readme, re.MULTILINE)
+    assert {name for name, _ in rows} == set(made) == {"none", "talos"}
+    for name, cells in rows:
+        shown = [float(cell) for cell in re.findall(r"│? *(-?\d\.\d{3}) *(?=│|$)", cells)]
+        auc, accuracy = made[name].metrics["auc"].value, made[name].utility["test_accuracy"]
+        assert auc == pytest.approx(shown[0], abs=0.1)
+        assert accuracy == pytest.approx(shown[-2], abs=0.06)
+
+
+# ---- exit statuses -------------------------------------------------------------------------------
+
+BAD = {
+    "cache": ["why", "no-such-artifact"], "check": ["no-such-method"],
+    "check-submission": ["absent.jsonl"], "doc": ["lirra"], "leaderboard": ["absent"],
+    "list": ["planets"],
+    "merge": ["absent", "--out", "joined"], "new": ["attack", "Bad Name"], "report": ["absent"],
+    "reproduce": ["absent.json"], "run": ["--attack", "lirra"], "score": ["absent"],
+    "show": ["lirra"],
+}  # fmt: skip
+
+
+def table() -> dict[str, tuple[str, str]]:
+    """Command -> what statuses 0 and 1 mean, as docs/exit-status.md says."""
+    text = (ROOT / "docs/exit-status.md").read_text("utf-8")
+    return {
+        name: (good, bad) for name, good, bad in re.findall(r"\| `(\S+)` \| (.+) \| (.+) \|", text)
+    }
+
+
+def test_every_command_has_a_line_of_exit_statuses() -> None:
+    assert sorted(table()) == sorted(main.commands)
+
+
+@pytest.mark.parametrize("name", sorted(BAD))
+def test_bad_input_is_status_2_and_one_sentence(name: str, place: Path) -> None:
+    done = CliRunner().invoke(main, [name, *BAD[name]])
+    assert done.exit_code == 2, done.output
+    assert done.stderr.startswith("privbench: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (place / "joined").exists()
+
+
+def test_an_answer_of_no_is_status_1(
+    small_run: SmallRun, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise AssertionError("it must not")
+
+    fails.name = "a check"  # type: ignore[attr-defined]
+    monkeypatch.setattr("privbench.testing.checks", lambda *_, **__: [fails])
+    record = small_run.results[0].model_copy(deep=True)
+    record.metrics["auc"] = record.metrics["auc"].model_copy(
+        update={"value": 0.01, "low": 0.0, "high": 0.02}
+    )
+    record.write(place / "other")
+    wrong = str(place / "other" / f"{record.trial}.json")
+    shutil.copy(small_run.folder / f"{record.trial}.safetensors", place / "other")
+    invoke("merge", "other", "--scores", "--out", "wrong.jsonl")
+    asked = {
+        "check": ["check", "metric-loss"],
+        "check-submission": ["check-submission", "wrong.jsonl"],
+        "reproduce": ["reproduce", wrong],
+        "run": ["run", "--attack", "metric-loss", "--target", "supervised", "--dataset", "mnist",
+                "--data-root", str(place / "results"), "--out", "failed"],
+    }  # fmt: skip
+    assert sorted(asked) == sorted(name for name, (_, bad) in table().items() if bad != "–")
+    for name, words in asked.items():
+        done = invoke(*words)
+        assert done.exit_code == 1, f"{name}: {done.output}"
+
+
+def test_an_interruption_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("privbench.boards.records.read_all", interrupted)
+    assert invoke("leaderboard", "results").exit_code == 130
