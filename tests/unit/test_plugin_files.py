@@ -51,6 +51,11 @@ def privbench_attacks():
 '''
 DATA = (files("privbench.cli") / "templates" / "dataset.py.txt").read_text("utf-8")
 DATA = Template(DATA).substitute({"class": "Mine", "name": "mine", "api": privbench.API_VERSION})
+MISSING = """        import privbench
+
+        if root is None:
+            raise privbench.BadInputError("give --data-root")
+        return Card("""
 RUN = ("run", "--attack", "loud-file", "--target", "supervised", "--set", "supervised.epochs=1")
 
 
@@ -104,6 +109,16 @@ def test_a_file_is_checked_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "sub" / "data.py").write_text(DATA + "\nno")
     why = "plugin 'data.py' is broken: import failed: NameError"
     assert why in invoke("check", "sub/data.py", want=2)
+
+
+def test_data_that_only_their_files_describe_are_still_explained(tmp_path: Path) -> None:
+    text = DATA.replace("        del root\n        return Card(", MISSING)
+    assert text != DATA
+    (tmp_path / "data.py").write_text(text)
+    for command in ("doc", "show"):
+        told = invoke("-p", "data.py", command, "mine")
+        assert "Data: give --data-root" in told
+    assert "from file data.py, sha256 " in invoke("-p", "data.py", "doc", "mine")
 
 
 def test_a_game_of_a_file_is_the_one_that_was_read_last(tmp_path: Path) -> None:
