@@ -152,6 +152,8 @@ def test_python_takes_files_too(path: Path, tmp_path: Path) -> None:
     [
         (["-p", "missing.py", "list"], "no plugin file at"),
         (["--plugin", "loud.txt", "list"], "write -p FILE.py to load a plugin that is one file"),
+        (["-p", "other/folder.py", "list"], "cannot read the plugin file"),
+        (["-p", "binary.py", "list"], "it is not UTF-8 text"),
         (["-p", "loud.py", "-p", "other/loud.py", "list"], "two plugin files are called loud.py"),
         ([*RUN, "--plugin", "loud.py"], "write --plugin before the command"),
         (["-p", "bad.py", *RUN], "plugin file bad.py: import failed: NameError: name 'no' is"),
@@ -160,7 +162,8 @@ def test_python_takes_files_too(path: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_loaded_is_refused(args: list[str], why: str, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "folder.py").mkdir(parents=True)
+    (tmp_path / "binary.py").write_bytes(b"\xff\x00")
     (tmp_path / "other" / "loud.py").write_text("")
     (tmp_path / "bad.py").write_text("no")
     (tmp_path / "taken.py").write_text(PLUGIN.replace("loud-file", "lira"))
