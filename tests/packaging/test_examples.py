@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.environment import clean_environment
+from tests.environment import HERE, clean_environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("privbench-*"))
@@ -36,7 +36,8 @@ def test_examples_work_from_their_wheels(tmp_path: Path) -> None:
     uv, store = str(shutil.which("uv")), tmp_path / "store"
     for example in EXAMPLES:
         source = shutil.copytree(example, tmp_path / example.name)
-        call(uv, "build", "--out-dir", str(tmp_path / "dist"), cwd=source, store=store)
+        call(uv, "build", *HERE, python, "--out-dir", str(tmp_path / "dist"), cwd=source,
+             store=store)  # fmt: skip
     wheels = sorted((tmp_path / "dist").glob("*.whl"))
     for wheel, example in zip(wheels, EXAMPLES, strict=True):
         module = example.name.replace("-", "_")

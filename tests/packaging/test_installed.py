@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tests.environment import clean_environment
+from tests.environment import HERE, clean_environment
 
 ROOT = Path(__file__).parents[2]
 MAIN = "from privbench.cli.main import main; main()"
@@ -26,7 +26,7 @@ def call(*command: str, cwd: Path) -> str:
 def test_the_wheel_of_the_sdist_is_installed_and_runs_from_another_folder(tmp_path: Path) -> None:
     python = clean_environment(tmp_path / "venv")
     uv = str(shutil.which("uv"))
-    call(uv, "build", "--out-dir", str(tmp_path / "dist"), str(ROOT), cwd=tmp_path)
+    call(uv, "build", *HERE, python, "--out-dir", str(tmp_path / "dist"), str(ROOT), cwd=tmp_path)
     (archive,) = (tmp_path / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}

@@ -99,12 +99,22 @@ def test_the_kit_judges_an_attack_on_a_game_of_its_own(
         tried["stays at chance on a null victim"]()
 
 
-@pytest.mark.parametrize("name", ["My-Attack", "my_attack", "-x", "a--b", "x" * 41, "../up", ""])
+@pytest.mark.parametrize(
+    "name", ["My-Attack", "my_attack", "-x", "a--b", "x" * 41, "../up", "", "import", "membership"]
+)
 def test_names_that_make_no_package_are_refused(name: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["new", "attack", "--", name])
     assert done.exit_code == 2
     assert "cannot be called" in done.output
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["new", "attack", "lira"])
+    assert done.exit_code == 2
+    assert "attack 'lira' exists already: choose another name" in done.output
+    assert not [*tmp_path.iterdir()]
+    assert CliRunner().invoke(main, ["new", "defense", "lira"]).exit_code == 0  # another kind
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:

@@ -51,6 +51,11 @@ def privbench_attacks():
 '''
 DATA = (files("privbench.cli") / "templates" / "dataset.py.txt").read_text("utf-8")
 DATA = Template(DATA).substitute({"class": "Mine", "name": "mine", "api": privbench.API_VERSION})
+MISSING = """        import privbench
+
+        if root is None:
+            raise privbench.BadInputError("give --data-root")
+        return Card("""
 RUN = ("run", "--attack", "loud-file", "--target", "supervised", "--set", "supervised.epochs=1")
 
 
@@ -106,6 +111,16 @@ def test_a_file_is_checked_by_its_path(tmp_path: Path) -> None:
     assert why in invoke("check", "sub/data.py", want=2)
 
 
+def test_data_that_only_their_files_describe_are_still_explained(tmp_path: Path) -> None:
+    text = DATA.replace("        del root\n        return Card(", MISSING)
+    assert text != DATA
+    (tmp_path / "data.py").write_text(text)
+    for command in ("doc", "show"):
+        told = invoke("-p", "data.py", command, "mine")
+        assert "Data: give --data-root" in told
+    assert "from file data.py, sha256 " in invoke("-p", "data.py", "doc", "mine")
+
+
 def test_a_game_of_a_file_is_the_one_that_was_read_last(tmp_path: Path) -> None:
     assert "wrote" in invoke("new", "game", "my-game")
     file = tmp_path / "privbench-my-game" / "privbench_my_game" / "my_game.py"
@@ -137,6 +152,8 @@ def test_python_takes_files_too(path: Path, tmp_path: Path) -> None:
     [
         (["-p", "missing.py", "list"], "no plugin file at"),
         (["--plugin", "loud.txt", "list"], "write -p FILE.py to load a plugin that is one file"),
+        (["-p", "other/folder.py", "list"], "cannot read the plugin file"),
+        (["-p", "binary.py", "list"], "it is not UTF-8 text"),
         (["-p", "loud.py", "-p", "other/loud.py", "list"], "two plugin files are called loud.py"),
         ([*RUN, "--plugin", "loud.py"], "write --plugin before the command"),
         (["-p", "bad.py", *RUN], "plugin file bad.py: import failed: NameError: name 'no' is"),
@@ -145,7 +162,8 @@ def test_python_takes_files_too(path: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_loaded_is_refused(args: list[str], why: str, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "folder.py").mkdir(parents=True)
+    (tmp_path / "binary.py").write_bytes(b"\xff\x00")
     (tmp_path / "other" / "loud.py").write_text("")
     (tmp_path / "bad.py").write_text("no")
     (tmp_path / "taken.py").write_text(PLUGIN.replace("loud-file", "lira"))

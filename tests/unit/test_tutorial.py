@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from tests.environment import clean_environment
+from tests.environment import HERE, clean_environment
 
 from privbench.cli.main import main
 from privbench.methods import registry as plugins
@@ -120,8 +120,8 @@ def _run(words: list[str], python: str) -> str:
         "privbench": [python, "-c", "from privbench.cli.main import main; main()", *words[1:]],
         "python": [python, *words[1:]],
         "pytest": [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words[1:]],
-        "pip": [uv, "pip", "install", "--python", python, "--no-deps", "-e", "."],
-        "uv": [uv, *words[1:]],
+        "pip": [uv, "pip", "install", *HERE, python, "--no-deps", "-e", "."],
+        "uv": [uv, *words[1:], *HERE, python],
         "cp": words,
     }[words[0]]
     done = subprocess.run(given, capture_output=True, text=True, check=False, timeout=300)

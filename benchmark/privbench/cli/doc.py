@@ -74,8 +74,10 @@ def _method(kind: str, method: Method, registry: Registry) -> Iterator[str]:
 
     told = about(kind, method)
     plugin = next(p for p in registry.plugins if f"{kind} {method.name}" in p.methods)
-    origin = f"{plugin.name} of {plugin.distribution} {plugin.version}".rstrip()
-    yield f"{method.name}: {kind}, version {method.version}, from plugin {origin}"
+    origin = f"plugin {plugin.name} of {plugin.distribution} {plugin.version}".rstrip()
+    if plugin.distribution == "file":
+        origin = f"file {plugin.name}, {plugin.version}"
+    yield f"{method.name}: {kind}, version {method.version}, from {origin}"
     yield ""
     yield from _summary(told.texts[0] if told.texts else "")
     yield ""

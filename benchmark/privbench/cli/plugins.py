@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privbench import API_VERSION, __version__
+from privbench import __all__ as PUBLIC
 from privbench.cli import completion
 from privbench.cli.border import say
 from privbench.errors import BadInputError
@@ -52,9 +54,17 @@ def new(kind: str, name: str, out: Path) -> None:
             f"a method cannot be called {shown(name)}: use lower-case letters, digits and single "
             f"hyphens, at most {_LONGEST} characters, such as my-{kind}"
         )
+    method, suffix = _OFFERED.get(kind, (kind, ""))
+    offered = f"{name}-{suffix.lower()}" if suffix else name
+    if offered in completion.names(method):
+        raise BadInputError(f"{method} '{offered}' exists already: choose another name")
     module = name.replace("-", "_")
     named = "".join(word.capitalize() for word in name.split("-"))
-    method, suffix = _OFFERED.get(kind, (kind, ""))
+    if keyword.iskeyword(module) or named in PUBLIC:
+        raise BadInputError(
+            f"a method cannot be called {shown(name)}, since its module or class would be called "
+            f"like a word of Python or privbench: choose another name, such as my-{shown(name)}"
+        )
     words = {
         "kind": kind, "name": name, "module": module, "package": f"privbench_{module}",
         "distribution": f"privbench-{name}", "api": API_VERSION, "version": __version__,

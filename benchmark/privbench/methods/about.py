@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from privbench.errors import BadInputError
 from privbench.methods.requirements import required
 from privbench.text import listed
 
@@ -67,7 +68,11 @@ def _facts(kind: str, method: Any) -> Iterator[tuple[str, str]]:
     elif kind == "dataset" and method.reads_given_files:
         yield "Data", "in the files that its hyperparameters name"
     elif kind == "dataset":
-        card = method.card(None)
+        try:
+            card = method.card(None)
+        except BadInputError as error:  # a plugin's data, which only its files describe
+            yield "Data", str(error)
+            return
         yield "Data", f"{card.kind} {card.shape}, {card.rows} rows ({listed(card.sources)})"
         told = listed(card.attributes) or "none"
         yield "Classes", f"{card.classes}; attributes: {told}"

@@ -119,7 +119,7 @@ def _read(path: Path) -> PluginFile:
         text = content.decode()
     except FileNotFoundError:
         raise BadInputError(f"no plugin file at {told}: give the path of a Python file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no name of a file
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadInputError(f"cannot read the plugin file {told}: {why}") from None
     return PluginFile(str(path.absolute()), text)
