@@ -54,6 +54,15 @@ def markdown(text: str) -> str:
     return _EMOJI.sub(": ", _MARKS.sub(r"\\\g<0>", line))
 
 
+def several(count: int, what: str) -> str:
+    """Return a count with its noun, with an s unless there is one.
+
+    >>> several(1, "trial"), several(0, "trial"), several(2000, "phase")
+    ('1 trial', '0 trials', '2000 phases')
+    """
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def listed(values: Mapping[Any, Any]) -> str:
     """Names and values in one line.
 

@@ -46,5 +46,5 @@ def test_the_wheel_of_the_sdist_is_installed_and_runs_from_another_folder(tmp_pa
     assert "6 checks, 0 failed" in call(python, "-c", MAIN, "check", str(file), cwd=elsewhere)
     run = ("--plugin", str(file), "run", "--attack", "metric-loss", "--target", "supervised",
            "--dataset", "mine", "--set", "supervised.epochs=1")  # fmt: skip
-    assert "1 trials, 0 failed" in call(python, "-c", MAIN, *run, cwd=elsewhere)
+    assert "1 trial, 0 failed" in call(python, "-c", MAIN, *run, cwd=elsewhere)
     assert (elsewhere / "results" / "leaderboard.md").is_file()

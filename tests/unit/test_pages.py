@@ -622,6 +622,13 @@ def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
     )
 
 
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_defense_that_changes_nothing_raises_nothing(count: int) -> None:
+    made = seeds("loud", "none", [0.8] * count) + seeds("loud", "mask", [0.8] * count)
+    [told] = closing(made)
+    assert told.startswith("mask leaves the AUC of loud as it is")
+
+
 def test_what_an_interval_does_not_bear_is_not_said() -> None:
     made = seeds("loud", "none", [0.8, 0.7, 0.75], accuracy=0.9)
     made += seeds("loud", "talos", [0.7, 0.75, 0.7], accuracy=0.9)

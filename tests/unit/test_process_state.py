@@ -231,4 +231,4 @@ def test_a_thread_that_never_ends_does_not_keep_the_process_alive(tmp_path: Path
         text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "1 trials, 0 failed" in done.stdout
+    assert "1 trial, 0 failed" in done.stdout

@@ -72,11 +72,13 @@ def _compared(line: Line, aim: Aim, panel: Panel) -> str:
     """What the defense changes, and what it costs."""
     change, attack = line.apart[aim], line.compared[aim]
     what = f"the {panel.metric[aim]} of {attack}"
-    if _unclear(change):
+    same = not change.mean and change.low == change.high
+    if not same and _unclear(change):
         told = f"no difference shown: {line.title} changes {what} by {change.mean:+.3f}"
         return f"{told}{_plus_minus(change)}"
     verb = "lowers" if change.mean < 0 else "raises"
-    told = f"{line.title} {verb} {what} by {abs(change.mean):.3f}{_plus_minus(change)}"
+    by = f"{verb} {what} by {abs(change.mean):.3f}{_plus_minus(change)}"
+    told = f"{line.title} {f'leaves {what} as it is' if same else by}"
     if line.loss is None:
         return told
     points = f"{abs(100 * line.loss.mean):.1f}{_plus_minus(line.loss, 100, 1)} points of accuracy"

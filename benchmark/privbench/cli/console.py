@@ -20,7 +20,7 @@ from privbench.boards.shown import columns, games
 from privbench.boards.verdicts import control_lines
 from privbench.errors import WriteError
 from privbench.store.files import write
-from privbench.text import terminal
+from privbench.text import several, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -211,7 +211,7 @@ def summarise(
         console.print(f"Positive control: {line}", **PLAIN)
     failed = sum(record.status == "failed" for record in records)
     console.print(
-        f"{len(records)} trials, {failed} failed; {trained} phases trained; "
+        f"{several(len(records), 'trial')}, {failed} failed; {several(trained, 'phase')} trained; "
         f"results in {out}, {problem or f'board in {board}'}",
         **PLAIN,
     )
