@@ -79,7 +79,7 @@ def test_every_method_and_every_public_name_is_there(site: Path) -> None:
         prose = re.sub(r"<(code|pre).*?</\1>", "", text, flags=re.DOTALL)
         assert not re.search(r"\*\*\w*[A-Za-z]|``|<p>Attributes", prose), "markup that is shown"
     api = (site / "api.html").read_text("utf-8")
-    missing = [name for name in privbench.__all__ if f'{privbench._HOME[name]}.{name}"' not in api]
+    missing = [name for name in privbench.__all__ if f'{privbench.HOME[name]}.{name}"' not in api]
     assert not missing
 
 
