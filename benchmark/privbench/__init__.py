@@ -13,6 +13,7 @@ from privbench.store.machine import make_strict
 
 if TYPE_CHECKING:
     from privbench.boards.results import Results
+    from privbench.cli.auditing import audit
     from privbench.cli.session import run
     from privbench.data.augmentation import Augmentation, augment
     from privbench.data.examples import Card, Examples, as_float
@@ -117,6 +118,7 @@ _HOME = {
     "Part": "privbench.data.protocol",
     "Protocol": "privbench.data.protocol",
     "Results": "privbench.boards.results",
+    "audit": "privbench.cli.auditing",
     "run": "privbench.cli.session",
     "World": "privbench.data.split",
     "Batch": "privbench.training.phase",
@@ -189,6 +191,7 @@ __all__ = [
     "Views",
     "World",
     "as_float",
+    "audit",
     "augment",
     "backbone",
     "backbone_misfit",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from privbench import __version__
+from privbench.cli.audit import audit
 from privbench.cli.boards import leaderboard, merge, report, score
 from privbench.cli.border import Finite, say
 from privbench.cli.cache import cache
@@ -345,6 +346,6 @@ def show(plugins_off: list[str], name: str) -> None:
 
 
 for command in (
-    cache, check, check_submission, leaderboard, merge, new, report, reproduce, score,
+    audit, cache, check, check_submission, leaderboard, merge, new, report, reproduce, score,
 ):  # fmt: skip
     main.add_command(command)

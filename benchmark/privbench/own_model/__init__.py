@@ -1,0 +1,1 @@
+"""The audit of a model that exists already: rows, shift, the suite that suits it, words."""
