@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from privbench.cli.border import Finite, say
-
-KINDS = ("posteriors", "logits", "labels", "embeddings")
+from privbench.own_model import KINDS
 
 
 @click.command("audit")

@@ -101,6 +101,8 @@ def audit(
         "retries": retries, "batch": batch, "low": rows.low, "high": rows.high,
     }  # fmt: skip
     if model.startswith(("http://", "https://")):
+        if checkpoint:
+            raise BadInputError("--checkpoint: an endpoint has its own weights: leave it out")
         given["ledger"] = str((Path(out) / LEDGER).absolute())
     answers = _answers(target.replace(**given).reopened().asked(rows.classes), rows)
     given["answered"] = hashlib.sha256(answers.tobytes()).hexdigest()
@@ -147,7 +149,7 @@ def _told(session: Session, rows: Rows, left_out: dict[str, str], out: Path) -> 
     failed = [one for one in made if one.status == "failed"]
     if failed and not any(one.status == "ok" for one in made):
         raise BadInputError(f"every attack failed: {failed[0].reason}")
-    skipped = {one.cell.attack.label: one.reason for one in made if one.status == "skipped"}
+    skipped = {one.cell.attack.name: one.reason for one in made if one.status == "skipped"}
     made.left_out = {**left_out, **skipped}
     x = rows.unit()
     made.shift = shift(x[rows.of("members")], x[rows.of("nonmembers")])

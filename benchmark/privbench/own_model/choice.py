@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privbench.errors import BadInputError, UnknownNameError
+from privbench.own_model import KINDS
 from privbench.own_model.rows import ORIGIN
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from privbench.methods.registry import Registry
     from privbench.own_model.rows import Rows
 
-#: What a model may answer.
-KINDS = ("posteriors", "logits", "labels", "embeddings")
 #: Games whose question can be about a model that exists already.
 GAMES = ("membership", "attributes")
 #: Sums of posteriors of float16, or rounded to three digits.

@@ -172,10 +172,19 @@ def _attribute(record: Record) -> str:
     return f"{what} of {told} of the rows that are no members{beside}."
 
 
+#: How a reason to skip begins -> how an audit says it.
+_REWORDED = {
+    "needs rows of the adversary's own": "rows of the adversary's own are needed (--shadow)",
+    "needs models that it can train": "shadows are needed (--shadow-recipe, or --shadow)",
+}
+
+
 def _left_out(left_out: Mapping[str, str]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for attack, reason in left_out.items():
-        reasons.setdefault(reason.removeprefix(f"{attack} "), []).append(attack)
+        why = reason.removeprefix(f"{attack} ")
+        why = next((new for old, new in _REWORDED.items() if why.startswith(old)), why)
+        reasons.setdefault(why, []).append(attack)
     return [f"Left out: {', '.join(names)}: {shown(why, 300)}." for why, names in reasons.items()]
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,8 +61,12 @@ class Endpoint:
         """Read the ledger.
 
         Raises:
-            BadInputError: if it is of another endpoint or version, or no ledger.
+            BadInputError: if it is of another endpoint or version, or no ledger; if the address
+                holds a password, which results would repeat.
         """
+        if "@" in urllib.parse.urlsplit(self.url).netloc:
+            raise BadInputError("own-model: the address holds a name or password, which results "
+                                f"would repeat: set {TOKEN} instead")  # fmt: skip
         if self.ledger and Path(self.ledger).exists():
             self._read()
 

@@ -1,6 +1,6 @@
 """A model of your own, as it is: a module, an estimator, a function or an HTTP endpoint.
 
-``privbench audit`` runs it; see ``docs/audit.md``. The model is asked and never trained. It exists
+``privbench audit`` runs it; see ``examples/audit``. The model is asked and never trained. It exists
 before the run, so its members are rows that you name, and its protocol is ``trained_elsewhere``.
 The shadows of attacks are of a target of this package that the adversary names.
 
