@@ -296,7 +296,7 @@ def test_an_endpoint_is_asked_each_row_once_and_resumes(
         run(tmp_path, url, batch=20)
     kept = len(counted.rows)
     assert kept == 60
-    ledger = tmp_path / "out" / "queries.jsonl"
+    ledger = tmp_path / "out" / "queries.ndjson"
     whole = ledger.read_text()
     ledger.write_text(whole + '{"row": "half a li')  # interrupted while it wrote
     counted.stop_after = None
@@ -311,6 +311,8 @@ def test_an_endpoint_is_asked_each_row_once_and_resumes(
         counted.model, members=MEMBERS, nonmembers=NONMEMBERS, attacks=QUICK, out=tmp_path / "d"
     )
     assert auc(results) == auc(direct)
+    read = privbench.Results.read(tmp_path / "out")  # the ledger is no result
+    assert len(read) == len(QUICK)
 
 
 def test_a_ledger_of_another_version_is_not_used(
@@ -338,7 +340,7 @@ def test_bad_answers_of_an_endpoint(
     counted.answer = answer
     with pytest.raises(BadInputError, match=told):
         run(tmp_path, url)
-    assert not (tmp_path / "out" / "queries.jsonl").exists()
+    assert not (tmp_path / "out" / "queries.ndjson").exists()
 
 
 def test_a_password_in_an_address_is_refused(tmp_path: Path) -> None:

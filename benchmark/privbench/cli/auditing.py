@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from privbench.own_model.rows import Given, Rows
 
 #: The ledger of an endpoint and the words of an audit, in its folder.
-LEDGER, WORDS = "queries.jsonl", "audit.txt"
+LEDGER, WORDS = "queries.ndjson", "audit.txt"
 _BLOCK = 256  # rows of the first query
 
 
