@@ -550,3 +550,22 @@ def test_images_keep_their_bytes() -> None:
     assert made.x.dtype == np.uint8
     assert made.x.shape == (60, 3, 8, 8)
     assert made.unit().max() <= 1
+
+
+def test_embeddings_without_shadows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="give rows for them by --shadow"):
+        run(tmp_path, lambda x: x[:, :3] * 7, attacks=())
+
+
+def test_a_model_that_fails_later_is_told(tmp_path: Path) -> None:
+    """It answers the 200 rows of the first look, and no attack."""
+    asked: list[int] = []
+
+    def tired(x: np.ndarray) -> np.ndarray:
+        asked.append(len(x))
+        if sum(asked) > 200:
+            raise ValueError("tired")
+        return np.stack([x[:, 0] > 0, x[:, 0] <= 0], 1).astype(float)
+
+    with pytest.raises(BadInputError, match=r"every attack failed: .*tired"):
+        run(tmp_path, tired)

@@ -107,6 +107,9 @@ def audit(
     answers = _answers(target.replace(**given).reopened().asked(rows.classes), rows)
     given["answered"] = hashlib.sha256(answers.tobytes()).hexdigest()
     given["gives"] = kind_of(answers, rows.classes, output)
+    if given["gives"] == "embeddings" and shadow_recipe is None and not attacks:
+        raise BadInputError("attacks on embeddings learn from shadows: give rows for them by "
+                            "--shadow")  # fmt: skip
     wanted, left_out = attacks_for(
         registry, attacks, attributes=bool(rows.attributes), recipe=shadow_recipe
     )
