@@ -14,6 +14,7 @@ from privbench.store.machine import make_strict
 if TYPE_CHECKING:
     from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 
+    from privbench.cli.auditing import audit
     from privbench.cli.load import Loaded, load
     from privbench.cli.session import run
     from privbench.data.augmentation import Augmentation, augment
@@ -155,6 +156,7 @@ HOME = {
     "Results": "privbench.report.results",
     "Loaded": "privbench.cli.load",
     "load": "privbench.cli.load",
+    "audit": "privbench.cli.auditing",
     "run": "privbench.cli.session",
     "World": "privbench.data.split",
     "Batch": "privbench.training.phase",
@@ -249,6 +251,7 @@ __all__ = [
     "accuracy",
     "as_float",
     "auc",
+    "audit",
     "augment",
     "backbone",
     "backbone_misfit",

@@ -121,8 +121,8 @@ class CellRecord(BaseModel):
         protocol: its name, and how rows are split: counts of rows, or shares of their source from 0
             to 1, of `members`, `nonmembers`, `reference`, `public`, `downstream`, `pool` and
             `test`; the `sources` that parts are drawn from; the parts that `encoder` and
-            `classifier` train on; `inclusion`, `shadow` and `canaries` where they are not the
-            default.
+            `classifier` train on; `inclusion`, `shadow`, `canaries` and `trained_elsewhere` where
+            they are not the default.
         target: how the victim is trained.
         defenses: the stack, in order.
         adversary: what the adversary knows, in words.

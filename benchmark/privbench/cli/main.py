@@ -14,6 +14,7 @@ import click
 
 from privbench import __version__
 from privbench.cli import completion
+from privbench.cli.audit import audit
 from privbench.cli.boards import leaderboard, merge, report, score
 from privbench.cli.border import Finite, say
 from privbench.cli.cache import cache
@@ -373,6 +374,6 @@ def show(chosen: list[Choice], name: str) -> None:
 
 
 for command in (
-    cache, check, check_submission, doc, leaderboard, merge, new, report, reproduce, score,
+    audit, cache, check, check_submission, doc, leaderboard, merge, new, report, reproduce, score,
 ):  # fmt: skip
     main.add_command(command)

@@ -77,6 +77,9 @@ class Protocol:
             drawn over the candidates, and the other nonmembers are in none.
         shadow: number of members of each world drawn from the adversary's pool; None for as many as
             the victim's.
+        trained_elsewhere: whether the victim exists already and saw exactly the members. Then its
+            target trains no shadow (the adversary names one that does), the pool may be small or
+            empty, and no rows are kept for a null victim.
     """
 
     name: str = "custom"
@@ -92,6 +95,7 @@ class Protocol:
     inclusion: Inclusion = "size"
     shadow: Annotated[int, Ge(1)] | None = None
     canaries: Canaries | None = None
+    trained_elsewhere: bool = False
 
     def __post_init__(self) -> None:
         """Convert plain sizes to parts and check the phases."""
@@ -171,6 +175,8 @@ class Protocol:
 
     def _lacking(self, sizes: Mapping[str, int], card: Card) -> list[str]:
         """Return why there are too few rows for shadows or the null victim."""
+        if self.trained_elsewhere:
+            return []
         wrong = []
         whole = sizes["members"] + (self.canaries.count // 2 if self.canaries else 0)
         mine = whole if self.shadow is None else self.shadow

@@ -194,10 +194,11 @@ class Split:
         """Return a world drawn from the adversary's pool, and as many nonmembers for it.
 
         Worlds 2i and 2i+1 are the two halves of one draw; each half is the other's nonmembers. A
-        half has as many members as the victim, or as many as ``Protocol.shadow`` says. Members and
+        half has as many members as the victim, or as many as ``Protocol.shadow`` says, and at most
+        half of the pool. Members and
         nonmembers therefore balance over pairs, and more shadows never change the earlier ones.
         """
-        n = self.protocol.shadow or self.size
+        n = min(self.protocol.shadow or self.size, len(self.pool) // 2)
         *halves, reference = _drawn(
             self.pool, [n, n, len(self.reference)], salt(self.seed, "own", index // 2)
         )
@@ -241,7 +242,7 @@ class Split:
         drawn from the pool. Its reference rows are the victim's.
         """
         rows = self._outside if self.null_apart else self.pool.without_x()
-        (hand,) = _hands(rows, [self.size], salt(self.seed, "null", 0))
+        (hand,) = _hands(rows, [min(self.size, len(rows))], salt(self.seed, "null", 0))
         members = self._from_outside(hand) if self.null_apart else self.pool.select(hand)
         return self._world(members, self.reference, "null", 0)
 

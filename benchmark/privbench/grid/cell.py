@@ -82,6 +82,7 @@ def protocol_record(protocol: Protocol) -> dict[str, Any]:
         "classifier": protocol.classifier,
         **({} if protocol.inclusion == "size" else {"inclusion": protocol.inclusion}),
         **({} if protocol.shadow is None else {"shadow": protocol.shadow}),
+        **({"trained_elsewhere": True} if protocol.trained_elsewhere else {}),
         **({} if protocol.canaries is None else {"canaries": asdict(protocol.canaries)}),
     }
 

@@ -183,7 +183,10 @@ class _Resolver:
                 for target in targets:
                     for stack in (*stacks, *controls):
                         for attack in attacks:
-                            mine = _distinct(adversaries, dataset, target, stack, attack)
+                            elsewhere = protocol.trained_elsewhere
+                            mine = _distinct(
+                                adversaries, dataset, target, stack, attack, elsewhere=elsewhere
+                            )
                             for adversary in mine:
                                 cell = Cell(
                                     card, protocol, target, stack, adversary, attack, sensitive,
@@ -339,22 +342,27 @@ def _distinct(
     target: Target,
     stack: tuple[Defense, ...],
     attack: Attack,
+    *,
+    elsewhere: bool,
 ) -> Iterator[Adversary]:
     """Adversaries that differ in this cell: naive equals adaptive without a defense.
 
     Without shadows, their target does not matter, and adaptive and naive differ only if a release
     changes the outputs for the adversary's own rows. Gradients and weights matter only to attacks
-    that use them. Giving the victim's own target or dataset is the same as leaving it out.
+    that use them. Giving the victim's own target or dataset is the same as leaving it out. An
+    attack may train models without asking for shadows: if the victim was trained ``elsewhere``, all
+    of them are of the adversary's target.
     """
     undefended = all(d.stages() == frozenset() for d in stack)
     releases = any("release" in d.stages() for d in stack)
     shadowless = _shadows(attack) == 0
+    unused = shadowless and not (elsewhere and "trainable" in attack.requires)
     seen = set()
     for adversary in adversaries:
         kept = replace(
             adversary,
             adaptive=adversary.adaptive or undefended or (shadowless and not releases),
-            target=None if shadowless or adversary.target == target else adversary.target,
+            target=None if unused or adversary.target == target else adversary.target,
             dataset=None if adversary.dataset == dataset else adversary.dataset,
             white_box=adversary.white_box and bool((attack.needs | attack.wants) & ~BLACK_BOX),
         )

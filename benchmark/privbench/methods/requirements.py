@@ -30,7 +30,7 @@ def reason_to_skip(method: Method, cell: Cell) -> str | None:
     Raises:
         PluginError: if its own reason is no sentence.
     """
-    for name in required(method):
+    for name in (*required(method), *_of_shadows(method)):
         unmet = REQUIREMENTS[name](cell)
         if unmet:
             return f"{method.name} needs {unmet}"
@@ -57,6 +57,13 @@ def required(method: Method) -> tuple[str, ...]:
         if method.uses_attributes:
             names.append("attributes")
     return tuple(dict.fromkeys(names))
+
+
+def _of_shadows(method: Method) -> tuple[str, ...]:
+    """What the shadows of an attack require."""
+    if not isinstance(method, Attack) or not method.shadows.count:
+        return ()
+    return ("pool", "trainable") if method.shadows.origin == "offline" else ("trainable",)
 
 
 def _classes(cell: Cell) -> str | None:
@@ -94,6 +101,18 @@ def _reference_rows(cell: Cell) -> str | None:
     return f"reference rows, and protocol '{cell.protocol.name}' has none"
 
 
+def _pool(cell: Cell) -> str | None:
+    if cell.adversary.dataset or cell.protocol.parts()["pool"].count(cell.card) > 1:
+        return None
+    return f"rows of the adversary's own, and protocol '{cell.protocol.name}' has none"
+
+
+def _trainable(cell: Cell) -> str | None:
+    if cell.adversary.target or not cell.protocol.trained_elsewhere:
+        return None
+    return "models that it can train, and the victim was trained elsewhere: name a target for them"
+
+
 def _member_labels(cell: Cell) -> str | None:
     if cell.target.labelled_encoder or cell.protocol.classifier == "members":
         return _classes(cell)
@@ -115,7 +134,9 @@ REQUIREMENTS: Mapping[str, Callable[[Cell], str | None]] = {
     "images": _images,
     "attributes": _attributes,
     "one-attribute": _one_attribute,
+    "pool": _pool,
     "reference-rows": _reference_rows,
     "member-labels": _member_labels,
     "trained-encoder": _trained_encoder,
+    "trainable": _trainable,
 }

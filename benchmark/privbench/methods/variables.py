@@ -185,6 +185,8 @@ _TAIL = f"""
 | `one-attribute` | exactly one sensitive attribute |
 | `reference-rows` | rows held out by the defender |
 | `member-labels` | a phase whose loss reads members' labels |
+| `pool` | rows of the adversary's own (offline shadows imply it) |
+| `trainable` | models that the adversary can train (shadows imply it) |
 | `trained-encoder` | a phase that trains the encoder (a public encoder is frozen) |
 
 Some follow from other facts, so do not declare them: `classes` for an attack that needs labels or

@@ -99,8 +99,12 @@ class Builder(Planner):
         )  # fmt: skip
 
     def fresh(self, spec: VictimSpec, seed: int) -> Model:
-        """Return the undefended target before any training, with initial weights of that seed."""
-        model, _ = self._build(replace(spec, defenses=()), (), seed)
+        """Return the undefended target before any training, with initial weights of that seed.
+
+        Of a target that was trained elsewhere, it is the one with random weights.
+        """
+        bare = spec.protocol.trained_elsewhere
+        model, _ = self._build(replace(spec, defenses=()), (), seed, bare=bare)
         return model
 
     def train_on(self, spec: VictimSpec, examples: Examples) -> Model:

@@ -92,9 +92,13 @@ class Models:
         ]
 
     def of_the_adversary(self) -> VictimSpec:
-        """The model that the adversary trains on its own rows; the caller sets these rows."""
+        """The model that the adversary trains on its own rows; the caller sets these rows.
+
+        It is of the victim's target, or of the adversary's if the victim was trained elsewhere.
+        """
         world = replace(self.pool.offline(0)[0], branch=1)
-        return self._spec(world, (), None, self.pool.card)
+        target = self.cell.adversary.target if self.cell.protocol.trained_elsewhere else None
+        return self._spec(world, (), target, self.pool.card)
 
     def _spec(
         self,

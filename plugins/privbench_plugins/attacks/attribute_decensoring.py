@@ -90,6 +90,8 @@ class AttributeDecensoring(AttributeAttack):
         "each."
     )
 
+    requires: ClassVar[tuple[str, ...]] = ("pool",)
+
     backbone: BackboneName = "auto"
     transform: Annotated[int, Ge(1)] = 256
     hidden: tuple[Annotated[int, Ge(1)], Annotated[int, Ge(1)]] = (256, 128)

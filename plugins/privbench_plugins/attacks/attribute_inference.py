@@ -90,6 +90,8 @@ class _AttributeInference(AttributeAttack):
             to .9. A smaller share is a subset of a larger one.
     """
 
+    requires: ClassVar[tuple[str, ...]] = ("pool",)
+
     share: Annotated[float, Gt(0), Le(1)] = 1.0
 
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:

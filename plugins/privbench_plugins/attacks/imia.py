@@ -90,6 +90,7 @@ class IMIA(MembershipAttack):
     """
 
     name: ClassVar[str] = "imia"
+    requires: ClassVar[tuple[str, ...]] = ("pool", "trainable")
     needs: ClassVar[Access] = Access.POSTERIORS
     paper: ClassVar[Paper] = Paper(
         "Imitative Membership Inference Attack",

@@ -67,6 +67,7 @@ class LabelOnlyBoundary(MembershipAttack):
     """
 
     name: ClassVar[str] = "label-only-boundary"
+    requires: ClassVar[tuple[str, ...]] = ("pool",)
     needs: ClassVar[Access] = Access.LABELS
     paper: ClassVar[Paper] = Paper(
         "Label-Only Membership Inference Attacks",

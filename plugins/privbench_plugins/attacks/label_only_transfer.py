@@ -57,6 +57,7 @@ class LabelOnlyTransfer(MembershipAttack):
     misses_planted: ClassVar[str] = (
         "it asks the victim about its own rows only, where nothing is planted"
     )
+    requires: ClassVar[tuple[str, ...]] = ("pool", "trainable")
     needs: ClassVar[Access] = Access.LABELS
     paper: ClassVar[Paper] = Paper(
         "Membership Leakage in Label-Only Exposures", "Li, Zhang", "CCS 2021", "section 3",

@@ -13,6 +13,8 @@ class is enough) and knows their true labels. Steps:
    per true class (the most accurate on the shadow), or the shadow's mean training loss.
 3. Call a row a member if its number reaches the threshold.
 
+Without a shadow (``calibration: none``) the number alone is the score, and nothing is decided.
+
 A posterior close to 1 has lost its significant digits; the other posteriors have not. So log p and
 log(1 - p) of the most likely class are both computed from the others (``logs``). A confident
 prediction gets its exact value, whereas the authors' code, which floors logarithms at 1e-30, gives
@@ -31,7 +33,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 
@@ -82,14 +84,20 @@ class MetricCorrectness(_Metric):
 
 @dataclass(frozen=True)
 class _Posterior(_Metric):
-    """Base of metrics of the posteriors, with one shadow that shows how large members' are."""
+    """Base of metrics of the posteriors, with one shadow that shows how large members' are.
+
+    Attributes:
+        calibration: where the threshold comes from: ``shadow``, or ``none`` for scores only.
+    """
 
     needs: ClassVar[Access] = Access.POSTERIORS
 
+    calibration: Literal["shadow", "none"] = "shadow"
+
     @property
     def shadows(self) -> Shadows:
-        """Request one offline shadow, trained on the adversary's own rows."""
-        return Shadows(1)
+        """Request one offline shadow, trained on the adversary's own rows; none for scores only."""
+        return Shadows(1 if self.calibration == "shadow" else 0)
 
     @abstractmethod
     def measure(self, log_posteriors: Tensor, y: Tensor) -> Tensor:
@@ -116,6 +124,7 @@ class _Thresholded(_Posterior):
     """Base of metrics with the threshold of highest balanced accuracy on the shadow.
 
     Attributes:
+        calibration: see ``_Posterior``.
         per_class: use one threshold per true class, as in the paper; else one for all rows. A
             class with only members or only nonmembers in the shadow uses the one for all rows.
     """
@@ -126,6 +135,8 @@ class _Thresholded(_Posterior):
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
         """Score (n,) by the metric itself; the shadow's thresholds decide."""
+        if self.calibration == "none":
+            return Membership(self._scores(oracle, question.examples)[0])
         (shadow,) = ctx.shadows
         inside, y_in = self._scores(shadow.oracle, shadow.world.members)
         outside, y_out = self._scores(shadow.oracle, shadow.nonmembers)
@@ -221,6 +232,8 @@ class MetricLoss(_Posterior):
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
         """Score (n,) by minus the loss; minus the shadow's mean training loss decides."""
+        if self.calibration == "none":
+            return Membership(self._scores(oracle, question.examples)[0])
         (shadow,) = ctx.shadows
         trained, y = self._scores(shadow.oracle, shadow.world.members)
         labelled = y >= 0

@@ -98,8 +98,8 @@ class Quantile(MembershipAttack):
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Require images for a network that needs them."""
-        return () if self.network == "mlp" else ("images",)
+        """Require rows to learn from, and images for a network that needs them."""
+        return ("pool",) if self.network == "mlp" else ("pool", "images")
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext

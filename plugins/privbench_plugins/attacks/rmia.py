@@ -74,6 +74,7 @@ class _RMIA(MembershipAttack):
         order: of the Taylor softmax: its highest power, even so that it is positive.
     """
 
+    requires: ClassVar[tuple[str, ...]] = ("pool",)
     needs: ClassVar[Access] = Access.POSTERIORS
     paper: ClassVar[Paper] = Paper(
         "Low-Cost High-Power Membership Inference Attacks", "Zarifzadeh, Liu, Shokri",

@@ -17,6 +17,10 @@ The archive holds, for n rows,
 - any other array: a sensitive attribute with that name, (n,) values like those of ``y``. The first
   is the default of attacks and defenses; ``sensitive`` of a suite names others.
 
+With ``origins: NAME`` the array NAME is no attribute: it says where each row comes from, such as
+``members`` and ``nonmembers`` of a model that exists already. Its values are the sources from which
+parts of a protocol can be drawn. Such a file may have no ``y``.
+
 Everything else follows from the file. Whole numbers up to 1 have scale 1 (tables of them are
 ``binary``), others 255. Grey images allow crops, shifts and blur; colour images also flips and mild
 brightness and contrast, or all that SimCLR uses if there are no attributes. The default protocol is
@@ -65,11 +69,18 @@ class Npz(OwnDataset):
     Attributes:
         scale: for whole numbers, the one that means 1.0; for floats, the units per 1.0 that tell
             rows apart; 0 to derive it.
+        origins: name of the array with the sources of the rows; "" if all have one source.
     """
 
     name: ClassVar[str] = "npz"
 
     scale: Annotated[float, Ge(0)] = 0.0
+    origins: str = ""
+
+    @property
+    def label(self) -> str:
+        """As of all methods; of a file with sources, which the package wrote, the digest alone."""
+        return f"{self.name}({self.sha256[:8]})" if self.origins and self.path else super().label
 
     @property
     def protocols(self) -> Mapping[str, Protocol]:  # type: ignore[override]
@@ -88,7 +99,7 @@ class Npz(OwnDataset):
         return Card(
             name=self.name, kind=facts.kind, shape=facts.shape, classes=facts.classes,
             scale=facts.scale, attributes=dict(facts.attributes),
-            sensitive=tuple(name for name, _ in facts.attributes[:1]), sources={"all": facts.rows},
+            sensitive=tuple(name for name, _ in facts.attributes[:1]), sources=dict(facts.sources),
             limits=None if facts.kind != "image" else (
                 views(*facts.shape, attributes=bool(facts.attributes))
             ),
@@ -98,13 +109,15 @@ class Npz(OwnDataset):
         """Read the file: x (n, *shape) uint8 or float32, mapped if it is large."""
         del root
         facts = self._facts()
-        x, columns = _read(self)
+        x, columns, names = _read(self)
         self._unchanged()
+        source = torch.from_numpy(columns.pop(self.origins)) if names else None
         return Examples.of(
             x.tensor(),
             torch.from_numpy(columns.pop("y")),
             {name: torch.from_numpy(column) for name, column in columns.items()},
             scale=facts.scale,
+            source=source,
             mapped=x.mapped,
         )
 
@@ -117,18 +130,21 @@ class _Facts(NamedTuple):
     kind: Any
     shape: tuple[int, ...]
     scale: float
-    classes: int
+    classes: int | None
     attributes: tuple[tuple[str, int], ...]
+    sources: tuple[tuple[str, int], ...]
 
 
 @functools.lru_cache(maxsize=64)
 def _described(data: Npz, file: Path, sha256: str) -> _Facts:
     """Return what the card says; another content has another digest."""
     del file, sha256
-    x, columns = _read(data)
+    x, columns, names = _read(data)
+    counts = np.bincount(columns.pop(data.origins)).tolist() if names else [len(x.values)]
+    sources = tuple(zip(names or ["all"], counts, strict=True))
     sizes = {name: int(column.max(initial=-1)) + 1 for name, column in columns.items()}
-    classes = sizes.pop("y")
-    if problem := count_problem(columns["y"], classes):
+    classes = sizes.pop("y") or None
+    if classes and (problem := count_problem(columns["y"], classes)):
         raise data.wrong(problem)
     most = _most(data, x)
     real = x.values.dtype.kind == "f"
@@ -137,7 +153,8 @@ def _described(data: Npz, file: Path, sha256: str) -> _Facts:
         raise data.wrong(f"x reaches {most:g}, above the scale {scale:g}: give a larger scale, or "
                          "leave it out")  # fmt: skip
     kind = "image" if x.values.ndim == _IMAGE else "binary" if scale == 1 and not real else "real"
-    return _Facts(len(x.values), kind, x.values.shape[1:], scale, classes, tuple(sizes.items()))
+    attributes = tuple(sizes.items())
+    return _Facts(len(x.values), kind, x.values.shape[1:], scale, classes, attributes, sources)
 
 
 def _most(data: Npz, x: Array) -> float:
@@ -157,21 +174,36 @@ def _most(data: Npz, x: Array) -> float:
     return high
 
 
-def _read(data: Npz) -> tuple[Array, dict[str, np.ndarray]]:
-    """Return x (n, *shape) of uint8 or float32, and y and the attributes as (n,) int64."""
+def _read(data: Npz) -> tuple[Array, dict[str, np.ndarray], list[str]]:
+    """Return x (n, *shape) of uint8 or float32, columns as (n,) int64, and names of sources.
+
+    The columns are y, the attributes and, if the file has sources, the number of each row's.
+    """
     try:
         arrays = Arrays(data.location)
         held = {name: arrays.read(name) for name in arrays.names}
     except Exception as error:  # noqa: BLE001 - numpy and zipfile raise many types on bad bytes
         raise data.wrong(f"it is damaged or no archive of plain arrays ({one_line(error)}): write "
                          "it with np.savez, without objects") from None  # fmt: skip
-    if "x" not in held or "y" not in held:
+    origins = held.pop(data.origins, None) if data.origins else None
+    if data.origins and origins is None:
+        raise data.wrong(f"it has no array {plain(data.origins)}: set npz.origins to one that it "
+                         "has, or leave it out")  # fmt: skip
+    if "x" not in held or ("y" not in held and origins is None):
         names = plain(", ".join(held)) or "no array"
         raise data.wrong(f"it holds {names}: give an archive with the arrays x and y, such as "
                          "np.savez(FILE, x=x, y=y)")  # fmt: skip
     x = _inputs(data, held.pop("x"))
-    rows, named = len(x.values), {"y": held.pop("y"), **held}
-    return x, {name: _column(data, name, one.values, rows) for name, one in named.items()}
+    rows = len(x.values)
+    y = held.pop("y", None)
+    columns = {"y": np.full(rows, -1) if y is None else _column(data, "y", y.values, rows)}
+    columns |= {name: _column(data, name, one.values, rows) for name, one in held.items()}
+    if origins is None:
+        return x, columns, []
+    if origins.values.dtype.kind != "U" or origins.values.shape != (rows,):
+        raise data.wrong(f"{plain(data.origins)} names no source for each row: give (n,) texts")
+    known, columns[data.origins] = np.unique(origins.values, return_inverse=True)
+    return x, columns, [str(one) for one in known]
 
 
 def _inputs(data: Npz, x: Array) -> Array:

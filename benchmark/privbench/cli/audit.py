@@ -1,0 +1,82 @@
+"""``privbench audit``: attack a model of one's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from privbench.cli.border import Finite, say
+from privbench.own_model import KINDS
+
+
+@click.command("audit")
+@click.option(
+    "--model", required=True, metavar="MODULE:FUNCTION|URL",
+    help="Function that returns the model, or the address of an endpoint.",
+)  # fmt: skip
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), default=None,
+    help="Weights for a torch module: safetensors, or tensors that torch.save wrote.",
+)  # fmt: skip
+@click.option(
+    "--members", required=True, type=click.Path(path_type=Path),
+    help="Rows that the model was trained on: .npz with x and y.",
+)  # fmt: skip
+@click.option(
+    "--nonmembers", required=True, type=click.Path(path_type=Path),
+    help="Rows from the same source that it was not trained on.",
+)  # fmt: skip
+@click.option(
+    "--shadow", type=click.Path(path_type=Path),
+    help="The adversary's own rows, from which it trains shadows.",
+)  # fmt: skip
+@click.option("--shadow-recipe", metavar="TARGET",
+              help="Target that trains shadows [supervised, with --shadow].")  # fmt: skip
+@click.option(
+    "--attributes", type=click.Path(path_type=Path),
+    help="Sensitive attributes: .npz with one array each, for members, nonmembers, shadow rows.",
+)  # fmt: skip
+@click.option(
+    "--output", type=click.Choice(["auto", *KINDS]), default="auto", show_default=True,
+    help="What the model answers.",
+)  # fmt: skip
+@click.option("--attack", "attacks", multiple=True, metavar="NAME",
+              help="Attack (repeatable) [all that access and rows allow].")  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("audit"), show_default=True,
+    help="Directory for results and for the ledger of an endpoint.",
+)  # fmt: skip
+@click.option("--model-version", default="", metavar="TEXT",
+              help="Your name for the model's version; another one asks it again.")  # fmt: skip
+@click.option("--rate", type=Finite(min=0, max=1e6), default=0.0,
+              help="Most requests to an endpoint per second [no limit].")  # fmt: skip
+@click.option("--retries", type=click.IntRange(0, 100), default=5, show_default=True,
+              help="How often a failed request is repeated, with growing pauses.")  # fmt: skip
+@click.option("--batch", type=click.IntRange(1, 100_000), default=64, show_default=True,
+              help="Most rows of a request.")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True,
+              help="Number of seeds of attacks and shadows.")  # fmt: skip
+@click.option("--preset", default="cpu", show_default=True, metavar="NAME",
+              help="Sizes of methods.")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="METHOD.FIELD=VALUE",
+              help="Hyperparameter, for example supervised.epochs=50 (repeatable).")  # fmt: skip
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
+def audit(**options: Any) -> None:
+    """Attack a model of your own and say what leaks.
+
+    Exit status: 0 if every attack that suits it ran, 1 if one failed, 2 for bad input.
+    """
+    from privbench.cli import auditing
+    from privbench.cli.console import terminal_console
+    from privbench.grid.suite import parse_settings
+
+    options["settings"] = parse_settings(list(options["settings"]))
+    options["checkpoint"] = options["checkpoint"] or ""
+    out = options["out"]
+    made = auditing.audit(options.pop("model"), **options, console=terminal_console())
+    say(f"\n{made.summary}\n\nThese words: {out / auditing.WORDS}. All numbers on one page: "
+        f"privbench report {out} -o {out / 'report.html'}")  # fmt: skip
+    sys.exit(1 if any(one.status == "failed" for one in made) else 0)

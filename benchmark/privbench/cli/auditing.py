@@ -1,0 +1,183 @@
+"""The audit of a model that exists already: what the command and a notebook call."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from privbench.boards.sample_files import read_samples
+from privbench.cli.session import Session
+from privbench.errors import BadInputError
+from privbench.grid.suite import suite_from
+from privbench.methods import registry as plugins
+from privbench.own_model.choice import attacks_for, kind_of, suite_of
+from privbench.own_model.rows import read_rows
+from privbench.own_model.shift import shift
+from privbench.own_model.words import Audit, exposed, strongest, summary
+from privbench.store.files import write
+from privbench.store.store import default_root
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from privbench.own_model.rows import Given, Rows
+
+#: The ledger of an endpoint and the words of an audit, in its folder.
+LEDGER, WORDS = "queries.ndjson", "audit.txt"
+_BLOCK = 256  # rows of the first query
+
+
+def audit(
+    model: Any,
+    *,
+    members: Given,
+    nonmembers: Given,
+    shadow: Given | None = None,
+    shadow_recipe: str | None = None,
+    attributes: Given | None = None,
+    checkpoint: str | Path = "",
+    output: str = "auto",
+    attacks: Sequence[str] = (),
+    out: str | Path = "audit",
+    model_version: str = "",
+    rate: float = 0.0,
+    retries: int = 5,
+    batch: int = 64,
+    seeds: int = 1,
+    preset: str = "cpu",
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    device: str = "auto",
+    console: Console | None = None,
+) -> Audit:
+    """Attack a model that exists already, and say what leaks.
+
+    >>> import numpy as np, privbench, tempfile
+    >>> draw = np.random.default_rng(0)
+    >>> members, others = (
+    ...     {"x": draw.random((200, 4), np.float32), "y": np.arange(200) % 2} for _ in range(2))
+    >>> def model(x):  # sure of rows that it has seen
+    ...     near = np.abs(x[:, None] - members["x"]).max(2)
+    ...     sure = np.where(near.min(1) < 1e-3, 0.99, 0.5)
+    ...     one = np.where(members["y"][near.argmin(1)] == 1, sure, 1 - sure)
+    ...     return np.stack([1 - one, one], 1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = privbench.audit(model, members=members, nonmembers=others, out=folder,
+    ...                             attacks=["metric-confidence"])
+    >>> found[0].metrics["auc"].value
+    1.0
+
+    Args:
+        model: a torch module, an estimator with ``predict_proba`` (or ``predict``), a function from
+            an array (n, *shape) float32 to answers (n, k) or (n,); ``"module:function"``, where the
+            function takes no argument and returns one of these; or the address of an endpoint.
+        members: rows that the model was trained on: a ``.npz`` file, or a mapping of arrays, with
+            ``x`` (n, *shape) and ``y`` (n,).
+        nonmembers: rows from the same source that it was not trained on, none of them a member.
+        shadow: the adversary's own rows, none of them in the other two.
+        shadow_recipe: target that trains shadows; by default ``supervised`` if there are rows for
+            them, otherwise none. Without such rows only shadows on candidate rows are possible.
+        attributes: arrays of sensitive attributes, with a value for each row of members, then of
+            nonmembers, then of shadow rows.
+        checkpoint: weights for a torch module: safetensors, or a file of ``torch.save``, which is
+            read with ``weights_only``. Nothing else is unpickled.
+        output: what the model answers: ``posteriors``, ``logits``, ``labels`` or ``embeddings``;
+            ``auto`` tells it from the answers.
+        attacks: names; by default all that the access and the rows allow.
+        out: directory for results, for the ledger of an endpoint and for the words.
+        model_version: your name for the version of the model, where its content does not tell.
+        rate: most requests to an endpoint per second; 0 for no limit.
+        retries: how often a failed request is repeated, with growing pauses.
+        batch: most rows of a request.
+        seeds: number of seeds of attacks and shadows.
+        preset: of all methods.
+        settings: method -> hyperparameters.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        console: where progress and board are shown; by default nowhere.
+
+    Raises:
+        BadInputError: if the model or the rows cannot be used; one sentence that says what to do.
+    """
+    if shadow is not None and shadow_recipe is None:
+        shadow_recipe = "supervised"
+    rows = read_rows(members, nonmembers, shadow, attributes)
+    registry = plugins.load(())
+    target = registry.get("target", "own-model")
+    if not isinstance(model, str):
+        model = target.holding(model).model
+    given = {
+        "model": model, "checkpoint": _absolute(checkpoint), "tag": model_version, "rate": rate,
+        "retries": retries, "batch": batch, "low": rows.low, "high": rows.high,
+    }  # fmt: skip
+    if model.startswith(("http://", "https://")):
+        if checkpoint:
+            raise BadInputError("--checkpoint: an endpoint has its own weights: leave it out")
+        given["ledger"] = str((Path(out) / LEDGER).absolute())
+    answers = _answers(target.replace(**given).reopened().asked(rows.classes), rows)
+    given["answered"] = hashlib.sha256(answers.tobytes()).hexdigest()
+    given["gives"] = kind_of(answers, rows.classes, output)
+    if given["gives"] == "embeddings" and shadow_recipe is None and not attacks:
+        raise BadInputError("attacks on embeddings learn from shadows: give rows for them by "
+                            "--shadow")  # fmt: skip
+    wanted, left_out = attacks_for(
+        registry, attacks, attributes=bool(rows.attributes), recipe=shadow_recipe
+    )
+    suite = suite_of(
+        rows, rows.write(default_root() / "audits"), given, attacks=wanted, recipe=shadow_recipe,
+        seeds=seeds, preset=preset, settings=settings or {},
+    )  # fmt: skip
+    options = {"out": Path(out), "data_root": None, "device": device, "compiled": False}
+    session = Session(suite_from(suite, "the audit"), (), options, console or Console(quiet=True))
+    session.run()
+    return _told(session, rows, left_out, Path(out))
+
+
+def _absolute(path: str | Path) -> str:
+    return str(Path(path).absolute()) if path else ""
+
+
+def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
+    """Return the model's answers to members and nonmembers: (n,) or (n, k)."""
+    unit, made = rows.unit(), []
+    for source in ("members", "nonmembers"):
+        x = torch.from_numpy(unit[rows.of(source)])
+        for start in range(0, len(x), _BLOCK):
+            block = x[start : start + _BLOCK]
+            try:
+                made.append(asked.raw(block))
+            except BadInputError as error:
+                at = f"asked about rows {start} to {start + len(block) - 1} of --{source}"
+                raise BadInputError(f"{error} ({at})") from error
+    widths = {one.shape[1:] for one in made}
+    if len(widths) > 1:
+        raise BadInputError("the model's answers differ in width: return as many numbers for each "
+                            "row")  # fmt: skip
+    return np.concatenate(made)
+
+
+def _told(session: Session, rows: Rows, left_out: dict[str, str], out: Path) -> Audit:
+    """Return the results with what they say."""
+    made = Audit(session.records)
+    failed = [one for one in made if one.status == "failed"]
+    if failed and not any(one.status == "ok" for one in made):
+        raise BadInputError(f"every attack failed: {failed[0].reason}")
+    skipped = {one.cell.attack.name: one.reason for one in made if one.status == "skipped"}
+    made.left_out = {**left_out, **skipped}
+    x = rows.unit()
+    made.shift = shift(x[rows.of("members")], x[rows.of("nonmembers")])
+    best = strongest(made)
+    columns = read_samples(best.record, [out]) if best else None
+    if columns is not None:
+        dataset = session.planned[0].trial.cell.dataset
+        assert dataset is not None  # noqa: S101 - the suite names one
+        keys = dataset.load(None).keys[rows.of("members")].tolist()
+        made.exposed = exposed(columns, {key: i for i, key in enumerate(keys)})
+    made.summary = summary(made, made.shift, made.exposed, made.left_out)
+    write(out / WORDS, f"{made.summary}\n")
+    return made

@@ -1,0 +1,201 @@
+"""What an audit found, in words with numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privbench.boards.per_example import exposure
+from privbench.games.metrics import auc_band
+from privbench.report.results import Results
+from privbench.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from privbench.boards.records import Number, Record
+    from privbench.boards.samples import Columns
+    from privbench.own_model.shift import Shift
+
+#: Metric that the words are about, and what chance reaches.
+TPR, CHANCE = "tpr_at_fpr_0.01", 0.01
+_MOST = 10  # rows that are listed
+
+
+class Audit(Results):
+    """The results of an audit.
+
+    Attributes:
+        summary: the risk in words with numbers.
+        shift: whether members and nonmembers differ in more than membership.
+        exposed: (row of the members' file, share of nonmembers that the strongest attack ranks
+            below it), the most exposed first.
+        left_out: attack -> why it did not run.
+    """
+
+    summary: str = ""
+    shift: Shift
+    exposed: Sequence[tuple[int, float]] = ()
+    left_out: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Strongest:
+    """What the strongest attack found.
+
+    Attributes:
+        record: of the attack that finds most members.
+        of: number of attacks that ran.
+        leaks: whether any of them tells members from nonmembers better than chance does in one of
+            10,000 audits, by its AUC.
+        perhaps: whether the strongest finds more members at 1 % false positives than chance, at
+            95 %, although no AUC says so.
+    """
+
+    record: Record
+    of: int
+    leaks: bool
+    perhaps: bool
+
+
+def strongest(records: Sequence[Record]) -> Strongest | None:
+    """Return the membership result with the highest TPR at 1 % FPR, ties by AUC."""
+    done = [one for one in records if one.status == "ok" and one.cell.game == "membership"]
+    if not done:
+        return None
+    best = max(done, key=lambda one: (_value(one, TPR), _value(one, "auc")))
+    leaks = any(_value(one, "auc") - 0.5 > auc_band(*one.sizes.values()) for one in done)
+    low = best.metrics[TPR].low
+    return Strongest(best, len(done), leaks, not leaks and low is not None and low > CHANCE)
+
+
+def _value(record: Record, metric: str) -> float:
+    return record.metrics[metric].value or 0.0
+
+
+def exposed(columns: Columns, places: Mapping[int, int]) -> list[tuple[int, float]]:
+    """Return the members, the most exposed first: (row in their file, exposure in [0, 1]).
+
+    Args:
+        columns: per-sample scores of a trial.
+        places: key of a row -> its place in the members' file.
+    """
+    member = columns["truth.member"].astype(bool)
+    found = exposure(columns["victim.scores"], member)
+    scores = columns["victim.scores"].astype(float)
+    order = sorted(np.flatnonzero(member), key=lambda i: (-found[i], -scores[i]))
+    return [(places[int(columns["row"][i])], float(found[i])) for i in order]
+
+
+def summary(
+    records: Sequence[Record],
+    shift: Shift,
+    rows: Sequence[tuple[int, float]],
+    left_out: Mapping[str, str],
+) -> str:
+    """Return what was found, in lines of words with numbers."""
+    best = strongest(records)
+    lines = [_shift(shift), *_accuracy(records), *_risk(best)]
+    if best and (best.leaks or best.perhaps):
+        lines += _rows(rows)
+    lines += [_attribute(one) for one in records if _is_attribute(one)]
+    lines += [
+        f"Failed: {one.cell.attack.label}: {shown(one.reason, 300)}."
+        for one in records
+        if one.status == "failed"
+    ]
+    return "\n".join([*lines, *_left_out(left_out)])
+
+
+def _shift(shift: Shift) -> str:
+    told = f"(a forest that never asks the model: AUC {shift.auc:.3f}, p = {shift.p_value:.2g})"
+    if shift.found:
+        return (
+            f"WARNING: members and nonmembers differ in more than membership {told}. What attacks "
+            "find may be this difference and not a leak: use nonmembers from the same source."
+        )
+    return f"Members and nonmembers look alike {told}."
+
+
+def _accuracy(records: Sequence[Record]) -> list[str]:
+    """Return the accuracies of the model."""
+    utility = next((one.utility for one in records if one.utility), None)
+    if utility is None:
+        return []
+    inside, outside = utility["train_accuracy"], utility["test_accuracy"]
+    return [f"Accuracy: {inside:.1%} on members, {outside:.1%} on nonmembers."]
+
+
+def _risk(best: Strongest | None) -> list[str]:
+    if best is None:
+        return ["No attack on membership ran: see below for the reasons."]
+    record = best.record
+    name, tpr, auc = record.cell.attack.label, record.metrics[TPR], record.metrics["auc"]
+    of = "The only attack" if best.of == 1 else f"The strongest of {best.of} attacks"
+    if best.leaks:
+        verdict = "The model leaks who its members are."
+    elif best.perhaps:
+        verdict = "The model may leak a few of its members: give more rows to be sure."
+    else:
+        verdict = "No leak was found, which does not prove that there is none."
+    found = (
+        f"{verdict} {of}, {name}, finds {_share(tpr)} of the members where it takes 1 % of the "
+        f"nonmembers for members (chance: 1 %); its AUC is {_number(auc)}."
+    )
+    lines = [found]
+    null = record.controls.get("null", {}).get("auc")
+    if null is not None and null.value is not None:
+        told = f"On a network with random weights, which saw no row, its AUC is {_number(null)}."
+        lines.append(told)
+    return lines + [f"Note: {shown(flag, 300)}." for flag in record.flags]
+
+
+def _rows(rows: Sequence[tuple[int, float]]) -> list[str]:
+    found = [(row, share) for row, share in rows if share > 1 - CHANCE][:_MOST]
+    if not found:
+        return []
+    listed = ", ".join(str(row) for row, _ in found)
+    return [f"Most exposed rows of the members' file, counted from 0: {listed}."]
+
+
+def _is_attribute(record: Record) -> bool:
+    return record.status == "ok" and record.cell.game == "attributes"
+
+
+def _attribute(record: Record) -> str:
+    majority = record.baselines.get("majority", {}).get("accuracy")
+    beside = "" if majority is None else f" (the most common value: {_share(majority)})"
+    told = _share(record.metrics["accuracy"])
+    what = f"{record.cell.attack.label} infers {', '.join(record.cell.sensitive)}"
+    return f"{what} of {told} of the rows that are no members{beside}."
+
+
+#: How a reason to skip begins -> how an audit says it.
+_REWORDED = {
+    "needs rows of the adversary's own": "rows of the adversary's own are needed (--shadow)",
+    "needs models that it can train": "shadows are needed (--shadow-recipe, or --shadow)",
+}
+
+
+def _left_out(left_out: Mapping[str, str]) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for attack, reason in left_out.items():
+        why = reason.removeprefix(f"{attack} ")
+        why = next((new for old, new in _REWORDED.items() if why.startswith(old)), why)
+        reasons.setdefault(why, []).append(attack)
+    return [f"Left out: {', '.join(names)}: {shown(why, 300)}." for why, names in reasons.items()]
+
+
+def _share(number: Number) -> str:
+    return _number(number, "{:.1%}")
+
+
+def _number(number: Number, form: str = "{:.3f}") -> str:
+    if number.value is None:
+        return f"unknown ({shown(number.refused or 'refused', 160)})"
+    told = form.format(number.value)
+    if number.low is None or number.high is None:
+        return told
+    return f"{told} (95 % interval {form.format(number.low)} to {form.format(number.high)})"

@@ -1,0 +1,205 @@
+"""A model behind an HTTP endpoint, and the ledger of what it answered."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privbench import BadInputError
+from privbench_plugins._shared.messages import one_line, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Environment variable whose text is sent as a bearer token; it is written nowhere.
+TOKEN = "PRIVBENCH_ENDPOINT_TOKEN"  # noqa: S105 - the name of a variable
+#: States in which a server may answer later.
+_LATER = {408, 425, 429, 500, 502, 503, 504}
+_SECONDS, _LONGEST_WAIT, _MOST_BYTES = 60, 60.0, 1 << 28
+
+
+@dataclass
+class Endpoint:
+    """Asks an HTTP endpoint; a row that was answered is never asked again.
+
+    A request is ``POST {"inputs": [row, ...]}`` with nested lists of numbers, and its answer is
+    ``{"outputs": [answer, ...]}``: for each row a list of numbers (posteriors, logits, an
+    embedding) or a class.
+
+    Attributes:
+        url: of the endpoint, http or https.
+        version: of the model behind it, as the user says.
+        ledger: file that keeps each answer, one line of JSON for each row; "" for none.
+        rate: most requests per second; 0 for no limit.
+        retries: how often a failed request is repeated, after 0.5 s, 1 s, 2 s and so on, or as
+            long as the server's ``Retry-After`` says.
+        batch: most rows of a request.
+    """
+
+    url: str
+    version: str = ""
+    ledger: str = ""
+    rate: float = 0.0
+    retries: int = 5
+    batch: int = 64
+    requests: int = 0
+    _known: dict[str, Any] = field(default_factory=dict)
+    _last: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Read the ledger.
+
+        Raises:
+            BadInputError: if it is of another endpoint or version, or no ledger; if the address
+                holds a password, which results would repeat.
+        """
+        if "@" in urllib.parse.urlsplit(self.url).netloc:
+            raise BadInputError("own-model: the address holds a name or password, which results "
+                                f"would repeat: set {TOKEN} instead")  # fmt: skip
+        if self.ledger and Path(self.ledger).exists():
+            self._read()
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Return the answers (n, ...) to rows (n, *shape) float32.
+
+        Raises:
+            BadInputError: if the endpoint refuses, or answers something else.
+        """
+        names = [_name(row) for row in x]
+        unknown = {name: row for name, row in zip(names, x, strict=True) if name not in self._known}
+        asked = list(unknown.items())
+        for start in range(0, len(asked), self.batch):
+            part = asked[start : start + self.batch]
+            answers = self._post([row for _, row in part])
+            self._keep([name for name, _ in part], answers)
+        try:
+            return np.asarray([self._known[name] for name in names])
+        except ValueError:
+            raise self._wrong("its answers to different rows differ in length") from None
+
+    # ---- requests --------------------------------------------------------------------------
+
+    def _post(self, rows: Sequence[np.ndarray]) -> list[Any]:
+        body = json.dumps({"inputs": [row.tolist() for row in rows]}).encode()
+        for attempt in range(self.retries + 1):
+            self._wait()
+            try:
+                return self._answers(self._sent(body), len(rows))
+            except BadInputError:
+                raise
+            except urllib.error.HTTPError as error:
+                if error.code not in _LATER or attempt == self.retries:
+                    told = f"it refuses ({error.code} {plain(error.reason)})"
+                    advice = f"check the address, and {TOKEN} if it wants a token"
+                    raise self._wrong(f"{told}: {advice}") from None
+                self._back_off(attempt, error.headers.get("Retry-After"))
+            except (OSError, http.client.HTTPException) as error:
+                if attempt == self.retries:
+                    why = plain(getattr(error, "reason", None) or error)
+                    raise self._wrong(f"it cannot be reached ({why}): start it, or correct "
+                                      "the address") from None  # fmt: skip
+                self._back_off(attempt, None)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _sent(self, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if token := os.environ.get(TOKEN):
+            headers["Authorization"] = f"Bearer {token}"
+        self.requests += 1
+        request = urllib.request.Request(self.url, body, headers)  # noqa: S310 - http or https only
+        with _direct().open(request, timeout=_SECONDS) as response:
+            read: bytes = response.read(_MOST_BYTES)
+        return read
+
+    def _answers(self, text: bytes, rows: int) -> list[Any]:
+        try:
+            told = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self._wrong(f"its answer is no JSON ({one_line(error)})") from None
+        answers = told.get("outputs") if isinstance(told, dict) else None
+        if not isinstance(answers, list) or len(answers) != rows:
+            raise self._wrong(f'it did not answer {{"outputs": [...]}} with {rows} answers, one '
+                              "for each row")  # fmt: skip
+        try:
+            numbers = np.asarray(answers, np.float64)
+        except (ValueError, TypeError):
+            raise self._wrong("its answers are not numbers, or differ in length: give one class, "
+                              "or one list of numbers, for each row") from None  # fmt: skip
+        if not np.isfinite(numbers).all():
+            raise self._wrong("it answers numbers that are not finite: correct the model")
+        return answers
+
+    def _wait(self) -> None:
+        """Keep to the rate."""
+        if self.rate:
+            time.sleep(max(0.0, self._last + 1 / self.rate - time.monotonic()))
+        self._last = time.monotonic()
+
+    def _back_off(self, attempt: int, wanted: str | None) -> None:
+        seconds = float(wanted) if wanted and wanted.isdecimal() else 0.5 * 2**attempt
+        time.sleep(min(seconds, _LONGEST_WAIT))
+
+    # ---- ledger ----------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        path = Path(self.ledger)
+        whole, _, partial = path.read_bytes().rpartition(b"\n")
+        try:
+            head, *lines = [json.loads(line) for line in whole.split(b"\n")]
+            known = {line["row"]: line["output"] for line in lines}
+            of = head["endpoint"], head["version"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise BadInputError(f"own-model: {plain(path)} is no ledger of an endpoint: move it "
+                                "away, or choose another --out") from None  # fmt: skip
+        if of != (self.url, self.version):
+            raise BadInputError(
+                f"own-model: {plain(path)} holds answers of {plain(of[0])}, version "
+                f"'{plain(of[1])}', not of {plain(self.url)}, version '{plain(self.version)}': "
+                "choose another --out"
+            )
+        self._known = known
+        if partial:  # of a run that was interrupted while it wrote
+            path.write_bytes(whole + b"\n")
+
+    def _keep(self, names: Sequence[str], answers: Sequence[Any]) -> None:
+        self._known.update(zip(names, answers, strict=True))
+        if not self.ledger:
+            return
+        path = Path(self.ledger)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [{"row": name, "output": one} for name, one in zip(names, answers, strict=True)]
+        with path.open("a", encoding="utf-8") as file:
+            if file.tell() == 0:
+                lines = [{"endpoint": self.url, "version": self.version}, *lines]
+            file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+    def _wrong(self, problem: str) -> BadInputError:
+        return BadInputError(f"own-model: the endpoint {plain(self.url)}: {problem}")
+
+
+def _direct() -> urllib.request.OpenerDirector:
+    """Return an opener that follows no redirection, which could lead anywhere."""
+    return urllib.request.build_opener(_Still)
+
+
+class _Still(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *given: Any, **named: Any) -> None:
+        """Follow none: a redirection is then an error of the server."""
+        del given, named
+
+
+def _name(row: np.ndarray) -> str:
+    """Return what identifies the content of a row."""
+    content = np.ascontiguousarray(row, np.float32)
+    return hashlib.sha256(f"{content.shape}".encode() + content.tobytes()).hexdigest()[:32]

@@ -1,0 +1,196 @@
+"""Opening a model of the user: a module, an object in memory, weights that run no code."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+import importlib.util
+import secrets
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from privbench import BadInputError
+from privbench_plugins._shared.messages import one_line, plain
+from privbench_plugins._shared.public_encoder import filled, tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+NAME = "own-model"
+#: Objects that a notebook handed over, by the name under which a target finds them.
+_GIVEN: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model that answers.
+
+    Attributes:
+        ask: answers (n, ...) to rows (n, *shape) float32 in the user's own units; an array or a
+            tensor.
+        digest: of what it computes, as far as it can be read off; see ``content_of``.
+        net: the module, if it is one of torch.
+    """
+
+    ask: Callable[[torch.Tensor], Any]
+    digest: str
+    net: nn.Module | None = None
+
+
+def given(model: Any) -> str:
+    """Keep a model in memory; return the name under which ``opened`` finds it in this process.
+
+    Raises:
+        BadInputError: if nobody can ask it.
+    """
+    model = copy.deepcopy(model) if isinstance(model, nn.Module) else model
+    _asker(model, "the given model")
+    content = content_of(model)
+    told = _sha256(_source(type(model)), content)[:16] if content else secrets.token_hex(8)
+    name = f"given:{told}"
+    _GIVEN[name] = model
+    return name
+
+
+def opened(model: str, checkpoint: str) -> Opened:
+    """Import a model and load its weights.
+
+    Args:
+        model: ``module:function``, where the function takes no argument and returns the model, or
+            a name from ``given``.
+        checkpoint: path of weights for a module of torch; "" for none. A safetensors file, or one
+            that ``torch.save`` wrote, which is read with ``weights_only``: no code of it runs.
+
+    Raises:
+        BadInputError: one sentence that says what is missing or wrong.
+    """
+    source = ""
+    if model.startswith("given:"):
+        if model not in _GIVEN:
+            raise BadInputError(f"{NAME}: {plain(model)} was given to another process: name it as "
+                                "module:function")  # fmt: skip
+        made = _GIVEN[model]
+    else:
+        made, source = _imported(model)
+    what = f"the model of {plain(model)}"
+    if checkpoint:
+        if not isinstance(made, nn.Module):
+            raise BadInputError(f"{NAME}: {what} is no torch module, so it cannot take weights: "
+                                "leave out the checkpoint")  # fmt: skip
+        made = copy.deepcopy(made) if model.startswith("given:") else made
+        filled(NAME, made, _weights(Path(checkpoint)), what)
+    net = made.eval().requires_grad_(requires_grad=False) if isinstance(made, nn.Module) else None
+    return Opened(_asker(made, what), _sha256(source, content_of(made)), net)
+
+
+def content_of(model: Any) -> str:
+    """Return a digest of what a model has learned; "" if that cannot be read off.
+
+    Of a module of torch the names and values of all tensors; of any other object what it holds, as
+    joblib hashes it (nothing is unpickled).
+    """
+    if isinstance(model, nn.Module):
+        told = hashlib.sha256(repr(model).encode())
+        for name, tensor in sorted(model.state_dict().items()):
+            values = tensor.detach().cpu().contiguous()
+            told.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+            told.update(values.flatten().view(torch.uint8).numpy().tobytes())
+        return told.hexdigest()
+    import joblib
+
+    try:
+        return str(joblib.hash(model, hash_name="sha1"))
+    except Exception:  # noqa: BLE001 - whatever an object that cannot be pickled raises
+        return ""
+
+
+def _imported(model: str) -> tuple[Any, str]:
+    """Return what the function of ``module:function`` returns, and the digest of its file."""
+    module, colon, function = model.partition(":")
+    if not (colon and module and function.isidentifier()):
+        raise BadInputError(f"{NAME}: {plain(model)} is no model: write module:function, such as "
+                            "my_module:load, or the address of an endpoint")  # fmt: skip
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        importlib.invalidate_caches()
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise BadInputError(f"{NAME}: there is no module {plain(error.name)}, which "
+                            f"{plain(model)} needs: run the command in the folder that has it, or "
+                            "install it") from None  # fmt: skip
+    except Exception as error:
+        raise BadInputError(f"{NAME}: {plain(module)} cannot be imported ({one_line(error)}): "
+                            "correct it") from error  # fmt: skip
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    if not hasattr(found, function):
+        raise BadInputError(f"{NAME}: {plain(module)} has no {plain(function)}: write a function "
+                            "that returns the model, or name another one")  # fmt: skip
+    made = getattr(found, function)
+    if not isinstance(made, nn.Module) and not hasattr(made, "predict"):
+        try:
+            made = made()
+        except Exception as error:
+            raise BadInputError(f"{NAME}: {plain(model)}() failed ({one_line(error)}): it must "
+                                "return the model without an argument") from error  # fmt: skip
+    return made, _source(found)
+
+
+def _source(thing: Any) -> str:
+    """Return the digest of the file of a module, or of that which a class is from."""
+    module = sys.modules.get(thing.__module__) if isinstance(thing, type) else thing
+    file = getattr(module, "__file__", None)
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    except OSError:
+        return ""
+
+
+def _weights(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return tensors_of(NAME, path)
+    except BadInputError:
+        if not path.is_file():
+            raise BadInputError(
+                f"{NAME}: there is no checkpoint at {plain(path)}: name a file"
+            ) from None
+        raise BadInputError(
+            f"{NAME}: {plain(path)} holds no plain tensors by name, neither as safetensors nor "
+            "from torch.save: save the state_dict of the module; nothing else is unpickled, since "
+            "that could run code"
+        ) from None
+
+
+def _asker(model: Any, what: str) -> Callable[[torch.Tensor], Any]:
+    """Return how rows (n, *shape) float32 are put to a model."""
+    if isinstance(model, nn.Module):
+        return model
+    for method in ("predict_proba", "predict"):
+        if hasattr(model, method):
+            ask = getattr(model, method)
+            return lambda x: _quiet(ask, x.flatten(1).numpy())
+    if callable(model):
+        return lambda x: model(x.numpy())
+    raise BadInputError(f"{NAME}: {what} is a {plain(type(model).__name__)}, which cannot be "
+                        "asked: return a torch module, an estimator with predict_proba, or a "
+                        "function of an array")  # fmt: skip
+
+
+def _quiet(ask: Callable[[np.ndarray], Any], x: np.ndarray) -> Any:
+    """Ask an estimator that may have been fitted with names of columns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        return ask(x)
+
+
+def _sha256(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

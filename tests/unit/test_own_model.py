@@ -1,0 +1,586 @@
+"""The audit of a user's own model: what leaks is found, no code runs, no row is asked twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from torch import nn
+
+import privbench
+from privbench import BadInputError
+from privbench.cli.main import main
+from privbench.own_model.choice import attacks_for, kind_of
+from privbench.own_model.rows import read_rows
+from privbench.own_model.shift import shift
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from privbench.methods.registry import Registry
+
+Arrays = dict[str, Any]
+QUICK = ["metric-confidence", "metric-correctness"]
+
+
+def rows(n: int, seed: int, *, shifted: float = 0.0) -> Arrays:
+    """Noisy labels on columns of different units."""
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(n, 6)) + shifted
+    y = (x[:, 0] + 1.5 * draw.normal(size=n) > shifted).astype(np.int64)
+    return {"x": (x * [1, 10, 100, 1, 1, 1]).astype(np.float32), "y": y}
+
+
+MEMBERS, NONMEMBERS, SHADOW = rows(100, 0), rows(100, 1), rows(100, 2)
+
+
+def forest(data: Arrays) -> RandomForestClassifier:
+    return RandomForestClassifier(20, random_state=0).fit(data["x"], data["y"])
+
+
+def run(tmp_path: Path, model: Any, **options: Any) -> Any:
+    given: dict[str, Any] = {"members": MEMBERS, "nonmembers": NONMEMBERS, "attacks": QUICK}
+    given |= options
+    return privbench.audit(model, out=tmp_path / "out", **given)
+
+
+def auc(results: Any, attack: str = "metric-confidence") -> float:
+    record = next(one for one in results if one.cell.attack.name == attack)
+    assert record.status == "ok", record.reason
+    value: float = record.metrics["auc"].value
+    return value
+
+
+# ---- what leaks is found, and nothing else ------------------------------------------------------
+
+
+def test_an_overfit_forest_is_found(tmp_path: Path) -> None:
+    results = run(tmp_path, forest(MEMBERS))
+    assert auc(results) > 0.85
+    assert "leaks who its members are" in results.summary
+    assert (tmp_path / "out" / "audit.txt").read_text().strip() == results.summary
+    assert abs(results[0].controls["null"]["auc"].value - 0.5) < 0.15
+
+
+def test_a_forest_that_never_saw_the_members_is_not(tmp_path: Path) -> None:
+    results = run(tmp_path, forest(SHADOW))
+    assert abs(auc(results) - 0.5) < 0.1
+    assert "No leak was found" in results.summary
+    assert "exposed" not in results.summary
+
+
+def test_the_nearest_neighbour_needs_only_labels(tmp_path: Path) -> None:
+    near = KNeighborsClassifier(1).fit(MEMBERS["x"], MEMBERS["y"])
+
+    def labels(x: np.ndarray) -> np.ndarray:
+        return np.asarray(near.predict(x))
+
+    results = run(tmp_path, labels, attacks=())
+    assert [one.cell.attack.name for one in results if one.status == "ok"] == ["metric-correctness"]
+    balanced = next(o for o in results if o.status == "ok").metrics["balanced_accuracy"].value
+    right = (near.predict(NONMEMBERS["x"]) == NONMEMBERS["y"]).mean()
+    assert balanced == pytest.approx((1 + 1 - right) / 2)
+    assert "POSTERIORS" in results.left_out["metric-entropy"]
+
+
+def test_the_model_gets_the_rows_in_their_own_units(tmp_path: Path) -> None:
+    seen: list[np.ndarray] = []
+
+    def ask(x: np.ndarray) -> np.ndarray:
+        seen.append(x)
+        p = np.where(x[:, 0] > 0, 0.75, 0.25)
+        return np.stack([1 - p, p], 1)
+
+    run(tmp_path, ask)
+    asked = np.concatenate(seen)
+    wanted = np.concatenate([MEMBERS["x"], NONMEMBERS["x"]])
+    np.testing.assert_allclose(asked[: len(wanted)], wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_the_most_exposed_rows_are_places_in_the_members_file(tmp_path: Path) -> None:
+    planted = {3, 77, 90}
+    marked = {MEMBERS["x"][i].round(3).tobytes() for i in planted}
+
+    def ask(x: np.ndarray) -> np.ndarray:
+        sure = [one.round(3).tobytes() in marked for one in x]
+        p = np.where(sure, 0.999, 0.6)
+        y = MEMBERS["y"][sorted(planted)][0]
+        both = [1 - p, p] if y else [p, 1 - p]
+        return np.stack(both, 1)
+
+    chosen = [i for i in planted if MEMBERS["y"][i] == MEMBERS["y"][3]]
+    results = run(tmp_path, ask)
+    first = [row for row, _ in results.exposed[: len(chosen)]]
+    assert sorted(first) == sorted(chosen)
+
+
+# ---- access and rows choose the attacks ---------------------------------------------------------
+
+
+def test_without_shadow_rows_only_attacks_that_need_none_run(tmp_path: Path) -> None:
+    results = run(tmp_path, forest(MEMBERS), attacks=())
+    ran = {one.cell.attack.name for one in results if one.status == "ok"}
+    assert ran == {
+        "metric-confidence", "metric-correctness", "metric-entropy", "metric-loss",
+        "metric-modified-entropy",
+    }  # fmt: skip
+    assert not [one for one in results if one.status == "failed"]
+    assert "rows of the adversary's own" in results.left_out["shokri"]
+    assert "many queries" in results.left_out["label-only-boundary"]
+    assert "rows of the adversary's own are needed (--shadow)" in results.summary
+
+
+def test_shadow_rows_let_attacks_train_shadows(tmp_path: Path) -> None:
+    settings = {
+        "supervised": {"epochs": 2, "updates": 0}, "lira": {"k": 2},
+        "quantile": {"epochs": 1, "hidden": 16},
+    }  # fmt: skip
+    results = run(
+        tmp_path, forest(MEMBERS), shadow=SHADOW, settings=settings,
+        attacks=["metric-confidence", "quantile", "label-only-transfer", "lira"],
+    )  # fmt: skip
+    assert {one.status for one in results} == {"ok"}, [one.reason for one in results]
+    assert auc(results) > 0.85
+    calibrated = next(one for one in results if one.cell.attack.name == "metric-confidence")
+    assert "balanced_accuracy" in calibrated.metrics
+    knows = {one.cell.attack.name: one.cell.knows.target for one in results}
+    assert knows["quantile"] is None
+    assert knows["label-only-transfer"].name == knows["lira"].name == "supervised"
+
+
+def test_candidates_alone_allow_online_shadows(tmp_path: Path) -> None:
+    results = run(
+        tmp_path, forest(MEMBERS), shadow_recipe="supervised", attacks=["lira", "shokri"],
+        settings={"supervised": {"epochs": 1, "updates": 0}, "lira": {"k": 2}},
+    )  # fmt: skip
+    assert {one.cell.attack.name: one.status for one in results} == {
+        "lira": "ok", "shokri": "skipped",
+    }  # fmt: skip
+
+
+def test_no_attack_trains_the_model_itself(registry: Registry) -> None:
+    """The victim would stand for a shadow of the adversary."""
+    target = registry.get("target", "own-model")
+    world = type("World", (), {"origin": "offline"})()
+    with pytest.raises(BadInputError, match="cannot be trained"):
+        target.phases(None, world, None)
+
+
+def test_embeddings_and_attributes(tmp_path: Path) -> None:
+    net = nn.Linear(6, 4)
+    with torch.no_grad():
+        net.weight.copy_(torch.eye(6)[2:])
+    every = np.concatenate([MEMBERS["x"], NONMEMBERS["x"], SHADOW["x"]])
+    sex = (every[:, 3] > 0).astype(int)
+    results = run(
+        tmp_path, net, shadow=SHADOW, attributes={"sex": sex}, output="embeddings",
+        attacks=["attribute-inference"],
+        settings={
+            "attribute-inference": {"updates": [20], "neighbours": [5], "penalties": [1.0]},
+        },
+    )  # fmt: skip
+    (record,) = results
+    assert record.status == "ok", record.reason
+    assert record.metrics["accuracy"].value > 0.6
+    assert "infers sex of" in results.summary
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        (np.array([[0.2, 0.8], [1, 0]]), "posteriors"),
+        (np.array([[-2.0, 0.8], [1, 0]]), "logits"),
+        (np.array([[0.2, 0.9, 3], [1, 0, 2]]), "embeddings"),
+        (np.array([0.0, 1.0]), "labels"),
+    ],
+)
+def test_the_kind_of_answers(answers: np.ndarray, kind: str) -> None:
+    assert kind_of(answers, 2) == kind
+
+
+def test_calibration_is_dropped_only_without_shadows(registry: Registry) -> None:
+    bare, _ = attacks_for(registry, ["metric-loss"], attributes=False, recipe=None)
+    full, _ = attacks_for(registry, ["metric-loss"], attributes=False, recipe="supervised")
+    assert bare == [{"metric-loss": {"calibration": "none"}}]
+    assert full == ["metric-loss"]
+
+
+# ---- shift ---------------------------------------------------------------------------------------
+
+
+def test_shift_warns_of_shifted_sets_only(tmp_path: Path) -> None:
+    results = run(tmp_path, forest(MEMBERS), nonmembers=rows(100, 1, shifted=1.0))
+    assert results.shift.found
+    assert "WARNING: members and nonmembers differ" in results.summary
+    assert not run(tmp_path, forest(MEMBERS)).shift.found
+
+
+def test_shift_has_its_level() -> None:
+    """Of 8 pairs of equal sets, at most one is said to differ (expected: at most .08 of them)."""
+    draw = np.random.default_rng(5)
+    found = [shift(draw.normal(size=(60, 3)), draw.normal(size=(60, 3)), seed=i).found
+             for i in range(8)]  # fmt: skip
+    assert sum(found) <= 1
+
+
+# ---- an endpoint ---------------------------------------------------------------------------------
+
+
+class Server:
+    """Answers from a forest; counts rows, and breaks as told."""
+
+    def __init__(self) -> None:
+        self.rows: list[bytes] = []
+        self.states: list[int] = []  # of the next answers; then 200
+        self.stop_after: int | None = None
+        self.answer: Any = None
+        self.model = forest(MEMBERS)
+
+    def serve(self) -> HTTPServer:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                inputs = np.array(json.loads(body)["inputs"], np.float32)
+                state = outer.states.pop(0) if outer.states else 200
+                if outer.stop_after is not None and len(outer.rows) >= outer.stop_after:
+                    state = 403
+                if state == 200:
+                    outer.rows += [one.tobytes() for one in inputs]
+                out = outer.answer or {"outputs": outer.model.predict_proba(inputs).tolist()}
+                text = json.dumps(out).encode()
+                self.send_response(state)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return HTTPServer(("127.0.0.1", 0), Handler)
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[Server, str]]:
+    made = Server()
+    http = made.serve()
+    thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield made, f"http://127.0.0.1:{http.server_address[1]}/predict"
+    http.shutdown()
+    http.server_close()
+
+
+def test_an_endpoint_is_asked_each_row_once_and_resumes(
+    tmp_path: Path, server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    counted, url = server
+    monkeypatch.setattr("privbench_plugins._shared.endpoint.time.sleep", pauses.append)
+    counted.stop_after = 60
+    with pytest.raises(BadInputError, match="refuses"):
+        run(tmp_path, url, batch=20)
+    kept = len(counted.rows)
+    assert kept == 60
+    ledger = tmp_path / "out" / "queries.ndjson"
+    whole = ledger.read_text()
+    ledger.write_text(whole + '{"row": "half a li')  # interrupted while it wrote
+    counted.stop_after = None
+    counted.states = [503, 429]
+    results = run(tmp_path, url, batch=20)
+    assert pauses == [0.5, 1.0]
+    assert auc(results) > 0.85
+    assert len(counted.rows) == len(set(counted.rows)) == 200
+    run(tmp_path, url, batch=20)
+    assert len(counted.rows) == 200
+    direct = privbench.audit(
+        counted.model, members=MEMBERS, nonmembers=NONMEMBERS, attacks=QUICK, out=tmp_path / "d"
+    )
+    assert auc(results) == auc(direct)
+    read = privbench.Results.read(tmp_path / "out")  # the ledger is no result
+    assert len(read) == len(QUICK)
+
+
+def test_a_ledger_of_another_version_is_not_used(
+    tmp_path: Path, server: tuple[Server, str]
+) -> None:
+    _, url = server
+    run(tmp_path, url, model_version="1")
+    with pytest.raises(BadInputError, match=r"version '1', not of .* version '2'"):
+        run(tmp_path, url, model_version="2")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"outputs": [[float("nan"), 1.0]] * 64}, "not finite"),
+        ({"outputs": [[0.5, 0.5]]}, "64 answers"),
+        ({"error": "no"}, "64 answers"),
+        ({"outputs": [["a", "b"]] * 64}, "not numbers"),
+    ],
+)
+def test_bad_answers_of_an_endpoint(
+    tmp_path: Path, server: tuple[Server, str], answer: Any, told: str
+) -> None:
+    counted, url = server
+    counted.answer = answer
+    with pytest.raises(BadInputError, match=told):
+        run(tmp_path, url)
+    assert not (tmp_path / "out" / "queries.ndjson").exists()
+
+
+def test_a_password_in_an_address_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="PRIVBENCH_ENDPOINT_TOKEN"):
+        run(tmp_path, "http://me:secret@127.0.0.1:9/none")
+
+
+def test_an_endpoint_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="cannot be reached"):
+        run(tmp_path, "http://127.0.0.1:9/none", retries=0)
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+class Payload:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, (str(self.mark),))
+
+
+NETWORK = """
+import torch
+from torch import nn
+
+def load():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 2))
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_own_net.py").write_text(NETWORK)
+    yield "my_own_net:load"
+    sys.modules.pop("my_own_net", None)
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.pkl", "w.safetensors"])
+@pytest.mark.parametrize("by", ["pickle", "torch"])
+def test_a_checkpoint_with_a_payload_runs_nothing(
+    tmp_path: Path, module: str, name: str, by: str
+) -> None:
+    mark = tmp_path / "executed"
+    weights = {"0.weight": torch.zeros(2, 6), "0.bias": Payload(mark)}
+    path = tmp_path / name
+    if by == "pickle":
+        path.write_bytes(pickle.dumps(weights))
+    else:
+        torch.save(weights, path)
+    with pytest.raises(BadInputError, match="nothing else is unpickled"):
+        run(tmp_path, module, checkpoint=path)
+    assert not mark.exists()
+    pickle.loads(pickle.dumps(Payload(mark)))  # noqa: S301 - it would have
+    assert mark.exists()
+
+
+def test_weights_change_the_key(tmp_path: Path, module: str, registry: Registry) -> None:
+    from safetensors.torch import save_file
+
+    bare = registry.get("target", "own-model").replace(model=module)
+    digests = {bare.digest}
+    savers: list[Any] = [save_file, torch.save]
+    for i, save in enumerate(savers):
+        path = tmp_path / f"w{i}.{'pt' if i else 'safetensors'}"
+        save({"0.weight": torch.full((2, 6), float(i)), "0.bias": torch.zeros(2)}, path)
+        digests.add(bare.replace(checkpoint=str(path)).digest)
+    assert len(digests) == 3
+
+
+def test_the_content_is_the_key_not_the_place(registry: Registry) -> None:
+    target = registry.get("target", "own-model")
+    one, same = target.holding(forest(MEMBERS)), target.holding(forest(MEMBERS))
+    other = target.holding(LogisticRegression().fit(MEMBERS["x"], MEMBERS["y"]))
+    assert one.digest == same.digest != other.digest
+    url = target.replace(model="http://here/predict")
+    assert url.digest != url.replace(tag="2").digest
+    assert url.digest == url.replace(rate=3.0, ledger="elsewhere").digest
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+def files(tmp_path: Path, **sets: Arrays) -> list[str]:
+    made = []
+    for name, arrays in sets.items():
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        made += [f"--{name}", str(tmp_path / f"{name}.npz")]
+    return made
+
+
+def told(arguments: list[str]) -> str:
+    """The one sentence of a command that is refused."""
+    result = CliRunner().invoke(main, ["audit", *arguments])
+    assert result.exit_code == 2, result.output
+    assert result.output.count("\n") == 1
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ("no_such_module_at_all:load", "there is no module no_such_module_at_all"),
+        ("my_own_net:missing", "has no missing"),
+        ("my_own_net", "write module:function"),
+        ("my_own_net:torch", "failed"),
+    ],
+)
+def test_models_that_cannot_be_opened(
+    tmp_path: Path, module: str, model: str, sentence: str
+) -> None:
+    del module
+    given = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
+    assert sentence in told(["--model", model, *given])
+
+
+@pytest.mark.parametrize(
+    ("members", "nonmembers", "sentence"),
+    [
+        (MEMBERS, {**NONMEMBERS, "x": NONMEMBERS["x"][:, :5]}, "rows have shape"),
+        (MEMBERS, rows(10, 4), "too few"),
+        ({"y": MEMBERS["y"]}, NONMEMBERS, "give an archive with x"),
+        (MEMBERS, {"x": NONMEMBERS["x"]}, "it has no y"),
+        (MEMBERS, {**NONMEMBERS, "y": NONMEMBERS["y"] * 3}, "number the classes 0 to k - 1"),
+        (MEMBERS, {**NONMEMBERS, "x": NONMEMBERS["x"] * np.nan}, "NaN"),
+        ({**MEMBERS, "y": MEMBERS["y"][:5]}, NONMEMBERS, "one class for each row"),
+    ],
+)
+def test_rows_that_cannot_be_used(
+    tmp_path: Path, module: str, members: Arrays, nonmembers: Arrays, sentence: str
+) -> None:
+    given = files(tmp_path, members=members, nonmembers=nonmembers)
+    assert sentence in told(["--model", module, *given])
+
+
+def test_rows_in_both_sets_are_named(tmp_path: Path, module: str) -> None:
+    both = {name: np.concatenate([NONMEMBERS[name], MEMBERS[name][7:9]]) for name in MEMBERS}
+    given = files(tmp_path, members=MEMBERS, nonmembers=both)
+    sentence = told(["--model", module, *given])
+    assert "2 of its rows are also among the members, first row 100, which is row 7" in sentence
+
+
+def test_files_that_are_none(tmp_path: Path, module: str) -> None:
+    (tmp_path / "bad.npz").write_bytes(pickle.dumps([1]))
+    good = files(tmp_path, nonmembers=NONMEMBERS)
+    for bad in ("bad.npz", "absent.npz"):
+        sentence = told(["--model", module, "--members", str(tmp_path / bad), *good])
+        assert "--members" in sentence
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (lambda x: np.full((len(x), 2), np.nan), "answered NaN"),
+        (lambda x: np.zeros((len(x) - 1, 2)), "with an array of shape"),
+        (lambda x: np.zeros((len(x), 2, 2)), "with an array of shape"),
+        (lambda x: np.full((len(x), 3), 1 / 3), "3 classes, and y has 2"),
+        (lambda x: np.full(len(x), 0.5), "one number for each row"),
+        (lambda x: {"p": x}, "no array of numbers"),
+        (lambda x: x[:, 99], "failed on rows"),
+    ],
+)
+def test_answers_that_cannot_be_used(tmp_path: Path, answer: Any, sentence: str) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        run(tmp_path, answer)
+
+
+# ---- the command and the notebook ----------------------------------------------------------------
+
+
+def test_the_command_equals_the_notebook(tmp_path: Path, module: str) -> None:
+    given = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
+    named = [part for one in QUICK for part in ("--attack", one)]
+    out = tmp_path / "by_command"
+    done = CliRunner().invoke(main, ["audit", "--model", module, *given, *named, "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    told = privbench.audit(
+        module, members=tmp_path / "members.npz", nonmembers=tmp_path / "nonmembers.npz",
+        attacks=QUICK, out=tmp_path / "by_notebook",
+    )  # fmt: skip
+    assert told.summary in done.output
+    read = privbench.Results.read(out)
+    assert {one.trial for one in read} == {one.trial for one in told}
+    assert {one.trial: one.metrics for one in read} == {one.trial: one.metrics for one in told}
+    page = tmp_path / "page.html"
+    made = CliRunner().invoke(main, ["report", str(out), "-o", str(page)])
+    assert made.exit_code == 0, made.output
+    assert "metric-confidence" in page.read_text(encoding="utf-8")
+
+
+def test_an_attack_that_fails_is_status_1(
+    tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("it broke")
+
+    monkeypatch.setattr("privbench_plugins.attacks.metric.MetricEntropy.answer", fails)
+    given = files(tmp_path, members=rows(80, 1), nonmembers=rows(80, 2))
+    named = ["--attack", "metric-confidence", "--attack", "metric-entropy"]
+    words = ["audit", "--model", module, *given, *named]
+    done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 1, done.output
+    assert "it broke" in done.output
+
+
+def test_listing_imports_no_model(module: str) -> None:
+    assert CliRunner().invoke(main, ["list", "targets"]).exit_code == 0
+    assert "my_own_net" not in sys.modules
+    del module
+
+
+def test_images_keep_their_bytes() -> None:
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 256, (60, 8, 8, 3), dtype=np.uint8)
+    y = np.arange(60) % 2
+    made = read_rows({"x": x[:30], "y": y[:30]}, {"x": x[30:], "y": y[30:]})
+    assert made.x.dtype == np.uint8
+    assert made.x.shape == (60, 3, 8, 8)
+    assert made.unit().max() <= 1
+
+
+def test_embeddings_without_shadows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="give rows for them by --shadow"):
+        run(tmp_path, lambda x: x[:, :3] * 7, attacks=())
+
+
+def test_a_model_that_fails_later_is_told(tmp_path: Path) -> None:
+    """It answers the 200 rows of the first look, and no attack."""
+    asked: list[int] = []
+
+    def tired(x: np.ndarray) -> np.ndarray:
+        asked.append(len(x))
+        if sum(asked) > 200:
+            raise ValueError("tired")
+        return np.stack([x[:, 0] > 0, x[:, 0] <= 0], 1).astype(float)
+
+    with pytest.raises(BadInputError, match=r"every attack failed: .*tired"):
+        run(tmp_path, tired)
