@@ -284,13 +284,13 @@ def test_attacks_that_missed_a_planted_leak_are_marked() -> None:
     assert "planted leaks" not in page(grid, "t")
 
 
-def test_many_attacks_are_rows_by_access_and_strength() -> None:
-    made = [record(f"a{i}", d, value=0.5 + i / 100, needs="LABELS" if i % 2 else "POSTERIORS")
+def test_many_attacks_are_rows_the_strongest_of_each_access_first() -> None:
+    made = [record(f"a{i}", d, value=0.5 + i / 100, needs="LABELS" if i < 10 else "POSTERIORS")
             for i in range(12) for d in ("none", "x")]  # fmt: skip
     rows = tables(page(made, "t"))["digits, simclr, adaptive adversary"]
     assert rows[0] == ["attack (AUC)", "none", "x"]
     assert [row[0].split()[0] for row in rows[1:]] == [
-        *(f"a{i}" for i in (11, 9, 7, 5, 3, 1, 10, 8, 6, 4, 2, 0)), "test",
+        *(f"a{i}" for i in (11, 9, 10, 8, 7, 6, 5, 4, 3, 2, 1, 0)), "test",
     ]  # fmt: skip
 
 
@@ -599,8 +599,8 @@ def test_attacks_on_one_defense_show_rates_beside_the_headline() -> None:
     name = "digits, simclr, adaptive adversary"
     heads, *rows = found[f"{name} (membership)"]
     assert heads == ["attack (AUC)", "none", "none: TPR at 1 % FPR"]
-    assert [row[0] for row in rows] == ["shy [labels]", "loud [posteriors]", "test accuracy"]
-    assert [row[2][:5] for row in rows] == ["–", "0.200", ""]
+    assert [row[0] for row in rows] == ["loud [posteriors]", "shy [labels]", "test accuracy"]
+    assert [row[2][:5] for row in rows] == ["0.200", "–", ""]
     heads, *rows = found[f"{name} (attributes of slant)"]
     assert heads == ["attack (accuracy)", "none"]
     assert "its true FPR is" in text

@@ -118,7 +118,7 @@ def _upright(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], tit
 
 
 def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], title: str) -> Table:
-    """Attacks are rows, by access and then the strongest first; the first defenses are columns.
+    """Attacks are rows, see ``strongest_first``; the first defenses are columns.
 
     A few defenses have a column of rates at 1 % FPR each.
     """
@@ -161,16 +161,24 @@ def _rate(spot: Spot | None, panel: Panel) -> str:
 
 
 def strongest_first(panel: Panel, attacks: Iterable[Attack]) -> list[Attack]:
-    """Return attacks by what they are after, then by access, then by strength without a defense."""
+    """Return attacks by what they are after: the strongest of each access, then the others.
+
+    Both by strength without a defense. So a table that is cut keeps the strongest of each access.
+    """
     none = panel.lines[0]
 
-    def place(attack: Attack) -> tuple[int, str, float, str]:
+    def place(attack: Attack) -> tuple[int, float, str]:
         spot = none.spots.get(attack)
         sign = 1 if panel.higher[attack.aim] else -1
         value = spot.estimate.value if spot and spot.estimate else -sign * math.inf
-        return panel.aims.index(attack.aim), attack.needs, -sign * value, attack.name
+        return panel.aims.index(attack.aim), -sign * value, attack.name
 
-    return sorted(attacks, key=place)
+    ordered = sorted(attacks, key=place)
+    leading: dict[tuple[Aim, str], Attack] = {}
+    for one in ordered:
+        leading.setdefault((one.aim, one.needs), one)
+    leaders = {*leading.values()}
+    return sorted(ordered, key=lambda one: (panel.aims.index(one.aim), one not in leaders))
 
 
 def ranking(panel: Panel) -> Table | None:
