@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.oracles.toy_cell import toy_cell
 from torch import Tensor, nn
 
 from privbench import (
@@ -136,10 +137,10 @@ def test_rows_without_labels_are_answered(attack: Any) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_unfit(attack: Any) -> None:
-    bare: Any = SimpleNamespace(card=replace(card(2), name="bare", classes=None))
+    bare: Any = toy_cell(card=replace(card(2), name="bare", classes=None))
     assert "bare" in str(reason_to_skip(attack, bare))
     for kind in ("image", "binary", "real"):
-        fine: Any = SimpleNamespace(card=replace(card(2), kind=kind))
+        fine: Any = toy_cell(card=replace(card(2), kind=kind))
         assert reason_to_skip(attack, fine) is None
 
 

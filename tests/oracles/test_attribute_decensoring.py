@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.oracles.toy_cell import toy_cell
 from torch import Tensor, nn
 
 from privbench import (
@@ -190,7 +190,7 @@ def test_cells_without_something_to_guess_are_unfit() -> None:
     attack = AttributeDecensoring()
 
     def cell(**changes: Any) -> Any:
-        return SimpleNamespace(**{"card": CARD, "sensitive": ("a",), **changes})
+        return toy_cell(**{"card": CARD, "sensitive": ("a",), **changes})
 
     assert reason_to_skip(attack, cell()) is None
     assert "names none" in str(reason_to_skip(attack, cell(sensitive=())))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.oracles.toy_cell import toy_cell
 from torch import Tensor, nn
 
 from privbench import (
@@ -234,7 +234,7 @@ def test_no_auxiliary_attribute_is_said_so() -> None:
 
 
 def test_unfit_cells() -> None:
-    cell: Any = SimpleNamespace(card=CARD, sensitive=("a",))
+    cell: Any = toy_cell(card=CARD, sensitive=("a",))
     assert reason_to_skip(WELL, cell) is None
     cell.sensitive = ()
     assert "names none" in str(reason_to_skip(WELL, cell))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.oracles.toy_cell import toy_cell
 from torch import Tensor, nn
 
 from privbench import (
@@ -155,8 +156,7 @@ def test_labels_of_the_rows_asked_about(attack: Any) -> None:
 
 def cell(**fields: Any) -> Any:
     protocol = Protocol(name="toy", members=80, nonmembers=80, pool=400)
-    plain = {"card": tiny_split().card, "protocol": protocol, "pool": None}
-    return SimpleNamespace(**{**plain, "adversary": SimpleNamespace(dataset=None), **fields})
+    return toy_cell(**{"card": tiny_split().card, "protocol": protocol, "pool": None, **fields})
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
@@ -176,10 +176,12 @@ def test_unfit(attack: Any) -> None:
     assert reason_to_skip(attack, cell(protocol=given)) is None
     # another dataset's pool is all the rows that it has; its classes are others
     foreign = reason_to_skip(
-        attack, cell(protocol=tight, adversary=SimpleNamespace(dataset="other"))
+        attack, cell(protocol=tight, adversary=SimpleNamespace(dataset="other", target=None))
     )
     assert (foreign is None) == (attack.name[-1] != "b")
-    unlabelled = cell(adversary=SimpleNamespace(dataset="x"), pool=replace(card, classes=None))
+    unlabelled = cell(
+        adversary=SimpleNamespace(dataset="x", target=None), pool=replace(card, classes=None)
+    )
     assert reason_to_skip(attack, unlabelled) is not None
     if attack.name[-1] != "b":
         assert "have no labels" in str(reason_to_skip(attack, unlabelled))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from scipy import ndimage
+from tests.oracles.toy_cell import toy_cell
 from torch import Tensor, nn
 
 from privbench import (
@@ -153,11 +153,11 @@ def test_rows_without_labels_are_answered(attack: MembershipAttack) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_unfit(attack: MembershipAttack) -> None:
-    without = SimpleNamespace(card=Card(
+    without = toy_cell(card=Card(
         name="bare", kind="image", shape=(1, 2, 2), classes=None, scale=1, sources={"all": 1}
     ))  # fmt: skip
-    assert "bare" in (reason_to_skip(attack, without) or "")  # type: ignore[arg-type]
-    table = reason_to_skip(attack, SimpleNamespace(card=card("binary", 4)))  # type: ignore[arg-type]
+    assert "bare" in (reason_to_skip(attack, without) or "")
+    table = reason_to_skip(attack, toy_cell(card=card("binary", 4)))
     assert (table is None) == (attack.name != "label-only-augment")
 
 

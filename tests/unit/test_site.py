@@ -79,7 +79,8 @@ def test_every_method_and_every_public_name_is_there(site: Path) -> None:
         prose = re.sub(r"<(code|pre).*?</\1>", "", text, flags=re.DOTALL)
         assert not re.search(r"\*\*\w*[A-Za-z]|``|<p>Attributes", prose), "markup that is shown"
     api = (site / "api.html").read_text("utf-8")
-    missing = [name for name in privbench.__all__ if f'{privbench.HOME[name]}.{name}"' not in api]
+    ours = {n: home for n, home in privbench.HOME.items() if home.startswith("privbench.")}
+    missing = [name for name, home in ours.items() if f'{home}.{name}"' not in api]
     assert not missing
 
 
