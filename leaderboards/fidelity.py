@@ -10,7 +10,6 @@ that finds no result in a suite that has been run, or several cells, is an error
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import sys
 from collections import defaultdict
@@ -86,8 +85,9 @@ class Table(_Strict):
 class Finding(_Strict):
     """A statement of a paper: one selection has a larger number than another, or an equal one.
 
-    Selections are paired by all parts that neither names, and by the hyperparameter `by`; or they
-    are compared where the number `at` is equal. `equal` is how far equal numbers may be apart.
+    Selections are paired by all parts that neither names, and by what `by` names: a hyperparameter
+    of the defenses, or `attack` for the attack's name; or they are compared where the number `at`
+    is equal. `equal` is how far equal numbers may be apart.
     """
 
     paper: str
@@ -239,6 +239,7 @@ class Tested:
     finding: Finding
     suite: str
     dataset: str
+    attacks: tuple[str, ...]
     difference: Difference
     pairs: int
 
@@ -273,26 +274,28 @@ def tests(finding: Finding, suites: Suites) -> list[Tested]:
     return found
 
 
-def _test(finding: Finding, records: Sequence[Record]) -> tuple[Difference, int] | None:
+def _test(
+    finding: Finding, records: Sequence[Record]
+) -> tuple[tuple[str, ...], Difference, int] | None:
     if finding.attacks:
         records = [one for name in finding.attacks for one in select(records, {"attack": name})]
     compare = _at_equal if finding.at else _by_pairs
     more, less, pairs = compare(finding, records)
     difference = paired(more, less)
-    return None if difference is None else (difference, pairs)
+    known = tuple(dict.fromkeys(one.cell.attack.name for one in records))
+    return None if difference is None else (known, difference, pairs)
 
 
 def _key(finding: Finding, record: Record) -> tuple[Any, ...]:
     varied = {*finding.more, *finding.less}
     labels = _labels(record)
-    by = [method.fields.get(finding.by) for method in record.cell.defenses] if finding.by else []
+    by: list[Any]
+    if finding.by == "attack":
+        by = [record.cell.attack.name]
+    else:
+        by = [one.fields.get(finding.by) for one in record.cell.defenses if finding.by]
     sensitive = "+".join(record.cell.sensitive)
     return (*(labels[part] for part in PARTS if part not in varied), sensitive, *map(str, by))
-
-
-def _family(label: str) -> str:
-    """Of a label that only a number distinguishes, what is left."""
-    return label.partition("(")[0]
 
 
 def _by_pairs(
@@ -305,8 +308,7 @@ def _by_pairs(
         for one in select(records, chosen):
             value = _number(one, finding.number)
             if value is not None:
-                key = (*_key(finding, one), *_families(finding, one))
-                side[key][one.seed].append(value)
+                side[_key(finding, one)][one.seed].append(value)
         sides.append(side)
     more, less = sides
     both: tuple[dict[int, list[float]], ...] = (defaultdict(list), defaultdict(list))
@@ -317,12 +319,6 @@ def _by_pairs(
                 means[seed].append(float(np.mean(side[key][seed])))
     first, second = ({seed: float(np.mean(v)) for seed, v in side.items()} for side in both)
     return first, second, len(keys)
-
-
-def _families(finding: Finding, record: Record) -> list[str]:
-    """Names of the attacks, where a finding compares settings of the same attack."""
-    sides = (finding.more.get("attack", ""), finding.less.get("attack", ""))
-    return [_family(record.cell.attack.label)] if "?" in "".join(sides) else []
 
 
 def _at_equal(
@@ -425,7 +421,7 @@ def _findings(
         interval = "" if d.low is None or d.high is None else f" [{d.low:+.3f}, {d.high:+.3f}]"
         name = one.finding.number.partition(".")[2].replace("_", " ")
         if name != "test accuracy" and one.finding.attacks:
-            name += f" of {', '.join(map(_family, one.finding.attacks))}"
+            name += f" of {', '.join(one.attacks)}"
         on = one.suite if one.suite.startswith(one.dataset) else f"{one.suite} ({one.dataset})"
         rows.append([
             published.papers[one.finding.paper].short, one.finding.text,
@@ -504,7 +500,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-@functools.cache
 def committed() -> dict[str, str]:
     """The files of the committed results: name -> text."""
     found = load()

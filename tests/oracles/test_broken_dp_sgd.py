@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import norm
+from tests.unit.scripts import script as loaded
 
 from privbench.games import audit
 from privbench.testing import rate_band
@@ -19,17 +17,10 @@ pytest.importorskip("opacus")
 
 from privbench_plugins.defenses.dp_sgd import DPSGD, profile
 
-SCRIPT = Path(__file__).parents[2] / "leaderboards/experiments/audit_dp_sgd.py"
-
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    spec = importlib.util.spec_from_file_location("audit_dp_sgd", SCRIPT)
-    assert spec
-    assert spec.loader
-    made = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return loaded("experiments/audit_dp_sgd.py")
 
 
 def test_noise_without_clipping_is_refuted_and_with_clipping_is_not(script: Any) -> None:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.scripts import ROOT
+from tests.unit.scripts import script as loaded
 from tests.unit.test_rows import record
 
 from privbench.boards.submission import check
 from privbench.cli.main import main
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def script() -> Any:
-    at = ROOT / "leaderboards" / "regenerate.py"
-    spec = importlib.util.spec_from_file_location("regenerate", at)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return loaded("regenerate.py")
 
 
 def test_committed_boards_are_those_of_their_results() -> None:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.scripts import ROOT, script
 from tests.unit.test_rows import record
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def fidelity() -> Any:
-    at = ROOT / "leaderboards" / "fidelity.py"
-    spec = importlib.util.spec_from_file_location("fidelity", at)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules["fidelity"] = made
-    spec.loader.exec_module(made)
-    return made
+    return script("fidelity.py")
 
 
 def test_the_committed_files_are_those_of_the_committed_results(fidelity: Any) -> None:
@@ -165,3 +154,27 @@ def test_curves_are_compared_where_they_have_equal_utility(fidelity: Any) -> Non
 def test_what_papers_published_is_read_strictly(fidelity: Any) -> None:
     with pytest.raises(ValueError, match="certainly"):
         published(fidelity, tables=[TABLE | {"certainly": "text"}])
+
+
+def test_settings_of_one_attack_are_paired_by_its_name(fidelity: Any) -> None:
+    """Every attack gains from a setting, but the worst with it has less than the best without."""
+    suites: dict[str, list[Any]] = {"ours": []}
+    for name, plain in (("a", 0.5), ("b", 0.9)):
+        for setting, more in (("", 0.0), ("(n=20)", 0.05)):
+            for seed in range(3):
+                one = record(name, "none", seed, auc=plain + more + seed / 1000)
+                attack = one.cell.attack.model_copy(update={"label": name + setting})
+                one.cell = one.cell.model_copy(update={"attack": attack})
+                suites["ours"].append(one)
+    asked = finding(fidelity, by="attack", more={"attack": "?(n=20)"}, less={"attack": "?"})
+    (tested,) = fidelity.tests(asked, suites)
+    assert tested.pairs == 2
+    assert tested.difference.mean == pytest.approx(0.05)
+
+
+def test_only_attacks_that_ran_are_named(fidelity: Any) -> None:
+    asked = finding(fidelity, attacks=["loud", "absent"])
+    suites = {"ours": results(none=[0.7, 0.8, 0.85], talos=[0.5, 0.6, 0.68])}
+    (tested,) = fidelity.tests(asked, suites)
+    assert tested.attacks == ("loud",)
+    assert "absent" not in fidelity.page(published(fidelity, findings=[asked]), suites)

@@ -12,7 +12,7 @@ from privbench.boards import verdicts
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
 from privbench.boards.statistics import FEWEST_SEEDS
-from privbench.text import shown
+from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def _told(panel: Panel, aim: Aim) -> str:
     else:
         return ""
     seeds = len(panel.seeds)
-    draft = f"; {seeds} seed{'s' * (seeds > 1)}: draft" if seeds < FEWEST_SEEDS else ""
+    draft = f"; {several(seeds, 'seed')}: draft" if seeds < FEWEST_SEEDS else ""
     return f"{told}{draft}."
 
 

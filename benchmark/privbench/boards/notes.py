@@ -10,7 +10,7 @@ from urllib.parse import quote
 from privbench.boards import shown as show
 from privbench.boards import verdicts
 from privbench.games.fixed_fpr import true_fpr
-from privbench.text import markdown, shown
+from privbench.text import markdown, several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -85,7 +85,7 @@ def controls(records: Sequence[Record]) -> list[str]:
 
 def _range(values: Sequence[float]) -> str:
     mean = sum(values) / len(values)
-    trials = f"over {len(values)} trial{'s' * (len(values) > 1)}"
+    trials = f"over {several(len(values), 'trial')}"
     return f"{mean:.3f} on average ({min(values):.3f} to {max(values):.3f} {trials})"
 
 

@@ -14,7 +14,7 @@ from privbench.boards.operating import NO_SETTING
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
 from privbench.boards.statistics import FEWEST_SEEDS, FEWEST_TESTED
-from privbench.text import markdown, shown
+from privbench.text import markdown, several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,8 +118,9 @@ def remarks(panel: Panel) -> str:
     """Return what a panel lacks, in one paragraph of markdown; "" for nothing."""
     told = []
     if len(panel.seeds) < FEWEST_SEEDS:
-        seeds = f"{len(panel.seeds)} seed{'s' * (len(panel.seeds) != 1)}"
-        told.append(f"Draft: {seeds} where a board needs {FEWEST_SEEDS}.")
+        told.append(
+            f"Draft: {several(len(panel.seeds), 'seed')} where a board needs {FEWEST_SEEDS}."
+        )
     if len(panel.own) < len(panel.attacks):
         told.append("Attacks that do the same for the adaptive adversary are in its table; "
                     "the worst case counts them.")  # fmt: skip
@@ -156,7 +157,7 @@ def protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | N
     if bound is not None:
         told.append(f"Each defense stands at its strongest setting that loses at most {bound:g} of "
                     "accuracy on reference rows, chosen for each seed.")  # fmt: skip
-    given = f"{seeds} seed{'s' * (seeds != 1)}. {' '.join(sorted(cut)[:_MOST_FINDINGS])}"
+    given = f"{several(seeds, 'seed')}. {' '.join(sorted(cut)[:_MOST_FINDINGS])}"
     lines = [given, " ".join(told), *notes.code(records), notes.probes(records)]
     return [text for line in lines if line for text in (line, "")]
 

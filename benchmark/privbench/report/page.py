@@ -32,7 +32,7 @@ from privbench.report.cells import cells
 from privbench.report.evidence import evidence
 from privbench.report.heat import SHADES, heat
 from privbench.report.markup import block, figure, inline
-from privbench.text import terminal
+from privbench.text import several, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -169,8 +169,7 @@ def counted(records: Sequence[Record], known: Sequence[Cell]) -> str:
     told = ", ".join(f"{count:,} {name}" for name, count in states.items() if count)
     draft = f" (a draft: a board needs {FEWEST_SEEDS})" if seeds < FEWEST_SEEDS else ""
     return (
-        f"{len(records):,} trials of {len(known):,} cells ({told}), "
-        f"{seeds} seed{'s' * (seeds != 1)}{draft}"
+        f"{len(records):,} trials of {len(known):,} cells ({told}), {several(seeds, 'seed')}{draft}"
     )
 
 

@@ -50,7 +50,7 @@ def given(model: Any) -> str:
     """Keep a model in memory; return the name under which ``opened`` finds it in this process.
 
     Raises:
-        BadInputError: if nobody can ask it.
+        BadInputError: if it cannot be asked.
     """
     model = copy.deepcopy(model) if isinstance(model, nn.Module) else model
     _asker(model, "the given model")
