@@ -39,7 +39,7 @@ PAGES: dict[str, list[str]] = {
 #: Folder of pages -> the section that takes those which are not listed.
 FOLDERS = {"plugins": "Extending", "audit": "Start"}
 KINDS = {
-    "attacks": "Every attack, with what it needs and where it comes from. `privbench show NAME` "
+    "attacks": "Every attack, with what it needs and where it comes from. `privbench doc NAME` "
     "prints the same card.",
     "defenses": "Every defense, with the stages it acts at and what it claims to protect.",
     "targets": "How victims are built and trained.",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -114,11 +115,11 @@ def _fields(tree: Path) -> dict[str, list[str]]:
     for name in SMALL:
         if name in words:
             card = subprocess.run(
-                ["uv", "run", "--quiet", "privbench", "show", name],  # noqa: S607
+                ["uv", "run", "--quiet", "privbench", "doc", name],  # noqa: S607
                 cwd=tree, capture_output=True, text=True, check=True,
             ).stdout  # fmt: skip
-            lines = card.partition("Hyperparameters:")[2].splitlines()
-            found[name] = [line.split(" = ")[0].strip() for line in lines if " = " in line]
+            block = card.partition("\nHyperparameters")[2].partition("\n\n")[0]
+            found[name] = re.findall(r"^  (\w+) = ", block, re.MULTILINE)
     return found
 
 

@@ -195,7 +195,7 @@ def invoke(*args, want=0):
 listed = invoke("list")
 assert "privbench-loud 1.0: dataset stripes, attack loud" in listed, listed
 assert "privbench-broken 1.0: import failed: RuntimeError: out of order" in listed, listed
-assert "Calls a member" in invoke("show", "loud")
+assert "Calls a member" in invoke("doc", "loud")
 grid = ("run", "--target", "supervised", "--set", "supervised.epochs=2", "--out", "results")
 assert "2 trials, 0 failed" in invoke(
     *grid, "--dataset", "stripes", "--attack", "loud", "--attack", "nn-mia"

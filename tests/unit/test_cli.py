@@ -143,7 +143,8 @@ def said(result: Result) -> str:
         (("lisst",), "unknown command 'lisst': did you mean 'list'?"),
         (("--atack",), "No such option '--atack'; see `main --help`"),
         (("list", "atacks"), "unknown kind 'atacks': did you mean 'attacks'?"),
-        (("show", "suer"), "unknown method 'suer': did you mean 'sure'?"),
+        (("doc", "suer"), "unknown method, protocol or game 'suer': did you mean 'sure'?"),
+        (("show", "sure"), "a method is explained by `privbench doc NAME`"),
         (("show", "none.json"), "no result at none.json"),
         (("show", "sure.JSON", "x"), "unexpected extra argument"),
         (("-p", "sure", "list"), "-p sure: write -p FILE.py"),
@@ -353,7 +354,7 @@ def test_a_suite_with_options_on_top(run: Run, tmp_path: Path) -> None:
     assert board.startswith("# s\n")
 
 
-def test_list_and_show(run: Run) -> None:
+def test_list_and_doc(run: Run) -> None:
     listed = run("list")
     assert listed.exit_code == 0
     assert [line for line in listed.stdout.splitlines() if line.endswith(":")] == [
@@ -361,8 +362,8 @@ def test_list_and_show(run: Run) -> None:
     ]  # fmt: skip
     assert "  sure                       Calls a member whatever" in listed.stdout
     for name in ("sure", "none", "tiny-target", "tiny-images"):
-        assert run("show", name).stdout.startswith(f"{name} (")
-    assert "power = 1" in run("show", "sure").stdout
+        assert run("doc", name).stdout.startswith(f"{name}: ")
+    assert "power = 1" in run("doc", "sure").stdout
 
 
 def test_help_and_version(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 REFERENCE = Path(__file__).parents[2] / "docs" / "plugins" / "class-variables.md"
 
 
-def told(name: str, want: int = 0) -> str:
-    done = CliRunner().invoke(main, ["doc", name])
+def told(*args: str, want: int = 0) -> str:
+    done = CliRunner().invoke(main, ["doc", *args])
     assert done.exit_code == want, done.output
     return done.output
 
@@ -68,6 +69,15 @@ def test_a_method_is_on_one_screen_with_ranges_and_defaults(registry: Registry) 
     assert max(long.values()) < 100, long
 
 
+def test_the_full_text_is_that_of_class_and_module(registry: Registry) -> None:
+    brief, full = told("talos"), told("--full", "talos")
+    talos = registry.get("defense", "talos")
+    for text in (inspect.getdoc(type(talos)), sys.modules[type(talos).__module__].__doc__):
+        assert inspect.cleandoc(str(text)) in full
+    assert "alternating by epoch would halve" not in brief
+    assert [line for line in full.splitlines() if line.startswith("  lr = ")]
+
+
 def test_class_variables_are_shown_only_where_they_differ(registry: Registry) -> None:
     assert dict(of(registry.get("target", "simclr"))) == {
         "contrastive": "True", "labelled_encoder": "False",
@@ -88,7 +98,9 @@ def test_a_protocol_says_who_sees_what() -> None:
 
 
 def test_unknown_names_are_suggested() -> None:
-    assert "unknown method, protocol or game 'simcrl': did you mean 'simclr'?" in told("simcrl", 2)
+    assert "unknown method, protocol or game 'simcrl': did you mean 'simclr'?" in told(
+        "simcrl", want=2
+    )
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_a_file_takes_part_and_its_hash_is_in_the_result(path: Path, tmp_path: P
     assert f"loud.py ok file sha256 {sha[:12]}: attack loud-file" in invoke(
         "--plugin", "loud.py", "list", "plugins"
     )
-    assert "Calls a member whatever" in invoke("-p", "loud.py", "show", "loud-file")
+    assert "Calls a member whatever" in invoke("-p", "loud.py", "doc", "loud-file")
     invoke("--plugin", "loud.py", *RUN)
     (first,) = results(tmp_path / "results").values()
     named = first["provenance"]["plugins"]["attack loud-file"]

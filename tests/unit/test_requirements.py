@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from privbench import Access, AttributeAttack, Cell, Defense, MembershipAttack, Protocol, Release
-from privbench.cli.show import method_card
 from privbench.grid.compatible import why_not
+from privbench.methods.about import about
 from privbench.methods.adversary import Adversary
 from privbench.methods.requirements import REQUIREMENTS, reason_to_skip, required
 from privbench.testing import AnyAttack, TinyImages, TinyTarget
@@ -136,7 +136,7 @@ def test_what_follows_from_other_facts_is_not_declared() -> None:
     assert required(Reads()) == ("images", "classes")
     assert required(Guesses()) == ("attributes",)
     assert required(Picky()) == required(AnyAttack()) == ()
-    assert "Requires: images, classes\n" in method_card("attack", Reads())
+    assert about("attack", Reads()).facts["Requires"] == "images, classes"
 
 
 def test_authors_can_look_them_up() -> None:

@@ -9,7 +9,7 @@ import pytest
 from annotated_types import Ge, Le
 
 from privbench import Defense, Strength
-from privbench.cli.show import method_card
+from privbench.methods.about import about
 from privbench.methods.valid import misfit
 
 
@@ -87,9 +87,10 @@ def test_every_defense_of_the_package_says_its_strength(registry: Any) -> None:
 
 
 def test_the_card_shows_it(registry: Any) -> None:
-    card = method_card("defense", registry.get("defense", "talos"))
-    assert "Strength: adversarial_factor (larger is stronger); sweep 1.0, 2.0, " in card
-    assert "Strength: one setting only" in method_card("defense", registry.get("defense", "none"))
+    talos = about("defense", registry.get("defense", "talos")).facts["Strength"]
+    assert talos.startswith("adversarial_factor (larger is stronger); sweep 1.0, 2.0, ")
+    none = about("defense", registry.get("defense", "none")).facts["Strength"]
+    assert none == "one setting only"
 
 
 def test_a_hyperparameter_of_that_name() -> None:

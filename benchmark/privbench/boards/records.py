@@ -84,7 +84,7 @@ class MethodRecord(BaseModel):
         name: by which the command line finds it.
         label: the name with the hyperparameters that differ from their defaults.
         version: of the method; increased when its numbers change.
-        fields: hyperparameter -> value. `privbench show NAME` says units and ranges.
+        fields: hyperparameter -> value. `privbench doc NAME` says units and ranges.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

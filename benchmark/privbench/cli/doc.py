@@ -22,24 +22,25 @@ if TYPE_CHECKING:
     from privbench.methods.registry import Choice, Registry
 
 _WIDE = 98
-#: Lines of a summary; `privbench show` prints all of it.
+#: Lines of a summary; `--full` prints all of it.
 _SUMMARY = 6
 
 
 @click.command()
 @click.argument("name", shell_complete=completion.of())
+@click.option("--full", is_flag=True, help="Print the whole text of a method, not its beginning.")
 @click.pass_obj
-def doc(chosen: list[Choice], name: str) -> None:
+def doc(chosen: list[Choice], name: str, full: bool) -> None:
     """Explain a method, a dataset, a protocol or a game on one screen.
 
-    `privbench show NAME` prints a method's whole text.
+    The card of a method: what it does, its paper, threat model, hyperparameters and deviations.
     """
     from privbench.data.protocol import PROTOCOLS
     from privbench.games.catalog import GAMES
     from privbench.methods.registry import load
 
     registry = load(chosen)
-    found = [*_all(registry, name, GAMES, PROTOCOLS)]
+    found = [*_all(registry, name, GAMES, PROTOCOLS, full=full)]
     if not found:
         registry.blame("method", name)
         methods = {m.name for kind in ("attack", "defense", "target", "dataset")
@@ -51,13 +52,18 @@ def doc(chosen: list[Choice], name: str) -> None:
 
 
 def _all(
-    registry: Registry, name: str, games: Mapping[str, Game], protocols: Mapping[str, Protocol]
+    registry: Registry,
+    name: str,
+    games: Mapping[str, Game],
+    protocols: Mapping[str, Protocol],
+    *,
+    full: bool,
 ) -> Iterator[list[str]]:
     """Yield the lines of everything of that name."""
     for kind in ("attack", "defense", "target", "dataset"):
         for method in registry.all(kind):
             if method.name == name:
-                yield [*_method(kind, method, registry)]
+                yield [*_method(kind, method, registry, full=full)]
     if name in games:
         yield [*_game(games[name], registry)]
     if name in protocols:
@@ -67,20 +73,23 @@ def _all(
         yield [*_protocol(first.protocols[name], ", ".join(d.name for d in own))]
 
 
-def _method(kind: str, method: Method, registry: Registry) -> Iterator[str]:
+def _method(kind: str, method: Method, registry: Registry, *, full: bool = False) -> Iterator[str]:
     from privbench.methods.about import about
     from privbench.methods.hyperparameters import hyperparameters, short
     from privbench.methods.variables import of
 
     told = about(kind, method)
-    plugin = next(p for p in registry.plugins if f"{kind} {method.name}" in p.methods)
+    plugin = registry.owner(kind, method.name)
     origin = f"plugin {plugin.name} of {plugin.distribution} {plugin.version}".rstrip()
     if plugin.distribution == "file":
         origin = f"file {plugin.name}, {plugin.version}"
     yield f"{method.name}: {kind}, version {method.version}, from {origin}"
     yield ""
-    yield from _summary(told.texts[0] if told.texts else "")
-    yield ""
+    if full:
+        for text in told.texts:
+            yield from (*text.splitlines(), "")
+    else:
+        yield from (*_summary(told.texts[0] if told.texts else ""), "")
     if told.paper:
         yield from _wrapped("Paper", told.paper)
     for name, text in told.facts.items():

@@ -20,6 +20,7 @@ from privbench.cli.border import Finite, say
 from privbench.cli.cache import cache
 from privbench.cli.doc import doc
 from privbench.cli.plugins import check, new
+from privbench.cli.show import show
 from privbench.cli.trust import check_submission, reproduce
 from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
 from privbench.text import shown
@@ -351,29 +352,8 @@ def _registry(chosen: Sequence[Choice]) -> Registry:
     return plugins.load(chosen)
 
 
-@main.command()
-@click.argument("name", shell_complete=completion.of())
-@click.pass_obj
-def show(chosen: list[Choice], name: str) -> None:
-    """Show the card of a method, or a result file."""
-    if name.endswith(".json"):
-        from privbench.boards.records import read
-        from privbench.cli.show import result_card
-
-        path = Path(name)
-        if not path.exists():
-            raise BadInputError(
-                f"no result at {shown(name, 200)}: results are in the directory given by --out"
-            )
-        say(result_card(read(path)))
-        return
-    from privbench.cli.show import method_card
-
-    cards = [method_card(kind, method) for kind, method in _registry(chosen).find(name)]
-    say("\n\n".join(cards))
-
-
 for command in (
     audit, cache, check, check_submission, doc, leaderboard, merge, new, report, reproduce, score,
+    show,
 ):  # fmt: skip
     main.add_command(command)

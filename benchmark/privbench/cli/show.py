@@ -1,37 +1,36 @@
-"""Cards: a method or a result as text for a terminal."""
+"""``privbench show RESULT``: a result as text for a terminal."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privbench.text import listed
+import click
+
+from privbench.cli.border import say
+from privbench.errors import BadInputError
+from privbench.text import listed, shown
 
 if TYPE_CHECKING:
     from privbench.boards.records import Number, Record
-    from privbench.method import Method
 
 
-def method_card(kind: str, method: Method) -> str:
-    """Threat model, source, hyperparameters and deviations of a method."""
-    from privbench.methods.about import about  # it imports torch
+@click.command()
+@click.argument("result")
+def show(result: str) -> None:
+    """Show a RESULT: the numbers, intervals, controls and provenance of one trial.
 
-    told = about(kind, method)
-    lines = [f"{method.name} ({kind}, version {method.version})", ""]
-    for text in told.texts:
-        lines += [text, ""]
-    lines += [f"Paper: {told.paper}"] if told.paper else []
-    lines += [f"{name}: {text}" for name, text in told.facts.items()]
-    lines += ["", "Hyperparameters:", *_hyperparameters(method)]
-    if method.presets:
-        lines += ["", "Presets:"]
-        lines += [f"  {name}: {listed(fields)}" for name, fields in method.presets.items()]
-    if told.deviations:
-        lines += ["", f"Deviations: {told.deviations}"]
-    return "\n".join(lines)
+    A method is explained by `privbench doc NAME`.
+    """
+    from privbench.boards.records import read
 
-
-def _hyperparameters(method: Method) -> list[str]:
-    return [f"  {name} = {value}" for name, value in method.hyperparameters().items()] or ["  none"]
+    path = Path(result)
+    if not path.exists():
+        raise BadInputError(
+            f"no result at {shown(result, 200)}: results are in the directory given by --out; "
+            "a method is explained by `privbench doc NAME`"
+        )
+    say(result_card(read(path)))
 
 
 def result_card(record: Record) -> str:

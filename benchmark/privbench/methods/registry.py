@@ -94,6 +94,10 @@ class Registry:
         self.blame(kind, name)
         raise UnknownNameError(kind, name, self._methods[kind], self.hint)
 
+    def owner(self, kind: str, name: str) -> Plugin:
+        """Return the plugin that provides a method that is here."""
+        return self._owner[kind, name]
+
     def find(self, name: str) -> list[tuple[str, Any]]:
         """Return the kind and method of everything with that name.
 
