@@ -33,6 +33,12 @@ def kept(small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) -> privbench.Resu
 # ---- load ----------------------------------------------------------------------------------------
 
 
+def test_data_are_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVBENCH_DATA", "absent-folder")
+    with pytest.raises(BadInputError, match="absent-folder is not a directory"):
+        privbench.load(SUITE, defense="none")
+
+
 @pytest.mark.usefixtures("kept")
 def test_the_victim_of_a_run_is_loaded_with_its_rows() -> None:
     victim = privbench.load(SUITE, defense="none", seed=1, device="cpu")

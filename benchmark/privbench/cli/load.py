@@ -100,7 +100,7 @@ def load(
         defense: likewise; a stack is ``talos+memguard``.
         adversary: likewise.
         attack: likewise.
-        data_root: directory of datasets.
+        data_root: directory of datasets; None for the one that PRIVBENCH_DATA names, if any.
         device: ``cpu``, ``cuda`` or ``auto``.
         threads: of training; another number gives another model.
 

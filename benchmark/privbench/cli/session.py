@@ -72,7 +72,7 @@ def run(
     Args:
         suite: a suite, a mapping, or a path of a YAML file.
         out: directory for results; existing ones are kept.
-        data_root: directory of datasets.
+        data_root: directory of datasets; None for the one that PRIVBENCH_DATA names, if any.
         device: ``cpu``, ``cuda`` or ``auto``.
         jobs: number of worker processes; ``auto`` for one per core.
         timeout: time limit for one attack in seconds; if exceeded, the cell fails.
@@ -365,6 +365,8 @@ def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
 
 
 def _root(given: Path | None) -> Path | None:
+    if given is None and os.environ.get("PRIVBENCH_DATA"):  # from Python; click has read it
+        given = Path(os.environ["PRIVBENCH_DATA"])
     if given is not None and not os.path.isdir(given):  # noqa: PTH112 - False for any bad name
         raise BadInputError(
             f"--data-root (or PRIVBENCH_DATA) {shown(str(given))} is not a directory: "
