@@ -129,7 +129,7 @@ MEMGUARD = "MemGuard, 1,000 posteriors of Location-30 | a loop, as in the author
 def test_memguard_ours(benchmark: Any) -> None:
     guard, p = _guarded()
     parts = torch.split(p, 256)  # as a served victim asks
-    _time(benchmark, lambda: [phase_one(part, guard.log_odds, 300) for part in parts], len(p))
+    _time(benchmark, lambda: [phase_one(part, guard.log_odds, 300, 0) for part in parts], len(p))
 
 
 @pytest.mark.benchmark(group=MEMGUARD)
@@ -137,8 +137,8 @@ def test_memguard_one_at_a_time(benchmark: Any) -> None:
     guard, p = _guarded()
     some = p[:: len(p) // 20][:20]
     _time(
-        benchmark, lambda: [phase_one(one[None], guard.log_odds, 300) for one in some], len(some),
-        rounds=1,
+        benchmark, lambda: [phase_one(one[None], guard.log_odds, 300, 0) for one in some],
+        len(some), rounds=1,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def _linear(zero: float) -> object:
 
 def test_two_classes_by_hand() -> None:
     p = torch.tensor([[0.95, 0.05]]).double()
-    noise = phase_one(p, _linear(0.8), 300)  # type: ignore[arg-type]
+    noise = phase_one(p, _linear(0.8), 300, 0)  # type: ignore[arg-type]
     d = float(noise.abs().sum())
     # the last step moves the difference of logits by .14, the posterior by .02
     assert 0.3 <= d < 0.36
@@ -45,15 +45,39 @@ def test_two_classes_by_hand() -> None:
     assert float(kept) == pytest.approx(2 / 3)
 
 
+def test_the_last_step_ends_at_the_boundary() -> None:
+    """The smallest noise that turns g is .3 long: .15 from each of two classes."""
+    p = torch.tensor([[0.95, 0.05]] * 3).double()
+    for h in (_linear(0.8), lambda p: 1e6 * (p.amax(1) - 0.8)):
+        noise = phase_one(p, h, 300, 20)  # type: ignore[arg-type]
+        assert noise.abs().sum(1).tolist() == pytest.approx([0.3] * 3, abs=1e-6)
+        assert bool((h(p + noise) < 0).all())  # type: ignore[operator]
+
+
+def test_a_steep_classifier_keeps_its_noise() -> None:
+    """A whole step ends where it is surer than before, so that phase II would reject it."""
+
+    def steep(p: Tensor) -> Tensor:
+        away = p.amax(1) - 0.8
+        return torch.where(away > 0, 1 + away, 1e6 * away)
+
+    p = torch.tensor([[0.95, 0.05]]).double()
+    kept = []
+    for bisections in (0, 40):
+        noise = phase_one(p, steep, 300, bisections)
+        kept.append(float(probability(noise.abs().sum(1), steep(p), steep(p + noise), 1.0)))
+    assert kept == [0.0, 1.0]
+
+
 def test_no_noise_where_none_turns_g_without_the_label() -> None:
     p = torch.tensor([[0.6, 0.4], [0.51, 0.49]]).double()
     # g would turn only below .4 of the largest posterior, which two classes cannot reach
-    assert not phase_one(p, _linear(0.4), 300).any()  # type: ignore[arg-type]
+    assert not phase_one(p, _linear(0.4), 300, 20).any()  # type: ignore[arg-type]
 
 
 def test_undecided_queries_are_left_alone() -> None:
     p = torch.tensor([[0.8, 0.2]]).double()
-    assert not phase_one(p, _linear(0.8), 300).any()  # type: ignore[arg-type]
+    assert not phase_one(p, _linear(0.8), 300, 20).any()  # type: ignore[arg-type]
 
 
 def _guard(seed: int, distortion: float = 1.0) -> Guard:

@@ -9,7 +9,9 @@ of its reference rows; h is its log-odds. For every query with posteriors s and 
 1. Phase I searches for the smallest noise e on the logits that reverses the guess of g and keeps
    the label. It minimises |h| + 10 max(0, largest other logit - label's) + c3 |softmax(z + e) - s|
    in steps of length 0.1 until it succeeds. c3 starts at 0.1 and grows tenfold as long as the
-   search succeeds; the last success counts. r = softmax(z + e) - s.
+   search succeeds; the last success counts. r = softmax(z + e) - s. Its last step is then halved
+   (``bisections``) to end just behind g's boundary: a whole step can end where a steep g is surer
+   than before, and phase II would reject it.
 2. Phase II adds r with probability min(distortion / |r|, 1), and never where g would be more
    confident than before: the *expected* L1 distortion of an answer is within the budget.
 
@@ -87,7 +89,9 @@ class Guard(Release):
         if not self.settings.distortion:
             return value
         with torch.enable_grad():
-            noise = phase_one(value, self.log_odds, self.settings.iterations)
+            noise = phase_one(
+                value, self.log_odds, self.settings.iterations, self.settings.bisections
+            )
         before, after = self.log_odds(value), self.log_odds(value + noise)
         kept = probability(noise.abs().sum(1), before, after, self.settings.distortion)
         return torch.where(u.to(value.dtype) < kept[:, None], value + noise, value)
@@ -107,6 +111,7 @@ class MemGuard(Defense):
         distortion: largest expected L1 distance between released and true posteriors, in [0, 2].
             It is a utility budget, not an epsilon of differential privacy.
         iterations: maximum number of steps of phase I, for each c3.
+        bisections: times that the last step of phase I is halved; 0 as in the paper.
         epochs: training epochs of the defender's classifier.
         batch: rows per update of that classifier.
         lr: learning rate of its optimizer.
@@ -115,6 +120,7 @@ class MemGuard(Defense):
     """
 
     name: ClassVar[str] = "memguard"
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("reference-rows",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     release_class: ClassVar[type[Release]] = Guard
@@ -129,13 +135,18 @@ class MemGuard(Defense):
         "At least 12,500 updates of the defender's classifier, as many as 400 epochs of the "
         "paper's 2,000 rows; rows of the smaller side are repeated, so that both count alike. Adam "
         "by default: the paper's SGD can leave the classifier undecided on small sets (`paper` has "
-        "it). Noisy posteriors are sorted again before the classifier reads them."
+        "it). The last step of phase I is shortened by bisection, because Adam's classifier is so "
+        "steep that a whole step often ends where phase II rejects it (`paper` has none). Noisy "
+        "posteriors are sorted again before the classifier reads them."
     )
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"optimizer": "sgd"}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"optimizer": "sgd", "bisections": 0}
+    }
 
     distortion: Annotated[float, Ge(0)] = 1.0
     iterations: Annotated[int, Ge(1)] = 300
+    bisections: Annotated[int, Ge(0)] = 20
     epochs: Annotated[int, Ge(1)] = 400
     batch: Annotated[int, Ge(1)] = 64
     lr: Annotated[float, Gt(0)] = 1e-3
@@ -164,7 +175,9 @@ class MembershipClassifier(nn.Module):
         return torch.cat([torch.zeros_like(h), h], dim=1)
 
 
-def phase_one(p: Tensor, log_odds: Callable[[Tensor], Tensor], iterations: int) -> Tensor:
+def phase_one(
+    p: Tensor, log_odds: Callable[[Tensor], Tensor], iterations: int, bisections: int
+) -> Tensor:
     """Return noise r (n, classes) that reverses the guess of g; 0 for rows where none was found.
 
     All rows are searched at once, each with its own c3: one that succeeds starts again with a
@@ -174,6 +187,7 @@ def phase_one(p: Tensor, log_odds: Callable[[Tensor], Tensor], iterations: int) 
         p: (n, classes) float64 posteriors.
         log_odds: h, from posteriors (n, classes) to (n,).
         iterations: steps for each c3.
+        bisections: times that the last step of the noise that counts is halved.
     """
     p, order = p.detach().sort(dim=1, descending=True, stable=True)  # the label comes first
     h = log_odds(p).detach()
@@ -181,7 +195,8 @@ def phase_one(p: Tensor, log_odds: Callable[[Tensor], Tensor], iterations: int) 
     search.keep(((h.sigmoid() - 0.5).abs() > UNDECIDED).nonzero().squeeze(1))
     while len(search.rows):
         search.step(iterations)
-    return torch.zeros_like(p).scatter(1, order, search.best)  # back to the order of classes
+    noise = search.shortened(bisections)
+    return torch.zeros_like(p).scatter(1, order, noise)  # back to the order of classes
 
 
 class _Search:
@@ -191,37 +206,36 @@ class _Search:
         rows: (m,) rows that are still searched.
         e: (m, classes) their noise now; filled up to whole blocks, like ``c3`` (m,) and the number
             of ``steps`` (m,) under that c3.
-        best: (n, classes) the last success of every row, as noise on the posteriors.
+        before: (m, classes) their noise one step earlier.
+        best: (2, n, classes) the last success of every row, as noise on the logits: before its
+            last step, and after it.
+        found: (n,) whether there was one.
     """
 
     def __init__(self, p: Tensor, sign: Tensor, log_odds: Callable[[Tensor], Tensor]) -> None:
         """Start from sorted posteriors p (n, classes), where h has that sign (n,)."""
         self.log_odds = log_odds
         self.all = p.clamp_min(torch.finfo(p.dtype).tiny).log(), p, sign
-        self.best = torch.zeros_like(p)
+        self.best = torch.zeros_like(p).expand(2, *p.shape).clone()
+        self.found = torch.zeros_like(p[:, 0], dtype=torch.bool)
         self.rows = torch.arange(len(p), device=p.device)
-        self.e = torch.zeros_like(p)
+        self.e = self.before = torch.zeros_like(p)
         self.c3 = torch.full_like(p[:, 0], FIRST)
         self.steps = torch.zeros_like(self.rows)
 
     def keep(self, at: Tensor) -> None:
-        """Keep only the rows at these positions.
-
-        They are filled up to whole blocks: a row's rounding must not depend on how many others
-        there are.
-        """
+        """Keep only the rows at these positions."""
         self.rows = self.rows[at]
-        padded = torch.cat([at, at[:1].expand(-len(at) % BLOCK)])
-        self.e, self.c3, self.steps = self.e[padded], self.c3[padded], self.steps[padded]
-        filled = torch.cat([self.rows, self.rows[:1].expand(len(padded) - len(at))])
+        padded = _whole_blocks(at)
+        self.e, self.before = self.e[padded], self.before[padded]
+        self.c3, self.steps = self.c3[padded], self.steps[padded]
+        filled = _whole_blocks(self.rows)
         self.z, self.p, self.sign = (each[filled] for each in self.all)
 
     def step(self, iterations: int) -> None:
         """Record the rows where the last step succeeded, then take one more step with every row."""
         e = self.e.requires_grad_()
-        moved = self.z + e
-        noisy = moved.softmax(1)
-        now, behind = self.log_odds(noisy), moved[:, 1:].amax(1) - moved[:, 0]
+        noisy, now, behind = self._at(self.z + e)
         loss = now.abs() + LABEL * F.relu(behind) + self.c3 * (noisy - self.p).abs().sum(1)
         (gradient,) = torch.autograd.grad(loss.sum(), e)
         m = len(self.rows)
@@ -229,15 +243,47 @@ class _Search:
         won = won[:m].nonzero().squeeze(1)
         over = (self.steps >= iterations)[:m]
         length = gradient.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        before, self.before = self.before, e.detach()
         self.e = (e - LENGTH * gradient / length).detach()
         self.steps += 1
         if len(won):
-            self.best[self.rows[won]] = (noisy - self.p).detach()[won]
+            self.best[:, self.rows[won]] = torch.stack([before[won], self.before[won]])
+            self.found[self.rows[won]] = True
             self.e[won], self.steps[won] = 0.0, 0
             self.c3[won] *= 10
             over[won] = self.c3[won] > LAST
         if bool(over.any()):
             self.keep((~over).nonzero().squeeze(1))
+
+    def shortened(self, bisections: int) -> Tensor:
+        """Return the noise (n, classes) on the posteriors, its last step halved so many times.
+
+        Of each half, the part is kept at whose end the guess of g is still reversed.
+        """
+        found = self.found.nonzero().squeeze(1)
+        rows = _whole_blocks(found)
+        z, p, sign = (each[rows] for each in self.all)
+        outside, inside = self.best[:, rows]
+        for _ in range(bisections):
+            middle = (outside + inside) / 2
+            _, now, behind = self._at(z + middle)
+            reverses = ((behind <= 0) & (now.sign() != sign))[:, None]
+            outside, inside = (
+                torch.where(reverses, outside, middle), torch.where(reverses, middle, inside),
+            )  # fmt: skip
+        noise = torch.zeros_like(self.all[1])
+        noise[found] = ((z + inside).softmax(1) - p)[: len(found)]
+        return noise
+
+    def _at(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Posteriors, h, and by how much another logit is above the label's."""
+        noisy = logits.softmax(1)
+        return noisy, self.log_odds(noisy), logits[:, 1:].amax(1) - logits[:, 0]
+
+
+def _whole_blocks(at: Tensor) -> Tensor:
+    """Fill up with the first: a row's rounding must not depend on how many others there are."""
+    return torch.cat([at, at[:1].expand(-len(at) % BLOCK)])
 
 
 def probability(d: Tensor, before: Tensor, after: Tensor, distortion: float) -> Tensor:
