@@ -44,6 +44,8 @@ def test_the_victim_of_a_run_is_loaded_with_its_rows() -> None:
     victim = privbench.load(SUITE, defense="none", seed=1, device="cpu")
     assert [defense.name for defense in victim.cell.defenses] == ["none"]
     assert (victim.seed, victim.role, victim.world.origin) == (1, "victim", "victim")
+    assert repr(victim).startswith("Loaded(victim of supervised")
+    assert repr(victim).endswith("on digits, defense none, seed 1; 100 members)")
     index = torch.cat([victim.world.members.index, victim.nonmembers.index])
     assert len(set(index.tolist())) == len(index) == 500
     x = victim.nonmembers.x

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _SHOWN = 6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Loaded:
     """A trained model with the rows that it was trained on.
 
@@ -63,6 +63,14 @@ class Loaded:
     cell: Cell
     role: str
     seed: int
+
+    def __repr__(self) -> str:
+        """Name the model; its rows and weights would be pages."""
+        cell = self.cell
+        return (
+            f"Loaded({self.role} of {cell.target.label} on {cell.card.name}, defense "
+            f"{cell.defense}, seed {self.seed}; {len(self.world.members)} members)"
+        )
 
 
 def load(
