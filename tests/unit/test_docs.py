@@ -10,6 +10,8 @@ import glob
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from tests.unit.small_run import SmallRun
 
 ROOT = Path(__file__).parents[2]
-#: Pages whose commands need files of their own; their tests are elsewhere.
+#: Pages whose commands need files of their own; their tests are below or elsewhere.
 ELSEWHERE = {"audit.md", "glossary.md"}
 OURS = [page for page in sorted(ROOT.glob("docs/*.md")) if page.name not in ELSEWHERE]
 PAGES = [ROOT / "README.md", *OURS]
@@ -165,6 +167,33 @@ def test_the_quick_start_gives_the_numbers_that_are_shown(tmp_path: Path) -> Non
         auc, accuracy = made[name].metrics["auc"].value, made[name].utility["test_accuracy"]
         assert auc == pytest.approx(shown[0], abs=0.1)
         assert accuracy == pytest.approx(shown[-2], abs=0.06)
+
+
+@pytest.mark.end_to_end
+def test_the_page_of_audits_can_be_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ROOT / "docs" / "audit.md"
+    module, notebook = blocks(page, ("python",))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("my_model.py").write_text(module, "utf-8")
+    script, first, report, second = commands(page)
+    subprocess.run([sys.executable, *script.split()[1:]], check=True, timeout=300)
+    for command in (first, report, second):
+        done = invoke(*command.split()[1:])
+        assert done.exit_code == 0, (command, done.output)
+    known: dict[str, Any] = {}
+    exec(notebook, known)  # noqa: S102 - our own page
+    told = " ".join(page.read_text("utf-8").split())
+    number = r"finds ([\d.]+)% .*? its AUC is ([\d.]+) "
+    for words in (Path("audit/audit.txt").read_text("utf-8"), known["found"].summary):
+        shown, made = (re.search(number, text) for text in (told, " ".join(words.split())))
+        assert shown is not None
+        assert made is not None
+        assert float(made[1]) == pytest.approx(float(shown[1]), abs=5)
+        assert float(made[2]) == pytest.approx(float(shown[2]), abs=0.03)
+    assert Path("audit/report.html").stat().st_size > 10_000
 
 
 # ---- exit statuses -------------------------------------------------------------------------------

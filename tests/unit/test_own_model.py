@@ -536,6 +536,29 @@ def test_the_command_equals_the_notebook(tmp_path: Path, module: str) -> None:
     assert "metric-confidence" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.end_to_end
+def test_several_workers_give_the_same_numbers(
+    tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {
+        "members": MEMBERS, "nonmembers": NONMEMBERS, "shadow": rows(300, 2),
+        "attacks": ["shokri"], "settings": {"supervised": {"epochs": 3}},
+    }  # fmt: skip
+    (one,) = privbench.audit(module, out=tmp_path / "one", **given)
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "store"))
+    (two,) = privbench.audit(module, out=tmp_path / "two", jobs=2, **given)
+    assert one.status == two.status == "ok"
+    assert one.metrics == two.metrics
+
+
+@pytest.mark.parametrize(
+    ("model", "words"), [(len, "a model in memory"), ("http://127.0.0.1:9/", "an endpoint")]
+)
+def test_what_cannot_go_to_workers(tmp_path: Path, model: Any, words: str) -> None:
+    with pytest.raises(BadInputError, match=f"--jobs: {words} .*leave out --jobs"):
+        privbench.audit(model, members=MEMBERS, nonmembers=NONMEMBERS, out=tmp_path / "out", jobs=2)
+
+
 def test_an_attack_that_fails_is_status_1(
     tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,8 @@ from privbench.own_model import KINDS
 @click.option("--set", "settings", multiple=True, metavar="METHOD.FIELD=VALUE",
               help="Hyperparameter, for example supervised.epochs=50 (repeatable).")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
+@click.option("--jobs", default="1", show_default=True, metavar="N",
+              help="Worker processes, which train shadows; auto for one per core.")  # fmt: skip
 def audit(**options: Any) -> None:
     """Attack a model of your own and say what leaks.
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 #: The ledger of an endpoint and the words of an audit, in its folder.
 LEDGER, WORDS = "queries.ndjson", "audit.txt"
 _BLOCK = 256  # rows of the first query
+_ADDRESSES = ("http://", "https://")
 
 
 def audit(
@@ -54,6 +55,7 @@ def audit(
     preset: str = "cpu",
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     device: str = "auto",
+    jobs: int | str = 1,
     console: Console | None = None,
 ) -> Audit:
     """Attack a model that exists already, and say what leaks.
@@ -99,6 +101,8 @@ def audit(
         preset: of all methods.
         settings: method -> hyperparameters.
         device: ``cpu``, ``cuda`` or ``auto``.
+        jobs: number of worker processes, which train shadows at the same time; ``auto`` for one per
+            core. One only for a model in memory and for an endpoint.
         console: where progress and board are shown; by default nowhere.
 
     Raises:
@@ -109,13 +113,15 @@ def audit(
     rows = read_rows(members, nonmembers, shadow, attributes)
     registry = plugins.load(())
     target = registry.get("target", "own-model")
+    if str(jobs) != "1":
+        _refuse_workers(model)
     if not isinstance(model, str):
         model = target.holding(model).model
     given = {
         "model": model, "checkpoint": _absolute(checkpoint), "tag": model_version, "rate": rate,
         "retries": retries, "batch": batch, "low": rows.low, "high": rows.high,
     }  # fmt: skip
-    if model.startswith(("http://", "https://")):
+    if model.startswith(_ADDRESSES):
         if checkpoint:
             raise BadInputError("--checkpoint: an endpoint has its own weights: leave it out")
         given["ledger"] = str((Path(out) / LEDGER).absolute())
@@ -132,10 +138,20 @@ def audit(
         rows, rows.write(default_root() / "audits"), given, attacks=wanted, recipe=shadow_recipe,
         seeds=seeds, preset=preset, settings=settings or {},
     )  # fmt: skip
-    options = {"out": Path(out), "data_root": None, "device": device, "compiled": False}
+    options = {"out": Path(out), "data_root": None, "device": device, "compiled": False,
+               "jobs": jobs}  # fmt: skip
     session = Session(suite_from(suite, "the audit"), (), options, console or Console(quiet=True))
     session.run()
     return _told(session, rows, left_out, Path(out))
+
+
+def _refuse_workers(model: Any) -> None:
+    if not isinstance(model, str):
+        raise BadInputError("--jobs: a model in memory stays in its process: give it as "
+                            "'module:function', or leave out --jobs")  # fmt: skip
+    if model.startswith(_ADDRESSES):
+        raise BadInputError("--jobs: an endpoint is asked by one process, which keeps its answers: "
+                            "leave out --jobs")  # fmt: skip
 
 
 def _absolute(path: str | Path) -> str:
