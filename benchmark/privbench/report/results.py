@@ -97,7 +97,9 @@ class Results(list[Record]):
             except ImportError:
                 continue
             return library.DataFrame(self.rows())
-        raise BadInputError("a data frame needs pandas or polars: install one, or use rows()")
+        raise BadInputError(
+            "a data frame needs pandas or polars: pip install 'privbench[report]', or use rows()"
+        )
 
 
 def _flat(record: Record) -> dict[str, Any]:
