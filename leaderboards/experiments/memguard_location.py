@@ -80,7 +80,9 @@ def answers(
     (guard,) = guarded.releases
     assert isinstance(guard, Guard)  # noqa: S101 - it is MemGuard's
     true = plain.log_posteriors(rows.x).exp()
-    noisy = true + phase_one(true, guard.log_odds, guard.settings.iterations)
+    noisy = true + phase_one(
+        true, guard.log_odds, guard.settings.iterations, guard.settings.bisections
+    )
     with torch.no_grad():
         return Answers(true, noisy, guard.log_odds(true), guard.log_odds(noisy), rows)
 
