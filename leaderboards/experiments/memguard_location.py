@@ -12,8 +12,9 @@ epochs. Attacks are networks trained on a shadow's answers:
 - ``nn-mia``: the two largest, and whether the label is right (Talos).
 
 A naive attacker trains on true posteriors of its shadow, as published; an adaptive one on what its
-own MemGuard releases under the same budget. Rows are drawn by the seed; ``--in-order`` takes those
-that the authors take.
+own MemGuard releases under the same budget. The victim is the authors' (layers, Glorot's weights,
+SGD), and so is the defender; with ``--own-defender`` it is this package's. Rows are drawn by the
+seed; ``--in-order`` takes those that the authors take.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from privbench.data.split import Split, World
 
 BUDGETS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
+VICTIM = {"hidden": (1024, 512, 256, 128), "initial": "glorot", "optimizer": "sgd", "lr": 0.01,
+          "drops": (0.75,), "epochs": 200}  # fmt: skip
+DEFENDER = {"optimizer": "sgd", "bisections": 0}
 PUBLISHED = (0.73, 0.69, 0.62, 0.55, 0.52, 0.50)
 
 
@@ -157,13 +161,14 @@ def authors(split: Split, rows: Examples) -> Cut:
 @click.option("--data-root", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--seeds", default=3)
 @click.option("--in-order", is_flag=True, help="The authors' rows; seeds are of training only.")
-def main(data_root: Path, seeds: int, *, in_order: bool) -> None:
+@click.option("--own-defender", is_flag=True, help="This package's, not the authors'.")
+def main(data_root: Path, seeds: int, *, in_order: bool, own_defender: bool) -> None:
     """Print the table."""
     registry = plugins.load()
     data = registry.get("dataset", "location-30")
     card, protocol = data.card(data_root), data.protocols["memguard"]
-    target = registry.get("target", "supervised").replace(epochs=200)
-    guard = registry.get("defense", "memguard")
+    target = registry.get("target", "supervised").replace(**VICTIM)
+    guard = registry.get("defense", "memguard").replace(**({} if own_defender else DEFENDER))
     workshop = Builder(Store(default_root()), torch.device("cpu"))
 
     def job(world: World, guarded: bool) -> VictimSpec:

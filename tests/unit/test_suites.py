@@ -85,7 +85,8 @@ def test_memguard_has_its_full_size(path: Path, registry: Any) -> None:
     for item in planned_of(path, registry):
         for defense in item.trial.cell.defenses:
             if defense.name == "memguard":
-                same = {"distortion": full.distortion, "optimizer": full.optimizer}
+                of_papers = ("distortion", "optimizer", "bisections")
+                same = {name: getattr(full, name) for name in of_papers}
                 assert defense.replace(**same) == full
 
 

@@ -171,8 +171,9 @@ def supervised_phase(
     name: str = "encoder",
     rows: str | None = None,
     prepare: Callable[[Batch, Callable[[int], Tensor]], Batch] | None = None,
+    optimizer: Optimizer | None = None,
 ) -> Phase:
-    """Train encoder and classifier together by cross-entropy, with Adam.
+    """Train encoder and classifier together by cross-entropy.
 
     >>> from privbench.methods.context import TargetContext
     >>> from privbench.testing import tiny_split
@@ -187,16 +188,18 @@ def supervised_phase(
         world: that the model trains in.
         ctx: of the target.
         epochs: passes over the rows; see ``passes``.
-        lr: learning rate, above 0.
+        lr: learning rate of Adam, above 0.
         batch: rows of a step.
-        weight_decay: L2 penalty.
+        weight_decay: L2 penalty of Adam.
         updates: least number of updates, 0 for no such floor; see ``passes``.
         name: of the phase.
         rows: part of the world; None for what the protocol shows the encoder last.
         prepare: see ``Phase``; such as ``Views``.
+        optimizer: how both are updated, instead of by Adam.
     """
     rows = ctx.protocol.encoder[-1] if rows is None else rows
-    spec, optimizer = BatchSpec(batch), Optimizer("adam", lr, weight_decay)
+    spec = BatchSpec(batch)
+    optimizer = optimizer or Optimizer("adam", lr, weight_decay)
     return Phase(
         name=name,
         rows=rows,

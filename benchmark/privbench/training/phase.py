@@ -205,6 +205,9 @@ class Optimizer:
     >>> cosine = Optimizer("sgd", 0.1, schedule="cosine")
     >>> cosine.rate(0, 10), round(cosine.rate(5, 10), 3), cosine.rate(10, 10)
     (0.1, 0.05, 0.0)
+    >>> dropped = Optimizer("sgd", 1.0, drops=(0.5, 0.75))
+    >>> [round(dropped.rate(done, 8), 3) for done in (3, 4, 6)]
+    [1.0, 0.1, 0.01]
 
     Attributes:
         kind: ``adam`` or ``sgd``.
@@ -212,7 +215,8 @@ class Optimizer:
         weight_decay: L2 penalty added to the gradient, as in torch.
         momentum: momentum of sgd.
         schedule: ``constant``, or ``cosine`` decay to zero over the part's updates.
-        per: whether cosine decay changes the rate at each update or at each epoch.
+        per: whether the rate changes at each update or at each epoch.
+        drops: shares of the part's updates, each in (0, 1), after which the rate falls to a tenth.
     """
 
     kind: Literal["adam", "sgd"]
@@ -221,6 +225,7 @@ class Optimizer:
     momentum: float = 0.0
     schedule: Literal["constant", "cosine"] = "constant"
     per: Literal["step", "epoch"] = "step"
+    drops: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Check what is chosen by name."""
@@ -229,6 +234,8 @@ class Optimizer:
             schedule=(self.schedule, ("constant", "cosine")),
             per=(self.per, ("step", "epoch")),
         )
+        if not all(0 < drop < 1 for drop in self.drops):
+            raise ValueError(f"drops {self.drops}: each is a share of the updates, between 0 and 1")
 
     def make(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
         """Build the torch optimizer."""
@@ -246,9 +253,10 @@ class Optimizer:
 
     def rate(self, done: float, total: float) -> float:
         """Return the learning rate after ``done`` of ``total`` updates."""
+        lr = self.lr * 0.1 ** sum(done >= drop * total for drop in self.drops)
         if self.schedule == "constant":
-            return self.lr
-        return 0.5 * self.lr * (1 + math.cos(math.pi * done / max(total, 1)))
+            return lr
+        return 0.5 * lr * (1 + math.cos(math.pi * done / max(total, 1)))
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,21 @@ target.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 from torch import nn
 
-from privbench import Augmentation, Model, Paper, Target, backbone, hookimpl
+from privbench import (
+    Augmentation,
+    BadInputError,
+    Model,
+    Optimizer,
+    Paper,
+    Target,
+    backbone,
+    hookimpl,
+)
 from privbench.toolbox.phases import (
     BackboneName,
     Views,
@@ -50,7 +59,14 @@ class Supervised(Target):
         updates: least number of updates of encoder and classifier; with few rows there are more
             epochs until it is reached. 0 for no such floor.
         batch: rows per step.
-        lr: learning rate of Adam.
+        hidden: widths of the hidden layers of an ``mlp``; by default two of 512.
+        initial: initial weights: torch's own, or ``glorot``: Glorot's uniform ones and biases of 0,
+            as in Keras. From torch's own, plain sgd may not learn at all in a deep ``mlp``.
+        optimizer: ``adam`` or ``sgd``.
+        lr: its learning rate.
+        momentum: of sgd.
+        cosine: whether the rate falls to zero along a cosine.
+        drops: shares of the updates after which the rate falls to a tenth.
         weight_decay: L2 penalty.
         augmentation: augmentation of training rows, narrowed to what the dataset allows; none by
             default.
@@ -79,15 +95,33 @@ class Supervised(Target):
     epochs: Annotated[int, Ge(0)] = 100
     updates: Annotated[int, Ge(0)] = 0
     batch: Annotated[int, Ge(1)] = 64
+    hidden: tuple[Annotated[int, Ge(1)], ...] = ()
+    initial: Literal["torch", "glorot"] = "torch"
+    optimizer: Literal["adam", "sgd"] = "adam"
     lr: Annotated[float, Gt(0)] = 1e-3
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
+    cosine: bool = False
+    drops: tuple[Annotated[float, Gt(0), Lt(1)], ...] = ()
     weight_decay: Annotated[float, Ge(0)] = 0.0
     augmentation: Augmentation | None = None
     pretrain: bool = False
     classifier_epochs: Annotated[int, Ge(1)] = 100
     classifier_updates: Annotated[int, Ge(0)] = 0
 
+    def __post_init__(self) -> None:
+        """Check that momentum has a use.
+
+        Raises:
+            BadInputError: if Adam is given one.
+        """
+        super().__post_init__()
+        if self.momentum and self.optimizer != "sgd":
+            raise BadInputError("supervised.momentum is of sgd: set supervised.optimizer=sgd")
+
     def incompatible(self, cell: Cell) -> str | None:
-        """Require inputs that the backbone can read."""
+        """Require inputs that the backbone can read, and layers only where it has them."""
+        if self.hidden and chosen_backbone(self.backbone, cell.card) != "mlp":
+            return f"hidden {self.hidden} are layers of an mlp: set backbone to mlp"
         return unfit_backbone(self.backbone, cell.card)
 
     def classifier_apart(self, protocol: Protocol) -> bool:
@@ -97,20 +131,27 @@ class Supervised(Target):
     def build(self, card: Card, ctx: TargetContext) -> Model:
         """Build encoder and linear classifier."""
         del ctx
-        encoder = backbone(chosen_backbone(self.backbone, card), card.shape)
+        name = chosen_backbone(self.backbone, card)
+        encoder = backbone(name, card.shape, hidden=self.hidden)
         classifier = nn.Linear(encoder.width, card.classes or 0)
-        return Model(card, {"encoder": encoder, "classifier": classifier})
+        model = Model(card, {"encoder": encoder, "classifier": classifier})
+        if self.initial == "glorot":
+            model.apply(_glorot)
+        return model
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
         """Train on the encoder's rows in the protocol; then the classifier, if it sees others."""
         del model
         seen = list(encoder_phases(ctx.protocol))
+        optimizer = Optimizer(
+            self.optimizer, self.lr, self.weight_decay, momentum=self.momentum,
+            schedule="cosine" if self.cosine else "constant", drops=self.drops,
+        )  # fmt: skip
         views = Views(self.augmentation, ctx.card, 1) if self.augmentation else None
         made = [
             supervised_phase(
                 world, ctx, name=name, rows=rows, prepare=views, epochs=self.epochs,
-                updates=self.updates, batch=self.batch, lr=self.lr,
-                weight_decay=self.weight_decay,
+                updates=self.updates, batch=self.batch, lr=self.lr, optimizer=optimizer,
             )
             for name, rows in (seen if self.pretrain else seen[-1:])
         ]  # fmt: skip
@@ -118,6 +159,13 @@ class Supervised(Target):
             epochs, updates = self.classifier_epochs, self.classifier_updates
             made.append(classifier_phase(world, ctx, epochs=epochs, updates=updates))
         return made
+
+
+def _glorot(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 @hookimpl

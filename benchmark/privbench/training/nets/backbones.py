@@ -13,26 +13,29 @@ from privbench.training.nets.layers import Backbone, batch_norm, mlp
 from privbench.training.nets.resnet import ResNet18
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 IMAGE_DIMENSIONS = 3
 
 
 class MLP(Backbone):
-    """Two hidden ReLU layers over the flattened example: (n, *shape) to (n, 512).
+    """Hidden ReLU layers over the flattened example: (n, *shape) to (n, width).
 
     Attributes:
-        width: 512.
+        width: of the last hidden layer.
     """
 
-    def __init__(self, inputs: int, width: int = 512) -> None:
-        """Build for `inputs` values per example."""
+    WIDTHS: ClassVar[tuple[int, ...]] = (512, 512)
+
+    def __init__(self, inputs: int, hidden: Sequence[int] = ()) -> None:
+        """Build for `inputs` values per example; by default two hidden layers of 512."""
         super().__init__()
-        self.width = width
-        self.layers = nn.Sequential(nn.Flatten(), *mlp([inputs, width, width]), nn.ReLU())
+        widths = (*hidden,) or self.WIDTHS
+        self.width = widths[-1]
+        self.layers = nn.Sequential(nn.Flatten(), *mlp([inputs, *widths]), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the activations (n, 512), all at least 0, of the second hidden layer."""
+        """Return the activations (n, width), all at least 0, of the last hidden layer."""
         return cast("Tensor", self.layers(x))
 
 
@@ -122,7 +125,9 @@ def backbone_misfit(name: str, shape: tuple[int, ...]) -> str | None:
     )
 
 
-def backbone(name: str, shape: tuple[int, ...], splits: int = 1) -> Backbone:
+def backbone(
+    name: str, shape: tuple[int, ...], splits: int = 1, *, hidden: Sequence[int] = ()
+) -> Backbone:
     """Return a freshly initialised backbone, its weights drawn from torch's default generator.
 
     Args:
@@ -132,11 +137,12 @@ def backbone(name: str, shape: tuple[int, ...], splits: int = 1) -> Backbone:
         shape: shape of one example: (channels, height, width), or any shape for "mlp".
         splits: number of parts of a training batch that every batch norm treats separately, see
             `SplitBatchNorm`; "mlp" has no batch norm and ignores it.
+        hidden: widths of the layers of "mlp"; by default two of 512. The others ignore it.
 
     Returns:
         A module from float (n, *shape) to (n, d), with d in its attribute `width`: 128 for
-        "convnet", 512 for "mlp", "resnet18" and "vgg11-bn", 1,280 for "mobilenetv2", 2,048 for
-        "resnet50".
+        "convnet", the last of ``hidden`` for "mlp", 512 for "resnet18" and "vgg11-bn", 1,280 for
+        "mobilenetv2", 2,048 for "resnet50".
 
     Raises:
         UnknownNameError: if there is no backbone with that name.
@@ -146,7 +152,7 @@ def backbone(name: str, shape: tuple[int, ...], splits: int = 1) -> Backbone:
     512
     """
     if name == "mlp":
-        return MLP(math.prod(shape))
+        return MLP(math.prod(shape), hidden)
     if name not in _IMAGE_BACKBONES:
         raise UnknownNameError("backbone", name, BACKBONES)
     if problem := backbone_misfit(name, shape):
