@@ -469,6 +469,7 @@ def test_models_that_cannot_be_opened(
         (MEMBERS, rows(10, 4), "too few"),
         ({"y": MEMBERS["y"]}, NONMEMBERS, "give an archive with x"),
         (MEMBERS, {"x": NONMEMBERS["x"]}, "it has no y"),
+        (MEMBERS, {**NONMEMBERS, "y": NONMEMBERS["y"].astype(str)}, "y of another file numbers"),
         (MEMBERS, {**NONMEMBERS, "y": NONMEMBERS["y"] * 3}, "number the classes 0 to k - 1"),
         (MEMBERS, {**NONMEMBERS, "x": NONMEMBERS["x"] * np.nan}, "NaN"),
         ({**MEMBERS, "y": MEMBERS["y"][:5]}, NONMEMBERS, "one class for each row"),

@@ -213,8 +213,12 @@ def _labels(
         if y.shape != (sizes[source],):
             raise BadInputError(f"--{source}: y has shape {y.shape}, and x {sizes[source]} rows: "
                                 "give one class for each row")  # fmt: skip
+    texts = [source for source, y in columns.items() if y.dtype.kind == "U"]
+    if texts and len(texts) < len(columns):
+        raise BadInputError(f"--{texts[0]}: y holds texts, and y of another file numbers: give "
+                            "texts in all of them, or numbers")  # fmt: skip
     y = np.concatenate(list(columns.values()))
-    if y.dtype.kind == "U":
+    if texts:
         return np.unique(y, return_inverse=True)[1].astype(np.int64)
     whole = y.dtype.kind in "bui" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
     if not whole or y.min() < 0:
