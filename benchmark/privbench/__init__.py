@@ -1,5 +1,18 @@
 """Which privacy attacks work against which defenses, on which models, at what cost in utility.
 
+Ask for help on one name, as in ``help(privbench.run)``: on all of them it is thousands of lines.
+
+- Run and look: ``run``, ``load``, ``audit``, ``Results``, ``Loaded``.
+- Write an attack: ``MembershipAttack``, ``AttributeAttack``, ``ReconstructionAttack``,
+  ``PropertyAttack``; it gets an ``Oracle``, a question and an ``AttackContext``, and may declare
+  ``Shadows`` and ``Access``. Helpers: ``likelihood_ratio``, ``scaled_logit``, ``best_threshold``.
+- Write a defense: ``Defense``, ``Release``, ``Strength``, ``DefenseContext``.
+- Write a target: ``Target``, ``Model``, ``Phase``, ``Step``, ``Optimizer``, ``BatchSpec``,
+  ``TargetContext``. Helpers: ``supervised_phase``, ``classifier_phase``, ``backbone``, ``mlp``.
+- Write a dataset: ``Dataset``, ``Card``, ``Examples``, ``CsvFile``, ``Protocol``, ``Part``.
+- Write a game: ``Game``, ``new_game``, ``Board``, ``Column``, ``Estimate``, ``Refused``.
+- Every plugin: ``hookimpl``, ``Paper``, ``BadInputError``; ranges: ``Ge``, ``Gt``, ``Le``, ``Lt``.
+
 The public face of the core: a plugin needs nothing but ``from privbench import …``. Names are
 loaded when first used, so that importing privbench does not import torch.
 """

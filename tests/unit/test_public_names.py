@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,10 @@ def test_names_homes_and_types_agree() -> None:
     source = (ROOT / "benchmark/privbench/__init__.py").read_text("utf-8")
     imported = source.partition("if TYPE_CHECKING:")[2].partition("API_VERSION")[0]
     assert all(name in imported for name in privbench.HOME), "add it for type checkers, too"
+
+
+def test_help_names_only_what_there_is() -> None:
+    named = re.findall(r"``(\w+)``", str(privbench.__doc__))
+    assert len(named) > 30
+    assert set(named) <= set(privbench.__all__)
+    assert {"run", "load", "audit", "hookimpl"} <= set(named)
