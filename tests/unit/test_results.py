@@ -61,7 +61,7 @@ def test_a_data_frame_needs_a_library(absent: list[str], monkeypatch: pytest.Mon
     for name in absent:
         monkeypatch.setitem(sys.modules, name, None)
     if absent:
-        with pytest.raises(BadInputError, match="install one, or use rows"):
+        with pytest.raises(BadInputError, match=r"pip install 'privbench\[report\]', or use rows"):
             results.to_dataframe()
         return
     frame: Any = results.to_dataframe()
