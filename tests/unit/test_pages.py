@@ -344,6 +344,34 @@ def test_a_white_box_adversary_shows_what_only_it_can_do() -> None:
     assert "also has gradients and weights" in text
 
 
+def test_what_an_undefended_adversary_knows_is_one_table() -> None:
+    knows = ("adaptive", "adaptive, pool mnist", "adaptive, shadows moco")
+    made = []
+    for name, value in zip(knows, (0.8, 0.6, 0.7), strict=True):
+        made += seeds("loud", "none", [value, value], adversary=name, tpr=value / 2)
+    found = shown(made, "digits, simclr, no defense")
+    assert list(found) == list(knows)
+    assert [row["loud (AUC) [posteriors]"] for row in found.values()] == [
+        "**0.800 ±0.000**", "**0.600 ±0.000**", "**0.700 ±0.000**",
+    ]  # fmt: skip
+    assert found["adaptive"]["loud: TPR at 1 % FPR"] == "0.400 ±0.000"
+    assert "The threshold at 1 % FPR" in page(made, "t")
+    assert (
+        "- **simclr on digits, membership**: without a defense the strongest attack reaches AUC "
+        "0.800 (adaptive); with what the adversaries of the table know, no less than 0.600 "
+        "(adaptive, pool mnist)."
+    ) in page(made, "t")
+    assert [told.partition(": ")[0] for told in closing(made)] == [
+        f"simclr on digits, membership ({name})" for name in knows
+    ]
+    more = [*made, record("shy")]  # only the first adversary has this attack: its panel is alone
+    assert {"digits, simclr, adaptive adversary", "digits, simclr, no defense"} <= {
+        *tables(page(more, "t"))
+    }
+    defended = [*made, *(record(defense="talos", adversary=name) for name in knows)]
+    assert "digits, simclr, no defense" not in tables(page(defended, "t"))
+
+
 def test_a_game_that_this_version_does_not_know_is_shown_as_its_results_say(tmp_path: Path) -> None:
     board = Board((Column("error | x", "metrics", "error", high=None),), higher=False, place=1)
     made = everything()

@@ -38,8 +38,9 @@ def closing(records: Sequence[Record], bound: float | None = None) -> list[str]:
     found = foremost(panels(records, bound))
     asked = [(panel, aim) for panel in found for aim in panel.aims]
     several = len(asked) > 1
+    places = {(panel.dataset, panel.target) for panel in found}
     told = [
-        f"{_where(panel, aim)}: {text}" if several else text
+        f"{_where(panel, aim, adversary=len(places) < len(found))}: {text}" if several else text
         for panel, aim in asked
         if (text := _told(panel, aim))
     ]
@@ -47,9 +48,10 @@ def closing(records: Sequence[Record], bound: float | None = None) -> list[str]:
     return [*(shown(text, LONGEST) for text in told[:MOST]), *more]
 
 
-def _where(panel: Panel, aim: Aim) -> str:
+def _where(panel: Panel, aim: Aim, *, adversary: bool) -> str:
     game, guessed = aim
-    return f"{panel.target} on {panel.dataset}, {game}{f' of {guessed}' if guessed else ''}"
+    told = f"{panel.target} on {panel.dataset}, {game}{f' of {guessed}' if guessed else ''}"
+    return f"{told} ({panel.adversary})" if adversary else told
 
 
 def _told(panel: Panel, aim: Aim) -> str:

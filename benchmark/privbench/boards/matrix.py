@@ -133,7 +133,7 @@ def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], titl
         row = [markdown(f"{a.name}{_needs(a)}")]
         for line in shown:
             spot = line.spots.get(a)
-            row += [spot_text(spot, panel), _rate(spot, panel)][: 1 + rated]
+            row += [spot_text(spot, panel), rate_text(spot, panel)][: 1 + rated]
         body.append(row)
     for line in shown:
         foot += [with_error(line.accuracy, len(line.accuracies)), ""][: 1 + rated]
@@ -142,18 +142,17 @@ def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], titl
     return Table(title, heads, body, "attacks", (foot,), note)
 
 
-def shows_rates(panel: Panel) -> bool:
-    """Whether its matrix or its ranking shows rates at 1 % FPR."""
-    heads = [head for table in tables(panel) for head in table.heads]
-    return bool(ranked_by(panel)[1]) or any("TPR at 1" in head for head in heads)
+def shows_rates(table: Table) -> bool:
+    """Whether it shows rates at 1 % FPR."""
+    return any("TPR at 1" in head for head in table.heads)
 
 
 def _rates(line: Line, attacks: Sequence[Attack]) -> bool:
     return any(line.spots[attack].rates for attack in attacks if attack in line.spots)
 
 
-def _rate(spot: Spot | None, panel: Panel) -> str:
-    """The rate at 1 % FPR over seeds."""
+def rate_text(spot: Spot | None, panel: Panel) -> str:
+    """Return the true-positive rate at 1 % FPR over seeds, as markdown."""
     if spot is None or not spot.rates:
         return "–"
     found = estimate(spot.rates.values(), least=0.0, most=1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from privbench.boards import audits, matrix, notes, verdicts
+from privbench.boards import audits, knowledge, matrix, notes, verdicts
 from privbench.boards.checks import refuse_unfit
 from privbench.boards.operating import NO_SETTING
 from privbench.boards.panel import foremost
@@ -70,15 +70,18 @@ def page(
 
 def _fitted(found: Sequence[Panel], room: int) -> list[str]:
     """Matrices and rankings of as many panels, with as many rows, as there is room for."""
-    matrices = [matrix.tables(panel) for panel in found]
-    rankings = [matrix.ranking(panel) for panel in found]
+    groups = knowledge.grouped(found)
+    matrices = [
+        matrix.tables(group[0]) if len(group) == 1 else [knowledge.table(group)] for group in groups
+    ]
+    rankings = [matrix.ranking(group[0]) for group in groups]
     shown_ones = [*(one for many in matrices for one in many), *filter(None, rankings)]
     most = max((len(table.body) for table in shown_ones), default=0)
-    for kept in range(len(found), -1, -1):
+    for kept in range(len(groups), -1, -1):
         for rows in range(most, min(most, _FEWEST_ROWS) - 1, -1):
-            lines = _panels(found[:kept], matrices, rankings, rows)
-            if kept < len(found):
-                left = "; ".join(one.title for one in found[kept:])
+            lines = _panels(groups[:kept], matrices, rankings, rows)
+            if kept < len(groups):
+                left = "; ".join(knowledge.title(group) for group in groups[kept:])
                 told = markdown(shown(left, notes.LONG))
                 lines += [f"In the csv file only: {told}.", ""]
             if len(lines) <= room:
@@ -87,26 +90,32 @@ def _fitted(found: Sequence[Panel], room: int) -> list[str]:
 
 
 def _panels(
-    found: Sequence[Panel],
+    groups: Sequence[Sequence[Panel]],
     matrices: Sequence[Sequence[Table]],
     rankings: Sequence[Table | None],
     rows: int,
 ) -> list[str]:
     lines: list[str] = []
-    for panel, tables in zip(found, matrices, strict=False):
+    for group, tables in zip(groups, matrices, strict=False):
         for table in tables:
             lines += [f"## {markdown(table.title)}", "", *table.lines(rows), ""]
-        if told := remarks(panel):
+        for told in dict.fromkeys(filter(None, map(remarks, group))):
             lines += [told, ""]
     if lines:
         lines += [matrix.LEGEND, ""]
     ranked = False
-    for panel, ranking in zip(found, rankings, strict=False):
+    for group, ranking in zip(groups, rankings, strict=False):
         if ranking is not None:
             ranked = True
-            lines += [f"## Ranking: {markdown(panel.title)}", "", *ranking.lines(rows), ""]
+            lines += [f"## Ranking: {markdown(group[0].title)}", "", *ranking.lines(rows), ""]
+    found = [panel for group in groups for panel in group]
     lines += [matrix.RANKED, ""] if ranked else []
-    rated = [panel for panel in found if matrix.shows_rates(panel)]
+    rated = [
+        panel
+        for group, tables, ranking in zip(groups, matrices, rankings, strict=False)
+        if any(map(matrix.shows_rates, filter(None, [*tables, ranking])))
+        for panel in group
+    ]
     if rated:
         spots = (spot for panel in rated for line in panel.lines for spot in line.spots.values())
         lines += [notes.low_fpr(r for spot in spots if spot.rates for r in spot.records), ""]
@@ -188,12 +197,14 @@ def _split(record: Record) -> str:
 
 def findings(found: Sequence[Panel]) -> list[str]:
     """Return what leaks and what protects, in numbers: a line of markdown a panel and aim."""
-    lines = [
-        line
-        for panel in found
-        for aim in panel.aims
-        if any(attack.aim == aim for attack in panel.own) and (line := _finding(panel, aim))
-    ]
+    lines: list[str] = []
+    for group in knowledge.grouped(found):
+        if len(group) > 1:
+            lines += knowledge.findings(group)
+            continue
+        (panel,) = group
+        own = {attack.aim for attack in panel.own}
+        lines += [line for aim in panel.aims if aim in own and (line := _finding(panel, aim))]
     more = len(lines) - _MOST_FINDINGS
     return lines[:_MOST_FINDINGS] + ([f"- {more} more in the tables."] if more > 0 else [])
 
