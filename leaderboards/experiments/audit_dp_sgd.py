@@ -3,15 +3,10 @@
 
     uv run python leaderboards/experiments/audit_dp_sgd.py --runs 10
 
-Steinke, Nasr, Jagielski (NeurIPS 2023) audit DP-SGD with gradients of their own in place of
-examples' gradients, by an adversary that sees every noisy step, as the privacy analysis assumes.
-Here N of the members are ordinary rows, and each of M canaries is a member by a fair coin. Training
-runs as in a grid: its own batches, and the plugin's phases, clipping, noise and optimizer. Only the
-gradient of a canary in a batch is replaced, before clipping, by a random direction of its own, 100
-times as long as ``clip``. The score of a canary is the log-likelihood ratio of its projections z on
-all steps, for a row that each step uses with probability q, with noise sigma:
-
-    sum over steps of log(1 - q + q exp((z - 1/2) / sigma^2)),  z in units of ``clip``.
+The attack ``gradient-canary`` on ``dp-sgd`` with ``gradient_canaries`` is the audit in the grid;
+its card says how. Here the same plugin trains with a fault. Some members are in every run, and each
+of M canaries is a member by a fair coin. Training runs as in a grid: its own batches, and the
+plugin's phases, clipping, noise and optimizer.
 
 The guesses are those of ``privbench.games.audit``; the claim is refuted if its p-value is below
 2.5 %. Broken are, each with the claim of the sound version:
@@ -59,6 +54,8 @@ from privbench.training.loop import Training
 from privbench.training.phase import BatchSpec
 from privbench.victims.build import Builder
 from privbench.victims.spec import VictimSpec
+from privbench_plugins._shared.gradient_canaries import PART, directions
+from privbench_plugins.attacks.gradient_canary import log_ratios
 from privbench_plugins.datasets.digits import Digits
 from privbench_plugins.defenses.dp_sgd import DPSGD
 from privbench_plugins.targets.supervised import Supervised
@@ -67,13 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
-    from torch import Tensor
 
-    from privbench.training.model import Model
-    from privbench.training.phase import Batch, Outputs
-
-#: Length of a canary's gradient, in units of ``clip``.
-LENGTH = 100.0
 #: A claim is refuted below this p-value.
 ERROR = audit.ERROR
 _DATA = Digits()
@@ -88,7 +79,7 @@ class Setting:
         defense: the sound version, whose claim is tested.
         broken: fields of the version that runs instead, if it is another.
         epochs: passes over the members.
-        rows: ordinary members.
+        rows: members of every run.
         canaries: coins of a run.
         runs: runs of an audit.
         clips: whether gradients are clipped.
@@ -111,23 +102,6 @@ def digits() -> Examples:
     return _DATA.load(None)
 
 
-@dataclass
-class Trace:
-    """What the adversary sees: its projections of every noisy step.
-
-    Attributes:
-        directions: (m, parameters) unit vectors, one for each canary.
-        inside: (members,) position of the member's canary; -1 for an ordinary row.
-        steps: projections (m,) of each step, in units of ``clip``.
-        batch: positions in the members of the rows of the last forward pass.
-    """
-
-    directions: Tensor
-    inside: Tensor
-    steps: list[Tensor]
-    batch: Tensor | None = None
-
-
 def run(setting: Setting, seed: int) -> tuple[NDArray[np.float64], NDArray[np.bool_], Any]:
     """Train once; return scores (m,) of the canaries, the coins (m,) and the claim."""
     rng = np.random.default_rng(seed)
@@ -148,28 +122,15 @@ def run(setting: Setting, seed: int) -> tuple[NDArray[np.float64], NDArray[np.bo
             return builder.draft(VictimSpec(card, _PROTOCOL, world, target, (defense,), ()))
 
         (claim,) = drafted(setting.defense).claims
-        draft = drafted(setting.broken or setting.defense)
+        draft = drafted(replace(setting.broken or setting.defense, gradient_canaries=True))
         (phase,) = draft.phases
-        generator = torch.Generator().manual_seed(seed)
-        width = sum(p.numel() for p in draft.model.parameters())
-        directions = torch.randn(setting.canaries, width, generator=generator)
-        inside = torch.cat([torch.full((setting.rows,), -1), chosen])
-        trace = Trace(directions / directions.norm(dim=1, keepdim=True), inside, [])
-        phase = replace(
-            phase, batch=BatchSpec(phase.batch.size, setting.kind),
-            forward=watched(phase.forward, trace), wrap=planting(phase.wrap, trace, setting),
-        )  # fmt: skip
+        phase = replace(phase, batch=BatchSpec(phase.batch.size, setting.kind))
+        if not setting.clips:
+            phase = replace(phase, wrap=unclipping(phase.wrap))
         Training(draft.model, phase, draft.rows(phase), seed).run()
-    z = torch.stack(trace.steps, 1).double().numpy()
-    (q,), sigma = claim["sample_rate"], (setting.broken or setting.defense).noise_multiplier
-    sigma = float(sigma or claim["noise_multiplier"])
-    return score(z, q, sigma), member, claim
-
-
-def score(z: NDArray[np.float64], q: float, sigma: float) -> NDArray[np.float64]:
-    """Log-likelihood ratios (m,) of projections z (m, steps); see the module."""
-    gain = np.minimum((z - 0.5) / sigma**2, 700)
-    return np.logaddexp(np.log1p(-q) if q < 1 else -np.inf, np.log(q) + gain).sum(1)
+    kept = draft.model[PART + phase.name]
+    z = directions(planted.keys, kept.steps.shape[1]) @ kept.steps.T
+    return log_ratios(z, float(kept.rate), float(kept.noise)).numpy(), member, claim
 
 
 @cache
@@ -181,56 +142,23 @@ def honest_chance(q: float, sigma: float, steps: int, draws: int = 1_000_000) ->
     rng = np.random.default_rng(0)
     member = rng.random(draws) < 0.5  # noqa: PLR2004 - a fair coin
     used = (rng.random((draws, steps)) < q) & member[:, None]
-    found = score(used + sigma * rng.standard_normal((draws, steps)), q, sigma) > 0
+    z = torch.from_numpy(used + sigma * rng.standard_normal((draws, steps)))
+    found = log_ratios(z, q, sigma).numpy() > 0
     return float((found == member).mean() + 2 / np.sqrt(draws))
 
 
-def watched(forward: Any, trace: Trace) -> Any:
-    """The same forward pass, which notes the rows of its batch."""
-
-    def noting(model: Model, batch: Batch) -> Outputs:
-        trace.batch = batch.rows
-        made: Outputs = forward(model, batch)
-        return made
-
-    return noting
-
-
-def planting(wrap: Any, trace: Trace, setting: Setting) -> Any:
-    """The plugin's wrap, with canaries' gradients in place of those of their rows."""
+def unclipping(wrap: Any) -> Any:
+    """The plugin's wrap, with an optimizer that does not clip."""
 
     @contextmanager
     def wrapped(training: Training) -> Iterator[None]:
         with wrap(training):
             ((_, optimizer),) = training.optimizers.items()
-            step = optimizer.pre_step
-
-            def pre_step(closure: Any = None) -> Any:
-                plant(optimizer.params, trace, setting.defense.clip)
-                if not setting.clips:
-                    optimizer.clip_and_accumulate = lambda: unclipped(optimizer.params)
-                done = step(closure)
-                noisy = torch.cat([p.grad.flatten() for p in optimizer.params])
-                scale = optimizer.expected_batch_size / setting.defense.clip
-                trace.steps.append(trace.directions @ noisy * scale)
-                return done
-
-            optimizer.pre_step = pre_step
+            dp: Any = optimizer
+            dp.clip_and_accumulate = lambda: unclipped(dp.params)
             yield
 
     return wrapped
-
-
-def plant(params: Any, trace: Trace, clip: float) -> None:
-    """Replace the gradients of the canaries in the batch."""
-    if trace.batch is None or not len(params[0].grad_sample):
-        return
-    which = trace.inside[trace.batch]
-    at, start = which >= 0, 0
-    for p in params:
-        own = trace.directions[which[at], start : start + p.numel()] * LENGTH * clip
-        p.grad_sample[at] = own.view(-1, *p.shape)
-        start += p.numel()
 
 
 def unclipped(params: Any) -> None:

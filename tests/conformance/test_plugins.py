@@ -56,6 +56,7 @@ _FAST: dict[
 #: which they too exceed 0.9, stand beside their oracle tests.
 _PLANTED = {
     "encodermi-baseline-b": 0.5,  # over 8 seeds of the kit: mean .65, standard deviation .04
+    "gradient-canary": 0.49,  # it reads only canaries, which the memoriser has not: .5 by design
     "imia": 0.65,  # shortened as above: mean .79, standard deviation .064
     "label-only-transfer": 0.8,  # mean .92, standard deviation .02; all others: 5 and more away
     "metric-correctness": 0.85,  # mean .95, standard deviation .014

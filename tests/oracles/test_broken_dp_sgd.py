@@ -43,15 +43,6 @@ def test_scores_of_canaries_are_gaussians_at_the_distance_of_clip_over_noise(scr
         assert 0.7 * sigma < z[side].std() < 1.4 * sigma
 
 
-def test_a_score_is_the_likelihood_ratio_of_a_sampled_row(script: Any) -> None:
-    z = np.array([[0.3, 1.2], [-0.5, 0.1]])
-    q, sigma = 0.2, 0.7
-    out, inside = norm.pdf(z, 0, sigma), norm.pdf(z, 1, sigma)
-    want = np.log(((1 - q) * out + q * inside) / out).sum(1)
-    assert script.score(z, q, sigma) == pytest.approx(want)
-    assert np.isfinite(script.score(np.full((1, 3), 1e4), 1.0, 0.1)).all()
-
-
 def test_the_claim_has_the_accountants_profile() -> None:
     pairs = profile(1.0, 1e-5, ((1.0, 1),), "prv")  # one Gaussian with mu 1
     from privbench.games.curves import gaussian_delta, summarised

@@ -164,15 +164,15 @@ def memoriser(world: World) -> Victim:
     card = TinyImages().card(None)
     trained = Model(card, {"encoder": _Memory(world.members), "classifier": _Read()})
     trained.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
-    everything = Access.LABELS | Access.POSTERIORS | Access.EMBEDDINGS | Access.GRADIENTS
-    return Victim(card, trained, key=digest(["memory", world.digest()]), grants=everything)
+    key = digest(["memory", world.digest()])
+    return Victim(card, trained, key=key, grants=~Access.NONE)
 
 
 def _planted(encoder: nn.Module) -> Victim:
     card = TinyImages().card(None)
     trained = Model(card, {"encoder": encoder})
     trained.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
-    grants = Access.EMBEDDINGS | Access.GRADIENTS
+    grants = Access.EMBEDDINGS | Access.GRADIENTS | Access.WEIGHTS
     return Victim(card, trained, key=type(encoder).__name__, grants=grants)
 
 

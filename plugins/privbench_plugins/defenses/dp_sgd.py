@@ -42,6 +42,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import nn
 
 from privbench import BadInputError, BatchSpec, Defense, Paper, Strength, hookimpl
+from privbench_plugins._shared.gradient_canaries import planted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -77,6 +78,9 @@ class DPSGD(Defense):
         clip: largest L2 norm of one example's gradient.
         batch: expected rows per step; None for the target's own.
         accountant: accountant of Opacus: ``prv``, ``rdp`` or ``gdp``.
+        gradient_canaries: whether canaries take the place of members' gradients, and the noisy
+            steps are kept with the model. Only for an audit by the attack ``gradient-canary``: the
+            model is of no use.
     """
 
     name: ClassVar[str] = "dp-sgd"
@@ -102,6 +106,7 @@ class DPSGD(Defense):
     clip: Annotated[float, Gt(0)] = 1.0
     batch: Annotated[int, Ge(1)] | None = None
     accountant: Literal["prv", "rdp", "gdp"] = "prv"
+    gradient_canaries: bool = False
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require Opacus, and losses that are sums over examples."""
@@ -136,13 +141,16 @@ class DPSGD(Defense):
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
         """Make every phase that sees members private."""
-        del model
         private = [p for p in phases if not isinstance(p.rows, str) or p.rows == "members"]
         for phase in private:
             _check(phase)
         runs = []
+        seen = {
+            id(p): world.members if isinstance(p.rows, str) else world.members.select(p.rows)
+            for p in private
+        }
         for phase in private:
-            n = len(world.members) if isinstance(phase.rows, str) else int(phase.rows.sum())
+            n = len(seen[id(phase)])
             size = min(self.batch or phase.batch.size, n)
             spec = BatchSpec(size, "poisson")
             runs.append((spec, size / n, phase.epochs * spec.steps(n)))
@@ -165,15 +173,15 @@ class DPSGD(Defense):
                 profile=profile(sigma, self.delta, steps, self.accountant), **terms,
             )  # fmt: skip
             ctx.note(noise="keyed by the seed: keep real ones secret")
-        made = {
-            id(phase): replace(
-                phase,
-                batch=spec,
-                wrap=partial(self._privately, sigma=sigma, size=spec.size,
-                             seed=ctx.salt("noise", phase.name)),
-            )
-            for phase, (spec, _, _) in zip(private, runs, strict=True)
-        }  # fmt: skip
+        made = {}
+        for phase, (spec, rate, count) in zip(private, runs, strict=True):
+            seed = ctx.salt("noise", phase.name)
+            wrap = partial(self._privately, sigma=sigma, size=spec.size, seed=seed)
+            own = replace(phase, batch=spec, wrap=wrap)
+            if self.gradient_canaries:
+                keys = seen[id(phase)].keys
+                own = planted(own, model, ctx, keys=keys, steps=count, rate=rate)
+            made[id(phase)] = own
         return [made.get(id(phase), phase) for phase in phases]
 
     @contextmanager
