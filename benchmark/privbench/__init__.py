@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from privbench.methods.strength import Strength
     from privbench.methods.target import Target
     from privbench.report.results import Results
+    from privbench.store.content import file_digest
     from privbench.toolbox.likelihood import hinge, log_confidence, scaled_logit
     from privbench.toolbox.likelihood_ratio import likelihood_ratio
     from privbench.toolbox.phases import (
@@ -141,6 +142,7 @@ HOME = {
     "hookimpl": "privbench.methods.hookspecs",
     "Strength": "privbench.methods.strength",
     "fold": "privbench.data.row_random",
+    "file_digest": "privbench.store.content",
     "row_keys": "privbench.data.row_random",
     "salt": "privbench.data.row_random",
     "uniform": "privbench.data.row_random",
@@ -271,6 +273,7 @@ __all__ = [
     "best_threshold",
     "classifier_phase",
     "cross_entropy",
+    "file_digest",
     "fold",
     "gradient_reversal",
     "hinge",

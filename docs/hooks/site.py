@@ -51,7 +51,7 @@ KINDS = {
 HEADINGS = {
     "cli": "Run and load", "report": "Results", "method": "Methods", "methods": "Methods",
     "games": "Games", "training": "Models and training", "data": "Data", "errors": "Errors",
-    "toolbox": "Toolbox: what many plugins do",
+    "store": "Data", "toolbox": "Toolbox: what many plugins do",
 }  # fmt: skip
 #: Board results that the front page draws.
 FRONT = "leaderboards/results/digits-operating-points.jsonl"

@@ -63,7 +63,7 @@ def test_a_method_is_on_one_screen_with_ranges_and_defaults(registry: Registry) 
     for kind in ("attack", "defense", "target", "dataset"):
         for method in registry.all(kind):
             if method.name not in {"csv", "npz", "imagefolder"}:
-                lines = [*_method(kind, method, registry)]
+                lines = [*_method(kind, method, registry, full=False, root=None)]
                 shown, long[method.name] = "\n".join(lines), len(lines)
                 assert all(name.name in shown for name in hyperparameters(method))
     assert max(long.values()) < 100, long

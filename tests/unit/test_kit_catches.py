@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -147,6 +148,36 @@ def test_releases(made: Any, said: str) -> None:
     assert said in " ".join(failures(defended(made)).values())
 
 
+def posteriors(change: Any) -> type[Release]:
+    class Changed(Release):
+        """Changes posteriors."""
+
+        of: ClassVar[Any] = "posterior"
+
+        def forward(self, x: Any, value: Any, u: Any) -> Any:
+            del x, u
+            return change(value)
+
+    return Changed
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda p: p / 2, "posteriors that sum to 0.5: return rows of numbers from 0 to 1"),
+    (lambda p: 20 * p - 1.9, "negative posteriors"),
+    (lambda p: p / 0, "not finite"),
+])  # fmt: skip
+def test_posteriors_that_are_none(change: Any, said: str) -> None:
+    assert failures(defended(posteriors(lambda p: p**2 / (p**2).sum(1, keepdim=True)))) == {}
+    found = failures(defended(posteriors(change)))
+    assert said in found["releases each row on its own, and changes nothing else"]
+    with tempfile.TemporaryDirectory() as folder:
+        victim = tiny_builder(folder).victim(
+            tiny_spec(TinyTarget(), (defended(posteriors(change)),))
+        )
+        with pytest.raises(PluginError, match="release Changed returned"):
+            victim.log_posteriors(tiny_split().pool.x[:40])
+
+
 @dataclass(frozen=True)
 class Hoards(Defense):
     """Keeps what it changed of the weights outside the state."""
@@ -254,14 +285,17 @@ TARGETS = {
     "ignores the protocol": (lambda _, phase, __: [phase], "the protocol shows it downstream"),
     "no classifier": (lambda _, phase, __: [steps(phase, "encoder")], "no phase trains the class"),
     "back door": (by_the_back_door, "reads labels"),
+    "apart": (lambda _, phase, __: [phase], "classifier_apart() is True, but the phases say False"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", TARGETS)
 def test_targets(what: str) -> None:
     change, said = TARGETS[what]
-    facts = {"labelled_encoder": False} if what == "back door" else {}
-    told = " ".join(failures(target("theirs", change, **facts)).values())
+    facts: dict[str, dict[str, Any]] = {
+        "back door": {"labelled_encoder": False}, "apart": {"classifier_apart": lambda *_: True},
+    }  # fmt: skip
+    told = " ".join(failures(target("theirs", change, **facts.get(what, {}))).values())
     assert said in told
 
 

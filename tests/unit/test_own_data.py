@@ -22,10 +22,11 @@ from privbench.boards.records import read_all
 from privbench.cli.main import main
 from privbench.data.split import cut
 from privbench.data.validation import validated
+from privbench.store import content
 from privbench.testing import Check, checks
 from privbench.toolbox import tables
 from privbench.toolbox.tables import FEWEST, numbered
-from privbench_plugins._shared import mapped_array, own_data
+from privbench_plugins._shared import mapped_array
 from privbench_plugins._shared.own_data import default_protocol, views
 from privbench_plugins.datasets import imagefolder
 from privbench_plugins.datasets.csv_file import Csv
@@ -267,23 +268,23 @@ def test_a_missing_file_ends_with_status_2(kind: str, path: str) -> None:
 def test_a_digest_is_read_again_only_if_the_file_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, read, true = tmp_path / "f", [], own_data._sha256
+    file, read, true = tmp_path / "f", [], content._sha256
 
     def counted(path: Path) -> str:
         read.append(path)
         return true(path)
 
-    monkeypatch.setattr(own_data, "_sha256", counted)
+    monkeypatch.setattr(content, "_sha256", counted)
     file.write_bytes(b"a")
-    assert own_data.content(file) == own_data.content(file)
+    assert content.file_digest(file) == content.file_digest(file)
     assert len(read) == 2, "a file that has just changed may change again at the same time"
     now = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now + 10**10)
-    first = own_data.content(file)
-    assert own_data.content(file) == first
+    first = content.file_digest(file)
+    assert content.file_digest(file) == first
     assert len(read) == 3
     file.write_bytes(b"b")
-    assert own_data.content(file) != first
+    assert content.file_digest(file) != first
 
 
 # ---- what follows from rows and labels ----

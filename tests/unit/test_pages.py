@@ -531,7 +531,10 @@ def test_every_page_names_its_code() -> None:
     assert "WARNING" not in clean
     mixed = page([record(), record(seed=1, commit="abc-dirty"), record(seed=2, commit=None)], "t")
     assert "**WARNING: code that was never committed, on top of commit abc (1 results).**" in mixed
-    assert "**WARNING: unknown code: 1 results name no commit.**" in mixed
+    assert (
+        "**WARNING: unknown code: 1 results name no commit; runs from a git checkout name theirs.**"
+        in mixed
+    )
     assert "Cite as: privbench, commit abc, abc-dirty, unknown, preset cpu, this page." in mixed
 
 

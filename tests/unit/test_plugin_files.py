@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,6 @@ from privbench.methods.plugin_file import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 PLUGIN = '''
 """Loud: an attack in one file."""
@@ -227,3 +227,102 @@ def test_every_kind_of_worker_loads_the_file(tmp_path: Path) -> None:
         assert done.returncode == 0, (how, done.stdout + done.stderr)
         printed.add(done.stdout.splitlines()[-1])
     assert len(printed) == 1
+
+
+TABLE = '''
+"""A dataset: people in a csv file."""
+from dataclasses import dataclass
+from typing import ClassVar
+from privbench import BadInputError, CsvFile, Dataset, Protocol, hookimpl
+
+@dataclass(frozen=True)
+class People(Dataset):
+    """People."""
+
+    name: ClassVar[str] = "people"
+    protocols: ClassVar[dict] = {"default": Protocol(
+        name="default", members=20, nonmembers=20, reference=10, pool=60, test=20)}
+
+    def card(self, root):
+        return self._file(root).card(self.name)
+
+    def load(self, root):
+        return self._file(root).load()
+
+    def _file(self, root):
+        if root is None:
+            raise BadInputError("people: give --data-root, the folder of deep/people.csv")
+        return CsvFile(root / "deep" / "people.csv", "rich", sensitive=("sex",))
+
+@hookimpl
+def privbench_datasets():
+    return [People()]
+'''
+
+
+def people(folder: Path, shift: int) -> None:
+    lines = [f"{(i * 7 + shift) % 50},{i % 2},{i // 2 % 2}" for i in range(140)]
+    file = folder / "data" / "deep" / "people.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(["age,rich,sex", *lines]) + "\n")
+
+
+def test_rows_of_an_edited_csv_file_are_new_trials(tmp_path: Path) -> None:
+    (tmp_path / "people.py").write_text(TABLE)
+    command = ("-p", "people.py", "run", "--dataset", "people", "--attack", "metric-correctness",
+               "--target", "supervised", "--set", "supervised.epochs=1", "--device", "cpu",
+               "--data-root", "data", "--out", "results")  # fmt: skip
+    made = []
+    for shift in (0, 1):
+        people(tmp_path, shift)
+        invoke(*command)
+        made.append({file.name for file in (tmp_path / "results").glob("*.json")})
+    assert len(made[0]) == 1
+    assert made[0] < made[1]
+    assert "(kept)" in invoke(*command)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_note_for_users_is_one_line_without_a_path(tmp_path: Path) -> None:
+    (tmp_path / "people.py").write_text(TABLE)
+    people(tmp_path, 0)
+    file = tmp_path / "data" / "deep" / "people.csv"
+    file.write_text(file.read_text().replace(",0\n", ",m\n").replace(",1\n", ",f\n"))
+    told = invoke("-p", "people.py", "doc", "people", "--data-root", "data")
+    said = f"privbench: sex of {Path('data/deep/people.csv')}: numbered in sorted order: f is 0, m"
+    assert said in told
+    assert "UserWarning" not in told
+    assert "tables.py" not in told
+
+
+def test_data_are_explained_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "people.py").write_text(TABLE)
+    people(tmp_path, 0)
+    assert "give --data-root" in invoke("-p", "people.py", "doc", "people")
+    assert "140 rows" in invoke("-p", "people.py", "doc", "people", "--data-root", "data")
+    monkeypatch.setenv("PRIVBENCH_DATA", "data")
+    assert "140 rows" in invoke("-p", "people.py", "doc", "people")
+
+
+def test_a_check_of_data_that_are_not_there_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "people.py").write_text(TABLE)
+    told = invoke("-p", "people.py", "check", "people", want=2)
+    assert told.endswith("privbench: people: give --data-root, the folder of deep/people.csv")
+    people(tmp_path, 0)
+    assert "6 checks, 0 failed" in invoke("check", "people.py", "--data-root", "data")
+
+
+def test_a_check_of_a_name_that_is_taken_is_bad_input(path: Path) -> None:
+    path.write_text(PLUGIN.replace('"loud-file"', '"metric-loss"'))
+    told = invoke("check", "loud.py", want=2)
+    assert "attack 'metric-loss' is already offered by plugin 'attack_metric'" in told
+    assert "rename it" in told
+
+
+def test_a_check_says_one_fault_once_and_where_it_is(path: Path) -> None:
+    path.write_text(PLUGIN.replace(".amax(1)", ".nothing(1)"))
+    told = invoke("check", "loud.py", want=1)
+    assert told.count("has no attribute 'nothing'") == 1
+    line = 1 + PLUGIN[: PLUGIN.index(".amax(1)")].count("\n")
+    assert f"it raised AttributeError in loud.py, line {line}: " in told
+    assert told.count('as for "answers well-formed, from declared access only"') == 6

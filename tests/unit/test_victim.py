@@ -216,7 +216,8 @@ class _Rounding(Release):
 
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
         del x, u
-        return (value * 10).round() / 10
+        rough = (value * 10).round() + 1
+        return rough / rough.sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True)

@@ -372,5 +372,8 @@ def code_lines(records: Iterable[Record]) -> list[str]:
     if dirty := listed(dirty=True):
         lines.append(f"WARNING: code that was never committed, on top of commit {dirty}.")
     if unknown:
-        lines.append(f"WARNING: unknown code: {unknown} results name no commit.")
+        lines.append(
+            f"WARNING: unknown code: {unknown} results name no commit; runs from a git checkout "
+            "name theirs."
+        )
     return lines

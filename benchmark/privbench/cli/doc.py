@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,8 +30,12 @@ _SUMMARY = 6
 @click.command()
 @click.argument("name", shell_complete=completion.of())
 @click.option("--full", is_flag=True, help="Print the whole text of a method, not its beginning.")
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
+    help="Directory of datasets, for one that only its files describe.",
+)  # fmt: skip
 @click.pass_obj
-def doc(chosen: list[Choice], name: str, full: bool) -> None:
+def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> None:
     """Explain a method, a dataset, a protocol or a game on one screen.
 
     The card of a method: what it does, its paper, threat model, hyperparameters and deviations.
@@ -40,7 +45,7 @@ def doc(chosen: list[Choice], name: str, full: bool) -> None:
     from privbench.methods.registry import load
 
     registry = load(chosen)
-    found = [*_all(registry, name, GAMES, PROTOCOLS, full=full)]
+    found = [*_all(registry, name, GAMES, PROTOCOLS, full=full, root=data_root)]
     if not found:
         registry.blame("method", name)
         methods = {m.name for kind in ("attack", "defense", "target", "dataset")
@@ -58,12 +63,13 @@ def _all(
     protocols: Mapping[str, Protocol],
     *,
     full: bool,
+    root: Path | None,
 ) -> Iterator[list[str]]:
     """Yield the lines of everything of that name."""
     for kind in ("attack", "defense", "target", "dataset"):
         for method in registry.all(kind):
             if method.name == name:
-                yield [*_method(kind, method, registry, full=full)]
+                yield [*_method(kind, method, registry, full=full, root=root)]
     if name in games:
         yield [*_game(games[name], registry)]
     if name in protocols:
@@ -73,12 +79,14 @@ def _all(
         yield [*_protocol(first.protocols[name], ", ".join(d.name for d in own))]
 
 
-def _method(kind: str, method: Method, registry: Registry, *, full: bool = False) -> Iterator[str]:
+def _method(
+    kind: str, method: Method, registry: Registry, *, full: bool, root: Path | None
+) -> Iterator[str]:
     from privbench.methods.about import about
     from privbench.methods.hyperparameters import hyperparameters, short
     from privbench.methods.variables import of
 
-    told = about(kind, method)
+    told = about(kind, method, root)
     plugin = registry.owner(kind, method.name)
     origin = f"plugin {plugin.name} of {plugin.distribution} {plugin.version}".rstrip()
     if plugin.distribution == "file":

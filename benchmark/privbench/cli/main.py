@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,11 +28,12 @@ from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
 from privbench.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from privbench.grid.suite import Suite
     from privbench.methods.registry import Choice, Registry
 
+_PACKAGE = Path(__file__).parents[1]
 _KINDS = ("attacks", "defenses", "targets", "datasets", "plugins")
 
 
@@ -53,12 +56,32 @@ def _misused(error: click.UsageError) -> str:
     return f"{shown(error.format_message().rstrip('.'), 200)}; see `{where} --help`"
 
 
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Show warnings that are for users as one line; others as Python does."""
+    as_python = warnings.showwarning
+
+    def to_users(message: Any, category: Any, *where: Any) -> None:
+        if category in (UserWarning, RuntimeWarning) and _PACKAGE in Path(where[0]).parents:
+            say(f"privbench: {' '.join(str(message).split())}", err=True)
+        else:
+            as_python(message, category, *where)
+
+    changed: Any = to_users
+    warnings.showwarning = changed
+    try:
+        yield
+    finally:
+        warnings.showwarning = as_python
+
+
 class _Commands(click.Group):
     """Prints errors as one sentence with status 2; an interruption ends with status 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _notes():
+                return super().invoke(ctx)
         except PrivbenchError as error:
             message = str(error)
         except click.UsageError as error:

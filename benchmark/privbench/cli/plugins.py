@@ -116,13 +116,17 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
     failed = total = 0
     for method in _methods(plugins.load(chosen), name):
         say(f"{method.name}:")
+        known: dict[str, str] = {}  # what went wrong -> the check that said so first
         for one in checks(method, root=data_root):
             total += 1
             try:
                 one()
             except AssertionError as error:
                 failed += 1
-                say(f"  FAILED  {one.name}: {' '.join(str(error).split()) or 'no reason given'}")
+                told = " ".join(str(error).split()) or "no reason given"
+                first = known.setdefault(told, one.name)
+                same = f'as for "{first}"'
+                say(f"  FAILED  {one.name}: {told if first == one.name else same}")
             else:
                 say(f"  ok      {one.name}")
     say(f"{total} checks, {failed} failed")
@@ -153,6 +157,9 @@ def _methods(registry: Registry, name: str) -> Iterator[Method]:
                 f"plugin '{plugin.name}' is {plugin.status}: {why}; see `privbench list plugins "
                 "--errors`"
             )
+        if plugin.problems or not (plugin.methods or plugin.games):
+            why = "; ".join(plugin.problems) or "it offers no method: return some from a hook"
+            raise BadInputError(f"plugin '{plugin.name}': {why}")
         for told in plugin.methods:
             kind, _, known = told.partition(" ")
             yield registry.get(kind, known)

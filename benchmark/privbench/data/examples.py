@@ -49,6 +49,8 @@ class Card:
         mean: per-channel mean of x in [0, 1], subtracted before the backbone; () for none.
         std: per-channel standard deviation, by which x is then divided; () for none.
         groups: one-hot column groups as (start, stop); () if there are none.
+        content: digest of the files that the rows are read from, if they may change: another
+            content is another trial. "" where name and version of the dataset say what it holds.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Card:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     groups: tuple[tuple[int, int], ...] = ()
+    content: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a kind that does not exist: it would be taken for a table.

@@ -135,6 +135,7 @@ class Trial:
         return digest(
             {
                 "dataset": dataset_of(cell).digest,
+                "content": [card.content for card in (cell.card, cell.pool) if card],
                 "protocol": cell.protocol,
                 "target": cell.target.digest,
                 "defenses": [defense.digest for defense in cell.defenses],

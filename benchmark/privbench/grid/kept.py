@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from privbench.boards.records import SCHEMA, DamagedResultError, Record, read
 from privbench.boards.sample_files import sample_bytes
 from privbench.errors import WriteError
+from privbench.store.content import files_digested
 from privbench.store.files import write
 from privbench.store.source import digest, files_read
 
@@ -135,7 +136,7 @@ class FinishedGrids:
 def code_files() -> dict[str, tuple[int, int]]:
     """The files that were imported or are part of a digest -> time of the last change and size."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    return _stamps({*files, *files_read()} - {None})
+    return _stamps({*files, *files_read(), *files_digested()} - {None})
 
 
 def _stamps(files: Iterable[Any]) -> dict[str, tuple[int, int]]:

@@ -245,7 +245,8 @@ class _Resolver:
         values = given.get(strength.field)
         if strength.field in self.suite.set.get(name, {}) or not isinstance(values, list | None):
             raise BadInputError(
-                f"sweep '{name}': it runs over {strength.field}; give a list of values, or none"
+                f"sweep '{name}': it runs over {strength.field}: give no single value; a suite may "
+                f"list others, `sweep: [{{{name}: {{{strength.field}: [...]}}}}]`"
             )
         others = {field: value for field, value in given.items() if field != strength.field}
         base: Defense = self._method("defense", {name: others})

@@ -13,6 +13,7 @@ from privbench.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from privbench.method import Method
 
@@ -34,22 +35,23 @@ class About:
     deviations: str
 
 
-def about(kind: str, method: Method) -> About:
+def about(kind: str, method: Method, root: Path | None = None) -> About:
     """Return what a method says about itself.
 
     Args:
         kind: ``attack``, ``defense``, ``target`` or ``dataset``.
         method: of that kind.
+        root: folder of datasets, for one that only its files describe.
     """
     documented = type(method), sys.modules.get(type(method).__module__)
     given = [vars(one).get("__doc__") for one in documented if one]
     made_up = f"{type(method).__name__}("  # dataclass writes such a text where there is none
     texts = tuple(inspect.cleandoc(text) for text in given if text and not text.startswith(made_up))
     paper = str(method.paper) if method.paper else ""
-    return About(texts, paper, dict(_facts(kind, method)), method.deviations)
+    return About(texts, paper, dict(_facts(kind, method, root)), method.deviations)
 
 
-def _facts(kind: str, method: Any) -> Iterator[tuple[str, str]]:
+def _facts(kind: str, method: Any, root: Path | None) -> Iterator[tuple[str, str]]:
     if required(method):
         yield "Requires", ", ".join(required(method))
     if kind == "attack":
@@ -69,7 +71,7 @@ def _facts(kind: str, method: Any) -> Iterator[tuple[str, str]]:
         yield "Data", "in the files that its hyperparameters name"
     elif kind == "dataset":
         try:
-            card = method.card(None)
+            card = method.card(root)
         except BadInputError as error:  # a plugin's data, which only its files describe
             yield "Data", str(error)
             return

@@ -66,7 +66,8 @@ class Release(nn.Module):
             u: (n, uniforms) in [0, 1), keyed by victim and row (and by query if ``fresh``).
 
         Returns:
-            The value to release, of the same shape.
+            The value to release, of the same shape. Posteriors are rows of numbers from 0 to 1
+            that sum to 1.
         """
 
     def sibling(self, seed: int) -> Release:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from privbench.errors import BadInputError
 from privbench.games.attack import Attack
 from privbench.methods.dataset import Dataset
 from privbench.methods.defense import Defense
@@ -13,7 +17,6 @@ from privbench.methods.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from privbench.method import Method
 
@@ -41,6 +44,7 @@ class Check:
 
         Raises:
             AssertionError: saying what was tried and what to change.
+            BadInputError: if a dataset does not find its files, or cannot use them.
         """
         rebuild()
         try:
@@ -48,15 +52,25 @@ class Check:
         except AssertionError:
             raise
         except Exception as error:
+            if isinstance(self.method, Dataset) and isinstance(error, BadInputError):
+                raise
             told = " ".join(str(error).split())
             raise AssertionError(
-                f"checking that it {self.name} on the kit's rows raised "
-                f"{type(error).__name__}: {told}"
+                f"it raised {type(error).__name__}{_place(error, self.method)}: {told}"
             ) from error
 
     def __str__(self) -> str:
         """Return the method's name and what is checked."""
         return f"{self.method.name}: {self.name}"
+
+
+def _place(error: Exception, method: Method) -> str:
+    """Where in the method's own file the error arose; "" if nowhere there."""
+    own = inspect.getfile(type(method))
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own
+    ]
+    return f" in {Path(own).name}, line {lines[-1]}" if lines else ""
 
 
 def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> list[Check]:
@@ -83,6 +97,7 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
             ("shapes", target_checks.shapes),
             ("facts of the encoder's loss agree with its phases", target_checks.facts_agree),
             ("trains on the rows of the protocol", target_checks.obeys),
+            ("says whether the classifier has its own phase", target_checks.apart_agrees),
             ("writes into no row that it is given", target_checks.leaves_world),
             ("reads only the labels and attributes that it declares", target_checks.reads_declared),
             ("is the same from the store, and on whole numbers and floats", target_checks.reloads),
@@ -94,12 +109,12 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
     if isinstance(method, Defense):
         table += [
             ("never widens access", defense_checks.never_widens),
+            ("releases each row on its own, and changes nothing else", defense_checks.releases),
             ("untouched phases stay the same objects", defense_checks.keeps_phases),
             ("every setting of its sweep can be built", defense_checks.sweeps),
             ("writes into no row that it is given", defense_checks.leaves_world),
             ("learns from reference rows only if it says so", defense_checks.leaves_reference),
             ("defended training is deterministic, and release is row-wise", defense_checks.defends),
-            ("releases each row on its own, and changes nothing else", defense_checks.releases),
             ("is the same from the store, and on whole numbers and floats", defense_checks.reloads),
         ]
     if isinstance(method, Attack):

@@ -74,22 +74,42 @@ def facts_agree(target: Target) -> None:
     )
 
 
+def apart_agrees(target: Target) -> None:
+    """``classifier_apart`` says whether the classifier has a phase on a frozen encoder."""
+    for protocol in _protocols():
+        data = TinyImages()
+        split = cut(data.load(None), data.card(None), protocol, 0)
+        if not compatible(target, target, split=split):
+            continue
+        _, phases = _planned(target, split)
+        apart = any(p.trains("classifier") and p.reads == "embeddings" for p in phases)
+        assert target.classifier_apart(protocol) == apart, (
+            f"under a protocol with {_told(protocol)}, classifier_apart() is {not apart}, but the "
+            f"phases say {apart}: override it, since defenses on a classifier ask for it"
+        )
+
+
 def obeys(target: Target) -> None:
     """Under each protocol, encoder and classifier train on the rows that it says."""
-    sizes: dict[str, Any] = {"members": 80, "nonmembers": 80, "reference": 40, "pool": 400}
-    pretrained: dict[str, Any] = {**sizes, "public": 60, "downstream": 40}
-    for protocol in (
-        Protocol(**sizes, name="default"),
-        Protocol(
-            **pretrained, name="pretrained", encoder=("public", "members"), classifier="downstream"
-        ),
-        Protocol(**pretrained, name="public", encoder=("public",), classifier="members"),
-    ):
+    for protocol in _protocols():
         data = TinyImages()
         split = cut(data.load(None), data.card(None), protocol, 0)
         if compatible(target, target, split=split):
             problem = disobedience(*_planned(target, split), protocol)
             assert problem is None, f"under a protocol with {_told(protocol)}, {problem}"
+
+
+def _protocols() -> list[Protocol]:
+    """Protocols under which encoder and classifier see different rows."""
+    sizes: dict[str, Any] = {"members": 80, "nonmembers": 80, "reference": 40, "pool": 400}
+    pretrained: dict[str, Any] = {**sizes, "public": 60, "downstream": 40}
+    return [
+        Protocol(**sizes, name="default"),
+        Protocol(
+            **pretrained, name="pretrained", encoder=("public", "members"), classifier="downstream"
+        ),
+        Protocol(**pretrained, name="public", encoder=("public",), classifier="members"),
+    ]
 
 
 def _told(protocol: Protocol) -> str:

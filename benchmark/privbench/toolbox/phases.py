@@ -187,11 +187,11 @@ def supervised_phase(
     Args:
         world: that the model trains in.
         ctx: of the target.
-        epochs: passes over the rows; see ``passes``.
+        epochs: passes over the rows; more if ``updates`` needs them.
         lr: learning rate of Adam, above 0.
         batch: rows of a step.
         weight_decay: L2 penalty of Adam.
-        updates: least number of updates, 0 for no such floor; see ``passes``.
+        updates: least number of updates; 0 for no such floor.
         name: of the phase.
         rows: part of the world; None for what the protocol shows the encoder last.
         prepare: see ``Phase``; such as ``Views``.

@@ -22,6 +22,7 @@ import torch
 
 from privbench.data.examples import Card, Examples
 from privbench.errors import BadInputError
+from privbench.store.content import file_digest
 from privbench.text import shown
 
 if TYPE_CHECKING:
@@ -81,18 +82,20 @@ class CsvFile:
         """Return the error that names the file and says what is wrong with it."""
         return BadInputError(f"{self.name}: {problem}")
 
-    def card(self, name: str, content: Any = None) -> Card:
+    def card(self, name: str, content: str = "") -> Card:
         """Describe the table as a dataset of that name; see ``facts`` for ``content``.
 
         Raises:
             BadInputError: if the file is missing or cannot be used; says why and what to do.
         """
+        content = content or self._content()
         facts = self.facts(content)
         return Card(
             name=name, kind="real" if facts.real else "binary", shape=(facts.width,),
             classes=facts.classes, scale=FINE if facts.real else 1,
             attributes={name: count for name, (_, count) in facts.attributes.items()},
             sensitive=self.sensitive[:1], sources={"all": len(facts.y)}, groups=facts.groups,
+            content=content,
         )  # fmt: skip
 
     def load(self) -> Examples:
@@ -109,7 +112,7 @@ class CsvFile:
             scale=FINE if facts.real else 1,
         )  # fmt: skip
 
-    def facts(self, content: Any = None) -> Facts:
+    def facts(self, content: str = "") -> Facts:
         """Return columns, classes and attributes, which are read again if the file changed.
 
         Args:
@@ -118,14 +121,14 @@ class CsvFile:
         Raises:
             BadInputError: if the file is missing or cannot be used; says why and what to do.
         """
-        if content is None:
-            try:
-                stat = self.location.stat()
-            except OSError as error:
-                why = error.strerror
-                raise BadInputError(f"cannot read {self.name} ({why}): {self.get}") from None
-            content = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-        return _described(self, content)
+        return _described(self, content or self._content())
+
+    def _content(self) -> str:
+        try:
+            return file_digest(self.location)
+        except OSError as error:
+            why = error.strerror
+            raise BadInputError(f"cannot read {self.name} ({why}): {self.get}") from None
 
 
 class Column(NamedTuple):

@@ -10,6 +10,7 @@ from torch import nn
 
 from privbench.data.examples import as_float
 from privbench.data.row_random import fold, row_keys, salt, uniform
+from privbench.errors import PluginError
 from privbench.store.source import digest
 from privbench.training.model import Model
 from privbench.training.process_state import serving
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 #: Rows per forward pass of a served victim. Fixed, and the last pass is filled up: a row's answer
 #: differs in the last bits between batch sizes, and must not depend on the other rows of a query.
 ROWS_PER_PASS = 256
+#: How far from 1 released posteriors may sum.
+_OFF = 1e-3
 
 
 class Victim:
@@ -155,7 +158,26 @@ class Victim:
                 if release.fresh:
                     keys = fold(keys, salt(self._seed, "asked", self._asker, self._asked))
                 value = release(x, value, uniform(keys, release.uniforms))
+                if of == "posterior" and (wrong := no_posteriors(value)):
+                    raise PluginError(f"release {type(release).__name__} {wrong}")
         return value
+
+
+def no_posteriors(p: Tensor) -> str:
+    """Return why p (n, k) are no posteriors, and what to do; "" if they are.
+
+    >>> no_posteriors(torch.tensor([[0.5, 0.5], [0.7, 0.2]]))
+    'returned posteriors that sum to 0.9: return rows of numbers from 0 to 1 that sum to 1'
+    """
+    do = "return rows of numbers from 0 to 1 that sum to 1"
+    if not bool(p.isfinite().all()):
+        return f"returned posteriors that are not finite: {do}"
+    if bool((p < 0).any()):
+        return f"returned negative posteriors: {do}"
+    off = (p.sum(-1) - 1).abs()
+    if bool((off > _OFF).any()):
+        return f"returned posteriors that sum to {float(p.sum(-1)[off.argmax()]):.3g}: {do}"
+    return ""
 
 
 def sibling_key(key: str, seed: int) -> str:

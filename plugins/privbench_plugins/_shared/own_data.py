@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from privbench import BadInputError, Dataset, Protocol
+from privbench import BadInputError, Dataset, Protocol, file_digest
 from privbench_plugins._shared import views as shown
 from privbench_plugins._shared.messages import plain
 
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
 #: Shares that all rows are divided into, and the most rows that one share has.
 SHARES, MOST = 23, 500
-_RECENT = 2_000_000_000  # nanoseconds in which a file can change without another time stamp
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class OwnDataset(Dataset):
 
     def _digest_of(self, file: Path) -> str:
         try:
-            return content(file)
+            return file_digest(file)
         except (OSError, ValueError) as error:  # ValueError: no name of a file
             why = getattr(error, "strerror", None) or error
             raise BadInputError(f"{self.name}: cannot read {plain(file)} ({why}): name an existing "
@@ -130,34 +126,6 @@ def default_protocol(rows: int | None) -> Protocol:
         name="default", members=4 * share, nonmembers=4 * share, reference=share, pool=10 * share,
         test=4 * share,
     )  # fmt: skip
-
-
-def content(file: Path) -> str:
-    """Return the SHA-256 of a file, which is read again only if it has changed.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
-    stamp = _stamp(file)
-    if time.time_ns() - max(stamp[-2:]) < _RECENT:  # it may change once more at the same time
-        return _sha256(file)
-    return _known(file, stamp)
-
-
-def _stamp(file: Path) -> tuple[int, ...]:
-    stat = file.stat()
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-
-
-@functools.lru_cache(maxsize=1 << 20)
-def _known(file: Path, stamp: tuple[int, ...]) -> str:
-    del stamp
-    return _sha256(file)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def views(channels: int, height: int, width: int, *, attributes: bool) -> Augmentation:

@@ -1,0 +1,54 @@
+"""Digests of files of data."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Files whose digest this process computed.
+_READ: set[str] = set()
+_RECENT = 2_000_000_000  # nanoseconds in which a file can change without another time stamp
+
+
+def files_digested() -> set[str]:
+    """Return the files whose digest this process computed."""
+    return {*_READ}
+
+
+def file_digest(file: Path) -> str:
+    """Return the SHA-256 of a file, which is read again only if it has changed.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder, "rows.csv")
+    ...     _ = file.write_text("a,b")
+    ...     file_digest(file)[:8]
+    '70ff34ec'
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    _READ.add(os.path.abspath(file))  # noqa: PTH100 - links stay: what they point at may change
+    stat = os.stat(file)  # noqa: PTH116 - a text is fine, too
+    stamp = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    if time.time_ns() - max(stamp[-2:]) < _RECENT:  # it may change once more at the same time
+        return _sha256(file)
+    return _known(file, stamp)
+
+
+@functools.lru_cache(maxsize=1 << 20)
+def _known(file: Path, stamp: tuple[int, ...]) -> str:
+    del stamp
+    return _sha256(file)
+
+
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as opened:  # noqa: PTH123
+        return hashlib.file_digest(opened, "sha256").hexdigest()
