@@ -258,7 +258,10 @@ PARTS = {"members": 10, "nonmembers": 10, "pool": 30}
         ({"sweep": ["sheild"]}, "unknown defense 'sheild': did you mean 'shield'"),
         ({"sweep": [{"shield": {}, "mask": {}}]}, "a name, or one name with its"),
         ({"sweep": [{"shield": {"power": 2}}]}, "runs over power: give no single value"),
-        ({"sweep": ["shield"], "set": {"shield": {"power": 2}}}, "it runs over power: give no single"),
+        (
+            {"sweep": ["shield"], "set": {"shield": {"power": 2}}},
+            "it runs over power: give no single",
+        ),
         ({"sweep": [{"shield": {"power": [2]}}]}, "sweep of power is .*: write a tuple of several"),
         ({"sweep": [{"shield": {"power": [2, 1]}}]}, r"sweep of power \(2, 1\) is not increasing"),
         ({"sweep": [{"shield": {"power": [1, -1]}}]}, "is not increasing"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from privbench.boards import audits, knowledge, matrix, notes, verdicts
+from privbench.boards import audits, matrix, notes, undefended, verdicts
 from privbench.boards.checks import refuse_unfit
 from privbench.boards.operating import NO_SETTING
 from privbench.boards.panel import foremost
@@ -70,9 +70,10 @@ def page(
 
 def _fitted(found: Sequence[Panel], room: int) -> list[str]:
     """Matrices and rankings of as many panels, with as many rows, as there is room for."""
-    groups = knowledge.grouped(found)
+    groups = undefended.grouped(found)
     matrices = [
-        matrix.tables(group[0]) if len(group) == 1 else [knowledge.table(group)] for group in groups
+        matrix.tables(group[0]) if len(group) == 1 else [undefended.table(group)]
+        for group in groups
     ]
     rankings = [matrix.ranking(group[0]) for group in groups]
     shown_ones = [*(one for many in matrices for one in many), *filter(None, rankings)]
@@ -81,7 +82,7 @@ def _fitted(found: Sequence[Panel], room: int) -> list[str]:
         for rows in range(most, min(most, _FEWEST_ROWS) - 1, -1):
             lines = _panels(groups[:kept], matrices, rankings, rows)
             if kept < len(groups):
-                left = "; ".join(knowledge.title(group) for group in groups[kept:])
+                left = "; ".join(undefended.title(group) for group in groups[kept:])
                 told = markdown(shown(left, notes.LONG))
                 lines += [f"In the csv file only: {told}.", ""]
             if len(lines) <= room:
@@ -198,9 +199,9 @@ def _split(record: Record) -> str:
 def findings(found: Sequence[Panel]) -> list[str]:
     """Return what leaks and what protects, in numbers: a line of markdown a panel and aim."""
     lines: list[str] = []
-    for group in knowledge.grouped(found):
+    for group in undefended.grouped(found):
         if len(group) > 1:
-            lines += knowledge.findings(group)
+            lines += undefended.findings(group)
             continue
         (panel,) = group
         own = {attack.aim for attack in panel.own}

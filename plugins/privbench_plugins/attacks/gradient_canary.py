@@ -51,7 +51,6 @@ class GradientCanary(MembershipAttack):
 
     name: ClassVar[str] = "gradient-canary"
     needs: ClassVar[Access] = Access.WEIGHTS
-    misses_planted: ClassVar[str] = "it reads canaries that only dp-sgd plants"
     paper: ClassVar[Paper] = Paper(
         "Privacy Auditing with One (1) Training Run", "Steinke, Nasr, Jagielski", "NeurIPS 2023"
     )

@@ -1,0 +1,118 @@
+"""Panels without a defense that differ in victim or adversary only, as one table."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from privbench.boards.matrix import (
+    WIDEST,
+    Table,
+    aim_text,
+    attack_text,
+    rate_text,
+    spot_text,
+    strongest_first,
+    with_error,
+)
+from privbench.text import markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from privbench.boards.panel import Panel
+
+_PARTS = ("target", "adversary")
+
+
+def grouped(found: Sequence[Panel]) -> list[list[Panel]]:
+    """Return panels in groups, in the order of their first ones.
+
+    Panels of one dataset that have no defense and the same attacks are together; every other one
+    is alone.
+    """
+    groups: dict[object, list[Panel]] = {}
+    for panel in found:
+        alone = len(panel.lines) > 1 or len(panel.own) >= WIDEST - 1
+        same = (panel.dataset, *sorted(panel.own))
+        groups.setdefault(id(panel) if alone else same, []).append(panel)
+    return [sorted(group, key=_place) for group in groups.values()]
+
+
+def _place(panel: Panel) -> list[list[tuple[int, str]]]:
+    """A key that sorts numbers inside labels as numbers."""
+    return [
+        [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", label)]
+        for label in (panel.target, panel.adversary)
+    ]
+
+
+def _differing(group: Sequence[Panel]) -> list[str]:
+    """Names of the parts in which the panels of a group differ."""
+    return [part for part in _PARTS if len({getattr(panel, part) for panel in group}) > 1]
+
+
+def _named(panel: Panel, parts: Sequence[str]) -> str:
+    return ", ".join(getattr(panel, part) for part in parts)
+
+
+def title(group: Sequence[Panel]) -> str:
+    """Return what all numbers of a group share."""
+    first = group[0]
+    if len(group) == 1:
+        return first.title
+    same = [first.dataset]
+    same += [getattr(first, part) for part in _PARTS if part not in _differing(group)]
+    adversary = "" if "adversary" in _differing(group) else " adversary"
+    return f"{', '.join(same)}{adversary}, no defense"
+
+
+def table(group: Sequence[Panel]) -> Table:
+    """Return victims or adversaries, as rows, against attacks, with their rates if they fit.
+
+    Args:
+        group: two panels or more, see ``grouped``.
+    """
+    first, parts = group[0], _differing(group)
+    attacks = strongest_first(first, first.own)
+    spots = [panel.lines[0].spots for panel in group]
+    fit = 2 * len(attacks) < WIDEST - 1
+    heads, body = [", ".join(parts)], [[markdown(_named(panel, parts))] for panel in group]
+    for attack in attacks:
+        names = [attack_text(first, attack), markdown(f"{attack.name}: TPR at 1 % FPR")]
+        rated = fit and any(known[attack].rates for known in spots if attack in known)
+        heads += names[: 1 + rated]
+        for row, panel, known in zip(body, group, spots, strict=True):
+            spot = known.get(attack)
+            row.extend([spot_text(spot, panel), rate_text(spot, panel)][: 1 + rated])
+    if parts != ["adversary"]:
+        heads.append("test accuracy")
+        for row, panel in zip(body, group, strict=True):
+            line = panel.lines[0]
+            row.append(with_error(line.accuracy, len(line.accuracies)))
+    return Table(title(group), heads, body, "rows")
+
+
+def findings(group: Sequence[Panel]) -> list[str]:
+    """Return where the strongest attack finds most and least, a line of markdown an aim.
+
+    Nothing if the panels of an adaptive adversary show some of the attacks: those tell.
+    """
+    first, parts = group[0], _differing(group)
+    told: list[str] = []
+    if len(first.own) < len(first.attacks):
+        return told
+    for aim in first.aims:
+        known = {_named(panel, parts): panel.lines[0].leak(aim) for panel in group}
+        leaks = {name: leak for name, leak in known.items() if leak is not None}
+        if leaks:
+            sign = 1 if first.higher[aim] else -1
+            least, most = (pick(leaks, key=lambda name: sign * leaks[name]) for pick in (min, max))
+            told.append(
+                f"- **{markdown(f'{title(group)}, {aim_text(aim)}')}**"
+                + markdown(
+                    f": the strongest attack reaches {first.metric[aim]} {leaks[most]:.3f} "
+                    f"({most}); least is {leaks[least]:.3f} ({least})."
+                )
+            )
+    return told
