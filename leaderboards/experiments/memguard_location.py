@@ -191,7 +191,8 @@ def main(data_root: Path, seeds: int, *, in_order: bool, own_defender: bool) -> 
                 float((a.chance(budget) * (a.noisy - a.true).abs().sum(1)).mean()) for a in asked
             ]
             found["distortion", "spent", budget].append(sum(spent) / 2)
-        click.echo(f"seed {seed} done", err=True)
+        turned = ((asked[0].before > 0) != (asked[0].after > 0)).double().mean()
+        click.echo(f"seed {seed}: noise turns the defender for {turned:.0%} of members", err=True)
     kinds = sorted({key[:2] for key in found})
     click.echo("| budget | published | " + " | ".join(" ".join(kind) for kind in kinds) + " |")
     click.echo("|---|---|" + "---|" * len(kinds))

@@ -168,7 +168,10 @@ def protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | N
         told.append(f"Each defense stands at its strongest setting that loses at most {bound:g} of "
                     "accuracy on reference rows, chosen for each seed.")  # fmt: skip
     given = f"{several(seeds, 'seed')}. {' '.join(sorted(cut)[:_MOST_FINDINGS])}"
-    lines = [given, " ".join(told), *notes.code(records), notes.probes(records)]
+    short = {panel.target for panel in found}
+    targets = sorted({record.cell.target.label for record in records} - short)
+    full = f"Targets in full: {', '.join(targets)}." if targets else ""
+    lines = [given, " ".join(told), *notes.code(records), markdown(full), notes.probes(records)]
     return [text for line in lines if line for text in (line, "")]
 
 

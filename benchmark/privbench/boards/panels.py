@@ -36,6 +36,7 @@ def panels(records: Sequence[Record], bound: float | None) -> list[Panel]:
     """
     counts = verdicts.judged(records)
     found = groups(records, skipped=True)
+    _shorten(found)
     _tell_apart(found)
     made = [
         _panel(group, adversary, bound, counts)
@@ -43,6 +44,16 @@ def panels(records: Sequence[Record], bound: float | None) -> list[Panel]:
         for adversary in sorted({record.cell.adversary for record in group.records})
     ]
     return sorted(made, key=lambda one: (one.dataset, one.target, one.adversary))
+
+
+def _shorten(found: Sequence[Group]) -> None:
+    """Name targets by the hyperparameters that tell them apart."""
+    labels: dict[str, set[str]] = {}
+    for group in found:
+        labels.setdefault(group.records[0].cell.target.name, set()).add(group.target)
+    for group in found:
+        name = group.records[0].cell.target.name
+        group.target = _apart(name, labels[name])[group.target]
 
 
 def _tell_apart(found: Sequence[Group]) -> None:
