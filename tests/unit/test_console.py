@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -61,3 +62,13 @@ def test_a_narrow_terminal_breaks_names_and_no_number(width: int, longest: int) 
     assert "…" not in shown
     assert shown.count("0.700") >= 2  # the main number, of both rows
     assert shown.count("a") - shown.count("adaptive") > 2 * longest  # nothing of a name is lost
+
+
+def test_marks_and_missing_columns_are_explained() -> None:
+    made = [record("loud", d, seed) for d in ("none", "noise") for seed in range(3)]
+    (wide,) = tables(made, 300)
+    (narrow,) = tables(made, 40)
+    (one,) = tables([record("loud")], 300)
+    assert str(wide.caption) == "[low, high]: 95 % interval over seeds"
+    assert re.search(r"; [1-9] more columns? on the board$", str(narrow.caption))
+    assert str(one.caption) == ""  # no interval, no mark

@@ -80,12 +80,16 @@ def _compared(line: Line, aim: Aim, panel: Panel) -> str:
         return f"{told}{_plus_minus(change)}"
     verb = "lowers" if change.mean < 0 else "raises"
     by = f"{verb} {what} by {abs(change.mean):.3f}{_plus_minus(change)}"
+    if abs(change.mean) < 0.0005:  # noqa: PLR2004 - it would be shown as 0
+        by = f"changes {what} by less than 0.001"
     told = f"{line.title} {f'leaves {what} as it is' if same else by}"
     if line.loss is None:
         return told
     points = f"{abs(100 * line.loss.mean):.1f}{_plus_minus(line.loss, 100, 1)} points of accuracy"
     if _unclear(line.loss):
         return f"{told}; its cost, {points}, may be none"
+    if abs(line.loss.mean) < 0.0005:  # noqa: PLR2004 - it would be shown as 0
+        return f"{told} and changes accuracy by less than 0.1 points"
     return f"{told} and {'costs' if line.loss.mean > 0 else 'gains'} {points}"
 
 

@@ -35,6 +35,16 @@ _NARROWEST = 7  # characters of a number or its interval
 _NAME = 25  # characters that a name gets at least, if it has so many
 _EVERY = 10.0  # seconds between plain lines
 _REDRAWN = 0.1  # seconds between drawings of one worker's bar
+#: What a mark in a table means.
+_MARKS = {
+    " {": "{low, high}: 95 % interval over the rows of one seed",
+    " [": "[low, high]: 95 % interval over seeds",
+    "‡": "‡: not to be trusted, see Controls on the board",
+    "¶": "¶: missed a planted leak",
+    "°": "°: outside what the defense claims to protect",
+    "†": "†: differs from none beyond chance",
+    "◊": "◊: decides elsewhere than at the best balanced accuracy",
+}
 #: Text that is printed as it is.
 PLAIN: Any = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
 
@@ -253,7 +263,11 @@ def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
         shown = [i for i, name in enumerate(names) if i not in same and name not in never]
         spare += [c.heading for c in reversed(moving[1:])]
         widths = _fitting(shown, names, rows, fixed, width=width, spare=spare)
-        table = Table(title=_title(game, names, rows[0], same), title_justify="left")
+        table = Table(
+            title=_title(game, names, rows[0], same), title_justify="left",
+            caption=_legend([row[i] for row in rows for i in widths], len(shown) - len(widths)),
+            caption_justify="left",
+        )  # fmt: skip
         for i, wide in widths.items():
             table.add_column(
                 _plain(names[i]),
@@ -289,6 +303,13 @@ def _fitting(
         needed[i] = max(1, min(longest[i], room // left))
         room, left = room - needed[i], left - 1
     return needed
+
+
+def _legend(texts: Sequence[str], left_out: int) -> Text:
+    """What the marks in a table mean, and how many columns had no room."""
+    told = [text for mark, text in _MARKS.items() if any(mark in one for one in texts)]
+    told += [f"{several(left_out, 'more column')} on the board"] if left_out else []
+    return _plain("; ".join(told))
 
 
 def _broken(number: str) -> str:
