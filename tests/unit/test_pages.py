@@ -661,6 +661,24 @@ def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
     )
 
 
+def test_another_attack_that_is_stronger_against_the_defense_is_told() -> None:
+    made = seeds("loud", "none", [0.8] * 5) + seeds("shy", "none", [0.6] * 5)
+    made += seeds("loud", "talos", [0.6] * 5) + seeds("shy", "talos", [0.75] * 5)
+    [told] = closing(made)
+    assert told.startswith("talos lowers the AUC of loud by 0.200")
+    assert told.endswith("; strongest against it is shy, 0.750.")
+
+
+def test_small_changes_are_not_shown_as_zeros() -> None:
+    made = seeds("loud", "none", [0.8] * 5, accuracy=0.9)
+    made += seeds("loud", "talos", [0.8003] * 5, accuracy=0.9002)
+    [told] = closing(made)
+    assert told == (
+        "talos changes the AUC of loud by less than 0.001 and changes accuracy by less than 0.1 "
+        "points."
+    )
+
+
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_defense_that_changes_nothing_raises_nothing(count: int) -> None:
     made = seeds("loud", "none", [0.8] * count) + seeds("loud", "mask", [0.8] * count)

@@ -60,7 +60,7 @@ def _told(panel: Panel, aim: Aim) -> str:
     met = [line for line in others if aim in line.apart]
     if met:
         best = min(met, key=lambda line: (sign * line.apart[aim].mean, line.title))
-        told = _compared(best, aim, panel)
+        told = _compared(best, aim, panel) + _strongest(best, aim)
     elif aim in none.worst:
         told = _alone(none, aim, panel)
     else:
@@ -91,6 +91,15 @@ def _compared(line: Line, aim: Aim, panel: Panel) -> str:
     if abs(line.loss.mean) < 0.0005:  # noqa: PLR2004 - it would be shown as 0
         return f"{told} and changes accuracy by less than 0.1 points"
     return f"{told} and {'costs' if line.loss.mean > 0 else 'gains'} {points}"
+
+
+def _strongest(line: Line, aim: Aim) -> str:
+    """Which attack is strongest against the defense, if it is another than the one compared."""
+    worst = line.worst.get(aim)
+    if worst is None or line.compared[aim] in worst.chosen:
+        return ""
+    names = "/".join(sorted(worst.chosen))
+    return f"; strongest against it is {names}, {worst.estimate.value:.3f}"
 
 
 def _alone(none: Line, aim: Aim, panel: Panel) -> str:
