@@ -380,6 +380,14 @@ def test_undefended_victims_are_one_table() -> None:
     assert "reaches AUC 0.800 (simclr(epochs=10)); least is 0.600 (simclr)." in page(made, "t")
 
 
+def test_a_board_that_lacks_undefended_victims_has_a_finding() -> None:
+    made = [record("loud", "none", status="skipped", reason="no")]
+    made += [record("loud", "weak", value=0.8), record("loud", "strong", value=0.6)]
+    told = "- **simclr on digits, membership (adaptive)**: AUC 0.800 with weak, 0.600 with strong."
+    assert told in page(made, "t")
+    assert "simclr on digits, membership" not in page(made[:1], "t")
+
+
 def test_a_game_that_this_version_does_not_know_is_shown_as_its_results_say(tmp_path: Path) -> None:
     board = Board((Column("error | x", "metrics", "error", high=None),), higher=False, place=1)
     made = everything()

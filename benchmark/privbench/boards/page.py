@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from privbench.boards.matrix import Table
-    from privbench.boards.panel import Aim, Panel
+    from privbench.boards.panel import Aim, Line, Panel
     from privbench.boards.records import Record
 
 #: A page has at most this many lines.
@@ -215,24 +215,25 @@ def findings(found: Sequence[Panel]) -> list[str]:
 
 def _finding(panel: Panel, aim: Aim) -> str:
     none, *defenses = panel.lines
-    bare = none.leak(aim)
-    if bare is None:
-        return ""
-    name = "/".join(sorted(none.worst[aim].chosen))
-    game, guessed = aim
-    metric = panel.metric[aim]
-    told = f"**{panel.target} on {panel.dataset}, {game}{f' of {guessed}' if guessed else ''}"
-    told += f" ({panel.adversary})**: without a defense {metric} {bare:.3f} by {name}"
-    told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
+    bare, metric = none.leak(aim), panel.metric[aim]
     sign = 1 if panel.higher[aim] else -1
     known = [(sign * leak, line) for line in defenses if (leak := line.leak(aim)) is not None]
+    told = f"**{panel.target} on {panel.dataset}, {matrix.aim_text(aim)} ({panel.adversary})**: "
+    least, best = min(known, key=_leak, default=(0.0, none))
+    most, worst = max(known, key=_leak, default=(0.0, none))
+    if bare is None:
+        if not known:
+            return ""
+        told += f"{metric} {sign * most:.3f} with {worst.title}"
+        told += f", {sign * least:.3f} with {best.title}" if best is not worst else ""
+        return f"- {_but_bold(told)}."
+    told += f"without a defense {metric} {bare:.3f} by {'/'.join(sorted(none.worst[aim].chosen))}"
+    told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
     if known:
-        leak, best = min(known, key=lambda item: (item[0], item[1].title))
         cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
-        told += f"; least with {best.title}, {sign * leak:.3f}{cost}"
-        leak, worst = max(known, key=lambda item: (item[0], item[1].title))
-        if worst is not best and leak > sign * bare:
-            told += f"; most with {worst.title}, {sign * leak:.3f}"
+        told += f"; least with {best.title}, {sign * least:.3f}{cost}"
+        if worst is not best and most > sign * bare:
+            told += f"; most with {worst.title}, {sign * most:.3f}"
         certain = matrix.certainly_apart(panel)
         apart = sum((line.title, aim) in certain for line in defenses)
         if len(panel.seeds) >= FEWEST_TESTED:
@@ -240,6 +241,11 @@ def _finding(panel: Panel, aim: Aim) -> str:
         else:
             told += "; too few seeds to tell a difference from chance"
     return f"- {_but_bold(told)}."
+
+
+def _leak(known: tuple[float, Line]) -> tuple[float, str]:
+    """By how much a line leaks; its name where two leak equally."""
+    return known[0], known[1].title
 
 
 def _but_bold(text: str) -> str:

@@ -46,8 +46,9 @@ def left_out(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> Metrics:
     """Return AUC and TPR at fixed FPR of the scores of all worlds together.
 
     Intervals are percentiles of a bootstrap over canaries, with all worlds of a canary kept
-    together: its scores in several worlds are not independent. The variation of the one draw of
-    canaries and of the members that all worlds share is not in them.
+    together: its scores in several worlds are not independent. The variation of the members that
+    all worlds share is not in them. Measured coverage of a nominal 95 %: .86 to .98 at 1 % FPR,
+    but as little as .64 at 0.1 % FPR with 250 canaries (experiments/left_out_intervals.md).
 
     Args:
         scores: (worlds, n) higher means more likely a member.
