@@ -82,7 +82,9 @@ def test_log_posteriors_need_posteriors_and_labels_do_not_come_with_them() -> No
 
 
 def test_nobody_gets_more_than_the_victim_grants() -> None:
-    oracle = Oracle(memoriser(tiny_split().victim()), EVERYTHING, asker="me")
+    victim = memoriser(tiny_split().victim())
+    victim.grants = EVERYTHING & ~Access.WEIGHTS
+    oracle = Oracle(victim, EVERYTHING, asker="me")
     assert oracle.access == EVERYTHING & ~Access.WEIGHTS
     with pytest.raises(AccessDeniedError):
         oracle.weights()

@@ -21,7 +21,9 @@ from torch import nn
 
 import privbench
 from privbench import BadInputError
+from privbench.boards import verdicts
 from privbench.cli.main import main
+from privbench.own_model import words
 from privbench.own_model.choice import attacks_for, kind_of
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
@@ -73,6 +75,35 @@ def test_an_overfit_forest_is_found(tmp_path: Path) -> None:
     assert "leaks who its members are" in results.summary
     assert (tmp_path / "out" / "audit.txt").read_text().strip() == results.summary
     assert abs(results[0].controls["null"]["auc"].value - 0.5) < 0.15
+
+
+def test_swapped_files_and_wrong_classes_are_told(tmp_path: Path) -> None:
+    results = run(tmp_path, forest(MEMBERS), members=NONMEMBERS, nonmembers=MEMBERS)
+    told = results.summary
+    assert "takes nonmembers for members" in told
+    assert "are the files of members and nonmembers swapped?" in told
+    upside_down = {name: {**of, "y": 1 - of["y"]} for name, of in (
+        ("members", MEMBERS), ("nonmembers", NONMEMBERS))}  # fmt: skip
+    told = run(tmp_path / "classes", forest(MEMBERS), **upside_down).summary
+    assert "the model is wrong about most of its own members" in told
+    assert "swapped" not in run(tmp_path / "right", forest(MEMBERS)).summary
+
+
+def test_attacks_that_do_not_count_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = run(tmp_path, forest(MEMBERS))
+    best = words.strongest(made)
+    assert best is not None
+    assert not best.doubtful
+    why = {verdicts.cell_of(best.record): "its null excludes 0.5"}
+    monkeypatch.setattr(verdicts, "doubtful", lambda _: why)
+    other = words.strongest(made)
+    assert other is not None
+    assert other.record.trial != best.record.trial
+    assert other.doubtful == {best.record.cell.attack.label: "its null excludes 0.5"}
+    told = words.summary(made, made.shift, [], {})
+    assert f"Not counted: {best.record.cell.attack.label}: its null excludes 0.5." in told
 
 
 def test_a_forest_that_never_saw_the_members_is_not(tmp_path: Path) -> None:

@@ -450,6 +450,15 @@ def test_defenses_are_ranked_with_utility_and_cost() -> None:
     assert "; too few seeds to tell a difference from chance." in first
 
 
+def test_a_defense_that_met_fewer_attacks_says_so() -> None:
+    made = [*seeds("loud", "none", [0.8, 0.8]), *seeds("shy", "none", [0.6, 0.6])]
+    made += [*seeds("shy", "noise", [0.55, 0.55])]
+    column = "membership: worst AUC"
+    assert ranking(made)["noise"][column] == "0.550 ±0.000 (met 1 of 2 attacks)"
+    skipped = [record("loud", "noise", seed, status="skipped", reason="no") for seed in range(2)]
+    assert "met" not in ranking([*made, *skipped])["noise"][column]
+
+
 def test_differences_to_none_are_marked_after_holm() -> None:
     base = seeds("loud", "none", [0.70, 0.80, 0.75, 0.78, 0.72])
     made = [*base, *seeds("loud", "calm", [0.60, 0.70, 0.65, 0.68, 0.63]),

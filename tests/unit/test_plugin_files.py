@@ -107,7 +107,7 @@ def test_a_file_is_checked_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "sub" / "data.py").write_text(DATA)
     assert "6 checks, 0 failed" in invoke("check", "sub/data.py")
     (tmp_path / "sub" / "data.py").write_text(DATA + "\nno")
-    why = "plugin 'data.py' is broken: import failed: NameError"
+    why = "plugin file data.py: import failed: NameError"
     assert why in invoke("check", "sub/data.py", want=2)
 
 

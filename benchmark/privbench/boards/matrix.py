@@ -259,8 +259,12 @@ def _worst(panel: Panel, line: Line, aim: Aim, known: Mapping[Aim, HeldOut]) -> 
     found = known[aim]
     seeds = sum(found.chosen.values())
     told = with_error(found.estimate, seeds) + _few(seeds, panel)
-    several = sum(attack.aim == aim for attack in line.spots) > 1
-    return f"{told} {markdown('/'.join(sorted(found.chosen)))}" if several else told
+    met = [attack for attack in line.spots if attack.aim == aim]
+    if len(met) > 1:
+        told += f" {markdown('/'.join(sorted(found.chosen)))}"
+    bare = [a for a, spot in panel.lines[0].spots.items() if a.aim == aim and spot.values]
+    missed = [attack for attack in bare if attack not in met]
+    return f"{told} (met {len(bare) - len(missed)} of {len(bare)} attacks)" if missed else told
 
 
 def spot_text(spot: Spot | None, panel: Panel) -> str:

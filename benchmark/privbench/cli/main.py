@@ -62,7 +62,7 @@ def _notes() -> Iterator[None]:
     as_python = warnings.showwarning
 
     def to_users(message: Any, category: Any, *where: Any) -> None:
-        if category in (UserWarning, RuntimeWarning) and _PACKAGE in Path(where[0]).parents:
+        if category is UserWarning and _PACKAGE in Path(where[0]).parents:
             say(f"privbench: {' '.join(str(message).split())}", err=True)
         else:
             as_python(message, category, *where)

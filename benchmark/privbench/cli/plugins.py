@@ -78,6 +78,7 @@ def new(kind: str, name: str, out: Path) -> None:
         "pyproject.toml": "pyproject.toml",
         "README.md": "README.md",
         ".github/workflows/check.yml": "ci.yml",
+        ".gitignore": "gitignore",
         f"tests/test_{module}.py": "test.py",
         f"{words['package']}/{module}.py": f"{kind}.py",
     }
@@ -114,7 +115,9 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
     if name.endswith(".py"):
         chosen, name = [*chosen, Path(name).absolute()], Path(name).name
     failed = total = 0
-    for method in _methods(plugins.load(chosen), name):
+    registry = plugins.load(chosen)
+    registry.refuse_broken_files()
+    for method in _methods(registry, name):
         say(f"{method.name}:")
         known: dict[str, str] = {}  # what went wrong -> the check that said so first
         for one in checks(method, root=data_root):

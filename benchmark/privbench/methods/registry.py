@@ -155,7 +155,7 @@ class Registry:
         if taken is not None:
             plugin.problems.append(
                 f"{kind} '{method.name}' is already offered by plugin '{taken.name}'; "
-                "this one is ignored: rename it"
+                f"this one is ignored: rename it, or leave the other one out by -p no:{taken.name}"
             )
             return
         self._methods[kind][method.name] = method

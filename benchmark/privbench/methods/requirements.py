@@ -104,13 +104,17 @@ def _reference_rows(cell: Cell) -> str | None:
 def _pool(cell: Cell) -> str | None:
     if cell.adversary.dataset or cell.protocol.parts()["pool"].count(cell.card) > 1:
         return None
-    return f"rows of the adversary's own, and protocol '{cell.protocol.name}' has none"
+    how = " (--shadow)" if cell.protocol.trained_elsewhere else ""
+    return f"rows of the adversary's own{how}, and protocol '{cell.protocol.name}' has none"
 
 
 def _trainable(cell: Cell) -> str | None:
     if cell.adversary.target or not cell.protocol.trained_elsewhere:
         return None
-    return "models that it can train, and the victim was trained elsewhere: name a target for them"
+    return (
+        "models that it can train, and the victim was trained elsewhere: name a target for them "
+        "(--shadow-recipe)"
+    )
 
 
 def _member_labels(cell: Cell) -> str | None:

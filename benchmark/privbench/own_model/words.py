@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privbench.boards import verdicts
 from privbench.boards.per_example import exposure
 from privbench.games.metrics import auc_band
 from privbench.report.results import Results
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 #: Metric that the words are about, and what chance reaches.
 TPR, CHANCE = "tpr_at_fpr_0.01", 0.01
 _MOST = 10  # rows that are listed
+_UNLIKELY = 0.05  # chance of a likely leak where there is none
+_POOR = 0.5  # accuracy on members below which the words ask whether the rows are right
 
 
 class Audit(Results):
@@ -50,25 +53,47 @@ class Strongest:
         of: number of attacks that ran.
         leaks: whether any of them tells members from nonmembers better than chance does in one of
             10,000 audits, by its AUC.
-        perhaps: whether the strongest finds more members at 1 % false positives than chance, at
-            95 %, although no AUC says so.
+        perhaps: whether, although ``leaks`` is false, one of them does better than chance does in
+            one of 20 audits (corrected for their number), or the strongest finds more members at
+            1 % false positives than chance, at 95 %.
+        swapped: the attack that tells nonmembers for members more clearly than chance does in one
+            of 10,000 audits; None if there is none.
+        doubtful: attacks that do not count -> why, unless all are.
     """
 
     record: Record
     of: int
     leaks: bool
     perhaps: bool
+    swapped: Record | None
+    doubtful: Mapping[str, str]
 
 
 def strongest(records: Sequence[Record]) -> Strongest | None:
     """Return the membership result with the highest TPR at 1 % FPR, ties by AUC."""
-    done = [one for one in records if one.status == "ok" and one.cell.game == "membership"]
-    if not done:
+    ran = [one for one in records if one.status == "ok" and one.cell.game == "membership"]
+    if not ran:
         return None
+    why = verdicts.doubtful(records)
+    known = {one.trial: why.get(verdicts.cell_of(one), "") for one in ran}
+    done = [one for one in ran if not known[one.trial]] or ran
     best = max(done, key=lambda one: (_value(one, TPR), _value(one, "auc")))
-    leaks = any(_value(one, "auc") - 0.5 > auc_band(*one.sizes.values()) for one in done)
+    lead = {one.trial: _value(one, "auc") - 0.5 for one in done}
+    leaks = any(lead[one.trial] > auc_band(*_sizes(one)) for one in done)
+    rare = _UNLIKELY / len(done)
+    likely = any(lead[one.trial] > auc_band(*_sizes(one), rare) for one in done)
     low = best.metrics[TPR].low
-    return Strongest(best, len(done), leaks, not leaks and low is not None and low > CHANCE)
+    swapped = (one for one in done if -lead[one.trial] > auc_band(*_sizes(one)))
+    return Strongest(
+        best, len(done), leaks,
+        perhaps=not leaks and (likely or (low is not None and low > CHANCE)),
+        swapped=min(swapped, key=lambda one: lead[one.trial], default=None),
+        doubtful={one.cell.attack.label: known[one.trial] for one in ran if one not in done},
+    )  # fmt: skip
+
+
+def _sizes(record: Record) -> tuple[int, int]:
+    return record.sizes["members"], record.sizes["nonmembers"]
 
 
 def _value(record: Record, metric: str) -> float:
@@ -125,19 +150,25 @@ def _accuracy(records: Sequence[Record]) -> list[str]:
     if utility is None:
         return []
     inside, outside = utility["train_accuracy"], utility["test_accuracy"]
-    return [f"Accuracy: {inside:.1%} on members, {outside:.1%} on nonmembers."]
+    told = [f"Accuracy: {inside:.1%} on members, {outside:.1%} on nonmembers."]
+    if inside < _POOR:
+        told.append(
+            "WARNING: the model is wrong about most of its own members: if it should know them, "
+            "check that x has the units of its training, and y its class numbers."
+        )
+    return told
 
 
 def _risk(best: Strongest | None) -> list[str]:
     if best is None:
-        return ["No attack on membership ran: see below for the reasons."]
+        return ["No attack on membership ran."]
     record = best.record
     name, tpr, auc = record.cell.attack.label, record.metrics[TPR], record.metrics["auc"]
     of = "The only attack" if best.of == 1 else f"The strongest of {best.of} attacks"
     if best.leaks:
         verdict = "The model leaks who its members are."
     elif best.perhaps:
-        verdict = "The model may leak a few of its members: give more rows to be sure."
+        verdict = "The model may leak some of its members: give more rows to be sure."
     else:
         verdict = "No leak was found, which does not prove that there is none."
     found = (
@@ -145,6 +176,13 @@ def _risk(best: Strongest | None) -> list[str]:
         f"nonmembers for members (chance: 1 %); its AUC is {_number(auc)}."
     )
     lines = [found]
+    if best.swapped is not None:
+        lines.append(
+            f"WARNING: {best.swapped.cell.attack.label} takes nonmembers for members (AUC "
+            f"{_number(best.swapped.metrics['auc'])}): are the files of members and nonmembers "
+            "swapped?"
+        )
+    lines += [f"Not counted: {name}: {shown(why, 300)}." for name, why in best.doubtful.items()]
     null = record.controls.get("null", {}).get("auc")
     if null is not None and null.value is not None:
         told = f"On a network with random weights, which saw no row, its AUC is {_number(null)}."

@@ -30,7 +30,7 @@ def file_digest(file: Path) -> str:
     ...     file = Path(folder, "rows.csv")
     ...     _ = file.write_text("a,b")
     ...     file_digest(file)[:8]
-    '70ff34ec'
+    '1eb7c54d'
 
     Raises:
         OSError: if it cannot be read.

@@ -94,7 +94,8 @@ class EncoderFeature(MembershipAttack):
         if inside.shape[1] != asked.shape[1]:
             raise BadInputError(
                 f"{self.name} needs a shadow with embeddings as wide as the victim's "
-                f"({asked.shape[1]}), and the adversary's target makes {inside.shape[1]}"
+                f"({asked.shape[1]}), and the adversary's target makes {inside.shape[1]}: change "
+                "the width of that target, such as supervised.hidden=[64] of an MLP"
             )
         outside = shadow.oracle.embeddings(shadow.nonmembers)
         centre, spread = scale(torch.cat([inside, outside]))

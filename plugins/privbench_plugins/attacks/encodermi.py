@@ -66,6 +66,7 @@ class _EncoderMI(MembershipAttack):
     """
 
     needs: ClassVar[Access] = Access.EMBEDDINGS
+    requires: ClassVar[tuple[str, ...]] = ("images",)
     paper: ClassVar[Paper] = PAPER
 
     n: Annotated[int, Ge(2)] = 10
