@@ -89,6 +89,15 @@ def test_swapped_files_and_wrong_classes_are_told(tmp_path: Path) -> None:
     assert "swapped" not in run(tmp_path / "right", forest(MEMBERS)).summary
 
 
+def test_sets_that_differ_get_no_verdict(tmp_path: Path) -> None:
+    told = run(tmp_path, forest(MEMBERS), nonmembers=rows(100, 1, shifted=3.0)).summary
+    assert "differ in more than membership" in told
+    assert "No verdict: attacks tell the two sets apart, and the sets differ." in told
+    assert "leaks who" not in told
+    alone = run(tmp_path / "labels", forest(MEMBERS), attacks=["metric-correctness"]).summary
+    assert "cannot be set to take 1 % of the nonmembers for members" in alone
+
+
 def test_attacks_that_do_not_count_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

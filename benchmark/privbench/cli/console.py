@@ -137,7 +137,8 @@ class Watcher:
             told = "for the same reason" if again else told
         tail = f": {told}" if told else ""
         cost = "kept" if was_there else f"{record.cost.seconds:.1f} s"
-        self._line(f"[{self.done}/{self.total}] {name}: {how} ({cost}){tail}")
+        beside = "" if record.status == "skipped" else f" ({cost})"
+        self._line(f"[{self.done}/{self.total}] {name}: {how}{beside}{tail}")
 
     def _count(self) -> None:
         told = f"{self.done}/{self.total}{self._left}"

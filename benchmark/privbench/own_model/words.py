@@ -122,7 +122,7 @@ def summary(
 ) -> str:
     """Return what was found, in lines of words with numbers."""
     best = strongest(records)
-    lines = [_shift(shift), *_accuracy(records), *_risk(best)]
+    lines = [_shift(shift), *_accuracy(records), *_risk(best, shift)]
     if best and (best.leaks or best.perhaps):
         lines += _rows(rows)
     lines += [_attribute(one) for one in records if _is_attribute(one)]
@@ -159,22 +159,24 @@ def _accuracy(records: Sequence[Record]) -> list[str]:
     return told
 
 
-def _risk(best: Strongest | None) -> list[str]:
+def _risk(best: Strongest | None, shift: Shift) -> list[str]:
     if best is None:
         return ["No attack on membership ran."]
     record = best.record
     name, tpr, auc = record.cell.attack.label, record.metrics[TPR], record.metrics["auc"]
     of = "The only attack" if best.of == 1 else f"The strongest of {best.of} attacks"
-    if best.leaks:
+    if shift.found and (best.leaks or best.perhaps):
+        verdict = "No verdict: attacks tell the two sets apart, and the sets differ."
+    elif best.leaks:
         verdict = "The model leaks who its members are."
     elif best.perhaps:
         verdict = "The model may leak some of its members: give more rows to be sure."
     else:
         verdict = "No leak was found, which does not prove that there is none."
-    found = (
-        f"{verdict} {of}, {name}, finds {_share(tpr)} of the members where it takes 1 % of the "
-        f"nonmembers for members (chance: 1 %); its AUC is {_number(auc)}."
-    )
+    share = f"finds {_share(tpr)} of the members where it takes 1 % of the nonmembers for members"
+    if (tpr.low, tpr.high) == (0.0, 1.0):  # a few values, as of labels: no threshold is at 1 %
+        share = "cannot be set to take 1 % of the nonmembers for members"
+    found = f"{verdict} {of}, {name}, {share} (chance: 1 %); its AUC is {_number(auc)}."
     lines = [found]
     if best.swapped is not None:
         lines.append(
