@@ -116,6 +116,14 @@ def test_without_canaries_the_cell_is_skipped_with_a_reason(tmp_path: Any) -> No
         privbench.run(plain, out=tmp_path / "o", device="cpu")
 
 
+def test_no_other_attack_meets_a_model_of_canaries(tmp_path: Any) -> None:
+    asked = {**SUITE, "attacks": ["nn-mia"]}
+    made = privbench.run(asked, out=tmp_path / "o", device="cpu")
+    (record,) = (one for one in made if one.cell.defense != "none")
+    assert record.status == "skipped"
+    assert "only gradient-canary may attack it" in record.reason
+
+
 def test_a_black_box_adversary_reads_no_steps(tmp_path: Any) -> None:
     asked = {**SUITE, "adversaries": ["adaptive"]}
     with pytest.raises(BadInputError, match="gradient-canary needs WEIGHTS"):

@@ -371,6 +371,33 @@ def test_what_an_undefended_adversary_knows_is_one_table() -> None:
     assert "digits, simclr, no defense" not in tables(page(defended, "t"))
 
 
+def test_a_missing_seed_is_not_borrowed_from_another_adversary() -> None:
+    knows = ("adaptive", "adaptive, pool mnist")
+    made = [*seeds("loud", "none", [0.8, 0.8, 0.8], adversary=knows[0])]
+    made += seeds("loud", "none", [0.6, 0.6], adversary=knows[1])
+    found = shown(made, "digits, simclr, no defense")
+    assert found[knows[1]]["loud (AUC) [posteriors]"].startswith("**0.600 ±0.000**")
+    assert "adaptive, pool mnist: Draft: 2 seeds where a board needs 5." in page(made, "t")
+
+
+def test_equal_leaks_name_nobody() -> None:
+    knows = ("adaptive", "adaptive, pool mnist", "adaptive, shadows moco")
+    made = [record("loud", adversary=name, value=value)
+            for name, value in zip(knows, (0.7, 0.7, 0.8), strict=True)]  # fmt: skip
+    assert "reaches AUC 0.800 (adaptive, shadows moco); least is 0.700 (2 of 3 rows)." in page(
+        made, "t"
+    )
+    assert "Test accuracy: 0.900." in page(made, "t")
+
+
+def test_two_settings_of_an_attack_are_two_tables() -> None:
+    made = [record("lira", target="simclr", fields={"k": 2}),
+            record("lira", target="supervised", fields={"k": 8})]  # fmt: skip
+    assert {"digits, simclr, adaptive adversary", "digits, supervised, adaptive adversary"} <= {
+        *tables(page(made, "t"))
+    }
+
+
 def test_undefended_victims_are_one_table() -> None:
     names = ("simclr", "simclr(epochs=9)", "simclr(epochs=10)")
     made = [record("loud", target=name, value=0.6 + i / 10) for i, name in enumerate(names)]

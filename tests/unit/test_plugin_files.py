@@ -312,6 +312,16 @@ def test_a_check_of_data_that_are_not_there_is_bad_input(tmp_path: Path) -> None
     assert "6 checks, 0 failed" in invoke("check", "people.py", "--data-root", "data")
 
 
+def test_what_has_its_data_is_checked_all_the_same(path: Path, tmp_path: Path) -> None:
+    both = TABLE + PLUGIN.replace("from __future__", "# ")
+    (tmp_path / "both.py").write_text(both)
+    told = invoke("check", "both.py", want=2)
+    assert "not checked: people: give --data-root" in told
+    assert "loud-file: ok" in told
+    assert told.endswith("privbench: people: give --data-root, the folder of deep/people.csv")
+    assert path.exists()
+
+
 def test_a_check_of_a_name_that_is_taken_is_bad_input(path: Path) -> None:
     path.write_text(PLUGIN.replace('"loud-file"', '"metric-loss"'))
     told = invoke("check", "loud.py", want=2)

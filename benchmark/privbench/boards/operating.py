@@ -251,7 +251,8 @@ def _choice(group: Group, family: Family, seed: int, bound: float) -> Choice:
 def seen_by(group: Group, adversary: str) -> list[Record]:
     """Return the results of a group that hold for an adversary.
 
-    A cell that is the same for two adversaries runs once, as adaptive: these are included.
+    A cell that is the same for two adversaries runs once, as adaptive: these are included. Seeds
+    that an adversary lacks are not: they have not run yet.
     """
     mine = [record for record in group.records if record.cell.adversary == adversary]
     there = {_question(record) for record in mine}
@@ -262,8 +263,8 @@ def seen_by(group: Group, adversary: str) -> list[Record]:
     ]
 
 
-def _question(record: Record) -> tuple[str, str, int]:
-    return record.cell.attack.label, record.cell.defense, record.seed
+def _question(record: Record) -> tuple[str, str]:
+    return record.cell.attack.label, record.cell.defense
 
 
 def leaks(records: Iterable[Record], judged: Judged) -> list[Leak]:

@@ -100,7 +100,7 @@ def _panels(
     for group, tables in zip(groups, matrices, strict=False):
         for table in tables:
             lines += [f"## {markdown(table.title)}", "", *table.lines(rows), ""]
-        for told in dict.fromkeys(filter(None, map(remarks, group))):
+        for told in undefended.remarks(group, remarks):
             lines += [told, ""]
     if lines:
         lines += [matrix.LEGEND, ""]

@@ -18,7 +18,7 @@ from privbench.boards.matrix import (
 from privbench.text import markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from privbench.boards.panel import Panel
 
@@ -34,9 +34,16 @@ def grouped(found: Sequence[Panel]) -> list[list[Panel]]:
     groups: dict[object, list[Panel]] = {}
     for panel in found:
         alone = len(panel.lines) > 1 or len(panel.own) >= WIDEST - 1
-        same = (panel.dataset, *sorted(panel.own))
+        same = (panel.dataset, *sorted(panel.own), *sorted(_settings(panel)))
         groups.setdefault(id(panel) if alone else same, []).append(panel)
     return [sorted(group, key=_place) for group in groups.values()]
+
+
+def _settings(panel: Panel) -> set[str]:
+    """Attacks with all hyperparameters and versions, which names do not always tell apart."""
+    spots = panel.lines[0].spots
+    records = [one for attack in panel.own if attack in spots for one in spots[attack].records]
+    return {f"{one.cell.attack.label} v{one.cell.attack.version}" for one in records}
 
 
 def _place(panel: Panel) -> list[list[tuple[int, str]]]:
@@ -85,34 +92,48 @@ def table(group: Sequence[Panel]) -> Table:
         for row, panel, known in zip(body, group, spots, strict=True):
             spot = known.get(attack)
             row.extend([spot_text(spot, panel), rate_text(spot, panel)][: 1 + rated])
-    if parts != ["adversary"]:
-        heads.append("test accuracy")
-        for row, panel in zip(body, group, strict=True):
-            line = panel.lines[0]
-            row.append(with_error(line.accuracy, len(line.accuracies)))
+    if parts == ["adversary"]:
+        line = first.lines[0]
+        note = f"Test accuracy: {with_error(line.accuracy, len(line.accuracies))}."
+        return Table(title(group), heads, body, "rows", note=note if line.accuracies else "")
+    heads.append("test accuracy")
+    for row, panel in zip(body, group, strict=True):
+        line = panel.lines[0]
+        row.append(with_error(line.accuracy, len(line.accuracies)))
     return Table(title(group), heads, body, "rows")
 
 
 def findings(group: Sequence[Panel]) -> list[str]:
-    """Return where the strongest attack finds most and least, a line of markdown an aim.
-
-    Nothing if the panels of an adaptive adversary show some of the attacks: those tell.
-    """
+    """Return where the strongest attack finds most and least, a line of markdown an aim."""
     first, parts = group[0], _differing(group)
     told: list[str] = []
-    if len(first.own) < len(first.attacks):
-        return told
-    for aim in first.aims:
+    own = {attack.aim for attack in first.own}
+    for aim in (aim for aim in first.aims if aim in own):
         known = {_named(panel, parts): panel.lines[0].leak(aim) for panel in group}
         leaks = {name: leak for name, leak in known.items() if leak is not None}
         if leaks:
             sign = 1 if first.higher[aim] else -1
-            least, most = (pick(leaks, key=lambda name: sign * leaks[name]) for pick in (min, max))
+            most = _at(leaks, max(leaks.values(), key=lambda leak: sign * leak))
+            least = _at(leaks, min(leaks.values(), key=lambda leak: sign * leak))
             told.append(
                 f"- **{markdown(f'{title(group)}, {aim_text(aim)}')}**"
                 + markdown(
-                    f": the strongest attack reaches {first.metric[aim]} {leaks[most]:.3f} "
-                    f"({most}); least is {leaks[least]:.3f} ({least})."
+                    f": the strongest attack reaches {first.metric[aim]} {most}; least is {least}."
                 )
             )
     return told
+
+
+def _at(leaks: Mapping[str, float], leak: float) -> str:
+    """A leak, and who finds it: the name, or how many where several do."""
+    names = [name for name, value in leaks.items() if round(value, 3) == round(leak, 3)]
+    who = names[0] if len(names) == 1 else f"{len(names)} of {len(leaks)} rows"
+    return f"{leak:.3f} ({who})"
+
+
+def remarks(group: Sequence[Panel], of: Callable[[Panel], str]) -> list[str]:
+    """Return what the panels of a group lack: once if it is the same for all, else by row."""
+    told = {_named(panel, _differing(group)): of(panel) for panel in group}
+    if len({*told.values()}) == 1:
+        return [*filter(None, {*told.values()})]
+    return [f"{markdown(name)}: {text}" for name, text in told.items() if text]

@@ -61,11 +61,11 @@ def _notes() -> Iterator[None]:
     """Show warnings that are for users as one line; others as Python does."""
     as_python = warnings.showwarning
 
-    def to_users(message: Any, category: Any, *where: Any) -> None:
-        if category is UserWarning and _PACKAGE in Path(where[0]).parents:
+    def to_users(message: Any, category: Any, filename: str, *where: Any, **named: Any) -> None:
+        if category is UserWarning and _PACKAGE in Path(filename).parents:
             say(f"privbench: {' '.join(str(message).split())}", err=True)
         else:
-            as_python(message, category, *where)
+            as_python(message, category, filename, *where, **named)
 
     changed: Any = to_users
     warnings.showwarning = changed

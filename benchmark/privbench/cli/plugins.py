@@ -115,6 +115,7 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
     if name.endswith(".py"):
         chosen, name = [*chosen, Path(name).absolute()], Path(name).name
     failed = total = 0
+    unusable: list[str] = []
     registry = plugins.load(chosen)
     registry.refuse_broken_files()
     for method in _methods(registry, name):
@@ -124,6 +125,10 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
             total += 1
             try:
                 one()
+            except BadInputError as error:  # of its data
+                unusable.append(str(error))
+                say(f"  not checked: {error}")
+                break
             except AssertionError as error:
                 failed += 1
                 told = " ".join(str(error).split()) or "no reason given"
@@ -133,6 +138,8 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
             else:
                 say(f"  ok      {one.name}")
     say(f"{total} checks, {failed} failed")
+    if unusable:
+        raise BadInputError(unusable[0])
     raise click.exceptions.Exit(1 if failed else 0)
 
 

@@ -42,11 +42,13 @@ class NoisySteps(nn.Module):
             ``clip``, in its first coordinates.
         noise: () standard deviation of the noise in these units.
         rate: () probability with which a step uses a row.
+        batch: () rows that a step uses on average.
     """
 
     steps: Tensor
     noise: Tensor
     rate: Tensor
+    batch: Tensor
 
     def __init__(self, steps: int, width: int) -> None:
         """Keep zeros until the phase is trained."""
@@ -54,6 +56,7 @@ class NoisySteps(nn.Module):
         self.register_buffer("steps", torch.zeros(steps, width))
         self.register_buffer("noise", torch.zeros(()))
         self.register_buffer("rate", torch.zeros(()))
+        self.register_buffer("batch", torch.zeros(()))
 
 
 def directions(keys: Tensor, width: int) -> Tensor:
@@ -90,7 +93,7 @@ def planted(
             f"gradient canaries keep {width:,} numbers of each of {steps:,} steps of phase "
             f"'{phase.name}': train for at most {_MOST // width:,} steps"
         )
-    part = PART + phase.name
+    part = PART + phase.name.replace(".", "-")  # a part's name holds no dot
     ctx.module(model, part, lambda: NoisySteps(steps, width))
     planting = _Planting(phase, part, keys, rate)
     changed = {name: replace(one, live=(*one.live, part)) for name, one in phase.steps.items()}
@@ -128,6 +131,7 @@ class _Planting:
             dp: Any = optimizer
             kept.noise.fill_(dp.noise_multiplier)
             kept.rate.fill_(self.rate)
+            kept.batch.fill_(self.rate * len(self.keys))
             pre_step, done = dp.pre_step, 0
 
             def planting(closure: Any = None) -> Any:

@@ -13,6 +13,9 @@ score of a row is the log-likelihood ratio of its canary's projections z on the 
 
     sum over steps of log(1 - q + q exp((z - 1/2) / sigma^2)).
 
+Canaries of other rows are nearly orthogonal: the b that a step uses on average add b / width to
+sigma^2, where width is the number of coordinates that hold canaries.
+
 It is a test of the implementation and of the accounting, not of a model that anyone would release:
 nothing useful is learned from canaries. Members must be drawn by coins (``inclusion: coin``); see
 the suite ``digits-audit-gradients``.
@@ -23,6 +26,7 @@ near Phi(2^-0.5 / sigma) for one step of the whole data.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -79,11 +83,14 @@ class GradientCanary(MembershipAttack):
         scores = torch.zeros(len(keys), dtype=torch.float64)
         for part in parts:
             steps = held[f"{part}.steps"].cpu()
-            noise, rate = (float(held[f"{part}.{name}"]) for name in ("noise", "rate"))
+            noise, rate, batch = (
+                float(held[f"{part}.{name}"]) for name in ("noise", "rate", "batch")
+            )
+            spread = math.hypot(noise, math.sqrt(batch / steps.shape[1]))
             for start in range(0, len(keys), _ROWS):
                 rows = slice(start, start + _ROWS)
                 z = directions(keys[rows].cpu(), steps.shape[1]) @ steps.T
-                scores[rows] += log_ratios(z, rate, noise)
+                scores[rows] += log_ratios(z, rate, spread)
         ctx.note(canary_phases=len(parts))
         return Membership(scores, scores > 0)
 

@@ -112,6 +112,11 @@ class DPSGD(Defense):
         """Require Opacus, and losses that are sums over examples."""
         if importlib.util.find_spec("opacus") is None:
             return "dp-sgd needs Opacus, which is not installed: pip install 'privbench[dp]'"
+        if self.gradient_canaries and cell.attack.name != "gradient-canary":
+            return (
+                "dp-sgd with gradient_canaries trains a model that is of no use: only "
+                "gradient-canary may attack it"
+            )
         if cell.target.contrastive and "members" in cell.protocol.encoder:
             return (
                 f"dp-sgd clips gradients of single examples, and the contrastive loss of "
