@@ -236,7 +236,8 @@ def test_strangers_take_part_and_a_broken_one_is_in_nobodys_way(tmp_path: Path) 
 
     # The board of what a stranger's plugin made needs neither it nor torch.
     board = python(QUIET.format(args=["leaderboard", "results"]), tmp_path)
-    assert "## stripes, supervised(epochs=2), adaptive adversary" in board.stdout
+    assert "Targets in full: supervised(epochs=2)." in board.stdout
+    assert "## stripes, supervised, adaptive adversary" in board.stdout
     assert "| loud [posteriors] |" in board.stdout
 
 

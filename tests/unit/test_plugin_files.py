@@ -64,6 +64,7 @@ def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Work in an empty folder with the plugin; forget the modules that are made from files."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "store"))
+    monkeypatch.delenv("PRIVBENCH_DATA", raising=False)
     file = tmp_path / "loud.py"
     file.write_text(PLUGIN)
     yield file
