@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import pickle
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +32,6 @@ from privbench.own_model.shift import shift
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from privbench.methods.registry import Registry
 
@@ -531,10 +532,15 @@ def test_rows_in_both_sets_are_named(tmp_path: Path, module: str) -> None:
 
 def test_files_that_are_none(tmp_path: Path, module: str) -> None:
     (tmp_path / "bad.npz").write_bytes(pickle.dumps([1]))
+    (tmp_path / "x.csv").write_text("1,2\n3,4\n")
+    np.save(tmp_path / "x.npy", MEMBERS["x"])
     good = files(tmp_path, nonmembers=NONMEMBERS)
-    for bad in ("bad.npz", "absent.npz"):
+    whole = files(tmp_path, members=MEMBERS)[1]
+    Path(tmp_path / "cut.npz").write_bytes(Path(whole).read_bytes()[:-100])
+    for bad in ("bad.npz", "x.csv", "x.npy", "cut.npz", "absent.npz"):
         sentence = told(["--model", module, "--members", str(tmp_path / bad), *good])
-        assert "--members" in sentence
+        want = "cannot be read" if bad == "absent.npz" else "is no whole .npz file: write it by"
+        assert f"{bad} {want}" in sentence
 
 
 @pytest.mark.parametrize(
@@ -574,7 +580,12 @@ def test_the_command_equals_the_notebook(tmp_path: Path, module: str) -> None:
     page = tmp_path / "page.html"
     made = CliRunner().invoke(main, ["report", str(out), "-o", str(page)])
     assert made.exit_code == 0, made.output
-    assert "metric-confidence" in page.read_text(encoding="utf-8")
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    assert f"<h1>Audit of {read[0].cell.target.label}</h1>" in text
+    assert all(f"<li>{line}</li>" in text for line in told.summary.splitlines())
+    assert "Ordered by the <strong>worst case" not in text  # nothing is ranked
+    board = CliRunner().invoke(main, ["leaderboard", str(out)])
+    assert board.exit_code == 0, board.output
 
 
 @pytest.mark.end_to_end

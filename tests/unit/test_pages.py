@@ -16,6 +16,7 @@ from privbench.boards import matrix
 from privbench.boards.closing import closing
 from privbench.boards.csv_table import table
 from privbench.boards.front import front
+from privbench.boards.notes import troubles
 from privbench.boards.page import LONGEST, page
 from privbench.boards.panels import panels
 from privbench.boards.records import CellRecord, Cost, MethodRecord, Number, Record, read_all
@@ -782,3 +783,21 @@ def test_a_lower_number_may_be_the_stronger_attack() -> None:
     assert told == (
         "ars raises the MSE of draw by 0.040 and costs 10.0 points of accuracy; 1 seed: draft."
     )
+
+
+def test_methods_with_the_same_reason_share_a_line() -> None:
+    def skipped(attack: str, reason: str, **more: Any) -> Record:
+        return record(attack, status="skipped", reason=reason, **more)
+
+    told = troubles([
+        record(), skipped("shy", "shy needs WEIGHTS"), skipped("bold", "bold needs WEIGHTS"),
+        skipped("bold", "bold needs WEIGHTS", seed=1), skipped("odd", "odd needs rows"),
+        skipped("x", "talos needs a view", defense="none+talos"),
+        skipped("y", "talos needs a view", defense="talos"), skipped("z", "zebra needs grass"),
+    ])  # fmt: skip
+    assert [line for line in told if line.startswith("-")] == [
+        "- skipped 2: needs WEIGHTS: bold, shy",
+        "- skipped 2: talos needs a view",
+        "- skipped 1: zebra needs grass",
+        "- skipped 1: odd needs rows",
+    ]

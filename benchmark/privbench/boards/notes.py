@@ -105,22 +105,35 @@ def _planted(ok: Iterable[Record]) -> list[str]:
 
 
 def troubles(records: Iterable[Record]) -> list[str]:
-    """Skipped and failed cells, counted by reason."""
-    cells: dict[tuple[str, str], set[str]] = {}
+    """Skipped and failed cells, counted by reason; methods with the same reason share a line."""
+    cells: dict[tuple[str, str], dict[str, set[str]]] = {}
     for record in records:
         if record.status != "ok" and not verdicts.is_control(record):
-            cells.setdefault((record.status, record.reason), set()).add(verdicts.cell_of(record))
+            name, reason = _of_method(record)
+            mine = cells.setdefault((record.status, reason), {}).setdefault(name, set())
+            mine.add(verdicts.cell_of(record))
     if not cells:
         return []
-    ordered = sorted(cells, key=lambda at: (at[0], -len(cells[at]), at[1]))
-    lines = [
-        f"- {status} {len(cells[status, reason])}: "
-        f"{markdown(shown(' '.join(reason.split()), LONG))}"
-        for status, reason in ordered[:MOST]
-    ]
-    left = sum(len(cells[at]) for at in ordered[MOST:])
+    counts = {at: sum(map(len, by_name.values())) for at, by_name in cells.items()}
+    ordered = sorted(cells, key=lambda at: (at[0], -counts[at], sorted(cells[at]), at[1]))
+    lines = []
+    for at in ordered[:MOST]:
+        (status, reason), names = at, sorted(cells[at])
+        told = f"{reason}: {', '.join(names)}" if len(names) > 1 else f"{names[0]} {reason}"
+        told = shown(" ".join(told.split()), LONG)
+        lines.append(f"- {status} {counts[at]}: {markdown(told)}")
+    left = sum(counts[at] for at in ordered[MOST:])
     lines += [f"- {left} more, see the csv file"] if left else []
     return ["Cells without a number:", "", *lines, ""]
+
+
+def _of_method(record: Record) -> tuple[str, str]:
+    """The method that a reason begins with, and the rest; "" and the whole reason if none does."""
+    cell = record.cell
+    for name in (cell.attack.name, *(defense.name for defense in cell.defenses)):
+        if record.reason.startswith(f"{name} "):
+            return name, record.reason.removeprefix(f"{name} ")
+    return "", record.reason
 
 
 def reproduce(records: Sequence[Record], suite: str, table: str) -> list[str]:

@@ -74,11 +74,12 @@ def audit(**options: Any) -> None:
     from privbench.cli import auditing
     from privbench.cli.console import terminal_console
     from privbench.grid.suite import parse_settings
+    from privbench.own_model.words import WORDS
 
     options["settings"] = parse_settings(list(options["settings"]))
     options["checkpoint"] = options["checkpoint"] or ""
     out = options["out"]
     made = auditing.audit(options.pop("model"), **options, console=terminal_console())
-    say(f"\n{made.summary}\n\nThese words: {out / auditing.WORDS}. All numbers on one page: "
+    say(f"\n{made.summary}\n\nThese words: {out / WORDS}. All numbers on one page: "
         f"privbench report {out} -o {out / 'report.html'}")  # fmt: skip
     sys.exit(1 if any(one.status == "failed" for one in made) else 0)

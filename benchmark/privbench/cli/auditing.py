@@ -18,7 +18,7 @@ from privbench.methods import registry as plugins
 from privbench.own_model.choice import attacks_for, kind_of, suite_of
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
-from privbench.own_model.words import Audit, exposed, strongest, summary
+from privbench.own_model.words import WORDS, Audit, exposed, strongest, summary
 from privbench.store.files import write
 from privbench.store.store import default_root
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from privbench.own_model.rows import Given, Rows
 
-#: The ledger of an endpoint and the words of an audit, in its folder.
-LEDGER, WORDS = "queries.ndjson", "audit.txt"
+#: The ledger of an endpoint, in the folder of its audit.
+LEDGER = "queries.ndjson"
 _BLOCK = 256  # rows of the first query
 _ADDRESSES = ("http://", "https://")
 

@@ -215,7 +215,10 @@ def report(
     def samples(record: Record) -> Columns | None:
         return read_samples(record, places[record.trial])
 
-    text = rendered(records, name, samples=samples, registry=load(chosen), **settings)
+    words = _words(folders, records)
+    if words and not told["title"]:
+        name = f"Audit of {records[0].cell.target.label}"
+    text = rendered(records, name, samples=samples, registry=load(chosen), words=words, **settings)
     write(output, text)
     say(f"report of {len(found)} results in {output}")
     for folder, form in ((svg, "svg"), (png, "png")):
@@ -224,6 +227,19 @@ def report(
             for file, content in given:
                 write(folder / file, content)
             say(f"figures in {folder}")
+
+
+def _words(folders: Sequence[Path], records: Sequence[Record]) -> str:
+    """What the audit that made all of the results says of them; "" if none did."""
+    from privbench.boards.limits import LONGEST_TEXT
+    from privbench.own_model.words import WORDS
+
+    audited = all(record.cell.protocol.get("trained_elsewhere") for record in records)
+    file = folders[0] / WORDS
+    if len(folders) > 1 or not audited or not file.is_file():
+        return ""
+    with file.open("rb") as given:
+        return given.read(LONGEST_TEXT).decode(errors="replace")
 
 
 @click.command()

@@ -129,6 +129,8 @@ class Watcher:
         self.done += 1
         self._count()
         cell = record.cell
+        if record.status == "skipped" and cell.protocol.get("trained_elsewhere"):
+            return  # the words of an audit name them
         name = f"{cell.title}, {cell.adversary}, seed {record.seed}"
         how = {"ok": "ok", "skipped": "skipped", "failed": "FAILED"}[record.status]
         told = " ".join("; ".join(filter(None, [record.reason, *record.flags])).split())

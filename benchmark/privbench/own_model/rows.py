@@ -128,8 +128,11 @@ def _arrays(given: Given, option: str) -> dict[str, NDArray[Any]]:
         return {str(name): np.asarray(array) for name, array in given.items()}
     told = f"--{option} {shown(str(given), 200)}"
     try:
-        file = np.load(given, allow_pickle=False)
-        held = {"": file} if isinstance(file, np.ndarray) else {n: file[n] for n in file.files}
+        if Path(given).is_file() and not zipfile.is_zipfile(given):  # .npy, text, or cut short
+            raise BadInputError(f"{told} is no whole .npz file: write it by np.savez(FILE, x=rows, "
+                                "y=classes)")  # fmt: skip
+        with np.load(given, allow_pickle=False) as file:
+            held = {name: file[name] for name in file.files}
     except OSError as error:
         raise BadInputError(f"{told} cannot be read ({error.strerror or 'no archive'}): name a "
                             ".npz file") from None  # fmt: skip

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from privbench.boards.samples import Columns
     from privbench.own_model.shift import Shift
 
+#: The file of the words, beside the results.
+WORDS = "audit.txt"
 #: Metric that the words are about, and what chance reaches.
 TPR, CHANCE = "tpr_at_fpr_0.01", 0.01
 _MOST = 10  # rows that are listed
@@ -122,9 +124,10 @@ def summary(
 ) -> str:
     """Return what was found, in lines of words with numbers."""
     best = strongest(records)
-    lines = [_shift(shift), *_accuracy(records), *_risk(best, shift)]
+    lines = _risk(best, shift)
     if best and (best.leaks or best.perhaps):
         lines += _rows(rows)
+    lines += [_shift(shift), *_accuracy(records)]
     lines += [_attribute(one) for one in records if _is_attribute(one)]
     lines += [
         f"Failed: {one.cell.attack.label}: {shown(one.reason, 300)}."

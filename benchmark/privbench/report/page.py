@@ -55,6 +55,7 @@ def report(
     suite: str = "",
     samples: Callable[[Record], Columns | None] = lambda _: None,
     registry: Registry | None = None,
+    words: str = "",
 ) -> str:
     """Render results as one HTML page.
 
@@ -66,6 +67,7 @@ def report(
         suite: path of the suite that made the results; "" for unknown.
         samples: result -> its per-sample scores; None if there are none.
         registry: of installed methods, which say what they are; None for none.
+        words: what an audit says of its results, in lines; they stand in place of the board's.
 
     Raises:
         BadInputError: if the results cannot stand on one board, or per-sample scores are damaged.
@@ -84,10 +86,12 @@ def report(
     style, script = _own("report.css"), _own("report.js")
     made: str = template("report.html").render(
         title=title, policy=_policy(style, script), style=style, script=script,
-        findings=block("\n".join(board.findings(found))),
+        words=words.splitlines(),
+        findings="" if words else block("\n".join(board.findings(found))),
         protocol=block("\n".join(board.protocol(records, found, bound))),
         counted=counted(records, known), fronts=fronts(found), sections=sections, aside=aside,
-        legend=inline(matrix.LEGEND), ranked=inline(matrix.RANKED),
+        legend=inline(matrix.LEGEND),
+        ranked=inline(matrix.RANKED) if any(of["ranking"] for of in [*sections, *aside]) else "",
         claims=inline(audits.LEGEND) if any(map(matrix.claims_epsilon, every)) else "",
         shades=range(SHADES), controls=block("\n".join(notes.controls(records))),
         troubles=block("\n".join(notes.troubles(records))),
