@@ -204,11 +204,12 @@ def test_shadow_rows_let_attacks_train_shadows(tmp_path: Path) -> None:
 
 def test_candidates_alone_allow_online_shadows(tmp_path: Path) -> None:
     results = run(
-        tmp_path, forest(MEMBERS), shadow_recipe="supervised", attacks=["lira", "shokri"],
+        tmp_path, forest(MEMBERS), shadow_recipe="supervised",
+        attacks=["lira", "shokri", "metric-loss"],
         settings={"supervised": {"epochs": 1, "updates": 0}, "lira": {"k": 2}},
     )  # fmt: skip
     assert {one.cell.attack.name: one.status for one in results} == {
-        "lira": "ok", "shokri": "skipped",
+        "lira": "ok", "shokri": "skipped", "metric-loss": "ok",
     }  # fmt: skip
 
 
@@ -253,8 +254,8 @@ def test_the_kind_of_answers(answers: np.ndarray, kind: str) -> None:
 
 
 def test_calibration_is_dropped_only_without_shadows(registry: Registry) -> None:
-    bare, _ = attacks_for(registry, ["metric-loss"], attributes=False, recipe=None)
-    full, _ = attacks_for(registry, ["metric-loss"], attributes=False, recipe="supervised")
+    bare, _ = attacks_for(registry, ["metric-loss"], attributes=False, shadow=False)
+    full, _ = attacks_for(registry, ["metric-loss"], attributes=False, shadow=True)
     assert bare == [{"metric-loss": {"calibration": "none"}}]
     assert full == ["metric-loss"]
 
@@ -582,7 +583,9 @@ def test_the_command_equals_the_notebook(tmp_path: Path, module: str) -> None:
     assert made.exit_code == 0, made.output
     text = html.unescape(page.read_text(encoding="utf-8"))
     assert f"<h1>Audit of {read[0].cell.target.label}</h1>" in text
+    shown = html.unescape(told._repr_html_())
     assert all(f"<li>{line}</li>" in text for line in told.summary.splitlines())
+    assert all(f"<p>{line}</p>" in shown for line in told.summary.splitlines())
     assert "Ordered by the <strong>worst case" not in text  # nothing is ranked
     board = CliRunner().invoke(main, ["leaderboard", str(out)])
     assert board.exit_code == 0, board.output

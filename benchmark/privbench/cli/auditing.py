@@ -132,7 +132,7 @@ def audit(
         raise BadInputError("attacks on embeddings learn from shadows: give rows for them by "
                             "--shadow")  # fmt: skip
     wanted, left_out = attacks_for(
-        registry, attacks, attributes=bool(rows.attributes), recipe=shadow_recipe
+        registry, attacks, attributes=bool(rows.attributes), shadow=shadow is not None
     )
     suite = suite_of(
         rows, rows.write(default_root() / "audits"), given, attacks=wanted, recipe=shadow_recipe,

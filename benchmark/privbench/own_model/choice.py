@@ -109,16 +109,16 @@ def suite_of(
 
 
 def attacks_for(
-    registry: Registry, named: Sequence[str], *, attributes: bool, recipe: str | None
+    registry: Registry, named: Sequence[str], *, attributes: bool, shadow: bool
 ) -> tuple[list[Any], dict[str, str]]:
     """Return the attacks of an audit as a suite lists them, and why others are left out.
 
     All are listed whose game can be asked about such a model; the planner leaves out those whose
-    access or rows are lacking. Without shadows, an attack that only calibrates with them runs
-    uncalibrated: it ranks rows and decides nothing.
+    access or rows are lacking. Without rows for shadows, an attack that only calibrates with them
+    runs uncalibrated: it ranks rows and decides nothing.
     """
     if named:
-        return [_uncalibrated(registry.get("attack", name), recipe) for name in named], {}
+        return [_uncalibrated(registry.get("attack", name), shadow) for name in named], {}
     chosen, left = [], {}
     attack: Attack
     for attack in registry.all("attack"):
@@ -127,13 +127,13 @@ def attacks_for(
         if attack.game == "membership" and attack.max_rows is not None:
             left[attack.name] = "it asks many queries for each row: name it by --attack"
             continue
-        chosen.append(_uncalibrated(attack, recipe))
+        chosen.append(_uncalibrated(attack, shadow))
     return chosen, left
 
 
-def _uncalibrated(attack: Attack, recipe: str | None) -> Any:
-    """Return a reference to the attack; to one that ranks rows without shadows if there is one."""
-    if recipe is None and attack.hyperparameters().get("calibration") == "shadow":
+def _uncalibrated(attack: Attack, shadow: bool) -> Any:
+    """Return a reference to the attack; to one that ranks rows without shadows if need be."""
+    if not shadow and attack.hyperparameters().get("calibration") == "shadow":
         try:
             attack.replace(calibration="none")
         except BadInputError:

@@ -10,6 +10,7 @@ import numpy as np
 from privbench.boards import verdicts
 from privbench.boards.per_example import exposure
 from privbench.games.metrics import auc_band
+from privbench.report.notebook import notebook
 from privbench.report.results import Results
 from privbench.text import shown
 
@@ -44,6 +45,10 @@ class Audit(Results):
     shift: Shift
     exposed: Sequence[tuple[int, float]] = ()
     left_out: Mapping[str, str] = {}
+
+    def _repr_html_(self) -> str:
+        """The words and the matrix, for notebooks."""
+        return notebook(self, words=self.summary)
 
 
 @dataclass(frozen=True)

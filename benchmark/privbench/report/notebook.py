@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from privbench.boards.records import Record
 
 
-def notebook(records: Sequence[Record], bound: float | None = None) -> str:
+def notebook(records: Sequence[Record], bound: float | None = None, words: str = "") -> str:
     """Return results as a piece of HTML without scripts; all of their texts are escaped.
 
     Args:
         records: of any status; those that cannot stand on one board give the reason instead.
         bound: largest loss of accuracy on reference rows at an operating point; None for none.
+        words: what an audit says of the results, in lines.
     """
     problem, pictures, maps = "", [], []
     try:
@@ -34,6 +35,6 @@ def notebook(records: Sequence[Record], bound: float | None = None) -> str:
         problem = str(error)
     made: str = template("notebook.html").render(
         counted=counted(records, cells(records)), problem=problem, fronts=pictures, maps=maps,
-        shades=range(SHADES),
+        shades=range(SHADES), words=words.splitlines(),
     )  # fmt: skip
     return made
