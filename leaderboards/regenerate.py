@@ -4,7 +4,7 @@
     uv run python leaderboards/regenerate.py            write NAME.md, NAME.csv and NAME.svg
     uv run python leaderboards/regenerate.py --check    only say which of them differ
 
-and the table of all boards in README.md.
+and the two tables of README.md: what was found on each dataset, and all boards.
 
 The board of a suite in suites/NAME.yaml has its title and its bound of utility. Exit status: 0, or
 1 if a file differs. CI checks this in tests/unit/test_committed_boards.py.
@@ -17,6 +17,7 @@ import math
 import os
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,16 @@ from privbench.cli.main import main as privbench
 from privbench.text import markdown
 
 if TYPE_CHECKING:
-    from privbench.boards.panel import Aim, Panel
+    from collections.abc import Iterable, Sequence
+
+    from privbench.boards.panel import Aim, Line, Panel
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Files of a board: the page, all numbers, the figure where there is one to draw.
 SUFFIXES = (".md", ".csv", ".svg")
-#: The table of all boards stands between these in README.md.
+#: Victims of a board that README.md names; of more it gives the number.
+MOST = 3
+#: The tables of all boards stand between these in README.md.
 MARKS = ("<!-- boards -->", "<!-- end of boards -->")
 
 
@@ -75,57 +80,94 @@ def write(root: Path = ROOT) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a board says of one question about one victim."""
+
+    board: str
+    panel: Panel
+    aim: Aim
+
+    @property
+    def sign(self) -> int:
+        """1 if a higher number is a stronger attack, else -1."""
+        return 1 if self.panel.higher[self.aim] else -1
+
+    @property
+    def leak(self) -> float:
+        """What the strongest attack reaches without a defense, times the sign; -inf if unknown."""
+        leak = self.panel.lines[0].leak(self.aim)
+        return -math.inf if leak is None else self.sign * leak
+
+    @property
+    def defended(self) -> list[tuple[float, str, Line]]:
+        """The same for each defense, with its name, the smallest leak first."""
+        known = [(one.leak(self.aim), one) for one in self.panel.lines[1:]]
+        return sorted((self.sign * leak, one.title, one) for leak, one in known if leak is not None)
+
+    @property
+    def source(self) -> str:
+        """The board, and whether it is a draft."""
+        draft = "" if len(self.panel.seeds) >= FEWEST_SEEDS else ", a draft"
+        return f"([{self.board}]({self.board}.md){draft})"
+
+
 def overview(root: Path = ROOT) -> str:
-    """Return a table of all boards: what leaks most, and what protects best at which cost."""
-    heads = ["board", "victim", "against", "leaks most", "protects best", "costs", "seeds"]
-    lines = [" | ".join(heads), "|".join(["---"] * len(heads))]
+    """Return what leaks most and what protects best on each dataset, and a list of all boards."""
+    found: dict[tuple[str, Aim], list[Seen]] = {}
+    boards = []
     for name in _names(root):
         records = Results.read(root / "leaderboards" / "results" / f"{name}.jsonl")
         suite = root / "leaderboards" / "suites" / f"{name}.yaml"
         bound = yaml.safe_load(suite.read_text("utf-8")).get("match_utility")
-        strongest: dict[tuple[str, str, Aim], Panel] = {}
-        for panel in foremost(panels(records, bound)):
+        shown = foremost(panels(records, bound))
+        boards.append(_board(name, shown))
+        for panel in shown:
             for aim in panel.aims:
-                place = (panel.dataset, panel.target, aim)
-                if _leak(panel, aim) > _leak(strongest.get(place), aim):
-                    strongest[place] = panel
-        for (_, _, aim), panel in strongest.items():
-            lines.append(" | ".join([f"[{name}]({name}.md)", *_row(panel, aim)]))
+                dataset = panel.dataset.split(" (")[0]
+                found.setdefault((dataset, aim), []).append(Seen(name, panel, aim))
+    heads = ["data", "what is inferred", "leaks most without a defense", "protected best", "cost"]
+    lines = [_finding(*at, seen) for at, seen in sorted(found.items())]
+    every = ["board", "victims", "attacks", "defenses", "seeds"]
+    return f"{_table(heads, lines)}\n\nAll boards:\n\n{_table(every, boards)}"
+
+
+def _finding(dataset: str, aim: Aim, seen: Sequence[Seen]) -> list[str]:
+    """The strongest leak of all boards, and the best defense of the board with most defenses."""
+    game, guessed = aim
+    most = max(seen, key=lambda one: one.leak)
+    leaks = best = cost = "–"
+    if most.leak > -math.inf:
+        by = "/".join(sorted(most.panel.lines[0].worst[aim].chosen))
+        leak = f"{most.panel.metric[aim]} {most.sign * most.leak:.3f}"
+        leaks = f"{markdown(f'{most.panel.target}: {leak} by {by}')} {most.source}"
+    widest = max(seen, key=lambda one: (len(one.defended), one.leak))
+    if widest.defended:
+        left, title, line = widest.defended[0]
+        before = "" if widest.leak == -math.inf else f"{widest.sign * widest.leak:.3f} to "
+        told = f"{widest.panel.target}: {title}, {before}{widest.sign * left:.3f}"
+        best = f"{markdown(told)} {widest.source}"
+        cost = f"{100 * line.loss.mean:.1f} points" if line.loss else "–"
+    return [dataset, f"{game} of {guessed}" if guessed else game, leaks, best, cost]
+
+
+def _board(name: str, shown: Sequence[Panel]) -> list[str]:
+    victims = dict.fromkeys(f"{one.target} on {one.dataset}" for one in shown)
+    attacks = {attack.name for one in shown for attack in one.attacks}
+    defenses = {line.name for one in shown for line in one.lines} - {"none"}
+    seeds = max(len(one.seeds) for one in shown)
+    told = markdown("; ".join(victims) if len(victims) <= MOST else f"{len(victims)} victims")
+    return [f"[{name}]({name}.md)", told, f"{len(attacks)}", f"{len(defenses)}",
+            f"{seeds}" if seeds >= FEWEST_SEEDS else f"{seeds} (draft)"]  # fmt: skip
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [" | ".join(heads), "|".join(["---"] * len(heads)), *map(" | ".join, rows)]
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def _leak(panel: Panel | None, aim: Aim) -> float:
-    """What the strongest attack reaches without a defense, with a sign by which more is worse."""
-    leak = None if panel is None else panel.lines[0].leak(aim)
-    if panel is None or leak is None:
-        return -math.inf
-    return leak if panel.higher[aim] else -leak
-
-
-def _row(panel: Panel, aim: Aim) -> list[str]:
-    none, *defenses = panel.lines
-    game, guessed = aim
-    sign = 1 if panel.higher[aim] else -1
-    known = [(sign * leak, one) for one in defenses if (leak := one.leak(aim)) is not None]
-    best, cost = "–", "–"
-    if known:
-        leak, line = min(known, key=lambda item: (item[0], item[1].title))
-        best = f"{line.title}: {sign * leak:.3f}"
-        cost = f"{100 * line.loss.mean:.1f} points" if line.loss else "–"
-    seeds = len(panel.seeds)
-    told = [
-        f"{panel.target} on {panel.dataset}",
-        f"{game} of {guessed}" if guessed else game,
-        f"{panel.metric[aim]} {none.leak(aim):.3f} by {'/'.join(sorted(none.worst[aim].chosen))}",
-        best,
-        cost,
-        f"{seeds}" if seeds >= FEWEST_SEEDS else f"{seeds} (draft)",
-    ]
-    return [markdown(one) for one in told]
-
-
 def front_page(root: Path = ROOT) -> tuple[Path, str]:
-    """Return README.md and what it should hold: its own text with the table between two marks."""
+    """Return README.md and what it should hold: its own text with the tables between two marks."""
     path = root / "leaderboards" / "README.md"
     text = path.read_text("utf-8")
     before, _, rest = text.partition(MARKS[0])
