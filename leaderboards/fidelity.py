@@ -23,7 +23,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from privbench.boards.records import read_lines
-from privbench.boards.statistics import Difference, paired
+from privbench.boards.statistics import Difference, accuracy_interval, paired
 from privbench.games.metrics import Estimate, mean_over_seeds
 from privbench.text import markdown
 
@@ -229,7 +229,14 @@ def _alone(record: Record, path: str) -> Estimate:
     value = _number(record, path)
     if value is None:
         raise LookupError(f"{record.trial} has no {path}")
-    return Estimate(value, value, value)
+    rows = int(record.utility.get("test_rows") or 0)
+    over_rows = accuracy_interval([value], rows) if rows and name == "test_accuracy" else None
+    return over_rows or Estimate(value, value, value)
+
+
+def _spread(number: Estimate) -> bool:
+    """Whether a number has an interval."""
+    return number.low < number.high
 
 
 @dataclass(frozen=True)
@@ -398,7 +405,7 @@ def _numbers(published: Published, measured: Iterable[Value]) -> list[str]:
             f"{published.papers[table.paper].short}, {table.where}",
             f"{table.quantity}: {one.what}",
             _digits(one.published) + CERTAINTY[table.certainty],
-            f"{ours.value:.3f} [{ours.low:.3f}, {ours.high:.3f}]",
+            f"{ours.value:.3f}" + (f" [{ours.low:.3f}, {ours.high:.3f}]" if _spread(ours) else ""),
             f"{_apart(one):+.3f}",
             str(one.seeds),
             table.protocol,
@@ -468,7 +475,8 @@ def table(published: Published, suites: Suites) -> str:
             ["", "", "", "", ""]
             if ours is None
             else [
-                *(f"{x:.6g}" for x in (ours.value, ours.low, ours.high)),
+                f"{ours.value:.6g}",
+                *(f"{x:.6g}" if _spread(ours) else "" for x in (ours.low, ours.high)),
                 one.seeds,
                 f"{_apart(one):.6g}",
             ]

@@ -67,6 +67,19 @@ def test_a_value_is_the_mean_over_seeds(fidelity: Any) -> None:
     assert rows[1]["difference"] == "-0.1"
 
 
+def test_one_seed_has_the_interval_over_its_rows_or_none(fidelity: Any) -> None:
+    table = {**TABLE, "columns": [{"defense": "none"}], "rows": [{"values": [0.8]}]}
+    (alone,) = results(none=[0.7])
+    alone.utility["test_rows"] = 100
+    shown = {"metrics.auc": "0.700 [0.600, 0.800]", "utility.test_accuracy": "0.900 [0.824, 0.951]",
+             "utility.gap": "0.100"}  # fmt: skip
+    for number, text in shown.items():
+        given = published(fidelity, tables=[{**table, "number": number}])
+        assert f" | {text} | " in fidelity.page(given, {"ours": [alone]})
+    (row,) = csv.DictReader(fidelity.table(given, {"ours": [alone]}).split("\n"))
+    assert (row["ours"], row["low"], row["high"]) == ("0.1", "", "")
+
+
 def test_a_number_that_was_not_measured_has_no_number_of_ours(fidelity: Any) -> None:
     found = fidelity.values(published(fidelity, tables=[TABLE]), {})
     assert [one.ours for one in found] == [None] * 3
