@@ -33,7 +33,9 @@ PAGES: dict[str, list[str]] = {
     "Running": ["scale.md", "exit-status.md", "how-far-it-goes.md"],
     "Methods": ["methods/attacks.md", "methods/defenses.md", "methods/targets.md",
                 "methods/datasets.md"],
-    "Extending": ["plugins/index.md", "plugins/tutorial.md", "plugins/reference.md"],
+    "Extending": ["plugins/index.md", "plugins/tutorial.md",
+                  "plugins/class-variables.md", "plugins/helpers.md", "plugins/errors.md",
+                  "plugins/keys.md", "plugins/rules.md"],
     "Design": ["design.md", "api.md"],
 }  # fmt: skip
 #: Folder of pages -> the section that takes those which are not listed.

@@ -13,6 +13,7 @@ from string import Template
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -337,3 +338,25 @@ def test_a_check_says_one_fault_once_and_where_it_is(path: Path) -> None:
     line = 1 + PLUGIN[: PLUGIN.index(".amax(1)")].count("\n")
     assert f"it raised AttributeError in loud.py, line {line}: " in told
     assert told.count('as for "answers well-formed, from declared access only"') == 6
+
+
+def test_an_audit_and_a_loaded_model_know_plugins(path: Path, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for name in ("members", "nonmembers"):
+        np.savez(tmp_path / f"{name}.npz", x=draw.random((60, 3)), y=np.arange(60) % 2)
+    sets = {name: tmp_path / f"{name}.npz" for name in ("members", "nonmembers")}
+    given = [part for name, file in sets.items() for part in (f"--{name}", str(file))]
+    (tmp_path / "flat.py").write_text(
+        "import numpy as np\ndef load():\n    return lambda x: np.full((len(x), 2), 0.5)\n"
+    )
+    audit = ("audit", "--model", "flat:load", *given, "--out")
+    assert "loud-file" in invoke("-p", "loud.py", *audit, "one", "--attack", "loud-file")
+    off = ("-p", "no:attack_metric", *audit, "two", "--attack", "metric-loss")
+    assert "plugin 'attack_metric' is disabled" in invoke(*off, want=2)
+    found = privbench.audit(
+        "flat:load", members=sets["members"], nonmembers=sets["nonmembers"],
+        attacks=["loud-file"], plugins=[path], out=tmp_path / "three",
+    )  # fmt: skip
+    assert [one.status for one in found] == ["ok"]
+    suite = {"attacks": ["loud-file"], "targets": [{"supervised": {"epochs": 1}}]}
+    assert privbench.load(suite, plugins=[path], device="cpu").role == "victim"

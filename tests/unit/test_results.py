@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,12 +69,19 @@ def test_a_data_frame_needs_a_library(absent: list[str], monkeypatch: pytest.Mon
     assert frame["auc"].isna().tolist() == [False, False, True]
 
 
-def test_polars_is_used_if_only_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    polars: Any = ModuleType("polars")
-    polars.DataFrame = len
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    monkeypatch.setitem(sys.modules, "polars", polars)
-    assert Results(RECORDS).to_dataframe() == 3
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_what_only_the_last_of_many_trials_has_is_in_the_frame(
+    monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    pytest.importorskip(library)
+    if library == "polars":  # used if only that is there
+        monkeypatch.setitem(sys.modules, "pandas", None)
+    skipped = [RECORDS[0].model_copy(update={"metrics": {}, "utility": {}}) for _ in range(150)]
+    frame: Any = Results([*skipped, RECORDS[0]]).to_dataframe()
+    assert type(frame).__module__.startswith(library)
+    value = RECORDS[0].metrics["auc"].value
+    assert len(frame) == 151
+    assert list(frame["auc"])[-1] == value
 
 
 def test_what_was_written_is_read_as_the_same_board(tmp_path: Path) -> None:

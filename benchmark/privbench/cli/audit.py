@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from privbench.cli.border import Finite, say
 from privbench.own_model import KINDS
+
+if TYPE_CHECKING:
+    from privbench.methods.registry import Choice
 
 
 @click.command("audit")
@@ -66,7 +69,8 @@ from privbench.own_model import KINDS
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
 @click.option("--jobs", default="1", show_default=True, metavar="N",
               help="Worker processes, which train shadows; auto for one per core.")  # fmt: skip
-def audit(**options: Any) -> None:
+@click.pass_obj
+def audit(chosen: list[Choice], /, **options: Any) -> None:
     """Attack a model of your own and say what leaks.
 
     Exit status: 0 if every attack that suits it ran, 1 if one failed, 2 for bad input.
@@ -79,7 +83,9 @@ def audit(**options: Any) -> None:
     options["settings"] = parse_settings(list(options["settings"]))
     options["checkpoint"] = options["checkpoint"] or ""
     out = options["out"]
-    made = auditing.audit(options.pop("model"), **options, console=terminal_console())
+    made = auditing.audited(
+        options.pop("model"), **options, chosen=chosen, console=terminal_console()
+    )
     say(f"\n{made.summary}\n\nThese words: {out / WORDS}. All numbers on one page: "
         f"privbench report {out} -o {out / 'report.html'}")  # fmt: skip
     sys.exit(1 if any(one.status == "failed" for one in made) else 0)

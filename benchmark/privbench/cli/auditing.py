@@ -14,7 +14,7 @@ from privbench.boards.sample_files import read_samples
 from privbench.cli.session import Session
 from privbench.errors import BadInputError
 from privbench.grid.suite import suite_from
-from privbench.methods import registry as plugins
+from privbench.methods import registry as registries
 from privbench.own_model.choice import attacks_for, kind_of, suite_of
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from privbench.methods.registry import Choice
     from privbench.own_model.rows import Given, Rows
 
 #: The ledger of an endpoint, in the folder of its audit.
@@ -56,6 +57,7 @@ def audit(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     device: str = "auto",
     jobs: int | str = 1,
+    plugins: Sequence[str | Path] = (),
     console: Console | None = None,
 ) -> Audit:
     """Attack a model that exists already, and say what leaks.
@@ -103,15 +105,33 @@ def audit(
         device: ``cpu``, ``cuda`` or ``auto``.
         jobs: number of worker processes, which train shadows at the same time; ``auto`` for one per
             core. One only for a model in memory and for an endpoint.
+        plugins: paths of plugins that are single files.
         console: where progress and board are shown; by default nowhere.
 
     Raises:
         BadInputError: if the model or the rows cannot be used; one sentence that says what to do.
     """
+    return audited(
+        model, members=members, nonmembers=nonmembers, shadow=shadow, shadow_recipe=shadow_recipe,
+        attributes=attributes, checkpoint=checkpoint, output=output, attacks=attacks, out=out,
+        model_version=model_version, rate=rate, retries=retries, batch=batch, seeds=seeds,
+        preset=preset, settings=settings, device=device, jobs=jobs,
+        chosen=[Path(one).absolute() for one in plugins], console=console,
+    )  # fmt: skip
+
+
+def audited(
+    model: Any, *, members: Given, nonmembers: Given, shadow: Given | None,
+    shadow_recipe: str | None, attributes: Given | None, checkpoint: str | Path, output: str,
+    attacks: Sequence[str], out: str | Path, model_version: str, rate: float, retries: int,
+    batch: int, seeds: int, preset: str, settings: Mapping[str, Mapping[str, Any]] | None,
+    device: str, jobs: int | str, chosen: Sequence[Choice], console: Console | None,
+) -> Audit:  # fmt: skip
+    """Return what ``audit`` returns, with plugins as the command line chooses them."""
     if shadow is not None and shadow_recipe is None:
         shadow_recipe = "supervised"
     rows = read_rows(members, nonmembers, shadow, attributes)
-    registry = plugins.load(())
+    registry = registries.load(chosen)
     target = registry.get("target", "own-model")
     if str(jobs) != "1":
         _refuse_workers(model)
@@ -140,7 +160,9 @@ def audit(
     )  # fmt: skip
     options = {"out": Path(out), "data_root": None, "device": device, "compiled": False,
                "jobs": jobs}  # fmt: skip
-    session = Session(suite_from(suite, "the audit"), (), options, console or Console(quiet=True))
+    session = Session(
+        suite_from(suite, "the audit"), chosen, options, console or Console(quiet=True)
+    )
     session.run()
     return _told(session, rows, left_out, Path(out))
 

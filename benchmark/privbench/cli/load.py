@@ -86,6 +86,7 @@ def load(
     data_root: str | Path | None = None,
     device: str = "auto",
     threads: int = 1,
+    plugins: Sequence[str | Path] = (),
 ) -> Loaded:
     """Return a trained model of a suite: from the store, or trained now if it is not there.
 
@@ -111,6 +112,7 @@ def load(
         data_root: directory of datasets; None for the one that PRIVBENCH_DATA names, if any.
         device: ``cpu``, ``cuda`` or ``auto``.
         threads: of training; another number gives another model.
+        plugins: paths of plugins that are single files.
 
     Raises:
         UnknownNameError: if the suite has no such cell, seed or role.
@@ -118,7 +120,8 @@ def load(
     """
     options = {"out": Path(), "data_root": Path(data_root) if data_root else None,
                "device": device, "compiled": False, "threads": threads}  # fmt: skip
-    session = Session(suite_of(suite), (), options, console=Console(quiet=True))
+    files = [Path(one).absolute() for one in plugins]
+    session = Session(suite_of(suite), files, options, console=Console(quiet=True))
     wanted = {"dataset": dataset, "target": target, "defense": defense, "adversary": adversary,
               "attack": attack}  # fmt: skip
     items = _chosen(session.planned, wanted, session.suite.seed_list[0] if seed is None else seed)

@@ -203,7 +203,10 @@ def _risk(best: Strongest | None, shift: Shift) -> list[str]:
 def _rows(rows: Sequence[tuple[int, float]]) -> list[str]:
     found = [(row, share) for row, share in rows if share > 1 - CHANCE][:_MOST]
     if not found:
-        return []
+        told = (
+            "No single row stands out: none looks more like a member than 99 % of the nonmembers."
+        )
+        return [told]
     listed = ", ".join(str(row) for row, _ in found)
     return [f"Most exposed rows of the members' file, counted from 0: {listed}."]
 

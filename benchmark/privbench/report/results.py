@@ -96,7 +96,9 @@ class Results(list[Record]):
                 library = importlib.import_module(name)
             except ImportError:
                 continue
-            return library.DataFrame(self.rows())
+            rows = self.rows()
+            names = dict.fromkeys(name for row in rows for name in row)
+            return library.DataFrame({name: [row.get(name) for row in rows] for name in names})
         raise BadInputError(
             "a data frame needs pandas or polars: pip install 'privbench[report]', or use rows()"
         )
