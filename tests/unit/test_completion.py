@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from privbench.cli.completion import names
+from privbench.cli.completion import games, names, protocols
+from privbench.data.protocol import PROTOCOLS
+from privbench.games.catalog import GAMES
 
 if TYPE_CHECKING:
     from privbench.methods.registry import Registry
@@ -30,12 +32,23 @@ finally:
 """
 
 
+def test_all_games_and_protocols_are_found() -> None:
+    assert games() == sorted(GAMES)
+    assert {*PROTOCOLS} <= {*protocols()} <= {*PROTOCOLS, "default"}
+
+
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
         ("run --attack li", {"lira", "lira-encoder", "lira-offline"}),
         ("run --defense talos+mem", {"talos+memguard"}),
+        ("audit --attack li", {"lira", "lira-encoder", "lira-offline"}),
+        ("audit --shadow-recipe simc", {"simclr"}),
+        ("run --protocol quar", {"quarters"}),
         ("doc simc", {"simclr"}),
+        ("doc prop", {"property", "property-inference"}),  # a game, and its attack
+        ("doc classifier", {"classifier_phase"}),
+        ("check attack_lira", {"attack_lira", "attack_lira_encoder"}),
         ("list plu", {"plugins"}),
     ],
 )

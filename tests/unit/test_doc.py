@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import pytest
 from click.testing import CliRunner
 
-from privbench import Ge, Lt
-from privbench.cli.doc import _method
+import privbench
+from privbench import HOME, Ge, Lt
+from privbench.cli.doc import _method, _public
 from privbench.cli.main import main
 from privbench.data.protocol import PROTOCOLS
 from privbench.games.catalog import GAMES
@@ -78,6 +80,12 @@ def test_the_full_text_is_that_of_class_and_module(registry: Registry) -> None:
     assert [line for line in full.splitlines() if line.startswith("  lr = ")]
 
 
+def test_every_dataset_says_where_its_data_and_their_licence_are_from(registry: Registry) -> None:
+    for dataset in registry.all("dataset"):
+        text = " ".join(told("--full", dataset.name).split())
+        assert re.search("[Ll]icence|terms allow", text), dataset.name
+
+
 def test_class_variables_are_shown_only_where_they_differ(registry: Registry) -> None:
     assert dict(of(registry.get("target", "simclr"))) == {
         "contrastive": "True", "labelled_encoder": "False",
@@ -98,9 +106,35 @@ def test_a_protocol_says_who_sees_what() -> None:
 
 
 def test_unknown_names_are_suggested() -> None:
-    assert "unknown method, protocol or game 'simcrl': did you mean 'simclr'?" in told(
+    assert "unknown method, protocol, game or public name 'simcrl': did you mean 'simclr'?" in told(
         "simcrl", want=2
     )
+    assert "did you mean 'classifier_phase'?" in told("clasifier_phase", want=2)
+
+
+def test_every_public_name_is_explained() -> None:
+    for name in HOME:
+        first, _, *rest = _public(name)
+        assert first.startswith(f"{name}: ")
+        assert first.endswith(f"from privbench import {name}")
+        assert str(inspect.getdoc(getattr(privbench, name))).splitlines()[0] in rest
+    assert "audit: protocol of every dataset" in (both := told("audit"))
+    assert "audit: function, from privbench import audit" in both
+
+
+def test_a_public_class_is_explained_with_its_methods_and_without_quoted_types() -> None:
+    text = told("privbench.Release")
+    assert "Release.fit(self, model: Model, world: World, ctx: DefenseContext) -> None" in text
+    assert "Learn what the release needs, from the defender's world only." in text
+
+
+def test_class_variables_are_explained_with_their_values() -> None:
+    text = told("protects")
+    assert text.startswith("protects: class variable of a defense\n")
+    assert "Values: a tuple of membership, attributes" in text
+    assert text.rstrip().endswith("Default: needed")
+    both = [one for one in VARIABLES if one.name == "presets"]
+    assert told("presets").count("class variable of") == len(both) > 0
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The commands and the Python of README.md and docs/ run, on one small run that they share.
 
-``privbench run`` is planned but trains nothing: its options, methods and suites are checked. All
-other commands do their work. What is not run says why.
+``privbench run`` is planned but trains nothing: its options, methods and suites are checked. Those
+that name an attack also run once, with short trainings (``end_to_end``); suites run in
+``test_suites_run``. All other commands do their work. What is not run says why.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 #: Pages whose commands need files of their own; their tests are below or elsewhere.
 ELSEWHERE = {"audit.md", "glossary.md"}
 OURS = [page for page in sorted(ROOT.glob("docs/*.md")) if page.name not in ELSEWHERE]
-PAGES = [ROOT / "README.md", *OURS]
+PAGES = [ROOT / "README.md", *OURS, ROOT / "leaderboards" / "SUBMIT.md"]
 #: How a command begins that is not run -> why.
 NOT_RUN = {
     "pip install uv && uv run pytest": "these tests",
@@ -98,6 +99,8 @@ def run(command: str, place: Path) -> tuple[int, str]:
     words = [one for word in words for one in (sorted(glob.glob(word)) or [word])]  # noqa: PTH207
     words = [re.sub("TRIAL", min(place.glob("results/*.json")).stem, word) for word in words]
     words = [re.sub("NAME$", "metric-loss", word) for word in words]
+    words = [word.replace("/NAME.yaml", "/digits.yaml") for word in words]
+    words = [min(place.glob("results/*.json")).stem if word == "4f09c1" else word for word in words]
     if words[0] == "run" and "--dry-run" not in words:
         words.append("--dry-run")
     done = invoke(*words)
@@ -118,9 +121,41 @@ def test_the_commands_of_a_page_run(page: Path, place: Path) -> None:
     assert not failed, "\n\n".join(failed)
 
 
+#: What makes a training short, for commands that train: hyperparameter -> value.
+SHORT = {"simclr": "epochs=2", "supervised": "epochs=2", "lira": "k=2"}
+
+
+@pytest.mark.end_to_end
+@pytest.mark.filterwarnings("ignore:y of mine.npz")
+def test_the_runs_of_the_pages_run(place: Path) -> None:
+    """With one seed and short trainings; the rest of each command is as it stands."""
+    todo = dict.fromkeys(one for page in PAGES for one in commands(page) if " run --attack" in one)
+    todo = {one: None for one in todo if not one.startswith("privbench --plugin")}
+    assert len(todo) >= 7
+    (made,) = (one for one in commands(ROOT / "README.md") if one.startswith("python -c"))
+    run(made, place)  # the file mine.npz of the next command
+    for i, command in enumerate(todo):
+        words = shlex.split(re.sub(r"--seeds \d+", "", command))[1:]
+        named = {*words, "simclr"} if "--target" not in words else {*words}
+        for method in sorted(named & {*SHORT}):
+            words += ["--set", f"{method}.{SHORT[method]}"]
+        done = invoke(*words, "--out", f"out-{i}")
+        assert done.exit_code == 0, (command, done.output)
+        assert ", 0 failed" in done.output
+
+
+def test_the_example_of_the_rules_is_a_plugin(tmp_path: Path) -> None:
+    (text,) = blocks(ROOT / "docs" / "plugins" / "rules.md", ("python",))
+    (file := tmp_path / "loud.py").write_text(text, "utf-8")
+    done = invoke("check", str(file))
+    assert done.exit_code == 0, done.output
+    assert "0 failed" in done.output
+
+
 def test_there_are_commands_to_run() -> None:
     found = {page.name: list(commands(page)) for page in PAGES}
     assert len(found["README.md"]) > 20
+    assert found["SUBMIT.md"][-1] == "privbench reproduce NAME.jsonl --trial 4f09c1"
     assert found["scale.md"][0].endswith("--jobs 2 --timeout 3600")
     assert any(one.startswith("python -c") and "np.savez" in one for one in found["README.md"])
     assert sum(map(len, found.values())) > 40

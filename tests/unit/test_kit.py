@@ -12,6 +12,7 @@ from privbench.testing import TinyTarget, checks
 
 if TYPE_CHECKING:
     from privbench import Method
+    from privbench.methods.registry import Registry
 
 
 def run(method: Method, name: str) -> None:
@@ -82,3 +83,31 @@ def test_a_defense_that_contradicts_its_release() -> None:
         run(Feeds(), "defended training")
     with pytest.raises(AssertionError, match="include 'release'"):
         run(Hidden(), "defended training")
+
+
+@dataclass(frozen=True)
+class Pictures(TinyTarget):
+    """Needs what the kit's rows do not have."""
+
+    name: ClassVar[str] = "pictures"
+
+    def incompatible(self, cell: Any) -> str | None:
+        return f"it needs photographs, and {cell.card.name} has none"
+
+
+def test_what_was_not_tried_is_said() -> None:
+    (check,) = (one for one in checks(Pictures()) if one.name == "shapes")
+    assert check() == "it needs photographs, and tiny-images has none"
+    (check,) = (one for one in checks(TinyTarget()) if one.name == "shapes")
+    assert check() == ""
+
+
+def test_every_check_says_what_it_tries(registry: Registry) -> None:
+    for kind, name in (("attack", "lira"), ("defense", "talos"), ("target", "simclr"),
+                       ("dataset", "digits")):  # fmt: skip
+        for check in checks(registry.get(kind, name)):
+            assert check.tried.endswith("."), check.name
+            assert "\n" not in check.tried
+    assert checks(registry.get("attack", "lira"))[2].tried == (
+        "`replace(no_such_hyperparameter=1)`."
+    )

@@ -29,6 +29,7 @@ from privbench.own_model import words
 from privbench.own_model.choice import attacks_for, kind_of
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
+from privbench_plugins._shared.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -287,6 +288,7 @@ class Server:
     def __init__(self) -> None:
         self.rows: list[bytes] = []
         self.states: list[int] = []  # of the next answers; then 200
+        self.retry_after: list[str] = []  # headers of the next answers that are not 200
         self.stop_after: int | None = None
         self.answer: Any = None
         self.model = forest(MEMBERS)
@@ -306,6 +308,8 @@ class Server:
                 out = outer.answer or {"outputs": outer.model.predict_proba(inputs).tolist()}
                 text = json.dumps(out).encode()
                 self.send_response(state)
+                if state != 200 and outer.retry_after:
+                    self.send_header("Retry-After", outer.retry_after.pop(0))
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
@@ -355,6 +359,57 @@ def test_an_endpoint_is_asked_each_row_once_and_resumes(
     assert auc(results) == auc(direct)
     read = privbench.Results.read(tmp_path / "out")  # the ledger is no result
     assert len(read) == len(QUICK)
+
+
+class Clock:
+    """A clock that moves only by sleeping, and by what a request takes."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(round(seconds, 6))
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("privbench_plugins._shared.endpoint.time", made)
+    return made
+
+
+def test_requests_keep_to_the_rate(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four a second: requests of .1 s wait for .15 s more, and one of 2 s lets the next go."""
+    took = [0.1, 0.1, 2.0, 0.1]
+    sent: list[float] = []
+
+    def answers(*_: object) -> bytes:
+        sent.append(clock.now)
+        clock.now += took[len(sent) - 1]
+        return b'{"outputs": [[1.0, 0.0]]}'
+
+    monkeypatch.setattr(Endpoint, "_sent", answers)
+    asked = Endpoint("http://127.0.0.1:9/none", rate=4.0, batch=1)
+    assert asked(np.arange(4.0).reshape(4, 1)).shape == (4, 2)
+    assert clock.slept == [0, 0.15, 0.15, 0]
+    assert np.diff(sent) == pytest.approx([0.25, 0.25, 2.0])
+
+
+def test_a_server_that_says_when_to_come_again_is_believed_within_a_minute(
+    clock: Clock, server: tuple[Server, str]
+) -> None:
+    counted, url = server
+    counted.states = [429, 503, 429]
+    counted.retry_after = ["7", "999", "Wed, 21 Oct 2026 07:28:00 GMT"]
+    asked = Endpoint(url, batch=100)
+    assert len(asked(MEMBERS["x"][:5])) == 5
+    assert clock.slept == [7, 60, 2]  # a date is not read: the third pause of its own
+    assert asked.requests == 4
 
 
 def test_a_ledger_of_another_version_is_not_used(

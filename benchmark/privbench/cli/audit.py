@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privbench.cli import completion
 from privbench.cli.border import Finite, say
 from privbench.own_model import KINDS
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     "--shadow", type=click.Path(path_type=Path),
     help="The adversary's own rows, from which it trains shadows.",
 )  # fmt: skip
-@click.option("--shadow-recipe", metavar="TARGET",
+@click.option("--shadow-recipe", metavar="TARGET", shell_complete=completion.of("target"),
               help="Target that trains shadows [supervised, with --shadow].")  # fmt: skip
 @click.option(
     "--attributes", type=click.Path(path_type=Path),
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     help="What the model answers.",
 )  # fmt: skip
 @click.option("--attack", "attacks", multiple=True, metavar="NAME",
+              shell_complete=completion.of("attack"),
               help="Attack (repeatable) [all that access and rows allow].")  # fmt: skip
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("audit"), show_default=True,

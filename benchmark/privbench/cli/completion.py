@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _HOOK = re.compile(r"^def privbench_(attack|defense|target|dataset)s\(", re.MULTILINE)
 _NAME = re.compile(r'^    name(?:: [\w\[\]]+)? = "([a-z0-9-]+)"$', re.MULTILINE)
+_GAMES = Path(__file__).parents[1] / "games"
 
 
 def names(kind: str = "") -> list[str]:
@@ -34,6 +35,47 @@ def names(kind: str = "") -> list[str]:
             if not kind or kind in _HOOK.findall(text):
                 found.update(_NAME.findall(text))
     return sorted(found)
+
+
+def games() -> list[str]:
+    """Return names of the games of the core."""
+    texts = (path.read_text("utf-8") for path in _GAMES.glob("*.py"))
+    return sorted(name for text in texts for name in _NAME.findall(text))
+
+
+def protocols() -> list[str]:
+    """Return names of the protocols that every dataset has."""
+    from privbench.data.protocol import PROTOCOLS
+
+    return sorted({"default", *PROTOCOLS})
+
+
+def explained() -> list[str]:
+    """Return what ``privbench doc`` explains: methods, games, protocols and public names."""
+    from privbench import HOME
+
+    return sorted({*names(), *games(), *protocols(), *HOME})
+
+
+def checked() -> list[str]:
+    """Return what ``privbench check`` tries: methods, plugins and the attacks of games."""
+    return sorted({*names(), *games(), *(point.name for point in entry_points(group="privbench"))})
+
+
+def among(source: Callable[[], list[str]]) -> Callable[..., list[Any]]:
+    """Return what completes the names of a source."""
+
+    def complete(ctx: click.Context, param: click.Parameter, given: str) -> list[Any]:
+        del ctx, param
+        return [CompletionItem(name) for name in source() if name.startswith(given)]
+
+    return complete
+
+
+def files(ctx: click.Context, param: click.Parameter, given: str) -> list[Any]:
+    """Complete the path of a file, by the shell."""
+    del ctx, param
+    return [CompletionItem(given, type="file")]
 
 
 def of(kind: str = "") -> Callable[[click.Context, click.Parameter, str], list[Any]]:

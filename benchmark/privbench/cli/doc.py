@@ -1,8 +1,10 @@
-"""``privbench doc NAME``: a method, a protocol or a game on one screen."""
+"""``privbench doc NAME``: a method, a protocol, a game or a name of the Python API explained."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import re
 import textwrap
 from dataclasses import fields
 from pathlib import Path
@@ -15,12 +17,13 @@ from privbench.cli.border import say
 from privbench.errors import UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from privbench.data.protocol import Protocol
     from privbench.games.game import Game
     from privbench.method import Method
     from privbench.methods.registry import Choice, Registry
+    from privbench.methods.variables import Variable
 
 _WIDE = 98
 #: Lines of a summary; `--full` prints all of it.
@@ -28,7 +31,7 @@ _SUMMARY = 6
 
 
 @click.command()
-@click.argument("name", shell_complete=completion.of())
+@click.argument("name", shell_complete=completion.among(completion.explained))
 @click.option("--full", is_flag=True, help="Print the whole text of a method, not its beginning.")
 @click.option(
     "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
@@ -39,20 +42,30 @@ def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> 
     """Explain a method, a dataset, a protocol or a game on one screen.
 
     The card of a method: what it does, its paper, threat model, hyperparameters and deviations.
+
+    Also what a plugin is written with: `privbench doc classifier_phase`, any other name of
+    `from privbench import …`, and the class variables of methods, `privbench doc protects`.
     """
+    from privbench import HOME
     from privbench.data.protocol import PROTOCOLS
     from privbench.games.catalog import GAMES
     from privbench.methods.registry import load
+    from privbench.methods.variables import VARIABLES
 
     registry = load(chosen)
     found = [*_all(registry, name, GAMES, PROTOCOLS, full=full, root=data_root)]
+    public = name.removeprefix("privbench.")
+    if public in HOME:
+        found.append([*_public(public)])
+    found += [[*_variable(one)] for one in VARIABLES if one.name == name]
     if not found:
         registry.blame("method", name)
         methods = {m.name for kind in ("attack", "defense", "target", "dataset")
                    for m in registry.all(kind)}  # fmt: skip
         own = {p for dataset in registry.all("dataset") for p in dataset.protocols}
-        known = {*methods, *GAMES, *PROTOCOLS, *own}
-        raise UnknownNameError("method, protocol or game", name, known, registry.hint)
+        known = {*methods, *GAMES, *PROTOCOLS, *own, *HOME, *(one.name for one in VARIABLES)}
+        what = "method, protocol, game or public name"
+        raise UnknownNameError(what, name, known, registry.hint)
     say("\n\n".join("\n".join(lines) for lines in found))
 
 
@@ -152,6 +165,41 @@ def _protocol(protocol: Protocol, datasets: str) -> Iterator[str]:
         value = getattr(protocol, field.name)
         if field.name in ("inclusion", "shadow", "canaries") and value not in (None, "size"):
             yield from _wrapped(field.name.capitalize(), str(value))
+
+
+def _public(name: str) -> Iterator[str]:
+    """Yield what ``help`` says of a public name, without what it inherits."""
+    import privbench
+
+    value = getattr(privbench, name)
+    kind = "class" if inspect.isclass(value) else "function" if callable(value) else "object"
+    yield f"{name}: {kind}, from privbench import {name}"
+    yield ""
+    with contextlib.suppress(TypeError, ValueError):  # an object, or a class without one
+        yield from (*_signature(name, value), "")
+    yield from str(inspect.getdoc(value)).splitlines()
+    if inspect.isclass(value):
+        for method, member in vars(value).items():
+            if inspect.isfunction(member) and not method.startswith("_") and inspect.getdoc(member):
+                yield from ("", *_signature(f"{name}.{method}", member))
+                yield from textwrap.indent(str(inspect.getdoc(member)), "    ").splitlines()
+
+
+def _signature(name: str, value: Callable[..., Any]) -> list[str]:
+    """Return how to call it; annotations are kept as texts, whose quotes nobody types."""
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{inspect.signature(value)}")
+    return textwrap.wrap(text, _WIDE, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _variable(one: Variable) -> Iterator[str]:
+    whose = "every method" if one.owner == "every method" else f"a {one.owner}"
+    if one.owner == "attack":
+        whose = "an attack"
+    yield f"{one.name}: class variable of {whose}"
+    yield ""
+    yield from _wrapped("Meaning", one.meaning)
+    yield from _wrapped("Values", one.allowed)
+    yield from _wrapped("Default", one.default)
 
 
 def _summary(text: str) -> Iterator[str]:

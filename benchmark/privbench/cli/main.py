@@ -170,8 +170,9 @@ def _chosen(given: str) -> str | Path:
     shell_complete=completion.of("dataset"),
 )  # fmt: skip
 @click.option(
-    "--protocol", "protocols", multiple=True, metavar="NAME", help="How data are split [default]."
-)
+    "--protocol", "protocols", multiple=True, metavar="NAME", help="How data are split [default].",
+    shell_complete=completion.among(completion.protocols),
+)  # fmt: skip
 @click.option(
     "--adversary", "adversaries", multiple=True,
     type=click.Choice(["adaptive", "naive", "white-box"]),

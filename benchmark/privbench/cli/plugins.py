@@ -98,7 +98,7 @@ def new(kind: str, name: str, out: Path) -> None:
 
 
 @click.command()
-@click.argument("name", shell_complete=completion.of())
+@click.argument("name", shell_complete=completion.among(completion.checked))
 @click.option(
     "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
     help="Directory of datasets, for datasets that read files.",
@@ -107,6 +107,8 @@ def new(kind: str, name: str, out: Path) -> None:
 def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
     """Run the conformance kit on a method, on all of a plugin, package or FILE.py, or of a game.
 
+    It says what each check tried and, if it fails, what to do.
+
     Exit status: 0 if every check passes, 1 if one fails, 2 for bad input.
     """
     from privbench.methods import registry as plugins
@@ -114,7 +116,7 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
 
     if name.endswith(".py"):
         chosen, name = [*chosen, Path(name).absolute()], Path(name).name
-    failed = total = 0
+    failed = total = skipped = 0
     unusable: list[str] = []
     registry = plugins.load(chosen)
     registry.refuse_broken_files()
@@ -124,7 +126,7 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
         for one in checks(method, root=data_root):
             total += 1
             try:
-                one()
+                untried = one()
             except BadInputError as error:  # of its data
                 unusable.append(str(error))
                 say(f"  not checked: {error}")
@@ -135,9 +137,13 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
                 first = known.setdefault(told, one.name)
                 same = f'as for "{first}"'
                 say(f"  FAILED  {one.name}: {told if first == one.name else same}")
+                say(f"          tried: {one.tried}")
             else:
-                say(f"  ok      {one.name}")
-    say(f"{total} checks, {failed} failed")
+                skipped += bool(untried)
+                say(f"  skipped {one.name}: {untried}" if untried else f"  ok      {one.name}")
+                if not untried:
+                    say(f"          tried: {one.tried}")
+    say(f"{total} checks, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     if unusable:
         raise BadInputError(unusable[0])
     raise click.exceptions.Exit(1 if failed else 0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from privbench.cli import completion
 from privbench.cli.border import say
 from privbench.errors import BadInputError
 from privbench.text import listed, shown
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("result")
+@click.argument("result", shell_complete=completion.files)
 def show(result: str) -> None:
     """Show a RESULT: the numbers, intervals, controls and provenance of one trial.
 

@@ -22,6 +22,7 @@ from privbench.testing.checks import Check, checks
 from privbench.testing.fixtures import (
     CPU,
     AnyAttack,
+    TinyContrastive,
     TinyImages,
     TinyTarget,
     arena,
@@ -34,6 +35,7 @@ from privbench.testing.fixtures import (
 from privbench.testing.generated import Generated
 
 __all__ = [
-    "CPU", "AnyAttack", "Check", "Generated", "TinyImages", "TinyTarget", "arena", "auc_band",
-    "checks", "memoriser", "rate_band", "tiny_builder", "tiny_spec", "tiny_split",
+    "CPU", "AnyAttack", "Check", "Generated", "TinyContrastive", "TinyImages", "TinyTarget",
+    "arena", "auc_band", "checks", "memoriser", "rate_band", "tiny_builder", "tiny_spec",
+    "tiny_split",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from privbench.testing.fixtures import (
     stored_as_floats,
     tiny_split,
 )
-from privbench.testing.small import copies
+from privbench.testing.small import NotTriedError, copies
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,7 +85,10 @@ def _numbers(attack: Attack, answer: Any) -> Tensor:
 
 
 def answers(attack: Attack) -> None:
-    """The answer is finite, has a row per row of the question, and can be scored."""
+    """The answer is finite, has a row per row of the question, and can be scored.
+
+    Tried: one question about a planted victim, with the access in ``needs`` alone; its score.
+    """
     question, answer = _play(attack, _victims(attack)[0])
     numbers = _numbers(attack, answer)
     assert numbers.isfinite().all(), "the answer is not finite"
@@ -107,7 +110,10 @@ def answers(attack: Attack) -> None:
 
 
 def is_deterministic(attack: Attack) -> None:
-    """The answer does not depend on a global generator."""
+    """The answer does not depend on a global generator.
+
+    Tried: the same question under two seeds of the global generators of torch and numpy.
+    """
     served = _victims(attack)[0]
     outcomes = []
     for noise in (1, 2):
@@ -119,7 +125,10 @@ def is_deterministic(attack: Attack) -> None:
 
 
 def is_equivariant(attack: Attack) -> None:
-    """A permuted question gives a permuted answer."""
+    """A permuted question gives a permuted answer.
+
+    Tried: a question, and the same rows in another order.
+    """
     served = _victims(attack)[0]
     _, plain = _play(attack, served)
     numbers = _numbers(attack, plain)
@@ -131,7 +140,10 @@ def is_equivariant(attack: Attack) -> None:
 
 
 def leaves_inputs(attack: Attack) -> None:
-    """The attack does not change the question, nor the rows that it is given."""
+    """The attack does not change the question, nor the rows that it is given.
+
+    Tried: the question, auxiliary rows and shadows' members, before and after the answer.
+    """
     served = _victims(attack)[0]
     question, oracle, ctx = _posed(attack, served)
     shadows = {f"shadow {i}'s members": s.world.members for i, s in enumerate(ctx.shadows)}
@@ -146,7 +158,10 @@ def leaves_inputs(attack: Attack) -> None:
 
 
 def reads_floats(attack: Attack) -> None:
-    """The answer is the same if the same images are stored as floats instead of whole numbers."""
+    """The answer is the same if the same images are stored as floats instead of whole numbers.
+
+    Tried: the question on images of whole numbers, and of floats in [0, 1].
+    """
     whole = _numbers(attack, _play(attack, _victims(attack)[0])[1])
     with stored_as_floats():
         real = _numbers(attack, _play(attack, _victims(attack)[0])[1])
@@ -201,7 +216,10 @@ def _mean_image() -> float:
 
 
 def beats_chance(attack: Attack, *, auc: float) -> None:
-    """The attack finds what a planted victim leaks."""
+    """The attack finds what a planted victim leaks.
+
+    Tried: a victim that remembers its members, or whose embeddings hold the attribute or image.
+    """
     if attack.game not in CORE_GAMES:
         _beats_guesses(attack)
         return
@@ -223,7 +241,10 @@ def beats_chance(attack: Attack, *, auc: float) -> None:
 
 
 def stays_at_chance(attack: Attack) -> None:
-    """The attack finds nothing in a victim without signal."""
+    """The attack finds nothing in a victim without signal.
+
+    Tried: a victim that saw no candidate, or whose embeddings hold no attribute and no image.
+    """
     if attack.game not in CORE_GAMES:
         _is_a_guess(attack)
         return
@@ -253,7 +274,7 @@ def _beats_guesses(attack: Attack) -> None:
     """Assert that it finds more in memorisers than the baselines of its game do."""
     found, guesses = _about_all(attack, null=False)
     if not guesses:
-        return
+        raise NotTriedError(f"the game {attack.game} has no baseline to compare with")
     higher = GAMES[attack.game].board.higher
     best = max(guesses) if higher else min(guesses)
     beaten = found.low > best if higher else found.high < best
@@ -269,10 +290,10 @@ def _is_a_guess(attack: Attack) -> None:
     Twice a 95 % interval is left less than once in 10,000 runs.
     """
     if "null" not in GAMES[attack.game].controls:
-        return
+        raise NotTriedError(f"the game {attack.game} has no null victim")
     found, guesses = _about_all(attack, null=True)
     if not guesses:
-        return
+        raise NotTriedError(f"the game {attack.game} has no baseline to compare with")
     low = min(guesses) - 2 * (found.high - found.value)
     high = max(guesses) + 2 * (found.value - found.low)
     assert low <= found.value <= high, (

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def card_agrees(data: Dataset, *, root: Path | None) -> None:
-    """The rows are what the card says and what the core can use, as it checks at every load."""
+    """The rows are what the card says and what the core can use, as it checks at every load.
+
+    Tried: all rows of one load, against the card.
+    """
     card = data.card(root)
     assert card.name == data.name, (
         f"the card is named '{card.name}' and the dataset '{data.name}': give both one name"
@@ -29,7 +32,10 @@ def card_agrees(data: Dataset, *, root: Path | None) -> None:
 
 
 def loads_alike(data: Dataset, *, root: Path | None) -> None:
-    """Loading twice gives the same rows, each time in new tensors."""
+    """Loading twice gives the same rows, each time in new tensors.
+
+    Tried: two loads, then zeros written into the first.
+    """
     first, second = data.load(root), data.load(root)
     names = tuple(first.attributes)
     told = first.digest(attributes=names)
@@ -45,7 +51,10 @@ def loads_alike(data: Dataset, *, root: Path | None) -> None:
 
 
 def protocol_fits(data: Dataset, *, root: Path | None) -> None:
-    """The default protocol fits, and the parts of its split are disjoint."""
+    """The default protocol fits, and the parts of its split are disjoint.
+
+    Tried: the split of the default protocol with seed 0.
+    """
     card, protocol = data.card(root), data.protocols["default"]
     parts = cut(data.load(root), card, protocol, 0)
     seen = [part.index for part in (parts.candidates, parts.pool, parts.reference, parts.public)]

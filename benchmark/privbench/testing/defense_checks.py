@@ -13,14 +13,17 @@ import torch
 from privbench.data.examples import as_float
 from privbench.games.access import Access
 from privbench.testing.fixtures import (
+    TinyContrastive,
     TinyTarget,
     tiny_builder,
     tiny_spec,
     tiny_split,
 )
 from privbench.testing.small import (
+    NotTriedError,
     answers,
     compatible,
+    needs_compatible,
     same_when_stored,
     shortened,
     tiny_cell,
@@ -34,11 +37,19 @@ if TYPE_CHECKING:
 
     from privbench.data.split import World
     from privbench.methods.defense import Defense, Release
+    from privbench.methods.target import Target
     from privbench.training.phase import Phase
 
 
+#: A classifier that trains with its encoder, and one on an encoder that views have trained.
+TARGETS: tuple[Target, ...] = (TinyTarget(), TinyContrastive())
+
+
 def never_widens(defense: Defense) -> None:
-    """``access`` only ever removes access."""
+    """``access`` only ever removes access.
+
+    Tried: ``access`` with every combination of kinds of access.
+    """
     kinds = list(Access)
     for n in range(len(kinds) + 1):
         for chosen in itertools.combinations(kinds, n):
@@ -51,25 +62,32 @@ def never_widens(defense: Defense) -> None:
 
 
 def keeps_phases(defense: Defense) -> None:
-    """A defense that does not change phases returns the same objects."""
+    """A defense that does not change phases returns the same objects.
+
+    Tried: ``on_phases`` with the phases of the kit's small target.
+    """
+    if "phases" in defense.stages():
+        raise NotTriedError("it says that it changes phases")
     phases, after = _phases(defense)
-    if "phases" not in defense.stages():
-        assert len(phases) == len(after) and all(map(is_, phases, after)), (  # noqa: PT018
-            "on_phases returned other phases, but stages() has no 'phases': return the same "
-            "objects, or add 'phases' to stages()"
-        )
+    assert len(phases) == len(after) and all(map(is_, phases, after)), (  # noqa: PT018
+        "on_phases returned other phases, but stages() has no 'phases': return the same objects, "
+        "or add 'phases' to stages()"
+    )
 
 
 def sweeps(defense: Defense) -> None:
-    """Every setting of its sweep can be built, and no two are the same method."""
+    """Every setting of its sweep can be built, and no two are the same method.
+
+    Tried: building every setting of its strength, and planning its phases.
+    """
     if defense.strength is None:
-        return
+        raise NotTriedError("it declares no strength")
     settings = defense.strength.settings(defense)
     assert len({one.digest for one in settings}) == len(settings), (
         f"two settings of {defense.strength} have one digest: each must be another method"
     )
     for one in settings:
-        if compatible(one, TinyTarget(), (one,)):
+        if any(compatible(one, target, (one,)) for target in TARGETS):
             _phases(one)
 
 
@@ -77,12 +95,12 @@ def leaves_reference(defense: Defense) -> None:
     """A defense that does not say that it learns from reference rows ignores them.
 
     They are replaced by members with wrong labels: their loss rises while the target learns.
+
+    Tried: two trainings, one of them with wrongly labelled members as reference rows.
     """
-    target, split = TinyTarget(), tiny_split()
-    if not compatible(defense, target, (defense,)):
-        return
+    target, split = _target(defense), tiny_split()
     if defense.learns_from_reference(tiny_cell(target, (defense,))):
-        return
+        raise NotTriedError("it says that it learns from them")
     spec = tiny_spec(target, (shortened(defense),))
     others = spec.world.members.select(slice(0, len(spec.world.reference)))
     others = others.with_y((others.y + 1) % (split.card.classes or 1))
@@ -99,19 +117,35 @@ def leaves_reference(defense: Defense) -> None:
         )
 
 
+def _target(defense: Defense) -> Target:
+    """Return the first of the kit's targets that the defense can protect.
+
+    Raises:
+        NotTriedError: if there is none.
+    """
+    for target in TARGETS:
+        if compatible(defense, target, (defense,)):
+            return target
+    needs_compatible(defense, TARGETS[0], (defense,))
+    raise AssertionError("the line above raises")
+
+
 def _phases(defense: Defense) -> tuple[list[Phase], list[Phase]]:
+    usable = (one for one in TARGETS if compatible(defense, one, (defense,)))
+    target = next(usable, TARGETS[0])
     with tempfile.TemporaryDirectory() as tmp:
-        making = tiny_builder(tmp).draft(tiny_spec(TinyTarget()))
-        ctx = tiny_builder(tmp)._context(tiny_spec(TinyTarget()), defense)  # noqa: SLF001
+        making = tiny_builder(tmp).draft(tiny_spec(target))
+        ctx = tiny_builder(tmp)._context(tiny_spec(target), defense)  # noqa: SLF001
         after = defense.on_phases(making.phases, making.model, making.world, ctx)
         return making.phases, list(after)
 
 
 def leaves_world(defense: Defense) -> None:
-    """No hook writes into the rows that it is given."""
-    target = TinyTarget()
-    if not compatible(defense, target, (defense,)):
-        return
+    """No hook writes into the rows that it is given.
+
+    Tried: ``on_data``, ``inner_worlds`` and ``on_phases``, on rows compared before and after.
+    """
+    target = _target(defense)
     small, spec = shortened(defense), tiny_spec(target, (defense,))
     with tempfile.TemporaryDirectory() as tmp:
         builder = tiny_builder(tmp)
@@ -128,10 +162,11 @@ def leaves_world(defense: Defense) -> None:
 
 
 def defends(defense: Defense) -> None:
-    """Defended training is deterministic, and each row is released on its own."""
-    target = TinyTarget()
-    if not compatible(defense, target, (defense,)):
-        return
+    """Defended training is deterministic, and each row is released on its own.
+
+    Tried: two trainings under two seeds of the global generator; 40 rows in two orders.
+    """
+    target = _target(defense)
     small = shortened(defense)
     first, second = trained(target, (small,), noise=1), trained(target, (small,), noise=2)
     x = tiny_split().pool.x[:40]
@@ -157,10 +192,11 @@ def defends(defense: Defense) -> None:
 
 
 def releases(defense: Defense) -> None:
-    """A release answers each row on its own, twice the same, and leaves its arguments alone."""
-    target = TinyTarget()
-    if not compatible(defense, target, (defense,)):
-        return
+    """A release answers each row on its own, twice the same, and leaves its arguments alone.
+
+    Tried: each release of a small victim on 40 rows: at once, again, and as 7 and 33 rows.
+    """
+    target = _target(defense)
     victim = trained(target, (shortened(defense),))
     rows = tiny_split().pool.select(slice(0, 40))
     x = as_float(rows.x, rows.scale)
@@ -201,7 +237,9 @@ def _asked(release: Release, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
 
 
 def reloads(defense: Defense) -> None:
-    """Defended victims answer the same from the store, and if x is stored as floats."""
-    target = TinyTarget()
-    if compatible(defense, target, (defense,)):
-        same_when_stored(target, (shortened(defense),))
+    """Defended victims answer the same from the store, and if x is stored as floats.
+
+    Tried: a small victim as trained, as read from a store, and trained on floats.
+    """
+    target = _target(defense)
+    same_when_stored(target, (shortened(defense),))

@@ -47,6 +47,7 @@ CPU = torch.device("cpu")
 
 
 _ROWS, _SIDE, _CLASSES = 720, 8, 10
+_CROPS = Augmentation(crop=(0.8, 1.0))
 
 
 @dataclass(frozen=True)
@@ -327,3 +328,46 @@ class TinyTarget(Target):
             steps={"train": Step(loss, trains=("classifier",))},
         )  # fmt: skip
         return [both] if others == rows else [both, apart]
+
+
+@dataclass(frozen=True)
+class TinyContrastive(TinyTarget):
+    """The same network in two stages: the encoder from views, the classifier on the frozen encoder.
+
+    It checks defenses that need one of these stages.
+
+    Attributes:
+        augmentation: of the two views of each row.
+    """
+
+    name: ClassVar[str] = "tiny-contrastive"
+    contrastive: ClassVar[bool] = True
+    labelled_encoder: ClassVar[bool] = False
+
+    augmentation: Augmentation = _CROPS
+
+    def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
+        """Pull two views of a row together and rows apart; then train the classifier."""
+        from privbench.toolbox.phases import Views, classifier_phase, encoder_phases
+        from privbench.training.phase import BatchSpec, Optimizer, Outputs, Phase, Step
+
+        del model
+
+        def forward(model: Model, batch: Any) -> Outputs:
+            return Outputs(h=model.encode(batch.x))
+
+        def loss(out: Outputs, batch: Any, clock: Any) -> Tensor:
+            del batch, clock
+            first, second = out.h.chunk(2)
+            return (first - second).square().mean() - first.std(0).mean()
+
+        encoder = [
+            Phase(
+                name=name, rows=rows, prepare=Views(self.augmentation, ctx.card, 2),
+                forward=forward, steps={"train": Step(loss, trains=("encoder",))}, epochs=3,
+                batch=BatchSpec(40), optimizers={"encoder": Optimizer("adam", 1e-2)},
+                per_example=False, reads_labels=False,
+            )
+            for name, rows in encoder_phases(ctx.protocol)
+        ]  # fmt: skip
+        return [*encoder, classifier_phase(world, ctx, epochs=3, batch=40)]

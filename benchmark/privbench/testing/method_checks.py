@@ -10,7 +10,10 @@ from privbench.methods.valid import KINDS, misfit
 
 
 def is_frozen(method: Method) -> None:
-    """It is a frozen dataclass, and equal fields make equal methods."""
+    """It is a frozen dataclass, and equal fields make equal methods.
+
+    Tried: building it again from its fields, comparing and hashing, and setting every field.
+    """
     decorated: bool = dataclasses.is_dataclass(type(method))
     assert decorated, "decorate it with @dataclass(frozen=True)"
     again = type(method)(**method.hyperparameters())
@@ -28,7 +31,10 @@ def is_frozen(method: Method) -> None:
 
 
 def is_described(method: Method) -> None:
-    """It would load as a plugin, and its name, docstring, version and paper are there."""
+    """It would load as a plugin, and its name, docstring, version and paper are there.
+
+    Tried: its registration as a plugin; name, docstring, version, paper and deviations.
+    """
     kind = next(kind for kind, base in KINDS.items() if isinstance(method, base))
     problem = misfit(kind, method)
     assert problem is None, problem
@@ -53,7 +59,10 @@ def is_described(method: Method) -> None:
 
 
 def refuses_unknown(method: Method) -> None:
-    """``replace`` refuses a hyperparameter that does not exist."""
+    """``replace`` refuses a hyperparameter that does not exist.
+
+    Tried: ``replace(no_such_hyperparameter=1)``.
+    """
     try:
         method.replace(no_such_hyperparameter=1)
     except BadInputError:

@@ -90,6 +90,17 @@ def compatible(
     return reason_to_skip(method, tiny_cell(target, defenses, split)) is None
 
 
+class NotTriedError(Exception):
+    """The method cannot run in the kit's cell, so that a check has nothing to try."""
+
+
+def needs_compatible(method: Method, target: Target, defenses: tuple[Defense, ...] = ()) -> None:
+    """Raise ``NotTriedError`` with the reason if the method cannot run in the kit's cell."""
+    reason = reason_to_skip(method, tiny_cell(target, defenses))
+    if reason is not None:
+        raise NotTriedError(reason)
+
+
 def tiny_cell(
     target: Target, defenses: tuple[Defense, ...] = (), split: Split | None = None
 ) -> Cell:

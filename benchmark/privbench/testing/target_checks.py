@@ -19,7 +19,14 @@ from privbench.testing.fixtures import (
     tiny_spec,
     tiny_split,
 )
-from privbench.testing.small import compatible, same_when_stored, shortened, trained, untouched
+from privbench.testing.small import (
+    compatible,
+    needs_compatible,
+    same_when_stored,
+    shortened,
+    trained,
+    untouched,
+)
 from privbench.victims.obeyed import disobedience
 
 if TYPE_CHECKING:
@@ -35,10 +42,12 @@ if TYPE_CHECKING:
 
 
 def shapes(target: Target) -> None:
-    """Embeddings, logits and phases have the shapes and names that the core expects."""
+    """Embeddings, logits and phases have the shapes and names that the core expects.
+
+    Tried: the model as built, on 5 images.
+    """
     split = tiny_split()
-    if not compatible(target, target):
-        return
+    needs_compatible(target, target)
     model, phases = _planned(target)
     h = model.encode(split.pool.x[:5])
     assert h.ndim == 2, f"the encoder maps 5 images to {tuple(h.shape)}: return (5, d)"
@@ -57,9 +66,11 @@ def shapes(target: Target) -> None:
 
 
 def facts_agree(target: Target) -> None:
-    """The planner's facts about the encoder's loss are those of the phases that train it."""
-    if not compatible(target, target):
-        return
+    """The planner's facts about the encoder's loss are those of the phases that train it.
+
+    Tried: ``contrastive`` and ``labelled_encoder`` against the planned phases.
+    """
+    needs_compatible(target, target)
     _, phases = _planned(target)
     phases = [phase for phase in phases if phase.trains("encoder")]
     if not phases:
@@ -75,7 +86,10 @@ def facts_agree(target: Target) -> None:
 
 
 def apart_agrees(target: Target) -> None:
-    """``classifier_apart`` says whether the classifier has a phase on a frozen encoder."""
+    """``classifier_apart`` says whether the classifier has a phase on a frozen encoder.
+
+    Tried: three protocols, in which encoder and classifier see different rows.
+    """
     for protocol in _protocols():
         data = TinyImages()
         split = cut(data.load(None), data.card(None), protocol, 0)
@@ -90,7 +104,10 @@ def apart_agrees(target: Target) -> None:
 
 
 def obeys(target: Target) -> None:
-    """Under each protocol, encoder and classifier train on the rows that it says."""
+    """Under each protocol, encoder and classifier train on the rows that it says.
+
+    Tried: three protocols, in which encoder and classifier see different rows.
+    """
     for protocol in _protocols():
         data = TinyImages()
         split = cut(data.load(None), data.card(None), protocol, 0)
@@ -117,9 +134,11 @@ def _told(protocol: Protocol) -> str:
 
 
 def reads_declared(target: Target) -> None:
-    """Labels and attributes that no phase of the encoder declares do not change the encoder."""
-    if not compatible(target, target):
-        return
+    """Labels and attributes that no phase of the encoder declares do not change the encoder.
+
+    Tried: trainings in which rows exchanged their labels, or their attributes.
+    """
+    needs_compatible(target, target)
     _, phases = _planned(target)
     phases = [phase for phase in phases if phase.trains("encoder")]
     spec, x = tiny_spec(shortened(target)), tiny_split().pool.x[:40]
@@ -151,9 +170,12 @@ def _embeddings(spec: VictimSpec, x: Tensor) -> Tensor:
 
 
 def reloads(target: Target) -> None:
-    """Its victims answer the same from the store, and if x is stored as floats."""
-    if compatible(target, target):
-        same_when_stored(shortened(target))
+    """Its victims answer the same from the store, and if x is stored as floats.
+
+    Tried: a small victim as trained, as read from a store, and trained on floats.
+    """
+    needs_compatible(target, target)
+    same_when_stored(shortened(target))
 
 
 def _planned(target: Target, split: Split | None = None) -> tuple[Model, Sequence[Phase]]:
@@ -168,10 +190,12 @@ def _planned(target: Target, split: Split | None = None) -> tuple[Model, Sequenc
 
 
 def leaves_world(target: Target) -> None:
-    """Planning phases writes into no row."""
+    """Planning phases writes into no row.
+
+    Tried: ``phases`` on rows compared before and after.
+    """
     split = tiny_split()
-    if not compatible(target, target):
-        return
+    needs_compatible(target, target)
     ctx = TargetContext(
         card=split.card, protocol=split.protocol, sensitive=(), device=CPU, store=None, seed=0,
         scope="kit",
@@ -181,9 +205,11 @@ def leaves_world(target: Target) -> None:
 
 
 def trains_alike(target: Target) -> None:
-    """Training is deterministic, ignores the global generator and leaves its data as they were."""
-    if not compatible(target, target):
-        return
+    """Training is deterministic, ignores the global generator and leaves its data as they were.
+
+    Tried: two trainings under two seeds of the global generator.
+    """
+    needs_compatible(target, target)
     small = shortened(target)
     before = tiny_split().candidates.x.clone()
     first, second = trained(small, noise=1), trained(small, noise=2)

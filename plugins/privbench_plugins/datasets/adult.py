@@ -1,7 +1,7 @@
 """Adult holds 48,842 people of the US census of 1994, and who of them earned over $50,000.
 
 Kohavi: Scaling Up the Accuracy of Naive-Bayes Classifiers. KDD 1996. UCI Machine Learning
-Repository, https://archive.ics.uci.edu/dataset/2/adult.
+Repository, https://archive.ics.uci.edu/dataset/2/adult. Licence: CC BY 4.0, as that page says.
 
 Files, under the data root (downloaded if missing): ``adult/adult.data`` and ``adult/adult.test``,
 as published; the first line of the latter is a comment, and its labels end in a dot. Sources

@@ -1,7 +1,7 @@
 """CelebA holds 202,599 faces of 10,177 celebrities with 40 yes-or-no attributes.
 
 Liu, Luo, Wang, Tang: Deep Learning Face Attributes in the Wild. ICCV 2015. This is the "aligned and
-cropped" part. The agreement allows non-commercial research only and the files lie on Google Drive,
+cropped" part. The licence allows non-commercial research only and the files lie on Google Drive,
 so the data are not downloaded here.
 
 Files, under the data root, as torchvision's ``CelebA`` expects and checks them (md5 of tables):

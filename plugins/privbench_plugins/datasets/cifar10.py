@@ -2,7 +2,8 @@
 
 Krizhevsky: Learning Multiple Layers of Features from Tiny Images. Technical report, University of
 Toronto, 2009. It is read and, if missing, downloaded (170 MB) by torchvision, which checks the
-published md5 of every batch; the folder is ``cifar-10-batches-py``.
+published md5 of every batch; the folder is ``cifar-10-batches-py``. Licence: the authors name none;
+the photographs were collected from the web.
 
 Source ``train`` holds 50,000 rows, ``test`` 10,000. There is no sensitive attribute.
 

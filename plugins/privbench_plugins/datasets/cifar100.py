@@ -3,7 +3,7 @@
 Krizhevsky: Learning Multiple Layers of Features from Tiny Images. Technical report, University of
 Toronto, 2009. It is read and, if missing, downloaded (169 MB) by torchvision, which checks the
 published md5 of every file; the folder is ``cifar-100-python``. The classes are the hundred fine
-ones.
+ones. Licence: the authors name none; the photographs were collected from the web.
 
 Source ``train`` holds 50,000 rows, ``test`` 10,000. There is no sensitive attribute.
 

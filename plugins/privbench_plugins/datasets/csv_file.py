@@ -1,4 +1,4 @@
-r"""Your own table, in a text file with one row per line (``.csv``).
+r"""Your own table, in a text file with one row per line (``.csv``), under your own licence.
 
 Two lines of a suite, or a few options, suffice:
 

@@ -2,6 +2,8 @@
 
 They are the test part of Alpaydin and Kaynak: Optical Recognition of Handwritten Digits. UCI
 Machine Learning Repository, 1998. Each pixel counts the ink of a 4x4 block of the scan, 0 to 16.
+Licence: scikit-learn distributes them with the library (BSD 3-Clause); the original is under UCI's
+terms.
 
 Two attributes are measured from the image, exactly, because it consists of integers:
 - ``slant``: the shear of the ink, from its second moments (what deslanting removes);

@@ -1,4 +1,4 @@
-"""Your own pictures, in one folder per class.
+"""Your own pictures, in one folder per class, under your own licence.
 
 Two lines of a suite, or two options, suffice:
 

@@ -3,6 +3,7 @@
 Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against Machine Learning Models.
 IEEE S&P 2017, section VI.A; from the Foursquare check-ins of Yang, Zhang, Qu, 2016. A column says
 whether a person visited one region or one type of place; the 30 classes are clusters of persons.
+Licence: neither the authors of the table nor its archive name one.
 
 File, under the data root: ``location/dataset_location.tgz``, as the authors publish it (287 kB;
 downloaded if missing, and then compared with git's checksum of the published file); in it one text

@@ -2,7 +2,8 @@
 
 LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to document recognition.
 Proceedings of the IEEE, 1998. It is read and, if missing, downloaded (12 MB, md5 of every archive
-checked) by torchvision; the folder is ``MNIST/raw``.
+checked) by torchvision; the folder is ``MNIST/raw``. Licence: CC BY-SA 3.0, as Keras' documentation
+states it; the pictures are from NIST's Special Databases 1 and 3.
 
 Source ``train`` holds 60,000 rows, ``test`` 10,000 by other writers. There is no sensitive
 attribute.

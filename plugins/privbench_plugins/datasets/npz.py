@@ -1,4 +1,4 @@
-"""Your own arrays, in a NumPy archive (``.npz``).
+"""Your own arrays, in a NumPy archive (``.npz``), under your own licence.
 
 Two lines of a suite, or two options, suffice:
 

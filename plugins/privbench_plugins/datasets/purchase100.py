@@ -2,7 +2,8 @@
 
 Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against Machine Learning Models.
 IEEE S&P 2017, section VI.A; from Kaggle's "Acquire Valued Shoppers" challenge. A column says
-whether a person bought one product; the 100 classes are clusters of persons.
+whether a person bought one product; the 100 classes are clusters of persons. Licence: none is named
+for the table; the shopping records are under the rules of that challenge.
 
 File, under the data root: ``purchase/dataset_purchase.tgz``, as the authors publish it (downloaded
 if missing, and then compared with git's checksum of the published file); in it one text file,

@@ -3,7 +3,8 @@
 Shokri, Stronati, Song, Shmatikov: Membership Inference Attacks Against Machine Learning Models.
 IEEE S&P 2017, section VI.A; from the public-use discharge data of the Texas Department of State
 Health Services. Columns encode the patient, the hospital, the cause and the diagnosis; the 100
-classes are the most frequent procedures.
+classes are the most frequent procedures. Licence: none is named for the table; the
+Department's data use agreement forbids to pass records on and to identify patients or physicians.
 
 File, under the data root: ``texas/dataset_texas.tgz``, as the authors publish it (downloaded if
 missing, and then compared with git's checksum of the published file); in it ``texas/100/feats``, a
