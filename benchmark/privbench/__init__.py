@@ -2,7 +2,7 @@
 
 Ask for help on one name, as in ``help(privbench.run)``: on all of them it is thousands of lines.
 
-- Run and look: ``run``, ``load``, ``audit``, ``Results``, ``Loaded``.
+- Run and look: ``run``, ``load``, ``audit``, ``Results``, ``Plot``, ``Audit``, ``Loaded``.
 - Write an attack: ``MembershipAttack``, ``AttributeAttack``, ``ReconstructionAttack``,
   ``PropertyAttack``; it gets an ``Oracle``, a question and an ``AttackContext``, and may declare
   ``Shadows`` and ``Access``. Helpers: ``likelihood_ratio``, ``scaled_logit``, ``best_threshold``.
@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from privbench.methods.hookspecs import hookimpl
     from privbench.methods.strength import Strength
     from privbench.methods.target import Target
+    from privbench.own_model.words import Audit
+    from privbench.report.plot import Plot
     from privbench.report.results import Results
     from privbench.store.content import file_digest
     from privbench.toolbox.likelihood import hinge, log_confidence, scaled_logit
@@ -169,6 +171,8 @@ HOME = {
     "Part": "privbench.data.protocol",
     "Protocol": "privbench.data.protocol",
     "Results": "privbench.report.results",
+    "Plot": "privbench.report.plot",
+    "Audit": "privbench.own_model.words",
     "Loaded": "privbench.cli.load",
     "load": "privbench.cli.load",
     "audit": "privbench.cli.auditing",
@@ -205,6 +209,7 @@ __all__ = [
     "AttributeAttack",
     "AttributeQuestion",
     "Attributes",
+    "Audit",
     "Augmentation",
     "BadAnswerError",
     "BadInputError",
@@ -242,6 +247,7 @@ __all__ = [
     "Paper",
     "Part",
     "Phase",
+    "Plot",
     "PrivbenchError",
     "Property",
     "PropertyAttack",

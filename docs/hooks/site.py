@@ -51,7 +51,8 @@ KINDS = {
 }
 #: Home of a public name (a package of privbench) -> heading of the API page.
 HEADINGS = {
-    "cli": "Run and load", "report": "Results", "method": "Methods", "methods": "Methods",
+    "cli": "Run and load", "report": "Results", "own_model": "Results",
+    "method": "Methods", "methods": "Methods",
     "games": "Games", "training": "Models and training", "data": "Data", "errors": "Errors",
     "store": "Data", "toolbox": "Toolbox: what many plugins do",
 }  # fmt: skip

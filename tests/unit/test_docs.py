@@ -8,6 +8,7 @@ that name an attack also run once, with short trainings (``end_to_end``); suites
 from __future__ import annotations
 
 import glob
+import os
 import re
 import shlex
 import shutil
@@ -170,6 +171,34 @@ def test_the_python_of_the_page_runs() -> None:
     assert Path("front.png").stat().st_size > 1000
     assert len(known["losses"]) == len(known["members"]) == len(known["embeddings"])
     assert bool((known["losses"] >= 0).all())
+
+
+@pytest.mark.end_to_end
+def test_the_slurm_script_runs_its_parts(tmp_path: Path) -> None:
+    """As Slurm starts it, with a `uv` that is this Python; a part without a store is refused."""
+    (tmp_path / "bin").mkdir()
+    (uv := tmp_path / "bin" / "uv").write_text(
+        f'#!/bin/sh\nshift 2\nexec "{sys.executable}" -m privbench "$@"\n'
+    )
+    uv.chmod(0o755)
+    (tmp_path / "suite.yaml").write_text(
+        "{attacks: [metric-loss], targets: [{supervised: {epochs: 1}}], seeds: 2}"
+    )
+    script = ["bash", str(ROOT / "leaderboards" / "slurm.sbatch"), "suite.yaml"]
+    own = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+           "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_CPUS_PER_TASK": "1"}  # fmt: skip
+    own.pop("PRIVBENCH_CACHE", None)
+    parts = [{**own, "SLURM_ARRAY_TASK_ID": part} for part in ("1", "2")]
+    refused = subprocess.run(script, cwd=tmp_path, env=parts[0], capture_output=True, check=False)
+    assert refused.returncode
+    assert b"name a folder that all tasks share" in refused.stderr
+    for part in parts:
+        shared = {**part, "PRIVBENCH_CACHE": str(tmp_path / "store")}
+        subprocess.run(script, cwd=tmp_path, env=shared, check=True, timeout=300)
+    done = invoke("merge", *map(str, tmp_path.glob("results-part-*")), "--out",
+                  str(tmp_path / "joined.jsonl"))  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert [one.status for one in privbench.Results.read(tmp_path / "joined.jsonl")] == ["ok", "ok"]
 
 
 @pytest.mark.end_to_end

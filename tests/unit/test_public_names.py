@@ -26,6 +26,14 @@ def test_a_public_name_has_an_example(name: str) -> None:
     assert name in BY_MODULE or value.__module__.startswith(privbench.HOME[name])
 
 
+@pytest.mark.parametrize("name", ["Results", "Plot"])
+def test_every_method_that_one_calls_in_a_notebook_has_an_example(name: str) -> None:
+    called = {key: one for key, one in vars(getattr(privbench, name)).items() if key[0] != "_"}
+    documented = [key for key, one in called.items() if ">>> " in (one.__doc__ or "")]
+    fields = {"match_utility", "folders", "records", "bound"}
+    assert documented == [key for key in called if key not in fields]
+
+
 def test_every_home_is_under_the_doctests() -> None:
     """The examples are collected where the tests are configured to look."""
     import tomllib

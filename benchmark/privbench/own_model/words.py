@@ -31,7 +31,21 @@ _POOR = 0.5  # accuracy on members below which the words ask whether the rows ar
 
 
 class Audit(Results):
-    """The results of an audit.
+    """The results of an audit, as ``privbench.audit`` returns them.
+
+    >>> import numpy as np, privbench, tempfile
+    >>> draw = np.random.default_rng(0)
+    >>> members, others = (
+    ...     {"x": draw.random((100, 4), np.float32), "y": np.arange(100) % 2} for _ in range(2))
+    >>> def model(x):  # as sure of any row as of any other
+    ...     return np.full((len(x), 2), 0.5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = privbench.audit(model, members=members, nonmembers=others, out=folder,
+    ...                             attacks=["metric-confidence"])
+    >>> isinstance(found, privbench.Audit), found.shift.found
+    (True, False)
+    >>> found.summary[:17]
+    'No leak was found'
 
     Attributes:
         summary: the risk in words with numbers.

@@ -28,6 +28,11 @@ _MOST = 6
 class Plot:
     """The figures of results; ``savefig`` of what a method returns writes a file.
 
+    >>> import privbench
+    >>> figures = privbench.Results.read("leaderboards/results/digits.jsonl").plot
+    >>> isinstance(figures, privbench.Plot)
+    True
+
     Attributes:
         records: of any status.
         bound: largest loss of accuracy on reference rows at an operating point; None for none.
@@ -40,6 +45,12 @@ class Plot:
 
     def front(self) -> Figure:
         """Return worst-case leak against test accuracy, a point for each defense.
+
+        >>> import privbench
+        >>> figures = privbench.Results.read("leaderboards/results/digits.jsonl").plot
+        >>> figure = figures.front()  # figure.savefig("front.png") writes it
+        >>> [axes.get_ylabel() for axes in figure.axes]
+        ['worst case, AUC', 'worst case, accuracy']
 
         Raises:
             BadInputError: if there are not two defenses with a leak and an accuracy.
@@ -55,6 +66,14 @@ class Plot:
 
     def roc(self) -> Figure:
         """Return ROC curves of the strongest membership attacks without a defense, both axes log.
+
+        They are drawn from the per-sample scores that a run writes beside its results, so not from
+        a published file:
+
+        >>> import privbench
+        >>> privbench.Results.read("leaderboards/results/digits.jsonl").plot.roc()
+        Traceback (most recent call last):
+        privbench.errors.BadInputError: ...
 
         Bands are 95 % intervals: Student's over seeds, or over the rows of one seed.
 

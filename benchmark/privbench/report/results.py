@@ -28,10 +28,12 @@ FRAMES = ("pandas", "polars")
 class Results(list[Record]):
     """Records, one for each trial; a notebook shows them as the front and the matrix.
 
+    The examples below read a published board of this repository.
+
     >>> import privbench
-    >>> results = privbench.Results()  # of no trials
-    >>> len(results.rows()), results.front()
-    (0, '')
+    >>> results = privbench.Results.read("leaderboards/results/digits.jsonl")
+    >>> len(results), results[0].status
+    (80, 'ok')
 
     Attributes:
         match_utility: largest loss of accuracy at which defenses are compared; None for no bound.
@@ -45,6 +47,10 @@ class Results(list[Record]):
     def read(cls, *places: str | Path) -> Results:
         """Read results of folders and merged files.
 
+        >>> results = Results.read("leaderboards/results/digits.jsonl")
+        >>> sorted({record.cell.defense for record in results})
+        ['none', 'talos']
+
         Raises:
             BadInputError: if a place does not exist or holds no results, or a result is damaged.
         """
@@ -53,20 +59,40 @@ class Results(list[Record]):
         return results
 
     def table(self) -> str:
-        """The board, as markdown."""
+        """The board, as markdown.
+
+        >>> print(Results().table().splitlines()[0])
+        # privbench leaderboard
+        """
         return page(self, "privbench leaderboard", bound=self.match_utility)
 
     def csv(self) -> str:
-        """All numbers of the board as csv: a line for each cell, means and intervals over seeds."""
+        """All numbers of the board as csv: a line for each cell, means and intervals over seeds.
+
+        >>> results = Results.read("leaderboards/results/digits.jsonl")
+        >>> results.csv().split(",")[:4]
+        ['dataset', 'protocol', 'target', 'defense']
+        """
         return table(self)
 
     def front(self) -> str:
-        """Worst-case leak against utility, a point for each defense: SVG text, or ""."""
+        """Worst-case leak against utility, a point for each defense: SVG text, or "".
+
+        >>> Results.read("leaderboards/results/digits.jsonl").front().startswith("<svg")
+        True
+        >>> Results().front()
+        ''
+        """
         return front(panels(self, self.match_utility))
 
     @property
     def plot(self) -> Plot:
-        """Figures: ``results.plot.front()``, ``results.plot.roc()``."""
+        """Figures: ``results.plot.front()``, ``results.plot.roc()``.
+
+        >>> figure = Results.read("leaderboards/results/digits.jsonl").plot.front()
+        >>> len(figure.axes)  # one for each game that a defense of that board changes
+        2
+        """
         return Plot(self, self.match_utility, self.folders)
 
     def _repr_html_(self) -> str:
@@ -74,7 +100,12 @@ class Results(list[Record]):
         return notebook(self, self.match_utility)
 
     def to_records(self) -> list[dict[str, Any]]:
-        """One plain dictionary per trial, with everything that a result file holds."""
+        """One plain dictionary per trial, with everything that a result file holds.
+
+        >>> record = Results.read("leaderboards/results/digits.jsonl").to_records()[0]
+        >>> record["cell"]["target"]["name"], record["status"]
+        ('simclr', 'ok')
+        """
         return [record.model_dump(mode="json") for record in self]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -82,11 +113,19 @@ class Results(list[Record]):
 
         A metric ``auc`` has ``auc``, ``auc low`` and ``auc high``; that of the null victim is
         ``null auc``. None stands for what was refused or not measured.
+
+        >>> rows = Results.read("leaderboards/results/digits.jsonl").rows()
+        >>> [rows[0][name] for name in ("dataset", "target", "defense", "game", "status")]
+        ['digits', 'simclr', 'none', 'attributes', 'ok']
         """
         return [_flat(record) for record in self]
 
     def to_dataframe(self) -> Any:
         """``rows`` as a data frame of pandas, or of polars if only that is installed.
+
+        >>> frame = Results.read("leaderboards/results/digits.jsonl").to_dataframe()
+        >>> len(frame), "null auc" in frame
+        (80, True)
 
         Raises:
             BadInputError: if neither is installed.
