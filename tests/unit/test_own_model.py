@@ -361,6 +361,11 @@ def test_an_endpoint_is_asked_each_row_once_and_resumes(
     assert len(read) == len(QUICK)
 
 
+def test_twenty_rows_of_each_sort_are_enough(tmp_path: Path) -> None:
+    few = {"members": rows(20, 0), "nonmembers": rows(20, 1)}
+    assert auc(run(tmp_path, forest(few["members"]), **few)) > 0.7
+
+
 class Clock:
     """A clock that moves only by sleeping, and by what a request takes."""
 

@@ -384,10 +384,10 @@ def _say(text: str) -> None:
         warnings.warn(text, UserWarning, stacklevel=4)
 
 
-def count_problem(y: np.ndarray, classes: int) -> str:
+def count_problem(y: np.ndarray, classes: int, fewest: int = FEWEST) -> str:
     """Return why these labels (n,) cannot be used; "" if they can."""
-    if len(y) < FEWEST:
-        return f"{len(y)} rows are too few: give at least {FEWEST}"
+    if len(y) < fewest:
+        return f"{len(y)} rows are too few: give at least {fewest}"
     if classes > MOST_VALUES:
         return (
             f"{classes:,} different labels are too many: give at most {MOST_VALUES:,} classes, "

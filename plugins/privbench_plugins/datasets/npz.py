@@ -44,7 +44,7 @@ import torch
 from annotated_types import Ge
 
 from privbench import Card, Dataset, Examples, Protocol, hookimpl
-from privbench.toolbox.tables import MOST_VALUES, count_problem, numbered
+from privbench.toolbox.tables import FEWEST, MOST_VALUES, count_problem, numbered
 from privbench_plugins._shared.mapped_array import Array, Arrays
 from privbench_plugins._shared.messages import one_line, plain
 from privbench_plugins._shared.own_data import (
@@ -125,6 +125,10 @@ class Npz(OwnDataset):
         return _described(self, self.location, self.sha256)
 
 
+#: Fewest rows of a model that exists already: 20 members and 20 nonmembers.
+_OF_MODEL = 40
+
+
 class _Facts(NamedTuple):
     rows: int
     kind: Any
@@ -144,7 +148,8 @@ def _described(data: Npz, file: Path, sha256: str) -> _Facts:
     sources = tuple(zip(names or ["all"], counts, strict=True))
     sizes = {name: int(column.max(initial=-1)) + 1 for name, column in columns.items()}
     classes = sizes.pop("y") or None
-    if classes and (problem := count_problem(columns["y"], classes)):
+    fewest = _OF_MODEL if names else FEWEST
+    if classes and (problem := count_problem(columns["y"], classes, fewest)):
         raise data.wrong(problem)
     most = _most(data, x)
     real = x.values.dtype.kind == "f"
