@@ -143,7 +143,10 @@ def said(result: Result) -> str:
         (("lisst",), "unknown command 'lisst': did you mean 'list'?"),
         (("--atack",), "No such option '--atack'; see `main --help`"),
         (("list", "atacks"), "unknown kind 'atacks': did you mean 'attacks'?"),
-        (("doc", "suer"), "unknown method, protocol or game 'suer': did you mean 'sure'?"),
+        (
+            ("doc", "suer"),
+            "unknown name 'suer': did you mean 'sure'?",
+        ),
         (("show", "sure"), "a method is explained by `privbench doc NAME`"),
         (("show", "none.json"), "no result at none.json"),
         (("show", "sure.JSON", "x"), "unexpected extra argument"),

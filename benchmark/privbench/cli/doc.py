@@ -14,7 +14,8 @@ import click
 
 from privbench.cli import completion
 from privbench.cli.border import say
-from privbench.errors import UnknownNameError
+from privbench.errors import BadInputError, UnknownNameError, nearest
+from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,8 +65,12 @@ def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> 
                    for m in registry.all(kind)}  # fmt: skip
         own = {p for dataset in registry.all("dataset") for p in dataset.protocols}
         known = {*methods, *GAMES, *PROTOCOLS, *own, *HOME, *(one.name for one in VARIABLES)}
-        what = "method, protocol, game or public name"
-        raise UnknownNameError(what, name, known, registry.hint)
+        if nearest(name, sorted(known)) is None:  # hundreds of names would help nobody
+            raise BadInputError(
+                f"unknown name '{shown(name)}': `privbench list` "
+                f"shows methods, `help(privbench)` public names{registry.hint}"
+            )
+        raise UnknownNameError("name", name, known, registry.hint)
     say("\n\n".join("\n".join(lines) for lines in found))
 
 
