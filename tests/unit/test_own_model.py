@@ -268,7 +268,7 @@ def test_shift_warns_of_shifted_sets_only(tmp_path: Path) -> None:
     results = run(tmp_path, forest(MEMBERS), nonmembers=rows(100, 1, shifted=1.0))
     assert results.shift.found
     assert "WARNING: members and nonmembers differ" in results.summary
-    assert not run(tmp_path, forest(MEMBERS)).shift.found
+    assert not run(tmp_path / "plain", forest(MEMBERS)).shift.found
 
 
 def test_shift_has_its_level() -> None:
@@ -722,3 +722,38 @@ def test_a_model_that_fails_later_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(BadInputError, match=r"every attack failed: .*tired"):
         run(tmp_path, tired)
+
+
+def test_a_directory_with_another_audit_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, forest(MEMBERS))
+    run(tmp_path, forest(MEMBERS))  # the same again
+    before = sorted((tmp_path / "out").iterdir())
+    for other in ({"model": forest(SHADOW)}, {"members": rows(90, 7)}):
+        with pytest.raises(BadInputError, match="of another model, or of other rows: choose"):
+            run(tmp_path, **{"model": forest(MEMBERS), **other})
+    assert sorted((tmp_path / "out").iterdir()) == before
+
+
+def test_what_one_writes_in_a_notebook_by_mistake(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r'it is a tuple: give .* such as \{"x": x, "y": y\}'):
+        run(tmp_path, forest(MEMBERS), members=(MEMBERS["x"], MEMBERS["y"]))
+    with pytest.raises(BadInputError, match="a function without an argument: give what it returns"):
+        run(tmp_path, lambda: forest(MEMBERS))
+    with pytest.raises(BadInputError, match=r"write the module, without \.py: lr:load"):
+        run(tmp_path, "lr.py:load")
+    assert len(run(tmp_path, forest(MEMBERS), attacks="metric-confidence")) == 1
+
+
+def test_the_words_name_the_attack_with_the_highest_auc_too(tmp_path: Path) -> None:
+    found = run(tmp_path, forest(MEMBERS))
+    strong = words.strongest(found)
+    assert strong is not None
+    named = f"By AUC the strongest is {strong.by_auc.cell.attack.label}: "
+    by_auc, best = auc([strong.by_auc], strong.by_auc.cell.attack.name), strong.record
+    assert (named in found.summary) == (by_auc > auc([best], best.cell.attack.name))
+    low, high = (one.model_copy(deep=True) for one in found)
+    for one, tpr, auc_ in ((low, 0.2, 0.6), (high, 0.1, 0.7)):
+        for name, value in ((words.TPR, tpr), ("auc", auc_)):
+            one.metrics[name] = one.metrics[name].model_copy(update={"value": value})
+    told = words.summary([low, high], found.shift, (), {})
+    assert f"By AUC the strongest is {high.cell.attack.label}: 0.700" in told

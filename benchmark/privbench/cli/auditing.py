@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from privbench.boards.records import read_all
 from privbench.boards.sample_files import read_samples
 from privbench.cli.session import Session
 from privbench.errors import BadInputError
+from privbench.grid.cell import cell_record
 from privbench.grid.suite import suite_from
 from privbench.methods import registry as registries
 from privbench.own_model.choice import attacks_for, kind_of, suite_of
@@ -21,6 +23,7 @@ from privbench.own_model.shift import shift
 from privbench.own_model.words import WORDS, Audit, exposed, strongest, summary
 from privbench.store.files import write
 from privbench.store.store import default_root
+from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +49,7 @@ def audit(
     attributes: Given | None = None,
     checkpoint: str | Path = "",
     output: str = "auto",
-    attacks: Sequence[str] = (),
+    attacks: Sequence[str] | str = (),
     out: str | Path = "audit",
     model_version: str = "",
     rate: float = 0.0,
@@ -94,7 +97,8 @@ def audit(
         output: what the model answers: ``posteriors``, ``logits``, ``labels`` or ``embeddings``;
             ``auto`` tells it from the answers.
         attacks: names; by default all that the access and the rows allow.
-        out: directory for results, for the ledger of an endpoint and for the words.
+        out: directory for results, for the ledger of an endpoint and for the words. An audit of
+            another model or of other rows needs another one.
         model_version: your name for the version of the model, where its content does not tell.
         rate: most requests to an endpoint per second; 0 for no limit.
         retries: how often a failed request is repeated, with growing pauses.
@@ -123,11 +127,13 @@ def audit(
 def audited(
     model: Any, *, members: Given, nonmembers: Given, shadow: Given | None,
     shadow_recipe: str | None, attributes: Given | None, checkpoint: str | Path, output: str,
-    attacks: Sequence[str], out: str | Path, model_version: str, rate: float, retries: int,
+    attacks: Sequence[str] | str, out: str | Path, model_version: str, rate: float, retries: int,
     batch: int, seeds: int, preset: str, settings: Mapping[str, Mapping[str, Any]] | None,
     device: str, jobs: int | str, chosen: Sequence[Choice], console: Console | None,
 ) -> Audit:  # fmt: skip
     """Return what ``audit`` returns, with plugins as the command line chooses them."""
+    if isinstance(attacks, str):
+        attacks = [attacks]
     if shadow is not None and shadow_recipe is None:
         shadow_recipe = "supervised"
     rows = read_rows(members, nonmembers, shadow, attributes)
@@ -163,8 +169,21 @@ def audited(
     session = Session(
         suite_from(suite, "the audit"), chosen, options, console or Console(quiet=True)
     )
+    _refuse_other_audit(session, Path(out))
     session.run()
     return _told(session, rows, left_out, Path(out))
+
+
+def _refuse_other_audit(session: Session, out: Path) -> None:
+    """Refuse a directory with results of another model or other rows: its page would mix them."""
+    if not (out / WORDS).exists():
+        return
+    cell = cell_record(session.planned[0].trial.cell)
+    for record in read_all([out]):
+        same = (record.cell.target.label, record.cell.dataset.label)
+        if same != (cell.target.label, cell.dataset.label):
+            raise BadInputError(f"--out: {shown(str(out), 200)} holds the audit of another model, "
+                                "or of other rows: choose another directory")  # fmt: skip
 
 
 def _refuse_workers(model: Any) -> None:

@@ -357,7 +357,8 @@ def list_(chosen: list[Choice], kind: str | None, errors: bool) -> None:
 
 
 def _list_plugins(registry: Registry, *, errors: bool) -> None:
-    for plugin in registry.plugins:
+    own = sorted(registry.plugins, key=lambda one: one.distribution == "privbench")
+    for plugin in own:  # those of others first
         tail = "; ".join(filter(None, [", ".join(plugin.offers), *plugin.problems]))
         tail = f": {tail}" if tail else ""
         origin = f"{plugin.distribution} {plugin.version}".rstrip()

@@ -15,7 +15,7 @@ from privbench import API_VERSION, __version__
 from privbench import __all__ as PUBLIC
 from privbench.cli import completion
 from privbench.cli.border import say
-from privbench.errors import BadInputError
+from privbench.errors import BadInputError, UnknownNameError
 from privbench.text import shown
 
 if TYPE_CHECKING:
@@ -164,7 +164,16 @@ def _methods(registry: Registry, name: str) -> Iterator[Method]:
         from privbench.games.catalog import GAMES
 
         plays = [attack for attack in registry.all("attack") if attack.game == name]
-        yield from plays if name in GAMES and plays else (m for _, m in registry.find(name))
+        if name in GAMES and plays:
+            yield from plays
+            return
+        try:
+            yield from (method for _, method in registry.find(name))
+        except UnknownNameError as error:
+            raise BadInputError(
+                f"{error}; if it is a package, install it into this environment: "
+                "`privbench list plugins` shows what is there"
+            ) from None
         return
     for plugin in held:
         if plugin.status != "ok":

@@ -126,6 +126,10 @@ def read_rows(
 def _arrays(given: Given, option: str) -> dict[str, NDArray[Any]]:
     if isinstance(given, Mapping):
         return {str(name): np.asarray(array) for name, array in given.items()}
+    if not isinstance(given, (str, Path)):
+        raise BadInputError(f"--{option}: it is a {type(given).__name__}: give the path of a .npz "
+                            "file or, in Python, a mapping of arrays, such as "
+                            '{"x": x, "y": y}')  # fmt: skip
     told = f"--{option} {shown(str(given), 200)}"
     try:
         if Path(given).is_file() and not zipfile.is_zipfile(given):  # .npy, text, or cut short

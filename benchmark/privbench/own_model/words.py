@@ -71,6 +71,7 @@ class Strongest:
 
     Attributes:
         record: of the attack that finds most members.
+        by_auc: of the attack with the highest AUC.
         of: number of attacks that ran.
         leaks: whether any of them tells members from nonmembers better than chance does in one of
             10,000 audits, by its AUC.
@@ -83,6 +84,7 @@ class Strongest:
     """
 
     record: Record
+    by_auc: Record
     of: int
     leaks: bool
     perhaps: bool
@@ -106,7 +108,7 @@ def strongest(records: Sequence[Record]) -> Strongest | None:
     low = best.metrics[TPR].low
     swapped = (one for one in done if -lead[one.trial] > auc_band(*_sizes(one)))
     return Strongest(
-        best, len(done), leaks,
+        best, max(done, key=lambda one: _value(one, "auc")), len(done), leaks,
         perhaps=not leaks and (likely or (low is not None and low > CHANCE)),
         swapped=min(swapped, key=lambda one: lead[one.trial], default=None),
         doubtful={one.cell.attack.label: known[one.trial] for one in ran if one not in done},
@@ -200,6 +202,11 @@ def _risk(best: Strongest | None, shift: Shift) -> list[str]:
         share = "cannot be set to take 1 % of the nonmembers for members"
     found = f"{verdict} {of}, {name}, {share} (chance: 1 %); its AUC is {_number(auc)}."
     lines = [found]
+    other = best.by_auc
+    if _value(other, "auc") > _value(record, "auc"):
+        lines.append(
+            f"By AUC the strongest is {other.cell.attack.label}: {_number(other.metrics['auc'])}."
+        )
     if best.swapped is not None:
         lines.append(
             f"WARNING: {best.swapped.cell.attack.label} takes nonmembers for members (AUC "
@@ -241,6 +248,8 @@ def _attribute(record: Record) -> str:
 _REWORDED = {
     "needs rows of the adversary's own": "rows of the adversary's own are needed (--shadow)",
     "needs models that it can train": "shadows are needed (--shadow-recipe, or --shadow)",
+    "reads canaries that the defense plants": "only for models that privbench trains",
+    "reads canaries": "only for models that privbench trains",
 }
 
 

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import secrets
 import sys
 import warnings
@@ -124,6 +125,9 @@ def _imported(model: str) -> tuple[Any, str]:
         importlib.invalidate_caches()
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
+        if module.endswith(".py"):
+            raise BadInputError(f"{NAME}: {plain(model)} names a file: write the module, without "
+                                f".py: {plain(model.replace('.py:', ':'))}") from None  # fmt: skip
         raise BadInputError(f"{NAME}: there is no module {plain(error.name)}, which "
                             f"{plain(model)} needs: run the command in the folder that has it, or "
                             "install it") from None  # fmt: skip
@@ -179,10 +183,20 @@ def _asker(model: Any, what: str) -> Callable[[torch.Tensor], Any]:
             ask = getattr(model, method)
             return lambda x: _quiet(ask, x.flatten(1).numpy())
     if callable(model):
+        if _takes_nothing(model):
+            raise BadInputError(f"{NAME}: {what} is a function without an argument: give what it "
+                                "returns")  # fmt: skip
         return lambda x: model(x.numpy())
     raise BadInputError(f"{NAME}: {what} is a {plain(type(model).__name__)}, which cannot be "
                         "asked: return a torch module, an estimator with predict_proba, or a "
                         "function of an array")  # fmt: skip
+
+
+def _takes_nothing(model: Callable[..., Any]) -> bool:
+    try:
+        return not inspect.signature(model).parameters
+    except (TypeError, ValueError):  # of C
+        return False
 
 
 def _quiet(ask: Callable[[np.ndarray], Any], x: np.ndarray) -> Any:
