@@ -148,6 +148,15 @@ def test_releases(made: Any, said: str) -> None:
     assert said in " ".join(failures(defended(made)).values())
 
 
+def test_labels_that_are_not_kept() -> None:
+    """Else labels and accuracy would be those of the model without the defense."""
+    turned = posteriors(lambda value: value.roll(1, 1))
+    assert failures(defended(turned)) == {}
+    turned.keeps_labels = True
+    said = " ".join(failures(defended(turned)).values())
+    assert "says keeps_labels, but changes the most likely class of 40 of 40 rows" in said
+
+
 def posteriors(change: Any) -> type[Release]:
     class Changed(Release):
         """Changes posteriors."""

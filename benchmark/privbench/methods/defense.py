@@ -77,7 +77,7 @@ class Release(nn.Module):
 
 
 class Defense(Method):
-    """A change to a victim at one or more of four stages: data, training, weights, release.
+    """A change to a victim at some stages: data, labels, build, phases, weights, release.
 
     By default every stage changes nothing; override the stages that the defense uses. A stage that
     is not overridden shares its artifacts with the defense ``none``.
