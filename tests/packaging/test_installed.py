@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+import joblib
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -138,8 +139,6 @@ def test_uv_tool_install_works_with_the_dependencies_that_the_wheel_names(
     order = np.random.default_rng(0).permutation(len(x))
     x, y = x[order], y[order]
     forest = RandomForestClassifier(20, random_state=0).fit(x[:400] / 16, y[:400])
-    import joblib
-
     joblib.dump(forest, tmp_path / "forest.joblib")
     (tmp_path / "mine.py").write_text(LOAD)
     for name, rows in (("members", slice(400)), ("nonmembers", slice(400, 800))):

@@ -727,11 +727,17 @@ def test_a_model_that_fails_later_is_told(tmp_path: Path) -> None:
 def test_a_directory_with_another_audit_is_refused(tmp_path: Path) -> None:
     run(tmp_path, forest(MEMBERS))
     run(tmp_path, forest(MEMBERS))  # the same again
+    (tmp_path / "out" / words.WORDS).unlink()  # as if it was interrupted before its end
     before = sorted((tmp_path / "out").iterdir())
     for other in ({"model": forest(SHADOW)}, {"members": rows(90, 7)}):
         with pytest.raises(BadInputError, match="of another model, or of other rows: choose"):
             run(tmp_path, **{"model": forest(MEMBERS), **other})
     assert sorted((tmp_path / "out").iterdir()) == before
+
+
+def test_an_attack_that_reads_planted_canaries_is_left_out_in_words(tmp_path: Path) -> None:
+    told = run(tmp_path, forest(MEMBERS), attacks=()).summary
+    assert "gradient-canary: only for models that privbench trains." in told
 
 
 def test_what_one_writes_in_a_notebook_by_mistake(tmp_path: Path) -> None:

@@ -63,11 +63,12 @@ def checked() -> list[str]:
 
 
 def among(source: Callable[[], list[str]]) -> Callable[..., list[Any]]:
-    """Return what completes the names of a source."""
+    """Return what completes the names of a source; in a stack, a+b, the last one."""
 
     def complete(ctx: click.Context, param: click.Parameter, given: str) -> list[Any]:
         del ctx, param
-        return [CompletionItem(name) for name in source() if name.startswith(given)]
+        before, plus, last = given.rpartition("+")
+        return [CompletionItem(before + plus + name) for name in source() if name.startswith(last)]
 
     return complete
 
@@ -79,13 +80,5 @@ def files(ctx: click.Context, param: click.Parameter, given: str) -> list[Any]:
 
 
 def of(kind: str = "") -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """Return what completes the names of methods of a kind; a stack completes its last one."""
-
-    def complete(ctx: click.Context, param: click.Parameter, given: str) -> list[Any]:
-        del ctx, param
-        before, plus, last = given.rpartition("+")
-        return [
-            CompletionItem(before + plus + name) for name in names(kind) if name.startswith(last)
-        ]
-
-    return complete
+    """Return what completes the names of methods of a kind."""
+    return among(lambda: names(kind))

@@ -65,7 +65,7 @@ def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> 
                    for m in registry.all(kind)}  # fmt: skip
         own = {p for dataset in registry.all("dataset") for p in dataset.protocols}
         known = {*methods, *GAMES, *PROTOCOLS, *own, *HOME, *(one.name for one in VARIABLES)}
-        if nearest(name, sorted(known)) is None:  # hundreds of names would help nobody
+        if nearest(name, sorted(known)) is None:  # hundreds of names do not help
             raise BadInputError(
                 f"unknown name '{shown(name)}': `privbench list` "
                 f"shows methods, `help(privbench)` public names{registry.hint}"
@@ -191,7 +191,7 @@ def _public(name: str) -> Iterator[str]:
 
 
 def _signature(name: str, value: Callable[..., Any]) -> list[str]:
-    """Return how to call it; annotations are kept as texts, whose quotes nobody types."""
+    """Return how to call it; types without the quotes in which Python keeps them."""
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", f"{name}{inspect.signature(value)}")
     return textwrap.wrap(text, _WIDE, subsequent_indent="    ", break_on_hyphens=False)
 

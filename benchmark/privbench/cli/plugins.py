@@ -139,10 +139,11 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
                 say(f"  FAILED  {one.name}: {told if first == one.name else same}")
                 say(f"          tried: {one.tried}")
             else:
-                skipped += bool(untried)
-                say(f"  skipped {one.name}: {untried}" if untried else f"  ok      {one.name}")
-                if not untried:
-                    say(f"          tried: {one.tried}")
+                if untried:
+                    skipped += 1
+                    say(f"  skipped {one.name}: {untried}")
+                else:
+                    say(f"  ok      {one.name}\n          tried: {one.tried}")
     say(f"{total} checks, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     if unusable:
         raise BadInputError(unusable[0])
@@ -171,8 +172,8 @@ def _methods(registry: Registry, name: str) -> Iterator[Method]:
             yield from (method for _, method in registry.find(name))
         except UnknownNameError as error:
             raise BadInputError(
-                f"{error}; if it is a package, install it into this environment: "
-                "`privbench list plugins` shows what is there"
+                f"{error} (a package must be installed in this environment: `privbench list "
+                "plugins` shows what is there)"
             ) from None
         return
     for plugin in held:

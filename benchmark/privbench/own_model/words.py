@@ -249,7 +249,6 @@ _REWORDED = {
     "needs rows of the adversary's own": "rows of the adversary's own are needed (--shadow)",
     "needs models that it can train": "shadows are needed (--shadow-recipe, or --shadow)",
     "reads canaries that the defense plants": "only for models that privbench trains",
-    "reads canaries": "only for models that privbench trains",
 }
 
 

@@ -44,7 +44,6 @@ class Check:
     def tried(self) -> str:
         """What the check tries, in words."""
         run = self.run.func if isinstance(self.run, partial) else self.run
-        run = run.func if isinstance(run, partial) else run
         return inspect.cleandoc(run.__doc__ or "").partition("Tried: ")[2].replace("``", "`")
 
     def __call__(self) -> str:

@@ -123,16 +123,14 @@ def _target(defense: Defense) -> Target:
     Raises:
         NotTriedError: if there is none.
     """
-    for target in TARGETS:
-        if compatible(defense, target, (defense,)):
-            return target
-    needs_compatible(defense, TARGETS[0], (defense,))
-    raise AssertionError("the line above raises")
+    usable = [target for target in TARGETS if compatible(defense, target, (defense,))]
+    if not usable:
+        needs_compatible(defense, TARGETS[0], (defense,))
+    return usable[0]
 
 
 def _phases(defense: Defense) -> tuple[list[Phase], list[Phase]]:
-    usable = (one for one in TARGETS if compatible(defense, one, (defense,)))
-    target = next(usable, TARGETS[0])
+    target = _target(defense)
     with tempfile.TemporaryDirectory() as tmp:
         making = tiny_builder(tmp).draft(tiny_spec(target))
         ctx = tiny_builder(tmp)._context(tiny_spec(target), defense)  # noqa: SLF001
