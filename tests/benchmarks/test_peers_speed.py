@@ -30,6 +30,7 @@ from privbench_plugins._shared.hopskipjump import boundary
 from privbench_plugins._shared.sensitivity import draw, sample
 from privbench_plugins.datasets.digits import Digits
 from privbench_plugins.datasets.location30 import Location30
+from privbench_plugins.defenses.dp_sgd import DPSGD
 from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
@@ -250,6 +251,44 @@ def test_loop_bare(benchmark: Any, tmp_path: Path) -> None:
 
     benchmark.extra_info["units"] = 1
     benchmark.pedantic(loop, rounds=9, warmup_rounds=1)
+
+
+PRIVATE = "DP-SGD, 100 rows, two layers of 512 | Opacus, which writes out rows' gradients | 5"
+
+
+def _private(folder: Path) -> Training:
+    split = _digits()
+    dp = DPSGD(noise_multiplier=1.0, accountant="rdp")
+    target = Supervised(epochs=10)
+    spec = VictimSpec(split.card, split.protocol, split.victim(), target, (dp,), ())
+    draft = Builder(Store(folder), CPU).draft(spec)
+    return Training(draft.model, draft.phases[0], draft.rows(draft.phases[0]), 0)
+
+
+def _time_private(benchmark: Any, folder: Path) -> None:
+    pytest.importorskip("opacus")
+    _private(folder).run()
+    benchmark.extra_info["units"] = 1
+    benchmark.pedantic(
+        lambda run: run.run(), setup=lambda: ((_private(folder),), {}), rounds=3,
+    )  # fmt: skip
+
+
+@pytest.mark.benchmark(group=PRIVATE)
+def test_private_ours(benchmark: Any, tmp_path: Path) -> None:
+    _time_private(benchmark, tmp_path)
+
+
+@pytest.mark.benchmark(group=PRIVATE)
+def test_private_opacus(benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opacus")
+    from opacus import grad_sample, optimizers
+
+    from privbench_plugins._shared import row_gradients
+
+    monkeypatch.setattr(row_gradients, "RowGradients", grad_sample.GradSampleHooks)
+    monkeypatch.setattr(row_gradients, "ClippingOptimizer", optimizers.DPOptimizer)
+    _time_private(benchmark, tmp_path)
 
 
 # ---- the sensitivity sampler ---------------------------------------------------------------------

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from privbench.data.split import cut
 from privbench.games.oracle import Views
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
@@ -12,11 +16,20 @@ from privbench.methods import registry as plugins
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget
 from privbench.training.loop import Training
+from privbench.victims.build import Builder
+from privbench.victims.spec import VictimSpec
+from privbench_plugins.defenses.ars import Ars, ArsAttributes
+from privbench_plugins.defenses.attriguard import AttriGuard
+from privbench_plugins.defenses.memguard import MemGuard
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+    from privbench.methods.defense import Defense
+
+TINY = TinyImages()
+#: Training of what a release learns, for tests.
+SHORT: Any = {"epochs": 1, "updates": 3}
 
 OFFLINE = [
     {"shokri": {"k": 3}}, {"lira-offline": {"k": 5}}, {"rmia-offline": {"k": 4}},
@@ -113,3 +126,39 @@ def test_the_encodermi_attacks_share_their_views(
     assert sum(asked) == each
     assert {record.cell.attack.name: record.digest for record in records} == alone
     assert {record.cost.queries_per_sample for record in records} == {10.0}
+
+
+@pytest.mark.parametrize(
+    ("weak", "strong"),
+    [
+        (MemGuard(distortion=0.1, **SHORT), MemGuard(distortion=1.0, **SHORT)),
+        (Ars(bound=0.1, **SHORT), Ars(bound=1.0, **SHORT)),
+        (ArsAttributes(bound=0.1, **SHORT), ArsAttributes(bound=1.0, overlap=0.5, **SHORT)),
+        (AttriGuard(distortion=0.1, **SHORT), AttriGuard(distortion=1.0, **SHORT)),
+    ],
+    ids=lambda d: d.label,
+)  # fmt: skip
+def test_strengths_of_a_release_share_what_it_trains(
+    tmp_path: Path, weak: Defense, strong: Defense
+) -> None:
+    split = cut(
+        TINY.load(None), TINY.card(None), replace(TINY.protocols["default"], reference=40), 0
+    )
+
+    def release(folder: str, defense: Defense) -> dict[str, Any]:
+        spec = VictimSpec(
+            card=split.card, protocol=split.protocol, target=TinyTarget(), defenses=(defense,),
+            world=split.victim(), sensitive=("bright",),
+        )  # fmt: skip
+        (served,) = Builder(Store(tmp_path / folder), CPU).victim(spec).releases
+        return served.state_dict()
+
+    def trained(folder: str) -> int:
+        return len(list((tmp_path / folder / "once").rglob("*.safetensors")))
+
+    release("both", weak)
+    once = trained("both")
+    after_the_weak, alone = release("both", strong), release("alone", strong)
+    assert trained("both") == once == trained("alone") > 0
+    assert all(after_the_weak[name].equal(alone[name]) for name in alone)
+    assert after_the_weak.keys() == alone.keys()

@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Le
+from torch import nn
 from torch.nn import functional as F
 
 from privbench import (
@@ -65,9 +66,9 @@ from privbench_plugins._shared.undefended import ROWS, embeddings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
-    from privbench import Card, Cell, DefenseContext, Model, World
+    from privbench import Card, Cell, DefenseContext, Examples, Model, World
 
     Span = tuple[int, int]
     Block = tuple[Span, Span]
@@ -129,39 +130,63 @@ class Shared(Release):
         })  # fmt: skip
 
     def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
-        """Train the networks of every party on its members."""
-        chosen, rows = self.settings, world.members
+        """Train the networks of every party on its members.
+
+        The noise does not matter to them: all strengths of a sweep share them.
+        """
+        rows = world.members
         z = embeddings(model, rows)
         x = as_float(rows.x.to(z.device), rows.scale).flatten(1)
         self.centre.copy_(z.mean(0))
         for _, (first, last) in self.blocks:
             spread = z[:, first:last].var(0, correction=0).mean().sqrt()
             self.unit[first:last] = spread.clamp_min(1e-12)
-        owner = self.owner(as_float(rows.x.to(z.device), rows.scale))
-        mine = shares(owner, chosen.parties)
-        read = ((z - self.centre) / self.unit).float()
-        for i, ((start, stop), (first, last)) in enumerate(self.blocks):
-            single = copy.deepcopy(self.decoders[i]).float()
-            learn_to_decode(
-                single, read[:, first:last], x[:, start:stop], mine, chosen,
-                generator=ctx.generator("decoder", i),
-            )  # fmt: skip
-            self.decoders[i].load_state_dict(single.state_dict())
-        for name, networks in self.classifiers.items():
-            truth = rows.attributes[name].to(z.device)
-            known = (truth >= 0).nonzero().squeeze(1)
-            if not len(known):
-                continue
-            theirs = known[shares(owner[known], chosen.parties)]
-            for i, (_, (first, last)) in enumerate(self.blocks):
-                single = copy.deepcopy(networks[i]).float()  # type: ignore[index]
-                fit(
-                    single, read[:, first:last], truth, rows=theirs, epochs=chosen.epochs,
-                    steps=chosen.updates, batch=chosen.batch, lr=chosen.lr,
-                    generator=ctx.generator("classifier", name, i),
-                )  # fmt: skip
-                networks[i].load_state_dict(single.state_dict())  # type: ignore[index]
+        self._learn(z, x, rows, ctx)
         self._note(ctx, x, z)
+
+    def _learn(self, z: Tensor, x: Tensor, rows: Examples, ctx: DefenseContext) -> None:
+        """Train decoders and classifiers on embeddings z (n, d) of rows x (n, p) in [0, 1]."""
+        chosen = self.settings
+        networks = nn.ModuleDict({"decoders": self.decoders, "classifiers": self.classifiers})
+        read = ((z - self.centre) / self.unit).float()
+
+        def trained() -> Mapping[str, Tensor]:
+            owner = self.owner(as_float(rows.x.to(z.device), rows.scale))
+            mine = shares(owner, chosen.parties)
+            for i, ((start, stop), (first, last)) in enumerate(self.blocks):
+                single = copy.deepcopy(self.decoders[i]).float()
+                learn_to_decode(
+                    single, read[:, first:last], x[:, start:stop], mine, chosen,
+                    generator=ctx.generator("decoder", i),
+                )  # fmt: skip
+                self.decoders[i].load_state_dict(single.state_dict())
+            for name in self.classifiers:
+                truth = rows.attributes[name].to(z.device)
+                known = (truth >= 0).nonzero().squeeze(1)
+                if len(known):
+                    theirs = known[shares(owner[known], chosen.parties)]
+                    self._learn_attribute(name, read, truth, theirs, ctx)
+            return networks.state_dict()
+
+        networks.load_state_dict(ctx.once(
+            "networks", trained, parties=chosen.parties, hidden=chosen.hidden,
+            epochs=chosen.epochs, updates=chosen.updates, batch=chosen.batch, lr=chosen.lr,
+            attributes=sorted(self.classifiers),
+        ))  # fmt: skip
+
+    def _learn_attribute(
+        self, name: str, read: Tensor, truth: Tensor, theirs: Tensor, ctx: DefenseContext
+    ) -> None:
+        """Train the classifiers of an attribute, each on the positions ``theirs`` of its party."""
+        chosen, networks = self.settings, self.classifiers[name]
+        for i, (_, (first, last)) in enumerate(self.blocks):
+            single = copy.deepcopy(networks[i]).float()  # type: ignore[index]
+            fit(
+                single, read[:, first:last], truth, rows=theirs, epochs=chosen.epochs,
+                steps=chosen.updates, batch=chosen.batch, lr=chosen.lr,
+                generator=ctx.generator("classifier", name, i),
+            )  # fmt: skip
+            networks[i].load_state_dict(single.state_dict())  # type: ignore[index]
 
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
         """Add the noise of each row, from the decoder and the mask of its party."""

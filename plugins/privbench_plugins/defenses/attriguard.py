@@ -45,7 +45,7 @@ from privbench import BadInputError, Defense, Paper, Release, Strength, as_float
 from privbench_plugins._shared.classifiers import fit, logits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -84,7 +84,10 @@ class Mechanism(Release):
         self.register_buffer("unit", torch.ones(()).double())
 
     def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
-        """Train C on the members whose value is known."""
+        """Train C on the members whose value is known.
+
+        The noise does not matter to C: all strengths of a sweep share it.
+        """
         chosen = self.settings
         h, s = self._known(model, world, "members")
         if not len(s):
@@ -94,11 +97,20 @@ class Mechanism(Release):
         if chosen.aim == "prior":
             counts = s.bincount(minlength=len(self.aim)) + 1
             self.aim.copy_(counts / counts.sum())
-        fit(
-            self.classifier, self.standard(h), s, epochs=chosen.epochs, steps=chosen.updates,
-            batch=chosen.batch, lr=chosen.lr, weight_decay=chosen.weight_decay,
-            generator=ctx.generator("classifier"),
-        )  # fmt: skip
+
+        def trained() -> Mapping[str, Tensor]:
+            fit(
+                self.classifier, self.standard(h), s, epochs=chosen.epochs, steps=chosen.updates,
+                batch=chosen.batch, lr=chosen.lr, weight_decay=chosen.weight_decay,
+                generator=ctx.generator("classifier"),
+            )  # fmt: skip
+            return self.classifier.state_dict()
+
+        self.classifier.load_state_dict(ctx.once(
+            "classifier", trained, attribute=self.attribute, hidden=chosen.hidden,
+            epochs=chosen.epochs, updates=chosen.updates, batch=chosen.batch, lr=chosen.lr,
+            weight_decay=chosen.weight_decay,
+        ))  # fmt: skip
         norm = "L-infinity, in standard deviations" if chosen.search == "cw" else "L0"
         ctx.note(**{"attriguard: norm": norm})
         if chosen.search == "cw":

@@ -69,19 +69,31 @@ class Guard(Release):
         self.classifier = MembershipClassifier(classes)
 
     def fit(self, model: Model, world: World, ctx: DefenseContext) -> None:
-        """Train g on sorted posteriors of members (1) against reference rows (0)."""
-        sides = [posteriors(model, rows) for rows in (world.reference, world.members)]
-        small, large = sorted(sides, key=len)
-        repeated = small.repeat(-(-len(large) // len(small)), 1)[: len(large)]
-        sides = [repeated if side is small else side for side in sides]
-        x = torch.cat(sides).sort(1, descending=True).values
-        y = (torch.arange(len(x), device=x.device) >= len(sides[0])).long()
+        """Train g on sorted posteriors of members (1) against reference rows (0).
+
+        It depends on neither the budget nor phase I: all strengths of a sweep share it.
+        """
         chosen = self.settings
-        self.classifier.to(x.device)
-        fit(
-            self.classifier, x, y, epochs=chosen.epochs, steps=chosen.updates, batch=chosen.batch,
-            lr=chosen.lr, optimizer=chosen.optimizer, generator=ctx.generator("classifier"),
-        )  # fmt: skip
+
+        def trained() -> Mapping[str, Tensor]:
+            sides = [posteriors(model, rows) for rows in (world.reference, world.members)]
+            small, large = sorted(sides, key=len)
+            repeated = small.repeat(-(-len(large) // len(small)), 1)[: len(large)]
+            sides = [repeated if side is small else side for side in sides]
+            x = torch.cat(sides).sort(1, descending=True).values
+            y = (torch.arange(len(x), device=x.device) >= len(sides[0])).long()
+            self.classifier.to(x.device)
+            fit(
+                self.classifier, x, y, epochs=chosen.epochs, steps=chosen.updates,
+                batch=chosen.batch, lr=chosen.lr, optimizer=chosen.optimizer,
+                generator=ctx.generator("classifier"),
+            )  # fmt: skip
+            return self.classifier.state_dict()
+
+        self.classifier.load_state_dict(ctx.once(
+            "classifier", trained, epochs=chosen.epochs, updates=chosen.updates,
+            batch=chosen.batch, lr=chosen.lr, optimizer=chosen.optimizer,
+        ))  # fmt: skip
 
     def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
         """Add the noise of phase I to the rows that phase II selects with u (n, 1)."""
