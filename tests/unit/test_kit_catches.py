@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 
 from privbench import (
     Access,
+    Column,
     Defense,
     Membership,
     MembershipAttack,
@@ -21,11 +23,13 @@ from privbench import (
     Strength,
 )
 from privbench.errors import PluginError
+from privbench.games.catalog import GAMES
 from privbench.grid.cell import learning_from_reference
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
 from privbench.methods import registry as plugins
 from privbench.testing import TinyImages, TinyTarget, checks, tiny_builder, tiny_spec, tiny_split
+from privbench.testing.attack_checks import fills_board
 from privbench_plugins.defenses.early_stopping import EarlyStopping
 
 if TYPE_CHECKING:
@@ -462,3 +466,29 @@ def test_who_learns_from_optional_reference_rows() -> None:
     assert told("dp-features", "simclr", "public-encoder") == ""  # centred by public rows
     assert told("memguard", "supervised") == "memguard"  # requires them
     assert told("talos", "simclr") == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"columns": (Column("AUC", "metrics", "aucc"),)},
+            "the game's board shows 'aucc'",
+        ),
+        ({"columns": (Column("x", "baselines.guess", "auc"),)}, "which the game does not return"),
+        ({"columns": (Column("x", "controls.nulls", "auc"),)}, "of 'controls.nulls'"),
+        ({"columns": (Column("x", "metrics", "no", optional=True),)}, ""),
+        ({"constant": "guess"}, "names the baseline 'guess'"),
+        ({}, ""),
+    ],
+)
+def test_columns_that_a_game_does_not_fill(change: Any, said: str) -> None:
+    game = copy.copy(GAMES["membership"])
+    game.board = replace(game.board, **change)  # type: ignore[misc]
+    scored = dict.fromkeys(("auc", "balanced_accuracy", "tpr_at_fpr_0.01", "tpr_at_fpr_0.001"), 0.5)
+    baselines = {"blind": {"auc": 0.5}}
+    if not said:
+        fills_board(game, scored, baselines)
+        return
+    with pytest.raises(AssertionError, match=said):
+        fills_board(game, scored, baselines)

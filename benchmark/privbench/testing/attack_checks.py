@@ -27,9 +27,12 @@ from privbench.testing.fixtures import (
 from privbench.testing.small import NotTriedError, copies
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from privbench.games.attack import Attack
+    from privbench.games.game import Game
     from privbench.games.oracle import Oracle
     from privbench.methods.context import AttackContext
     from privbench.victims.served import Victim
@@ -100,13 +103,34 @@ def answers(attack: Attack) -> None:
         return
     n = len(question.examples if isinstance(question, MembershipQuestion) else question.embeddings)
     assert len(numbers) == n, f"the question has {n} rows, but the answer has {len(numbers)}"
-    split = tiny_split()
-    metrics = GAMES[attack.game].score(
-        answer, GAMES[attack.game].pose(split, _victims(attack)[0], max_rows=None,
-                                        sensitive=split.card.sensitive)[1],
+    split, game = tiny_split(), GAMES[attack.game]
+    _, truth = game.pose(
+        split, _victims(attack)[0], max_rows=None, sensitive=split.card.sensitive
     )  # fmt: skip
-    headline = GAMES[attack.game].board.columns[0].name
-    assert headline in metrics, f"the answer cannot be scored by {headline}"
+    fills_board(game, game.score(answer, truth), game.baselines(split, question, truth))
+
+
+def fills_board(
+    game: Game, scored: Mapping[str, Any], baselines: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Check that a game returns what its board names.
+
+    Args:
+        game: the game.
+        scored: what its ``score`` returned.
+        baselines: what its ``baselines`` returned.
+    """
+    parts = {"metrics": scored, **{f"controls.{name}": scored for name in game.controls},
+             **{f"baselines.{name}": metrics for name, metrics in baselines.items()}}  # fmt: skip
+    for column in game.board.columns:
+        assert column.optional or column.name in parts.get(column.part, ()), (
+            f"the column '{column.heading}' of the game's board shows '{column.name}' of "
+            f"'{column.part}', which the game does not return: return it, or say optional=True"
+        )
+    constant = game.board.constant
+    assert not constant or constant in baselines, (
+        f"the game's board names the baseline '{constant}', which `baselines` does not return"
+    )
 
 
 def is_deterministic(attack: Attack) -> None:
@@ -190,12 +214,13 @@ def _about_all(attack: Attack, seed: int = 0, *, null: bool) -> tuple[Any, Any]:
     joined = {name: torch.cat([one[name] for one in packed]) for name in packed[0]}
     column = game.board.columns[0]
     scored = game.score(game.unpack(joined), truth)
-    assert column.name in scored, f"the answer cannot be scored by {column.name}"
+    baselines = game.baselines(split, question, truth)
+    fills_board(game, scored, baselines)
     found = scored[column.name]
     assert not isinstance(found, Refused), f"{column.name} is refused: {found}"
     guesses = [
         guess.value
-        for metrics in game.baselines(split, question, truth).values()
+        for metrics in baselines.values()
         if not isinstance(guess := metrics.get(column.name, Refused("")), Refused)
     ]
     return found, guesses
