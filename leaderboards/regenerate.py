@@ -40,6 +40,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SUFFIXES = (".md", ".csv", ".svg")
 #: Victims of a board that README.md names; of more it gives the number.
 MOST = 3
+#: A defense that loses more accuracy than this is not named there as the best.
+DEAREST = 0.05
 #: The tables of all boards stand between these in README.md.
 MARKS = ("<!-- boards -->", "<!-- end of boards -->")
 
@@ -106,6 +108,12 @@ class Seen:
         return sorted((self.sign * leak, one.title, one) for leak, one in known if leak is not None)
 
     @property
+    def usable(self) -> list[tuple[float, str, Line]]:
+        """Those that lose little accuracy, or of which that is not known."""
+        found = self.defended
+        return [one for one in found if one[2].loss is None or one[2].loss.mean <= DEAREST]
+
+    @property
     def source(self) -> str:
         """The board, and whether it is a draft."""
         draft = "" if len(self.panel.seeds) >= FEWEST_SEEDS else ", a draft"
@@ -142,8 +150,8 @@ def _finding(dataset: str, aim: Aim, seen: Sequence[Seen]) -> list[str]:
         leak = f"{most.panel.metric[aim]} {most.sign * most.leak:.3f}"
         leaks = f"{markdown(f'{most.panel.target}: {leak} by {by}')} {most.source}"
     widest = max(seen, key=lambda one: (len(one.defended), one.leak))
-    if widest.defended:
-        left, title, line = widest.defended[0]
+    if widest.usable:
+        left, title, line = widest.usable[0]
         before = "" if widest.leak == -math.inf else f"{widest.sign * widest.leak:.3f} to "
         told = f"{widest.panel.target}: {title}, {before}{widest.sign * left:.3f}"
         best = f"{markdown(told)} {widest.source}"

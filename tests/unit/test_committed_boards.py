@@ -38,8 +38,10 @@ def checkout(tmp_path: Path) -> Path:
     folder, root = tmp_path / "run", tmp_path / "checkout"
     folder.mkdir()
     for seed in range(5):
-        for defense, auc in (("none", 0.8), ("talos", 0.6)):
-            record("loud", defense, seed, auc=auc + seed / 100).write(folder)
+        for defense, auc, cost in (("none", 0.8, 0.0), ("talos", 0.6, 0.0), ("noise", 0.5, 0.4)):
+            made = record("loud", defense, seed, auc=auc + seed / 100)
+            made.utility["test_accuracy"] -= cost
+            made.write(folder)
     results = root / "leaderboards" / "results"
     results.mkdir(parents=True)
     suites = root / "leaderboards" / "suites"
@@ -65,8 +67,8 @@ def test_the_front_page_says_what_each_board_found(checkout: Path) -> None:
     rows = [[one.strip() for one in line.split("|")[1:-1]] for line in page.splitlines()]
     assert [row for row in rows if row and row[0] in ("digits", "[tiny](tiny.md)")] == [
         ["digits", "membership", "simclr: AUC 0.820 by loud ([tiny](tiny.md))",
-         "simclr: talos, 0.820 to 0.620 ([tiny](tiny.md))", "0.0 points"],
-        ["[tiny](tiny.md)", "simclr on digits", "1", "1", "5"],
+         "simclr: talos, 0.820 to 0.620 ([tiny](tiny.md))", "0.0 points"],  # not noise: 40 points
+        ["[tiny](tiny.md)", "simclr on digits", "1", "2", "5"],
     ]  # fmt: skip
     (checkout / FRONT).write_text(page.replace("0.820", "0.720"), encoding="utf-8")
     assert script().stale(checkout) == [FRONT]
