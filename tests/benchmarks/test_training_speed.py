@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from privbench.data.augmentation import augment
 from privbench.testing import tiny_split
 from privbench.testing.fixtures import tiny_builder, tiny_spec
 from privbench.training.loop import Training
+from privbench.training.nets.backbones import ConvNet
+from privbench.training.nets.layers import HalvingMaxPool
 from privbench_plugins.targets.simclr import QUICK_VIEWS, SimCLR, nt_xent
 
 STEPS = 50
@@ -47,3 +50,16 @@ def test_written_out(benchmark: Any, tmp_path: Any) -> None:
             optimizer.step()
 
     benchmark.pedantic(steps, rounds=5)
+
+
+@pytest.mark.benchmark(group="answer for 256 images of 32x32")
+@pytest.mark.parametrize("pool", [HalvingMaxPool, lambda: nn.MaxPool2d(2, ceil_mode=True)],
+                         ids=["slices", "library"])  # fmt: skip
+def test_pool(benchmark: Any, pool: Any) -> None:
+    net = ConvNet(3).eval()
+    for name, layer in net.layers.named_children():
+        if isinstance(layer, nn.MaxPool2d):
+            net.layers.register_module(name, pool())
+    x = torch.rand(256, 3, 32, 32)
+    with torch.no_grad():
+        benchmark.pedantic(net, (x,), rounds=10, warmup_rounds=1)

@@ -1,10 +1,13 @@
 """Networks against torchvision, plain batch norm and autograd."""
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from privbench.errors import UnknownNameError
 from privbench.training.nets import (
@@ -15,6 +18,7 @@ from privbench.training.nets import (
     gradient_reversal,
     mlp,
 )
+from privbench.training.nets.layers import HalvingMaxPool
 
 IMAGES = [name for name in BACKBONES if name != "mlp"]
 #: VGG-11 reads no smaller images.
@@ -341,3 +345,21 @@ def test_gradient_reversal_under_vmap() -> None:
         return gradient_reversal(row, 0.5).square().sum()
 
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss))(x), -0.5 * 2 * x)
+
+
+@pytest.mark.parametrize("side", [(8, 8), (7, 4), (4, 7), (1, 1), (2, 2)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_halving_max_pool_is_the_library_s(side: tuple[int, int], layout: Any) -> None:
+    """With and without gradients; NaN stays NaN."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 2, *side, generator=generator).to(memory_format=layout)
+    x[1, 0, 0, 0] = math.nan
+    pool, given = HalvingMaxPool(), F.max_pool2d(x, 2, ceil_mode=True)
+    torch.testing.assert_close(pool(x), given, rtol=0, atol=0, equal_nan=True)
+    assert pool(x).is_contiguous(memory_format=layout)
+    traced = x.clone().requires_grad_()
+    with torch.no_grad():
+        torch.testing.assert_close(pool(traced), given, rtol=0, atol=0, equal_nan=True)
+    pool(traced)[0].sum().backward()
+    assert traced.grad is not None
+    assert int(traced.grad.sum()) == given[0].numel()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from torch import Tensor, nn
 
 from privbench.errors import UnknownNameError
-from privbench.training.nets.layers import Backbone, batch_norm, mlp
+from privbench.training.nets.layers import Backbone, HalvingMaxPool, batch_norm, mlp
 from privbench.training.nets.resnet import ResNet18
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ConvNet(Backbone):
             layers += [
                 nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
                 batch_norm(outputs, splits),
-                nn.MaxPool2d(2, ceil_mode=True),  # ceil: one pixel stays one pixel
+                HalvingMaxPool(),
                 nn.ReLU(),
             ]
         del layers[-2]
