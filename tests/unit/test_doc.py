@@ -127,6 +127,20 @@ def test_a_public_class_is_explained_with_its_methods_and_without_quoted_types()
     assert "Learn what the release needs, from the defender's world only." in text
 
 
+@pytest.mark.parametrize("name", ["on_phases", "Defense.on_phases", "privbench.Defense.on_phases"])
+def test_a_method_of_a_public_class_is_explained(name: str) -> None:
+    text = told(name)
+    assert text.startswith("Defense.on_phases(self, phases: ")
+    assert str(inspect.getdoc(privbench.Defense.on_phases)).splitlines()[0] in text
+    assert "did you mean 'on_phases'?" in told("onphases", want=2)
+
+
+def test_a_method_of_several_classes_is_explained_for_each() -> None:
+    text = told("score")
+    assert "Game.score(" in text
+    assert "Estimate.score" not in text
+
+
 def test_class_variables_are_explained_with_their_values() -> None:
     text = told("protects")
     assert text.startswith("protects: class variable of a defense\n")

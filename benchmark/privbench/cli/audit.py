@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privbench.cli import completion
-from privbench.cli.border import Finite, say
+from privbench.cli.border import Finite, Whole, say
 from privbench.own_model import KINDS
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
               help="Your name for the model's version; another one asks it again.")  # fmt: skip
 @click.option("--rate", type=Finite(min=0, max=1e6), default=0.0,
               help="Most requests to an endpoint per second [no limit].")  # fmt: skip
-@click.option("--retries", type=click.IntRange(0, 100), default=5, show_default=True,
+@click.option("--retries", type=Whole(0, 100), metavar="N", default=5, show_default=True,
               help="How often a failed request is repeated, with growing pauses.")  # fmt: skip
-@click.option("--batch", type=click.IntRange(1, 100_000), default=64, show_default=True,
+@click.option("--batch", type=Whole(1, 100_000), metavar="N", default=64, show_default=True,
               help="Most rows of a request.")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True,
+@click.option("--seeds", type=Whole(1, 1000), metavar="N", default=1, show_default=True,
               help="Number of seeds of attacks and shadows.")  # fmt: skip
 @click.option("--preset", default="cpu", show_default=True, metavar="NAME",
               help="Sizes of methods.")  # fmt: skip

@@ -10,6 +10,12 @@ import click
 from privbench.text import shown, terminal
 
 
+class Whole(click.IntRange):
+    """A whole number within limits."""
+
+    name = "whole number"
+
+
 class Finite(click.FloatRange):
     """A number that is neither NaN nor infinite."""
 

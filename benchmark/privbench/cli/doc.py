@@ -18,7 +18,7 @@ from privbench.errors import BadInputError, UnknownNameError, nearest
 from privbench.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from privbench.data.protocol import Protocol
     from privbench.games.game import Game
@@ -45,7 +45,8 @@ def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> 
     The card of a method: what it does, its paper, threat model, hyperparameters and deviations.
 
     Also what a plugin is written with: `privbench doc classifier_phase`, any other name of
-    `from privbench import …`, and the class variables of methods, `privbench doc protects`.
+    `from privbench import …`, the methods of its classes, `privbench doc on_phases` or
+    `Defense.on_phases`, and the class variables of methods, `privbench doc protects`.
     """
     from privbench import HOME
     from privbench.data.protocol import PROTOCOLS
@@ -59,12 +60,15 @@ def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> 
     if public in HOME:
         found.append([*_public(public)])
     found += [[*_variable(one)] for one in VARIABLES if one.name == name]
+    inside = _members()
+    found += [[*_member(*one)] for one in inside if public in (one[0], one[0].partition(".")[2])]
     if not found:
         registry.blame("method", name)
         methods = {m.name for kind in ("attack", "defense", "target", "dataset")
                    for m in registry.all(kind)}  # fmt: skip
         own = {p for dataset in registry.all("dataset") for p in dataset.protocols}
         known = {*methods, *GAMES, *PROTOCOLS, *own, *HOME, *(one.name for one in VARIABLES)}
+        known |= {whole if "." in name else whole.partition(".")[2] for whole, _ in inside}
         if nearest(name, sorted(known)) is None:  # hundreds of names do not help
             raise BadInputError(
                 f"unknown name '{shown(name)}': `privbench list` "
@@ -184,10 +188,28 @@ def _public(name: str) -> Iterator[str]:
         yield from (*_signature(name, value), "")
     yield from str(inspect.getdoc(value)).splitlines()
     if inspect.isclass(value):
-        for method, member in vars(value).items():
-            if inspect.isfunction(member) and not method.startswith("_") and inspect.getdoc(member):
-                yield from ("", *_signature(f"{name}.{method}", member))
-                yield from textwrap.indent(str(inspect.getdoc(member)), "    ").splitlines()
+        for whole, member in _members([name]):
+            yield ""
+            yield from _member(whole, member)
+
+
+def _members(names: Iterable[str] = ()) -> list[tuple[str, Callable[..., Any]]]:
+    """Return ``Class.method`` and the method, of public classes (all by default), if documented."""
+    import privbench
+
+    classes = {name: getattr(privbench, name) for name in names or privbench.HOME}
+    return [
+        (f"{name}.{method}", member)
+        for name, value in classes.items()
+        if inspect.isclass(value)
+        for method, member in vars(value).items()
+        if inspect.isfunction(member) and not method.startswith("_") and inspect.getdoc(member)
+    ]
+
+
+def _member(whole: str, member: Callable[..., Any]) -> Iterator[str]:
+    yield from _signature(whole, member)
+    yield from textwrap.indent(str(inspect.getdoc(member)), "    ").splitlines()
 
 
 def _signature(name: str, value: Callable[..., Any]) -> list[str]:

@@ -18,7 +18,7 @@ from privbench import __version__
 from privbench.cli import completion
 from privbench.cli.audit import audit
 from privbench.cli.boards import leaderboard, merge, report, score
-from privbench.cli.border import Finite, say
+from privbench.cli.border import Finite, Whole, say
 from privbench.cli.cache import cache
 from privbench.cli.doc import doc
 from privbench.cli.plugins import check, new
@@ -185,7 +185,7 @@ def _chosen(given: str) -> str | Path:
     metavar="NAME",
     help="Sensitive attribute [the dataset's default].",
 )
-@click.option("--seeds", type=click.IntRange(1, 1000), help="Number of seeds [1].")
+@click.option("--seeds", type=Whole(1, 1000), metavar="N", help="Number of seeds [1].")
 @click.option(
     "--preset", metavar="NAME", help="cpu for small sizes, paper for the published sizes [cpu]."
 )
@@ -208,7 +208,7 @@ def _chosen(given: str) -> str | Path:
     help="Number of worker processes; auto for one per core.",
 )  # fmt: skip
 @click.option(
-    "--threads", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    "--threads", type=Whole(min=1), default=1, show_default=True, metavar="N",
     help="Threads of each job. Another number gives other last bits, and so other results.",
 )  # fmt: skip
 @click.option(
