@@ -217,6 +217,13 @@ def test_the_front_shows_a_point_for_each_defense_and_names_the_best() -> None:
     assert len([one for one in used if "fill: #3b76c4" in one.get("style", "")]) == 2
 
 
+def test_the_front_names_the_defense_that_leaks_most() -> None:
+    loud = [record(defense="loud", seed=seed, value=0.95, accuracy=0.85) for seed in range(2)]
+    names = texts(drawn([*grid(), *loud]))
+    assert "loud" in names
+    assert "poor" not in names
+
+
 def test_curves_join_the_settings_of_a_defense() -> None:
     made = grid()
     for power, leak in ((1.0, 0.75), (2.0, 0.65)):

@@ -42,8 +42,8 @@ def front(panels: Sequence[Panel]) -> str:
 
     Rows are panels, columns are what attacks are after. To the right is more utility, down is less
     leak, so the best defenses stand at the lower right. Those that no other defense beats in both
-    are named and orange. Thin lines join the settings of a defense. Triangles at the left
-    edge lose even more accuracy.
+    are named and orange; the one that leaks most is named, too. Thin lines join the settings of a
+    defense. Triangles at the left edge lose even more accuracy.
 
     Args:
         panels: of a board; the first few are drawn.
@@ -172,6 +172,8 @@ def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
                   markersize=6 if named else 4, zorder=3)  # fmt: skip
     right = max(utility for _, utility, _ in places)
     axis.set_xlim(left - 0.01, right + 0.03)
+    loudest = max(places, key=lambda place: place[2] if panel.higher[aim] else -place[2])
+    names.add(loudest[0].title)
     _label(axis, [(line.title, max(u, left), v) for line, u, v in places if line.title in names])
 
 
