@@ -24,16 +24,18 @@ from typing import TYPE_CHECKING
 import yaml
 
 from privbench import Results
+from privbench.boards.matrix import certainly_apart
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
 from privbench.boards.statistics import FEWEST_SEEDS
 from privbench.cli.main import main as privbench
-from privbench.text import markdown
+from privbench.text import markdown, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from privbench.boards.panel import Aim, Line, Panel
+    from privbench.boards.records import MethodRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Files of a board: the page, all numbers, the figure where there is one to draw.
@@ -91,6 +93,12 @@ class Seen:
     aim: Aim
 
     @property
+    def victim(self) -> tuple[str, Aim, str]:
+        """The dataset, what is inferred, and the name of the target."""
+        panel = self.panel
+        return panel.dataset.split(" (")[0], self.aim, panel.target.split("(")[0]
+
+    @property
     def sign(self) -> int:
         """1 if a higher number is a stronger attack, else -1."""
         return 1 if self.panel.higher[self.aim] else -1
@@ -119,10 +127,74 @@ class Seen:
         draft = "" if len(self.panel.seeds) >= FEWEST_SEEDS else ", a draft"
         return f"([{self.board}]({self.board}.md){draft})"
 
+    def leaders(self, line: Line) -> set[Kind]:
+        """The strongest attack of each access level against a defense or none."""
+        return {
+            (one.needs, kind(spot.records[0].cell.attack))
+            for one, spot in line.spots.items()
+            if one.aim == self.aim and spot.strongest
+        }
+
+    def met(self, line: Line) -> set[Kind]:
+        """The attacks that counted against a defense."""
+        return {
+            (one.needs, kind(spot.records[0].cell.attack))
+            for one, spot in line.spots.items()
+            if one.aim == self.aim and spot.values and not spot.mark
+        }
+
+
+Kind = tuple[str, str]
+"""Access that an attack needs, and its ``kind``."""
+
+
+def kind(attack: MethodRecord) -> str:
+    """Return an attack with those of its own settings that are no numbers.
+
+    ``reconstruction(rows=served)`` is another attack than ``reconstruction``.
+    """
+    told = [f"{name}={value}" for name, value in sorted(attack.fields.items())
+            if isinstance(value, str) and f"{name}={value}" in attack.label]  # fmt: skip
+    return f"{attack.name}({', '.join(told)})" if told else attack.name
+
+
+def judges(seen: Sequence[Seen], of: Seen, line: Line) -> set[Kind]:
+    """Return the attacks that a defense must have met before a page calls it the best.
+
+    For each access level the strongest one that any board has: against this victim without a
+    defense; of a level that no board has of this victim, against the same target on other data;
+    and against this defense, on any data.
+
+    Args:
+        seen: what all boards say.
+        of: where the defense stands.
+        line: the defense.
+    """
+    best: dict[tuple[bool, str], tuple[float, Kind]] = {}
+    wanted = set[Kind]()
+    for one in seen:
+        if one.aim[0] != of.aim[0]:
+            continue
+        for other in one.panel.lines[1:]:
+            if other.name == line.name:
+                wanted |= one.leaders(other)
+        if one.panel.adversary != of.panel.adversary or one.victim[2] != of.victim[2]:
+            continue
+        for attack, spot in one.panel.lines[0].spots.items():
+            if attack.aim == one.aim and spot.strongest and spot.estimate is not None:
+                at = one.victim == of.victim, attack.needs
+                told = kind(spot.records[0].cell.attack)
+                found = one.sign * spot.estimate.value, (attack.needs, told)
+                best[at] = max(found, best.get(at, found))
+    here = {needs for same, needs in best if same}
+    return wanted | {
+        found for (same, needs), (_, found) in best.items() if same or needs not in here
+    }
+
 
 def overview(root: Path = ROOT) -> str:
     """Return what leaks most and what protects best on each dataset, and a list of all boards."""
-    found: dict[tuple[str, Aim], list[Seen]] = {}
+    seen: list[Seen] = []
     boards = []
     for name in _names(root):
         records = Results.read(root / "leaderboards" / "results" / f"{name}.jsonl")
@@ -130,33 +202,48 @@ def overview(root: Path = ROOT) -> str:
         bound = yaml.safe_load(suite.read_text("utf-8")).get("match_utility")
         shown = foremost(panels(records, bound))
         boards.append(_board(name, shown))
-        for panel in shown:
-            for aim in panel.aims:
-                dataset = panel.dataset.split(" (")[0]
-                found.setdefault((dataset, aim), []).append(Seen(name, panel, aim))
-    heads = ["data", "what is inferred", "leaks most without a defense", "protected best", "cost"]
-    lines = [_finding(*at, seen) for at, seen in sorted(found.items())]
+        seen += [Seen(name, panel, aim) for panel in shown for aim in panel.aims]
+    heads = ["data", "what is inferred", "victim", "leaks most without a defense",
+             "protected best", "cost"]  # fmt: skip
+    victims = sorted({one.victim for one in seen})
+    lines = [_finding([one for one in seen if one.victim == at], seen) for at in victims]
     every = ["board", "victims", "attacks", "defenses", "seeds"]
     return f"{_table(heads, lines)}\n\nAll boards:\n\n{_table(every, boards)}"
 
 
-def _finding(dataset: str, aim: Aim, seen: Sequence[Seen]) -> list[str]:
-    """The strongest leak of all boards, and the best defense of the board with most defenses."""
-    game, guessed = aim
-    most = max(seen, key=lambda one: one.leak)
+def _finding(mine: Sequence[Seen], seen: Sequence[Seen]) -> list[str]:
+    """The strongest leak of a victim on all boards, and the best defense that all attacks met.
+
+    Args:
+        mine: what boards say of the victim.
+        seen: what they say of all victims.
+    """
+    dataset, (game, guessed), victim = mine[0].victim
+    most = max(mine, key=lambda one: one.leak)
     leaks = best = cost = "–"
     if most.leak > -math.inf:
-        by = "/".join(sorted(most.panel.lines[0].worst[aim].chosen))
-        leak = f"{most.panel.metric[aim]} {most.sign * most.leak:.3f}"
-        leaks = f"{markdown(f'{most.panel.target}: {leak} by {by}')} {most.source}"
-    widest = max(seen, key=lambda one: (len(one.defended), one.leak))
+        panel = most.panel
+        leak = f"{panel.metric[most.aim]} {most.sign * most.leak:.3f}"
+        by = panel.lines[0].worst[most.aim].attack
+        leaks = f"{markdown(f'{panel.target}: {leak} by {by}')} {most.source}"
+    widest = max(mine, key=lambda one: (len(one.defended), one.leak))
     if widest.usable:
         left, title, line = widest.usable[0]
-        before = "" if widest.leak == -math.inf else f"{widest.sign * widest.leak:.3f} to "
-        told = f"{widest.panel.target}: {title}, {before}{widest.sign * left:.3f}"
+        wanted, met = judges(seen, widest, line), widest.met(line)
+        told = f"{title} met {len(wanted & met)} of {len(wanted)} attacks"
+        if missing := sorted(wanted - met):
+            listed = ", ".join(f"{needs.lower()} ({one})" for needs, one in missing)
+            told += f"; missing: {listed}"
+        elif len(widest.panel.seeds) < FEWEST_SEEDS:
+            told += f", {several(len(widest.panel.seeds), 'seed')} only"
+        elif (title, widest.aim) not in certainly_apart(widest.panel):
+            told += "; no difference to none is shown"
+        else:
+            before = "" if widest.leak == -math.inf else f"{widest.sign * widest.leak:.3f} to "
+            told = f"{widest.panel.target}: {title}, {before}{widest.sign * left:.3f}"
+            cost = f"{100 * line.loss.mean:.1f} points" if line.loss else "–"
         best = f"{markdown(told)} {widest.source}"
-        cost = f"{100 * line.loss.mean:.1f} points" if line.loss else "–"
-    return [dataset, f"{game} of {guessed}" if guessed else game, leaks, best, cost]
+    return [dataset, f"{game} of {guessed}" if guessed else game, victim, leaks, best, cost]
 
 
 def _board(name: str, shown: Sequence[Panel]) -> list[str]:

@@ -282,7 +282,7 @@ def test_hostile_names_are_text_in_the_figure(text: str) -> None:
 
 
 def test_a_board_is_a_page_a_csv_file_and_a_figure(tmp_path: Path) -> None:
-    write_board(tmp_path / "b.md", grid(), "b", suite="s.yaml")
+    write_board(tmp_path / "b.md", grid(), "b", again=["s.yaml"])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["b.csv", "b.md", "b.svg"]
     text = (tmp_path / "b.md").read_text(encoding="utf-8")
     assert "](b.svg)" in text

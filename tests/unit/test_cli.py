@@ -247,7 +247,7 @@ def test_a_sweep_end_to_end(run: Run, tmp_path: Path) -> None:
     assert told in done.stdout.splitlines()
     board = (tmp_path / "results" / "leaderboard.md").read_text(encoding="utf-8")
     points = json.loads((tmp_path / "results" / "operating-points.json").read_bytes())
-    assert [point["value"] for point in points["points"]] == ["1", "1"]
+    assert points == {"match_utility": 1.0}
     same = run("leaderboard", "results", "--title", "run", "-o", "same/leaderboard.md")
     assert same.exit_code == 0
     assert (tmp_path / "same" / "leaderboard.md").read_text(encoding="utf-8") == board

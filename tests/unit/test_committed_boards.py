@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +13,16 @@ from tests.unit.scripts import ROOT
 from tests.unit.scripts import script as loaded
 from tests.unit.test_rows import record
 
+from privbench import Results
 from privbench.boards.submission import check
-from privbench.cli.main import main
+from privbench.cli.main import _suite as suite_of
+from privbench.cli.main import main, run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from privbench.boards.records import Record
 
 
 def script() -> Any:
@@ -32,6 +39,16 @@ def test_committed_submissions_are_as_their_scores_say(registry: Any) -> None:
         assert check(path).differences == [], path.name
 
 
+def asked(
+    attack: str, defense: str, seed: int, auc: float, *, needs: str = "POSTERIORS",
+    target: str = "simclr",
+) -> Record:  # fmt: skip
+    made = record(attack, defense, seed, auc=auc, trial=f"{attack}-{defense}-{seed}-{target}")
+    victim = made.cell.target.model_copy(update={"name": target, "label": target})
+    made.cell = made.cell.model_copy(update={"needs": needs, "target": victim})
+    return made
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout with one suite, its results as `merge` writes them, and its board."""
@@ -39,7 +56,9 @@ def checkout(tmp_path: Path) -> Path:
     folder.mkdir()
     for seed in range(5):
         for defense, auc, cost in (("none", 0.8, 0.0), ("talos", 0.6, 0.0), ("noise", 0.5, 0.4)):
-            made = record("loud", defense, seed, auc=auc + seed / 100)
+            made = record(
+                "loud", defense, seed, auc=auc + seed / (100 if defense == "none" else 90)
+            )
             made.utility["test_accuracy"] -= cost
             made.write(folder)
     results = root / "leaderboards" / "results"
@@ -60,18 +79,103 @@ FILES = ["leaderboards/tiny.md", "leaderboards/tiny.csv", "leaderboards/tiny.svg
 FRONT = "leaderboards/README.md"
 
 
+def findings(page: str) -> list[list[str]]:
+    rows = [[one.strip() for one in line.split("|")[1:-1]] for line in page.splitlines()]
+    return [
+        row for row in rows if row and row[0] in ("digits", "[tiny](tiny.md)", "[more](more.md)")
+    ]
+
+
 def test_the_front_page_says_what_each_board_found(checkout: Path) -> None:
     page = (checkout / FRONT).read_text(encoding="utf-8")
     assert page.startswith("# Boards\n<!-- boards -->\n\n| data | ")
     assert page.endswith("|\n\n<!-- end of boards -->\nEnd.\n")
-    rows = [[one.strip() for one in line.split("|")[1:-1]] for line in page.splitlines()]
-    assert [row for row in rows if row and row[0] in ("digits", "[tiny](tiny.md)")] == [
-        ["digits", "membership", "simclr: AUC 0.820 by loud ([tiny](tiny.md))",
-         "simclr: talos, 0.820 to 0.620 ([tiny](tiny.md))", "0.0 points"],  # not noise: 40 points
+    assert findings(page) == [
+        ["digits", "membership", "simclr", "simclr: AUC 0.820 by loud ([tiny](tiny.md))",
+         "simclr: talos, 0.820 to 0.622 ([tiny](tiny.md))", "0.0 points"],  # not noise: 40 points
         ["[tiny](tiny.md)", "simclr on digits", "1", "2", "5"],
     ]  # fmt: skip
     (checkout / FRONT).write_text(page.replace("0.820", "0.720"), encoding="utf-8")
     assert script().stale(checkout) == [FRONT]
+
+
+def merged(records: Sequence[Record], file: Path) -> None:
+    """Write results as `merge` does."""
+    folder = file.parents[2] / f"run-{file.stem}"
+    folder.mkdir()
+    for one in records:
+        one.write(folder)
+    done = CliRunner().invoke(main, ["merge", str(folder), "--out", str(file)])
+    assert done.exit_code == 0, done.output
+
+
+def best_of(checkout: Path, *more: Record, seeds: int = 5) -> str:
+    """What the front page says of the best defense, with another board of these results."""
+    folder = checkout / "leaderboards"
+    lines = (folder / "results" / "tiny.jsonl").read_text(encoding="utf-8").splitlines(True)
+    few = [line for line in lines if any(f'"seed":{seed},' in line for seed in range(seeds))]
+    (folder / "results" / "tiny.jsonl").write_text("".join(few), encoding="utf-8")
+    if more:
+        merged(more, folder / "results" / "more.jsonl")
+        suite = "name: More\nattacks: [lira]\nseeds: 5\n"
+        (folder / "suites" / "more.yaml").write_text(suite, encoding="utf-8")
+    _, text = script().front_page(checkout)
+    return next(row[4] for row in findings(text) if row[:3] == ["digits", "membership", "simclr"])
+
+
+def test_no_defense_is_best_that_missed_the_strongest_attack_of_an_access(checkout: Path) -> None:
+    told = best_of(checkout, *(asked("shy", "none", s, 0.7, needs="LABELS") for s in range(5)))
+    assert told == "talos met 1 of 2 attacks; missing: labels (shy) ([tiny](tiny.md))"
+
+
+def test_the_strongest_attack_of_an_access_is_that_of_all_boards(checkout: Path) -> None:
+    known = ("best", 0.95), ("weak", 0.6)
+    more = [asked(attack, "none", seed, auc) for attack, auc in known for seed in range(5)]
+    told = best_of(checkout, *more)  # `loud` leads on the board itself
+    assert told == "talos met 1 of 2 attacks; missing: posteriors (best) ([tiny](tiny.md))"
+
+
+def test_an_attack_that_leads_against_a_defense_judges_it_on_every_board(checkout: Path) -> None:
+    """On another victim, and there weaker without the defense than the attack that leads."""
+    more = [asked(a, d, s, v, target="moco") for s in range(5) for a, d, v in (
+        ("loud", "none", 0.8), ("sly", "none", 0.7), ("loud", "talos", 0.6), ("sly", "talos", 0.7),
+    )]  # fmt: skip
+    told = best_of(checkout, *more)
+    assert told == "talos met 1 of 2 attacks; missing: posteriors (sly) ([tiny](tiny.md))"
+
+
+def test_few_seeds_or_a_difference_of_chance_name_no_best(checkout: Path) -> None:
+    told = best_of(checkout, seeds=4)
+    assert told == "talos met 1 of 1 attacks, 4 seeds only ([tiny](tiny.md), a draft)"
+
+
+def test_a_difference_of_chance_names_no_best(checkout: Path) -> None:
+    file = checkout / "leaderboards" / "results" / "tiny.jsonl"
+    made = [asked("loud", d, s, v) for s, (a, b) in enumerate(
+        [(0.8, 0.7), (0.7, 0.8), (0.75, 0.7), (0.7, 0.71), (0.72, 0.7)]
+    ) for d, v in (("none", a), ("talos", b))]  # fmt: skip
+    file.unlink()
+    merged(made, file)
+    told = best_of(checkout)
+    assert told == "talos met 1 of 1 attacks; no difference to none is shown ([tiny](tiny.md))"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("leaderboards/results/*.jsonl")), ids=lambda p: p.stem
+)
+def test_the_command_of_a_page_runs_what_it_shows(path: Path) -> None:
+    page = (ROOT / "leaderboards" / f"{path.stem}.md").read_text(encoding="utf-8")
+    (line,) = (one for one in page.splitlines() if one.startswith("uv run privbench run "))
+    context = run.make_context("run", shlex.split(line)[4:])
+    given = dict(context.params)
+    with contextlib.chdir(ROOT):
+        suite = suite_of(given.pop("suite"), given)
+    shown = Results.read(path)
+    assert {*suite.seed_list} == {one.seed for one in shown}
+    names = {one if isinstance(one, str) else next(iter(one)) for one in suite.targets}
+    assert names == {one.cell.target.name for one in shown}
+    names = {one if isinstance(one, str) else next(iter(one)) for one in suite.datasets}
+    assert names == {one.cell.dataset.name for one in shown}
 
 
 def test_a_board_that_was_just_written_is_right(checkout: Path) -> None:

@@ -44,10 +44,10 @@ def record(text: str, status: Any = "ok") -> Record:
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_boards(text: str) -> None:
     made = [record(text), record(text, "failed")]
-    board = page(made, f"T {text}", suite=f"s{text}", table=f"t{text}")
+    board = page(made, f"T {text}", again=[f"s{text}"], table=f"t{text}")
     assert not set(board) & set(ACTIVE)
     assert ":smile:" not in board.split("```")[0]
-    assert len(board.splitlines()) == len(page([record("a"), record("a", "failed")], "T", suite="s",
+    assert len(board.splitlines()) == len(page([record("a"), record("a", "failed")], "T", again=["s"],
                                                table="t").splitlines())  # fmt: skip
     html = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(board)
     kept = {"h1", "h2", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "p", "strong",

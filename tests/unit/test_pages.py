@@ -125,7 +125,7 @@ def ranking(records: list[Record], **more: Any) -> dict[str, Any]:
 
 
 def test_page_is_the_golden_one() -> None:
-    text = page(everything(), "Golden", suite="suites/golden.yaml", figure="g.svg", table="g.csv")
+    text = page(everything(), "Golden", again=["suites/golden.yaml"], figure="g.svg", table="g.csv")
     assert text == GOLDEN.read_text(encoding="utf-8")
 
 
@@ -164,13 +164,13 @@ def test_a_page_is_short_and_narrow(
                     ))  # fmt: skip
                     if claims and made[-1].status == "ok":
                         made[-1].metrics["claimed_epsilon"] = number(8.0, 0)
-    text = page(made, "t", figure="x.svg", table="x.csv", suite="s.yaml", bound=None)
+    text = page(made, "t", figure="x.svg", table="x.csv", again=["s.yaml"], bound=None)
     assert len(text.splitlines()) <= LONGEST == 120
     assert all(len(row) <= 10 for rows in tables(text).values() for row in rows)
     for rows in tables(text).values():
         assert len({len(row) for row in rows}) == 1
     random.Random(seed + 1).shuffle(made)
-    assert page(made, "t", figure="x.svg", table="x.csv", suite="s.yaml", bound=None) == text
+    assert page(made, "t", figure="x.svg", table="x.csv", again=["s.yaml"], bound=None) == text
 
 
 def test_what_there_is_no_room_for_is_counted() -> None:
@@ -259,7 +259,7 @@ def test_a_null_that_is_not_one_half_is_marked_and_never_bold_nor_ranked() -> No
     row = shown(made)["none"]
     assert row["told (AUC) [posteriors]"] == "0.950 ±0.000 ‡"
     assert row["loud (AUC) [posteriors]"] == "**0.700 ±0.000**"
-    assert ranking(made)["none"]["membership: worst AUC"] == "0.700 ±0.000 loud"
+    assert ranking(made)["none"]["membership: worst AUC"] == "0.700 [0.700, 0.700] loud"
     assert "‡ 2 cells: the AUC on its null victims is not 0.5" in page(made, "t")
     (panel,) = panels(made, None)
     assert all(line.leak(("membership", "")) == pytest.approx(0.7) for line in panel.lines)
@@ -435,20 +435,39 @@ def test_a_game_that_this_version_does_not_know_is_shown_as_its_results_say(tmp_
 # ---- ranking -------------------------------------------------------------------------------------
 
 
-def test_the_worst_case_is_chosen_on_other_seeds_by_hand() -> None:
+def test_the_worst_case_is_that_of_the_best_mean_by_hand() -> None:
     made = seeds("a", "none", [0.9, 0.5, 0.5]) + seeds("b", "none", [0.6, 0.6, 0.6])
     made += seeds("a", "mask", [0.5, 0.5, 0.5]) + seeds("b", "mask", [0.4, 0.4, 0.4])
-    # Without seed 0 b is stronger (1.2 > 1.0): .6; without seed 1 or 2 a is (1.4 > 1.2): .5 each.
     rows = ranking(made)
-    assert rows["none"]["membership: worst AUC"].startswith("0.533 ±")
-    assert rows["none"]["membership: worst AUC"].endswith(" a/b")
-    assert rows["mask"]["membership: worst AUC"] == "0.500 ±0.000 a"
-    # A lower error is a stronger attack: .1 and .5 of seed 0, chosen on the others.
+    low = 0.6333 - 6.2053 * 0.1333  # Student's quantile of .9875 with 2 degrees: of two attacks
+    assert rows["none"]["membership: worst AUC"] == f"0.633 [{low:.3f}, 1.207] a"
+    assert rows["mask"]["membership: worst AUC"] == "0.500 [0.500, 0.500] a"
+    # A lower error is a stronger attack.
     errors = seeds("a", "none", [0.1, 0.5, 0.5], game="reconstruction")
     errors += seeds("b", "none", [0.4, 0.4, 0.4], game="reconstruction")
     errors += seeds("a", "mask", [0.6, 0.6, 0.6], game="reconstruction")
     (panel,) = panels(errors, None)
-    assert panel.lines[0].leak(("reconstruction", "")) == pytest.approx((0.4 + 0.5 + 0.5) / 3)
+    assert panel.lines[0].leak(("reconstruction", "")) == pytest.approx(1.1 / 3)
+
+
+def test_a_defense_that_costs_much_accuracy_is_not_ranked_first() -> None:
+    made = seeds("loud", "none", [0.8, 0.8, 0.8], accuracy=0.9)
+    made += seeds("loud", "noise", [0.5, 0.5, 0.5], accuracy=0.2)
+    made += seeds("loud", "calm", [0.7, 0.7, 0.7], accuracy=0.85)
+    assert list(ranking(made)) == ["none", "calm", "noise"]
+    assert "least with calm, 0.700, which costs 0.050" in page(made, "t")
+    alone = [one for one in made if one.cell.defense != "calm"]
+    assert "least with noise, 0.500, which costs 0.700" in page(alone, "t")
+
+
+def test_a_finding_names_the_defenses_that_are_not_judged() -> None:
+    made = [*seeds("loud", "none", [0.8, 0.8, 0.8]), *seeds("loud", "calm", [0.7, 0.71, 0.7])]
+    for one in (idle := seeds("loud", "idle", [0.5, 0.5, 0.5])):
+        one.flags = ["its encoder tells no more than an untrained one"]
+    text = page([*made, *idle], "t")
+    assert "of 1 defenses differ from none beyond chance; 1 of 2 defenses are not judged " in text
+    assert "(‡ or ¶): idle." in text
+    assert "not judged" not in page(made, "t")
 
 
 def test_one_seed_shows_its_strongest_attack() -> None:
@@ -482,7 +501,7 @@ def test_a_defense_that_met_fewer_attacks_says_so() -> None:
     made = [*seeds("loud", "none", [0.8, 0.8]), *seeds("shy", "none", [0.6, 0.6])]
     made += [*seeds("shy", "noise", [0.55, 0.55])]
     column = "membership: worst AUC"
-    assert ranking(made)["noise"][column] == "0.550 ±0.000 (met 1 of 2 attacks)"
+    assert ranking(made)["noise"][column] == "0.550 [0.550, 0.550] (met 1 of 2 attacks)"
     skipped = [record("loud", "noise", seed, status="skipped", reason="no") for seed in range(2)]
     assert "met" not in ranking([*made, *skipped])["noise"][column]
 
@@ -520,8 +539,8 @@ def test_rates_at_one_percent_stand_where_all_have_them() -> None:
     made += seeds("a", "mask", [0.6, 0.6], tpr=0.1) + seeds("b", "mask", [0.5, 0.5], tpr=0.05)
     rows = ranking(made)
     name = "membership: worst TPR at 1 % FPR"
-    assert rows["none"][name] == "0.400 ±0.000 b"  # not the attack of the highest AUC
-    assert rows["mask"][name] == "0.100 ±0.000 a"
+    assert rows["none"][name] == "0.400 [0.400, 0.400] b"  # not the attack of the highest AUC
+    assert rows["mask"][name] == "0.100 [0.100, 0.100] a"
     assert "its true FPR is 1.25 % ± 0.55 % with 400 nonmembers." in page(made, "t")
     some = [*made, *seeds("a", "fog", [0.6, 0.6])]
     assert name not in ranking(some)["none"]
@@ -643,7 +662,7 @@ def test_utility_is_that_of_the_victim_of_the_first_game() -> None:
 
 
 def test_how_to_reproduce_is_one_command() -> None:
-    text = page([record()], "t", suite="my suites/a.yaml", table="a b.csv")
+    text = page([record()], "t", again=["my suites/a.yaml"], table="a b.csv")
     assert "uv run privbench run 'my suites/a.yaml' --jobs auto" in text.splitlines()
     assert "[a b.csv](a%20b.csv)" in text
     assert "privbench run" not in page([record()], "t")
@@ -702,7 +721,7 @@ def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
     made += seeds("loud", "olympus", [0.79, 0.8, 0.8, 0.79, 0.8], accuracy=0.7)
     [told] = closing(made)
     assert told == (
-        "talos lowers the AUC of loud by 0.100 ± 0.009 and costs 2.0 points of accuracy."
+        "talos lowers the AUC of loud by 0.100 ± 0.011 and costs 2.0 points of accuracy."
     )
 
 

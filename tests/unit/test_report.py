@@ -361,9 +361,9 @@ def hostile(text: str) -> list[Record]:
                          ids=ascii)  # fmt: skip
 def test_hostile_text_is_text(text: str) -> None:
     made = hostile(text)
-    got = report(made, f"T {text}", suite=f"s{text}", samples=with_samples(made))
+    got = report(made, f"T {text}", again=[f"s{text}"], samples=with_samples(made))
     tame = hostile("tame")
-    want = report(tame, "T tame", suite="stame", samples=with_samples(tame))
+    want = report(tame, "T tame", again=["stame"], samples=with_samples(tame))
     seen, plain_ = Reader(got), Reader(want)
     assert not {*got} & {*ACTIVE} - {"\n"}
     assert seen.tags == plain_.tags

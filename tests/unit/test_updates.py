@@ -118,27 +118,31 @@ def test_the_probe_finds_what_embeddings_tell_about_labels() -> None:
     assert probe(memoriser(world), split).double().mean() < 0.4  # chance .1 ± .14 of 80 rows
 
 
-def _probed(*seeds: tuple[float, float]) -> list[Any]:
+def _probed(*gains: float) -> list[Any]:
     return [
-        SimpleNamespace(utility={
-            "probe_wins": won, "probe_losses": lost, "probe_accuracy": 0.6 + (won - lost) / 100,
+        SimpleNamespace(seed=seed, utility={
+            "probe_wins": 9, "probe_losses": 4, "probe_accuracy": 0.6 + gain,
             "untrained_accuracy": 0.6,
         })
-        for won, lost in seeds
+        for seed, gain in enumerate(gains)
     ]  # fmt: skip
 
 
-def test_an_encoder_must_win_more_rows_than_chance_explains_over_all_seeds() -> None:
-    """Five seeds of 5 to 4 rows are chance; of 8 to 4 they are not."""
-    told = idle_encoder(_probed(*[(5, 4)] * 5))
-    assert "tells no more than an untrained one (p = 0.28)" in told
+def test_an_encoder_must_be_ahead_of_an_untrained_one_beyond_the_spread_of_seeds() -> None:
+    """Seeds are the unit: rows of several seeds are rows of one dataset."""
+    spread = _probed(0.01, 0.06, -0.03, 0.05, -0.04)  # t = .51 of 4 degrees: p = .32, one-sided
+    told = idle_encoder(spread)
+    assert "tells no more than an untrained one (p = 0.32 over 5 seeds)" in told
     assert "accuracy 0.610 on it and 0.600 untrained" in told
-    assert idle_encoder(_probed(*[(8, 4)] * 5)) == ""
-    assert idle_encoder(_probed((5, 4))) == ""  # one seed cannot show more than that it is ahead
-    assert idle_encoder(_probed((4, 4))) != ""
-    assert idle_encoder(_probed(*[(4, 8)] * 5)) != ""  # worse is not better
-    assert "(p = 1)" in idle_encoder(_probed((0, 0)))
-    assert idle_encoder([SimpleNamespace(utility={"test_accuracy": 0.1})]) == ""  # type: ignore[list-item]
+    assert idle_encoder(_probed(0.01, 0.04, 0.02, 0.05, 0.08)) == ""
+    assert idle_encoder(spread * 2) == told  # other cells of the same victims add nothing
+    assert idle_encoder(_probed(0.01)) == ""  # one seed cannot show more than that it is ahead
+    assert idle_encoder(_probed(0.05, -0.04)) == ""
+    assert idle_encoder(_probed(0.0)) != ""
+    assert idle_encoder(_probed(-0.01, -0.04, -0.02, -0.05, -0.08)) != ""  # worse is not better
+    assert "(p = 1 over 1 seed)" in idle_encoder(_probed(0.0))
+    plain = SimpleNamespace(seed=0, utility={"test_accuracy": 0.1})
+    assert idle_encoder([plain]) == ""  # type: ignore[list-item]
 
 
 def test_records_hold_both_probes_and_the_flag(registry: Any, tmp_path: Path) -> None:

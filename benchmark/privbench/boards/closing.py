@@ -1,6 +1,7 @@
 """What a run found, in words: the last lines in the terminal.
 
-No sentence claims more than its interval bears.
+No sentence claims more than its interval bears. With k defenses, the one that lowers the leak most
+has an interval that holds for the best of k.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _told(panel: Panel, aim: Aim) -> str:
     met = [line for line in others if aim in line.apart]
     if met:
         best = min(met, key=lambda line: (sign * line.apart[aim].mean, line.title))
-        told = _compared(best, aim, panel) + _strongest(best, aim)
+        told = _compared(best, aim, panel, among=len(met)) + _strongest(best, aim)
     elif aim in none.worst:
         told = _alone(none, aim, panel)
     else:
@@ -70,10 +71,10 @@ def _told(panel: Panel, aim: Aim) -> str:
     return f"{told}{draft}."
 
 
-def _compared(line: Line, aim: Aim, panel: Panel) -> str:
-    """What the defense changes, and what it costs."""
-    change, attack = line.apart[aim], line.compared[aim]
-    what = f"the {panel.metric[aim]} of {attack}"
+def _compared(line: Line, aim: Aim, panel: Panel, among: int) -> str:
+    """What the defense changes, as the best of so many, and what it costs."""
+    change, attacks = line.apart[aim].best_of(among), line.compared[aim]
+    what = f"the {panel.metric[aim]} of {'/'.join(attacks)}"
     same = not change.mean and change.low == change.high
     if not same and _unclear(change):
         told = f"no difference shown: {line.title} changes {what} by {change.mean:+.3f}"
@@ -96,19 +97,18 @@ def _compared(line: Line, aim: Aim, panel: Panel) -> str:
 def _strongest(line: Line, aim: Aim) -> str:
     """Which attack is strongest against the defense, if it is another than the one compared."""
     worst = line.worst.get(aim)
-    if worst is None or line.compared[aim] in worst.chosen:
+    if worst is None or worst.attack in line.compared[aim]:
         return ""
-    names = "/".join(sorted(worst.chosen))
-    return f"; strongest against it is {names}, {worst.estimate.value:.3f}"
+    return f"; strongest against it is {worst.attack}, {worst.estimate.value:.3f}"
 
 
 def _alone(none: Line, aim: Aim, panel: Panel) -> str:
     """What the strongest attack reaches without a defense."""
-    held = none.worst[aim]
-    name = max(sorted(held.chosen), key=lambda one: held.chosen[one])
-    value, low, high = held.estimate.value, held.estimate.low, held.estimate.high
+    worst = none.worst[aim]
+    name = worst.attack
+    value, low, high = worst.estimate.value, worst.estimate.low, worst.estimate.high
     spot = next(s for a, s in none.spots.items() if a.aim == aim and a.name == name)
-    if len(spot.values) == 1:  # one seed has no interval over seeds, but one over its rows
+    if worst.seeds == 1:  # one seed has no interval over seeds, but one over its rows
         (number,) = (verdicts.main(record) for record in spot.records if record.status == "ok")
         low, high = (
             end if end is not None else value

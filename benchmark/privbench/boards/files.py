@@ -23,7 +23,7 @@ def write_board(
     title: str,
     *,
     bound: float | None = None,
-    suite: str = "",
+    again: Sequence[str] = (),
 ) -> None:
     """Write a board: the page, and beside it a csv file and a figure, if there is one to draw.
 
@@ -35,7 +35,7 @@ def write_board(
         title: of the board.
         bound: largest loss of accuracy on reference rows at an operating point; None shows every
             setting.
-        suite: path of the suite that made the results, for the command that repeats them.
+        again: what ``privbench run`` is given to make the results; empty for unknown.
 
     Raises:
         BadInputError: if the results cannot stand on one board.
@@ -45,7 +45,7 @@ def write_board(
     found = panels(records, bound)
     drawn = drawable(found)
     text = page(
-        records, title, bound=bound, suite=suite, figure=picture.name if drawn else "",
+        records, title, bound=bound, again=again, figure=picture.name if drawn else "",
         table=beside.name,
     )  # fmt: skip
     numbers = table(records)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.panel import Aim, Attack, Line, Panel, Spot
-    from privbench.boards.statistics import Difference, HeldOut
+    from privbench.boards.statistics import Difference, Worst
     from privbench.games.metrics import Estimate
 
 #: A table has at most this many columns.
@@ -28,13 +28,17 @@ LEGEND = (
     "–: not run."
 )
 
+#: A defense that loses more accuracy stands below the others: noise would win the ranking.
+DEAREST = 0.1
+
 RANKED = (
-    "Ordered by the **worst case**: for each seed, the attack that is strongest on the other seeds "
-    "is reported on this one. One seed cannot do that: it shows its strongest attack, a maximum "
-    "that is biased upward. †: the attack that is strongest without a defense finds another leak "
-    "here (paired by seed, 5 % after Holm's correction). §: the defense also learns from the rows "
-    "by which settings are chosen, so its operating point is optimistic. Training is relative to "
-    "no defense."
+    "Ordered by the **worst case**, the attack with the best mean; defenses that lose more than "
+    f"{DEAREST:g} of accuracy stand last. In brackets: Student's 95 % interval, whose end on the "
+    "weak side is that of the best of so many attacks (Bonferroni). One seed has no interval, and "
+    "the best of its attacks is biased upward. †: the attack that is strongest with and without "
+    "the defense, on other seeds, finds another leak (paired, 5 % after Holm's correction). §: the "
+    "defense also learns from the rows by which settings are chosen, so its operating point is "
+    "optimistic. Training is relative to no defense."
 )
 
 
@@ -234,14 +238,22 @@ def claims_epsilon(panel: Panel) -> bool:
 
 
 def ranked(panel: Panel) -> list[Line]:
-    """``none``, then the least leak first; by the first aim, then by the next."""
+    """``none``, then the least leak first; by the first aim, then by the next.
+
+    Defenses that lose more than ``DEAREST`` of accuracy come last.
+    """
 
     def place(line: Line) -> tuple[float, ...]:
         leaks = [(line.leak(aim), 1 if panel.higher[aim] else -1) for aim in panel.aims]
         return tuple(2.0 if leak is None else sign * leak for leak, sign in leaks)
 
     none, *others = panel.lines
-    return [none, *sorted(others, key=lambda line: (place(line), line.title))]
+    return [none, *sorted(others, key=lambda line: (costly(line), place(line), line.title))]
+
+
+def costly(line: Line) -> bool:
+    """Whether a defense loses so much accuracy that it is not ranked before others."""
+    return line.loss is not None and line.loss.mean > DEAREST
 
 
 def certainly_apart(panel: Panel) -> set[tuple[str, Aim]]:
@@ -253,15 +265,16 @@ def certainly_apart(panel: Panel) -> set[tuple[str, Aim]]:
     return {at for at, p in holm(tested).items() if p < ERROR}
 
 
-def _worst(panel: Panel, line: Line, aim: Aim, known: Mapping[Aim, HeldOut]) -> str:
+def _worst(panel: Panel, line: Line, aim: Aim, known: Mapping[Aim, Worst]) -> str:
     if aim not in known:
         return "–"
     found = known[aim]
-    seeds = sum(found.chosen.values())
-    told = with_error(found.estimate, seeds) + _few(seeds, panel)
+    made = found.estimate
+    told = f"{made.value:.3f}" + (f" [{made.low:.3f}, {made.high:.3f}]" if found.seeds > 1 else "")
+    told += _few(found.seeds, panel)
     met = [attack for attack in line.spots if attack.aim == aim]
     if len(met) > 1:
-        told += f" {markdown('/'.join(sorted(found.chosen)))}"
+        told += f" {markdown(found.attack)}"
     bare = [a for a, spot in panel.lines[0].spots.items() if a.aim == aim and spot.values]
     missed = [attack for attack in bare if attack not in met]
     return f"{told} (met {len(bare) - len(missed)} of {len(bare)} attacks)" if missed else told

@@ -136,18 +136,18 @@ def _of_method(record: Record) -> tuple[str, str]:
     return "", record.reason
 
 
-def reproduce(records: Sequence[Record], suite: str, table: str) -> list[str]:
+def reproduce(records: Sequence[Record], again: Sequence[str], table: str) -> list[str]:
     """How to repeat the numbers, where all of them are, how to cite them.
 
     Args:
         records: of a board.
-        suite: path of the suite; "" for unknown.
+        again: what ``privbench run`` is given to make them; empty for unknown.
         table: path of the csv file; "" for none.
     """
     lines = []
-    if suite:
+    if again:
         lines += ["Reproduce, with the code named above:", "", "```",
-                  f"uv run privbench run {shown(shlex.quote(suite), LONG)} --jobs auto",
+                  f"uv run privbench run {shown(shlex.join(again), LONG)} --jobs auto",
                   "```", ""]  # fmt: skip
     where = ""
     if table:

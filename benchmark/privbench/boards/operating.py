@@ -2,23 +2,25 @@
 
 A setting is chosen for each seed by its accuracy on reference rows, compared with ``none``. The
 choice gets nothing else: ``strongest`` sees neither test rows nor what any attack found.
+
+The rule compares two shares of the same reference rows, which are few: ``Choice.most`` says how
+much accuracy may be lost where the rule is met.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from privbench.boards import shown as show
 from privbench.boards.verdicts import is_control
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from privbench.boards.records import MethodRecord, Record
-    from privbench.boards.verdicts import Judged
 
 #: A loss equal to the bound is within it, although .9 - .88 is above .02 in floating point.
 _ROUNDING = 1e-9
@@ -111,6 +113,7 @@ class Choice:
         rank: of the setting that was chosen; None if there is none.
         value: of its strength, as text.
         loss: of accuracy on reference rows; of the setting that loses least, if none was chosen.
+        most: upper end of its 95 % interval (``most_lost``); None if none was chosen.
         reason: why none was chosen.
     """
 
@@ -118,31 +121,8 @@ class Choice:
     rank: float | None = None
     value: str = ""
     loss: float | None = None
+    most: float | None = None
     reason: str = ""
-
-
-@dataclass(frozen=True)
-class Leak:
-    """The strongest attack of a game on a defense.
-
-    Attributes:
-        game: of the attack.
-        guessed: attributes that it infers; "" in other games.
-        attack: its label.
-        metric: the game's headline metric, as boards call it.
-        values: of that metric by seed.
-    """
-
-    game: str
-    guessed: str
-    attack: str
-    metric: str
-    values: Mapping[int, float]
-
-    @property
-    def mean(self) -> float:
-        """Mean over seeds."""
-        return sum(self.values.values()) / len(self.values)
 
 
 def groups(records: Iterable[Record], *, skipped: bool = False) -> list[Group]:
@@ -245,7 +225,37 @@ def _choice(group: Group, family: Family, seed: int, bound: float) -> Choice:
     if chosen is None:
         least = undefended - max(one.accuracy for one in settings)
         return Choice(seed, loss=least, reason=NO_SETTING)
-    return Choice(seed, chosen.rank, family.values[chosen.rank], undefended - chosen.accuracy)
+    rows = group.reference
+    most = most_lost(undefended, chosen.accuracy, rows) if isinstance(rows, int) and rows else None
+    loss = undefended - chosen.accuracy
+    return Choice(seed, chosen.rank, family.values[chosen.rank], loss, most)
+
+
+def most_lost(undefended: float, accuracy: float, rows: int) -> float:
+    """Return the upper end of the 95 % interval of a loss of accuracy on the same rows.
+
+    Newcombe's interval of a difference of two shares (Statistics in Medicine 1998, method 10) from
+    Wilson's intervals of each. Which rows both models get right is not in a result, so they count
+    as independent: models that are right on the same rows lose less than this.
+
+    Args:
+        undefended: accuracy of ``none``, in [0, 1].
+        accuracy: of the defense, in [0, 1].
+        rows: that both are shares of, at least 1.
+
+    >>> round(most_lost(0.91, 0.89, 300), 3), round(most_lost(0.91, 0.89, 3000), 3)
+    (0.069, 0.035)
+    """
+    (_, top), (bottom, _) = (_wilson(share, rows) for share in (undefended, accuracy))
+    return undefended - accuracy + math.hypot(top - undefended, accuracy - bottom)
+
+
+def _wilson(share: float, rows: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    z2 = 1.959963984540054**2
+    middle = share + z2 / (2 * rows)
+    half = math.sqrt(z2 * (share * (1 - share) / rows + z2 / (4 * rows**2)))
+    return (middle - half) / (1 + z2 / rows), (middle + half) / (1 + z2 / rows)
 
 
 def seen_by(group: Group, adversary: str) -> list[Record]:
@@ -265,32 +275,3 @@ def seen_by(group: Group, adversary: str) -> list[Record]:
 
 def _question(record: Record) -> tuple[str, str]:
     return record.cell.attack.label, record.cell.defense
-
-
-def leaks(records: Iterable[Record], judged: Judged) -> list[Leak]:
-    """Return the attack with the highest mean leak of each game, and of each set of attributes.
-
-    Args:
-        records: of one defense, with one setting for each seed.
-        judged: cells and attacks of the board that do not count.
-    """
-    records = list(records)
-    main = {game: show.headline(game, records) for game in show.games(records)}
-    found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    for record in records:
-        cell = record.cell
-        if record.board is None:
-            continue
-        number = show.number(record, main[cell.game][0])
-        if record.status != "ok" or number is None or number.value is None or judged.mark(record):
-            continue
-        aim = cell.game, ", ".join(cell.sensitive) if "sensitive" in record.board.tells else ""
-        attacks = found.setdefault(aim, {})
-        attacks.setdefault(cell.attack.label, {})[record.seed] = number.value
-    leaks = []
-    for (game, guessed), attacks in found.items():
-        column, higher = main[game]
-        sign = 1 if higher else -1
-        made = [Leak(game, guessed, n, column.heading, attacks[n]) for n in sorted(attacks)]
-        leaks.append(max(made, key=lambda leak: sign * leak.mean))
-    return sorted(leaks, key=lambda leak: (list(main).index(leak.game), leak.guessed))

@@ -35,7 +35,7 @@ def page(
     title: str,
     *,
     bound: float | None = None,
-    suite: str = "",
+    again: Sequence[str] = (),
     figure: str = "",
     table: str = "",
 ) -> str:
@@ -46,7 +46,7 @@ def page(
         title: of the board.
         bound: largest loss of accuracy on reference rows at which a setting counts as an operating
             point; None shows every setting.
-        suite: path of the suite that made the results, for the command that repeats them.
+        again: what ``privbench run`` is given to make the results; empty for unknown.
         figure: path of the picture of the front, relative to the page; "" for none.
         table: path of the csv file, relative to the page; "" for none.
 
@@ -63,7 +63,7 @@ def page(
     if len(found) < len(every):
         head += ["Numbers against the naive adversary are in the csv file.", ""]
     tail = [*notes.controls(records), *notes.troubles(records),
-            *notes.reproduce(records, suite, table)]  # fmt: skip
+            *notes.reproduce(records, again, table)]  # fmt: skip
     body = _fitted(found, LONGEST - len(head) - len(tail))
     return "\n".join([*head, *body, *tail]) + "\n"
 
@@ -167,6 +167,9 @@ def protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | N
     if bound is not None:
         told.append(f"Each defense stands at its strongest setting that loses at most {bound:g} of "
                     "accuracy on reference rows, chosen for each seed.")  # fmt: skip
+        if most := [panel.most_lost for panel in found if panel.most_lost is not None]:
+            told.append(f"These rows are few: the loss may be up to {max(most):.2f} (upper end of "
+                        "the widest 95 % interval at the settings shown).")  # fmt: skip
     given = f"{several(seeds, 'seed')}. {' '.join(sorted(cut)[:_MOST_FINDINGS])}"
     short = {panel.target for panel in found}
     targets = sorted({record.cell.target.label for record in records} - short)
@@ -218,8 +221,9 @@ def _finding(panel: Panel, aim: Aim) -> str:
     bare, metric = none.leak(aim), panel.metric[aim]
     sign = 1 if panel.higher[aim] else -1
     known = [(sign * leak, line) for line in defenses if (leak := line.leak(aim)) is not None]
+    usable = [one for one in known if not matrix.costly(one[1])] or known
     told = f"**{panel.target} on {panel.dataset}, {matrix.aim_text(aim)} ({panel.adversary})**: "
-    least, best = min(known, key=_leak, default=(0.0, none))
+    least, best = min(usable, key=_leak, default=(0.0, none))
     most, worst = max(known, key=_leak, default=(0.0, none))
     if bare is None:
         if not known:
@@ -227,7 +231,7 @@ def _finding(panel: Panel, aim: Aim) -> str:
         told += f"{metric} {sign * most:.3f} with {worst.title}"
         told += f", {sign * least:.3f} with {best.title}" if best is not worst else ""
         return f"- {_but_bold(told)}."
-    told += f"without a defense {metric} {bare:.3f} by {'/'.join(sorted(none.worst[aim].chosen))}"
+    told += f"without a defense {metric} {bare:.3f} by {none.worst[aim].attack}"
     told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
     if known:
         cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
@@ -237,10 +241,18 @@ def _finding(panel: Panel, aim: Aim) -> str:
         certain = matrix.certainly_apart(panel)
         apart = sum((line.title, aim) in certain for line in defenses)
         if len(panel.seeds) >= FEWEST_TESTED:
-            told += f"; {apart} of {len(defenses)} defenses differ from none beyond chance"
+            told += f"; {apart} of {len(known)} defenses differ from none beyond chance"
         else:
             told += "; too few seeds to tell a difference from chance"
+    if left := [line.title for line in defenses if line.leak(aim) is None and _asked(line, aim)]:
+        names = shown(", ".join(left), notes.LONG)
+        told += f"; {len(left)} of {len(defenses)} defenses are not judged (‡ or ¶): {names}"
     return f"- {_but_bold(told)}."
+
+
+def _asked(line: Line, aim: Aim) -> bool:
+    """Whether an attack with this aim met the defense."""
+    return any(attack.aim == aim and spot.values for attack, spot in line.spots.items())
 
 
 def _leak(known: tuple[float, Line]) -> tuple[float, str]:

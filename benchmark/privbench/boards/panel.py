@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.records import Record
-    from privbench.boards.statistics import Difference, HeldOut
+    from privbench.boards.statistics import Difference, Worst
 
 Aim = tuple[str, str]  # game, attributes that are guessed
 
@@ -96,14 +96,13 @@ class Line:
         strength: rank of the setting: higher ones protect more.
         optimistic: whether it also learns from the rows by which settings are chosen.
         spots: of each attack that met it.
-        worst: aim -> strongest attack, chosen on other seeds than it is reported on; with one seed
-            on this one. Attacks that do not count, or lack a seed, are not chosen.
+        worst: aim -> the strongest attack of those that count (``worst_case``).
         low: the same for the true-positive rate at 1 % false-positive rate, where it is known.
         accuracies: seed -> test accuracy.
         loss: test accuracy of ``none`` minus its own, paired by seed; None if it cannot be said.
         apart: aim -> difference of the headline metric to ``none``, of the attack that is strongest
-            without a defense.
-        compared: aim -> name of that attack.
+            with and without it, on other seeds (``statistics.compared``).
+        compared: aim -> names of the attacks that were chosen so.
         training: seconds to train a victim, the median over seeds; None if unknown.
         query: seconds for one label; None if unknown.
         epsilons: claimed, nominal and audited, as text; "–" where there is none.
@@ -114,12 +113,12 @@ class Line:
     strength: float = 0.0
     optimistic: bool = False
     spots: dict[Attack, Spot] = field(default_factory=dict)
-    worst: dict[Aim, HeldOut] = field(default_factory=dict)
-    low: dict[Aim, HeldOut] = field(default_factory=dict)
+    worst: dict[Aim, Worst] = field(default_factory=dict)
+    low: dict[Aim, Worst] = field(default_factory=dict)
     accuracies: dict[int, float] = field(default_factory=dict)
     loss: Difference | None = None
     apart: dict[Aim, Difference] = field(default_factory=dict)
-    compared: dict[Aim, str] = field(default_factory=dict)
+    compared: dict[Aim, list[str]] = field(default_factory=dict)
     training: float | None = None
     query: float | None = None
     epsilons: tuple[str, str, str] = ("–", "–", "–")
@@ -148,6 +147,8 @@ class Panel:
         attacks: columns, in the order in which boards show games.
         lines: ``none`` first, then by name and strength; those that no attack met are left out.
         curves: all settings of all defenses with several; the same lines where nothing is chosen.
+        most_lost: upper end of the 95 % interval of the accuracy lost at an operating point, of all
+            that are shown; None where nothing is chosen.
         unmet: defenses without an operating point -> why -> the seeds concerned.
         higher: aim -> whether a higher number is a stronger attack.
         metric: aim -> name of the headline metric.
@@ -166,6 +167,7 @@ class Panel:
     metric: Mapping[Aim, str]
     constant: Mapping[Aim, str]
     seeds: list[int]
+    most_lost: float | None = None
 
     @property
     def title(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from statistics import fmean as mean
 from statistics import median
 from typing import TYPE_CHECKING
@@ -11,13 +12,12 @@ from privbench.boards import audits, verdicts
 from privbench.boards import shown as show
 from privbench.boards.operating import accuracy, choices, groups, seen_by
 from privbench.boards.panel import Aim, Attack, Line, Panel, Spot
-from privbench.boards.statistics import HeldOut, held_out, paired
-from privbench.games.metrics import Estimate
+from privbench.boards.statistics import compared, paired, worst_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.boards.operating import Family, Group
+    from privbench.boards.operating import Choice, Family, Group
     from privbench.boards.records import MethodRecord, Record
     from privbench.boards.verdicts import Judged
     from privbench.games.board import Column
@@ -100,6 +100,7 @@ def _panel(group: Group, adversary: str, bound: float | None, counts: Judged) ->
 
     none = line("none", "", 0.0, group.undefended)
     curves, lines, unmet = [], [none], dict[str, dict[str, list[int]]]()
+    most: list[float] = []
     called = _named(group)
     for family in group.families:
         name = called[id(family)]
@@ -111,7 +112,9 @@ def _panel(group: Group, adversary: str, bound: float | None, counts: Judged) ->
         if bound is None:
             lines += settings
             continue
-        chosen, missing = _at_bound(group, family, bound)
+        made = choices(group, family, bound)
+        most += [one.most for one in made if one.most is not None]
+        chosen, missing = _at_bound(family, made)
         if missing:
             unmet[name] = missing
         lines += [line(name, setting, 0.0, at) for setting, at in chosen]
@@ -122,7 +125,7 @@ def _panel(group: Group, adversary: str, bound: float | None, counts: Judged) ->
         group.dataset, group.target, adversary, attacks, kept, [c for c in curves if c.spots],
         unmet, higher, {aim: column.heading for aim, (column, _) in main.items()},
         {aim: _constant(seen, aim, column) for aim, (column, _) in main.items()},
-        sorted({record.seed for record in seen}),
+        sorted({record.seed for record in seen}), max(most, default=None),
     )  # fmt: skip
 
 
@@ -132,10 +135,9 @@ def _met(line: Line) -> bool:
 
 
 def _at_bound(
-    group: Group, family: Family, bound: float
+    family: Family, made: Sequence[Choice]
 ) -> tuple[list[tuple[str, list[Record]]], dict[str, list[int]]]:
     """The results at the operating point with its name, and why which seeds have none."""
-    made = choices(group, family, bound)
     at = [
         record
         for one in made
@@ -180,10 +182,12 @@ def _line(
             best = (max if higher[aim] else min)(map(_mean, level))
             for spot in level:
                 spot.strongest = _mean(spot) == best
-        if found := _strongest({a.name: s.values for a, s in mine.items()}, higher=higher[aim]):
+        if found := worst_case({a.name: s.values for a, s in mine.items()}, higher=higher[aim]):
             line.worst[aim] = found
-        if found := _strongest({a.name: s.rates for a, s in mine.items()}):
-            line.low[aim] = found
+        if found := worst_case({a.name: s.rates for a, s in mine.items()}):
+            made = found.estimate
+            cut = replace(made, low=max(0.0, made.low), high=min(1.0, made.high))
+            line.low[aim] = replace(found, estimate=cut)
     ok = [record for record in records if record.status == "ok"]
     line.optimistic = any("reference accuracy" in record.notes for record in ok)
     line.accuracies = _accuracies(ok)
@@ -213,14 +217,12 @@ def _compare(line: Line, none: Line, higher: Mapping[Aim, bool]) -> None:
         bare = none.spots.get(attack)
         spot.same = bare is not None and bool(spot.values) and _numbers(spot) == _numbers(bare)
     for aim in higher:
-        bare_values = {a: s.values for a, s in none.spots.items() if a.aim == aim and _counts(s)}
-        both = [a for a in bare_values if a in line.spots and _counts(line.spots[a])]
-        if both:
-            sign = 1 if higher[aim] else -1
-            top = max(both, key=lambda a: (sign * mean(bare_values[a].values()), a.name))
-            found = paired(line.spots[top].values, bare_values[top])
-            if found is not None:
-                line.apart[aim], line.compared[aim] = found, top.name
+        ours, theirs = (
+            {a.name: s.values for a, s in of.spots.items() if a.aim == aim and _counts(s)}
+            for of in (line, none)
+        )
+        if found := compared(ours, theirs, higher=higher[aim]):
+            line.apart[aim], line.compared[aim] = found
 
 
 def _counts(spot: Spot) -> bool:
@@ -238,20 +240,6 @@ def _numbers(spot: Spot) -> dict[int, dict[str, float | None]]:
         for record in spot.records
         if record.status == "ok"
     }
-
-
-def _strongest(
-    attacks: Mapping[str, Mapping[int, float]], *, higher: bool = True
-) -> HeldOut | None:
-    """The strongest attack, held out; with a single seed, the strongest on it."""
-    known = {name: values for name, values in sorted(attacks.items()) if values}
-    if len({seed for values in known.values() for seed in values}) > 1:
-        return held_out(known, higher=higher)
-    alone = {name: next(iter(values.values())) for name, values in known.items()}
-    if not alone:
-        return None
-    best = (max if higher else min)(alone, key=lambda name: alone[name])
-    return HeldOut(Estimate(alone[best], alone[best], alone[best]), {best: 1})
 
 
 def _constant(seen: Iterable[Record], aim: Aim, main: Column) -> str:

@@ -1,4 +1,4 @@
-"""Statistics of boards: differences by seed, corrections for many comparisons, held-out maxima.
+"""Statistics of boards: differences by seed, corrections for many comparisons, the worst case.
 
 Values come by seed. Runs of one seed share the split, so differences between them are paired.
 """
@@ -6,13 +6,14 @@ Values come by seed. Runs of one seed share the split, so differences between th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from privbench.games.metrics import Estimate, clopper_pearson, mean_over_seeds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 _Name = TypeVar("_Name")
 
@@ -43,6 +44,30 @@ class Difference:
     high: float | None
     p: float | None
     seeds: int
+
+    def best_of(self, k: int) -> Difference:
+        """Return it as the one that was selected from k: interval and p by Bonferroni.
+
+        The intervals of all k hold their truths together with 95 % probability, so the claim
+        holds whichever was selected and for whatever reason.
+
+        >>> one = Difference(-0.1, -0.2, 0.0, 0.05, 5)
+        >>> one.best_of(1) == one, one.best_of(4).low < one.low, one.best_of(4).p
+        (True, True, 0.2)
+        """
+        if self.low is None or self.high is None:
+            return self
+        half = (self.high - self.low) / 2 * _wider(self.seeds, k)
+        p = None if self.p is None else min(1.0, k * self.p)
+        return replace(self, low=self.mean - half, high=self.mean + half, p=p)
+
+
+def _wider(seeds: int, k: int) -> float:
+    """By how much Student's interval grows if it is that of the best of k (Bonferroni)."""
+    from scipy.special import stdtrit
+
+    wide, plain = (float(stdtrit(seeds - 1, 1 - ERROR / 2 / n)) for n in (k, 1))
+    return wide / plain
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
@@ -136,51 +161,114 @@ def accuracy_interval(values: Sequence[float], rows: int | None = None) -> Estim
     return Estimate(right / rows, min(low, right / rows), max(high, right / rows))
 
 
+Attacks = Mapping[str, Mapping[int, float]]
+"""Attack -> value by seed."""
+
+
 @dataclass(frozen=True)
-class HeldOut:
-    """The strongest attack, chosen on some seeds and reported on the others.
+class Worst:
+    """What the strongest attack reaches.
 
     Attributes:
-        estimate: mean over seeds, with Student's interval.
-        chosen: attack -> number of seeds for which it was chosen.
+        attack: its name.
+        estimate: its mean over seeds, with an interval; see ``worst_case``.
+        seeds: number of its seeds.
     """
 
+    attack: str
     estimate: Estimate
-    chosen: Mapping[str, int]
+    seeds: int
 
 
-def held_out(attacks: Mapping[str, Mapping[int, float]], *, higher: bool = True) -> HeldOut | None:
-    """Return what the strongest attack reaches on seeds that did not choose it.
+def worst_case(attacks: Attacks, *, higher: bool = True) -> Worst | None:
+    """Return the attack with the best mean over its seeds; the first by name in a tie.
 
-    Leave one seed out: for each seed, the attack with the best mean over all *other* seeds is
-    chosen (the first by name in a tie), and its value on this seed is reported. So no seed both
-    chooses an attack and reports it, and the mean is not the maximum of noisy means. It can be
-    lower than the best attack's mean if attacks are about equally strong. Seeds share nothing but
-    choices, so the interval is approximate.
+    So no attack of a page has a stronger mean than its worst case. Reporting on each seed the
+    attack that is strongest on the others can only give less: on the other seeds the chosen one is
+    at least as strong as the best fixed one, over all seeds it is not, so on this seed it is not
+    stronger.
+
+    The best of k noisy means leans to the strong side, which for a leak is the safe one. The end of
+    the interval on the weak side makes up for it: it is that of the best of k (Bonferroni), and
+    lies beyond what the strongest attack truly reaches in 2.5 % of boards at most. The other end is
+    Student's. One seed has no interval.
 
     Args:
-        attacks: attack -> value by seed. Attacks that lack a seed of another are left out.
+        attacks: attack -> value by seed.
         higher: whether a higher value is a stronger attack.
 
     Returns:
-        None with fewer than two seeds or without a complete attack.
+        None without values.
 
-    >>> held_out({"a": {0: 0.9, 1: 0.5, 2: 0.5}, "b": {0: 0.6, 1: 0.6, 2: 0.6}}).estimate.value
-    0.5333333333333333
+    >>> worst_case({"a": {0: 0.75, 1: 0.75}, "b": {0: 0.5, 1: 0.5}})
+    Worst(attack='a', estimate=Estimate(value=0.75, low=0.75, high=0.75), seeds=2)
     """
-    seeds = sorted({seed for values in attacks.values() for seed in values})
-    complete = {name: attacks[name] for name in sorted(attacks) if {*attacks[name]} == {*seeds}}
-    if len(seeds) < 2 or not complete:  # noqa: PLR2004
-        return None
     sign = 1 if higher else -1
-    chosen: dict[str, int] = {}
-    reported = []
-    for out in seeds:
-        best = max(complete, key=lambda name: _others(complete[name], out) * sign)
-        chosen[best] = chosen.get(best, 0) + 1
-        reported.append(complete[best][out])
-    return HeldOut(mean_over_seeds(reported), chosen)
+    means = {name: _mean(values) for name, values in sorted(attacks.items()) if values}
+    if not means:
+        return None
+    best = max(means, key=lambda name: sign * means[name])
+    values = [*attacks[best].values()]
+    if len(values) == 1:
+        return Worst(best, Estimate(values[0], values[0], values[0]), 1)
+    made = mean_over_seeds(values)
+    weak = (made.value - made.low) * _wider(len(values), len(means))
+    low, high = made.value - weak, made.value + weak
+    ends = (low, made.high) if higher else (made.low, high)
+    return Worst(best, Estimate(made.value, *ends), len(values))
 
 
-def _others(values: Mapping[int, float], out: int) -> float:
-    return math.fsum(value for seed, value in values.items() if seed != out)
+def compared(
+    ours: Attacks, theirs: Attacks, *, higher: bool = True
+) -> tuple[Difference, list[str]] | None:
+    """Return ours minus theirs for the attack that is strongest on both together, on other seeds.
+
+    Chosen by theirs on the same seeds, an attack would be strong there by luck, and any other
+    results would look like less of a leak. Chosen by theirs on other seeds, it still is: the seeds
+    of an attack that leads on all of them are all lucky. The sum of both sides says nothing of
+    their difference where the defense does nothing, so there the test keeps its rate
+    (``leaderboards/experiments/selection.md`` has all three). A single seed has no other one: it
+    chooses for itself, and has neither interval nor p.
+
+    Args:
+        ours: attack -> value by seed.
+        theirs: the same without a defense.
+        higher: whether a higher value is a stronger attack.
+
+    Returns:
+        The difference, paired by seed, and the attacks that were chosen, sorted by name; None if no
+        attack has a seed in both.
+
+    >>> none = {"a": {0: 0.9, 1: 0.5, 2: 0.5}, "b": {0: 0.6, 1: 0.6, 2: 0.6}}
+    >>> compared(none, none)
+    (Difference(mean=0.0, low=0.0, high=0.0, p=1.0, seeds=3), ['a', 'b'])
+    """
+    sign = 1 if higher else -1
+    both = {
+        name: {
+            seed: ours[name][seed] + theirs[name][seed] for seed in {*ours[name]} & {*theirs[name]}
+        }
+        for name in sorted({*ours} & {*theirs})
+    }
+    seeds = sorted({seed for of in both.values() for seed in of})
+    chosen: dict[int, str] = {}
+    for seed in seeds:
+        out = seed if len(seeds) > 1 else None
+        known = {
+            name: sign * _mean(of, out)
+            for name, of in both.items()
+            if seed in of and (out is None or len(of) > 1)
+        }
+        if known:
+            chosen[seed] = max(known, key=lambda name: known[name])
+    found = paired(
+        {seed: ours[name][seed] for seed, name in chosen.items()},
+        {seed: theirs[name][seed] for seed, name in chosen.items()},
+    )
+    return None if found is None else (found, sorted({*chosen.values()}))
+
+
+def _mean(values: Mapping[int, float], without: int | None = None) -> float:
+    """Mean over all seeds but one."""
+    kept = [value for seed, value in values.items() if seed != without]
+    return math.fsum(kept) / len(kept)

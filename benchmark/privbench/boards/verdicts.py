@@ -15,7 +15,7 @@ from privbench.boards.statistics import (
     null_p,
     paired,
 )
-from privbench.text import shown
+from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -197,26 +197,27 @@ def idle_encoder(records: Iterable[Record]) -> str:
     """Return why the encoder of a contrastive victim seems to have learnt nothing, or "".
 
     What attacks find in such an encoder says nothing about such targets. A linear probe tells
-    labels from the trained embedding and from the untrained one. Over the test rows of all seeds
-    that only one of them gets right, the trained one must win more than chance explains: one-sided
-    sign test at .05. Too few seeds for that, which are a draft, must show it ahead at least.
+    labels from the trained embedding and from the untrained one. The trained one must be ahead:
+    one-sided Student test of the difference by seed at .05. Rows of several seeds are not added
+    up: they are rows of one dataset, and the encoders of a seed are right or wrong together. Too
+    few seeds, which are a draft, must show it ahead on average.
     """
-    counted = [r.utility for r in records if "probe_wins" in r.utility]
-    if not counted:
+    names = "probe_accuracy", "untrained_accuracy"
+    counted = {r.seed: [r.utility[name] for name in names]
+               for r in records if "probe_wins" in r.utility}  # fmt: skip
+    trained, untrained = ({seed: of[i] for seed, of in counted.items()} for i in range(2))
+    found = paired(trained, untrained)
+    if found is None:
         return ""
-    from scipy.stats import binomtest
-
-    won, lost = (int(sum(u[name] for u in counted)) for name in ("probe_wins", "probe_losses"))
-    p = binomtest(won, won + lost, alternative="greater").pvalue if won + lost else 1.0
-    if p < ERROR or (len(counted) < FEWEST_SEEDS and won > lost):
+    ahead = found.mean > 0
+    p = 1.0 if found.p is None else found.p / 2 if ahead else 1 - found.p / 2
+    if ahead and (p < ERROR or found.seeds < FEWEST_SEEDS or found.p is None):
         return ""
-    trained, untrained = (
-        sum(u[name] for u in counted) / len(counted)
-        for name in ("probe_accuracy", "untrained_accuracy")
-    )
+    means = [sum(of.values()) / len(of) for of in (trained, untrained)]
     return (
-        f"its encoder tells no more than an untrained one (p = {p:.2g}): a linear probe has "
-        f"accuracy {trained:.3f} on it and {untrained:.3f} untrained; train it for more updates"
+        f"its encoder tells no more than an untrained one (p = {p:.2g} over "
+        f"{several(found.seeds, 'seed')}): a linear probe has accuracy {means[0]:.3f} on it and "
+        f"{means[1]:.3f} untrained; train it for more updates"
     )
 
 

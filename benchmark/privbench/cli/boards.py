@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from privbench.boards.records import Record
     from privbench.boards.samples import Columns
+    from privbench.grid.suite import Ref, Suite
     from privbench.methods.registry import Choice
 
 
@@ -93,7 +94,7 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
             record.attach(content)
         lost += record.samples is not None and content is None
         record.write(out)
-    if points := dumped(records, bound):
+    if points := dumped(bound):
         write(out / POINTS, points)
     board = out / "leaderboard.md"
     write_board(board, records, out.name, bound=bound)
@@ -123,7 +124,11 @@ def _of_board(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _named(
-    folders: Sequence[Path], title: str | None, suite: Path | None, match_utility: float | None
+    folders: Sequence[Path],
+    records: Sequence[Record],
+    title: str | None,
+    suite: Path | None,
+    match_utility: float | None,
 ) -> tuple[str, dict[str, Any]]:
     """The title, and what a board is told about its suite."""
     from privbench.boards.tradeoffs import stored_bound
@@ -134,7 +139,36 @@ def _named(
     if bound is None:
         bound = made_by.match_utility if made_by else stored_bound(folders)
     name = title or (made_by.name if made_by else "privbench leaderboard")
-    return name, {"bound": bound, "suite": suite.as_posix() if suite else ""}
+    return name, {
+        "bound": bound,
+        "again": _again(suite, made_by, records) if suite and made_by else (),
+    }
+
+
+def _again(path: Path, suite: Suite, records: Sequence[Record]) -> list[str]:
+    """What `privbench run` is given to make these results again: the suite, as far as it ran.
+
+    A suite may have more datasets, targets and seeds than have been run. Options replace its lists.
+    """
+    asked = [path.as_posix()]
+    for option, listed, ran in (
+        ("--dataset", suite.datasets, {r.cell.dataset.name for r in records}),
+        ("--target", suite.targets, {r.cell.target.name for r in records}),
+    ):
+        kept = [one for one in listed if _called(one) in ran]
+        for one in kept if len(kept) < len(listed) else ():
+            fields = one[_called(one)] if isinstance(one, dict) else {}
+            asked += [option, _called(one)]
+            asked += [word for field, value in fields.items()
+                      for word in ("--set", f"{_called(one)}.{field}={value}")]  # fmt: skip
+    seeds = sorted({record.seed for record in records})
+    if seeds != sorted(suite.seed_list) and seeds == list(range(len(seeds))):
+        asked += ["--seeds", f"{len(seeds)}"]
+    return asked
+
+
+def _called(method: Ref) -> str:
+    return method if isinstance(method, str) else next(iter(method))
 
 
 @click.command()
@@ -163,8 +197,8 @@ def leaderboard(
         raise BadInputError("--json prints to standard output: leave out -o")
     if output is not None and output.suffix != ".md":
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a page ends in .md")
-    name, settings = _named(folders, **told)
     records = with_boards(read_all(folders))
+    name, settings = _named(folders, records, **told)
     if as_json:
         refuse_unfit(records)
         say(document(records, settings["bound"]))
@@ -207,10 +241,10 @@ def report(
 
     if output.suffix not in (".html", ".htm"):
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a report ends in .html")
-    name, settings = _named(folders, **told)
     found = located(folders)
     places = {record.trial: at for record, at in found}
     records = with_boards([record for record, _ in found])
+    name, settings = _named(folders, records, **told)
 
     def samples(record: Record) -> Columns | None:
         return read_samples(record, places[record.trial])

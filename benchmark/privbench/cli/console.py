@@ -212,7 +212,7 @@ def summarise(
     try:
         bound = suite.match_utility
         write_board(board, records, suite.name, bound=bound)
-        if text := tradeoffs.dumped(records, bound):
+        if text := tradeoffs.dumped(bound):
             write(out / POINTS, text)
     except WriteError as error:
         problem = str(error)

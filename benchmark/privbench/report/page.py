@@ -52,7 +52,7 @@ def report(
     title: str,
     *,
     bound: float | None = None,
-    suite: str = "",
+    again: Sequence[str] = (),
     samples: Callable[[Record], Columns | None] = lambda _: None,
     registry: Registry | None = None,
     words: str = "",
@@ -64,7 +64,7 @@ def report(
         title: of the board.
         bound: largest loss of accuracy on reference rows at an operating point; None shows every
             setting.
-        suite: path of the suite that made the results; "" for unknown.
+        again: what ``privbench run`` is given to make the results; empty for unknown.
         samples: result -> its per-sample scores; None if there are none.
         registry: of installed methods, which say what they are; None for none.
         words: what an audit says of its results, in lines; they stand in place of the board's.
@@ -95,7 +95,7 @@ def report(
         claims=inline(audits.LEGEND) if any(map(matrix.claims_epsilon, every)) else "",
         shades=range(SHADES), controls=block("\n".join(notes.controls(records))),
         troubles=block("\n".join(notes.troubles(records))),
-        reproduce=block("\n".join(notes.reproduce(records, suite, ""))),
+        reproduce=block("\n".join(notes.reproduce(records, again, ""))),
         cells=sorted(known, key=_rank), linked=shown,
         details=[(one, by_anchor[one.anchor]) for one in detailed],
         frame=seen.frame, width=drawing.WIDTH, height=drawing.HEIGHT,
