@@ -16,6 +16,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from statistics import fmean as mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,13 @@ CERTAINTY = {
 }  # fmt: skip
 #: A difference that is zero but for rounding.
 ROUNDING = 1e-9
+#: Numbers are equal if they are no further apart, and half of our interval is no wider.
+MARGIN = 0.03
+#: What an attack reaches that knows nothing.
+CHANCE = {
+    "metrics.balanced_accuracy": 0.5, "metrics.auc": 0.5, "metrics.precision": 0.5,
+    "metrics.recall": 0.5, "metrics.tpr_at_fpr_0.001": 0.001, "metrics.tpr_at_fpr_0.01": 0.01,
+}  # fmt: skip
 
 
 class _Strict(BaseModel):
@@ -65,7 +73,11 @@ class Line(_Strict):
 
 
 class Table(_Strict):
-    """Numbers of one table or figure of a paper; see published.yaml."""
+    """Numbers of one table or figure of a paper; see published.yaml.
+
+    `attacker` says in what ours is another one than the paper's; `margin` is how far equal numbers
+    may be apart, MARGIN where they are shares.
+    """
 
     paper: str
     where: str
@@ -80,6 +92,13 @@ class Table(_Strict):
     why: str = ""
     cell: dict[str, str] = {}
     missing: dict[str, str] = {}
+    attacker: str = ""
+    margin: float = MARGIN
+
+    @property
+    def ours(self) -> str:
+        """In what ours differs."""
+        return "; ".join(filter(None, [self.attacker, self.difference]))
 
 
 class Finding(_Strict):
@@ -129,6 +148,50 @@ class Value:
     seeds: int = 0
     why: str = ""
     quoted: bool = False
+    number: str = ""
+    auc: float | None = None
+
+    @property
+    def apart(self) -> float:
+        """Ours minus theirs; 0 if it is not measured."""
+        return 0.0 if self.ours is None else self.ours.value - self.published
+
+    @property
+    def verdict(self) -> str:
+        """Whether ours agrees: an equivalence, so a wide interval never does."""
+        if self.ours is None or not _spread(self.ours):
+            return "open: no interval"
+        margin, half = self.table.margin, (self.ours.high - self.ours.low) / 2
+        if self.ours.low > self.published + margin or self.ours.high < self.published - margin:
+            return "differs"
+        if half > margin:
+            return f"open: ± {half:.2g}"
+        return "agrees" if abs(self.apart) <= margin else "open"
+
+    @property
+    def section(self) -> str:
+        """The heading that it stands under."""
+        if self.number.startswith("utility."):
+            return UTILITY
+        if self.table.attacker:
+            return OTHERS
+        chance = CHANCE.get(self.number)
+        both = (self.published, self.published if self.ours is None else self.ours.value)
+        nothing = chance is not None and all(one <= chance + MARGIN for one in both)
+        return AT_CHANCE if nothing else LEAKS
+
+
+LEAKS = "Leaks, by the paper's attacker"
+OTHERS = "Leaks, by another attacker than the paper's"
+AT_CHANCE = "Nothing found, there and here"
+UTILITY = "Utility"
+SECTIONS = {
+    LEAKS: "",
+    OTHERS: "Agreement here would be a coincidence.",
+    AT_CHANCE: f"Both within {MARGIN:g} of what an attack reaches that knows nothing. Two attacks "
+               "that find nothing agree whatever they are.",
+    UTILITY: "Accuracies and gaps say how comparable the victims are, and nothing of the attacks.",
+}  # fmt: skip
 
 
 Suites = dict[str, list["Record"]]
@@ -179,9 +242,10 @@ def _value(
     numbers = [read for one in found if (read := _number(one, number)) is not None]
     if not numbers:
         return Value(table, what, value, why="the number is refused: too few rows")
-    if len(numbers) == 1:
-        return Value(table, what, value, _alone(found[0], number), 1)
-    return Value(table, what, value, mean_over_seeds(numbers), len(numbers))
+    areas = [read for one in found if (read := _number(one, "metrics.auc")) is not None]
+    auc = mean(areas) if areas and number == "metrics.balanced_accuracy" else None
+    ours = _alone(found[0], number) if len(numbers) == 1 else mean_over_seeds(numbers)
+    return Value(table, what, value, ours, len(numbers), number=number, auc=auc)
 
 
 def select(records: Sequence[Record], chosen: Mapping[str, str]) -> list[Record]:
@@ -361,17 +425,24 @@ def page(published: Published, suites: Suites) -> str:
     untested = [one for one in published.findings if all(t.finding is not one for t in tested)]
     quoted = [one for one in everything if one.quoted]
     rest = [one for one in everything if one.ours is None and not one.quoted]
-    inside = sum(one.ours.low <= one.published <= one.ours.high for one in measured if one.ours)
+    leaks = [one.verdict for one in measured if one.section == LEAKS]
     verdicts = [one.verdict for one in tested]
     parts = [
         "# Fidelity: what papers published, and what is measured here",
         (
             f"{len(everything)} published numbers of {len(published.papers)} papers. "
-            f"{len(measured)} are measured here, {inside} of these lie in our 95 % interval; "
-            f"{len(rest)} are not measured, {len(quoted)} are quotations. Of {len(tested)} tests "
+            f"{len(measured)} are measured here. {len(leaks)} of these are leaks by the paper's "
+            f"attacker: {leaks.count('agrees')} agree, {leaks.count('differs')} differ, the others "
+            f"are open. {len(rest)} are not measured, {len(quoted)} are quotations. "
+            f"Of {len(tested)} tests "
             f"of findings {verdicts.count('borne out')} bear the finding out, "
             f"{verdicts.count('contradicted')} contradict it, the others do not decide. "
             "Sizes here are those of a CPU: a difference says first of all how far size matters."
+        ),
+        (
+            f"A number *agrees* if ours is within {MARGIN:g} of it (another margin stands in "
+            "published.yaml) and half of our 95 % interval is no wider than that; it *differs* if "
+            "our whole interval is outside; else it is *open*."
         ),
         (
             "Intervals are of the mean over seeds (Student), of one seed over its rows, and not "
@@ -382,8 +453,11 @@ def page(published: Published, suites: Suites) -> str:
             "Written by `uv run python leaderboards/fidelity.py` from "
             "[published.yaml](published.yaml) and the results in [results/](results)."
         ),
-        "## Numbers, by agreement",
-        *_numbers(published, measured),
+        *(
+            part
+            for name, told in SECTIONS.items()
+            for part in _numbers(published, name, told, measured)
+        ),
         "## Findings",
         *_findings(published, tested, untested),
         "## Not measured",
@@ -396,27 +470,30 @@ def page(published: Published, suites: Suites) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _numbers(published: Published, measured: Iterable[Value]) -> list[str]:
+def _numbers(published: Published, name: str, told: str, measured: Iterable[Value]) -> list[str]:
+    """A section of numbers, the closest first."""
+    mine = [one for one in measured if one.section == name]
+    with_auc = any(one.auc is not None for one in mine)
     rows = []
-    for one in sorted(measured, key=lambda one: abs(_apart(one))):
+    for one in sorted(mine, key=lambda one: abs(one.apart)):
         table, ours = one.table, one.ours
         assert ours is not None  # noqa: S101 - for the type checker
+        auc = "–" if one.auc is None else f"{one.auc:.3f}"
         rows.append([
             f"{published.papers[table.paper].short}, {table.where}",
             f"{table.quantity}: {one.what}",
             _digits(one.published) + CERTAINTY[table.certainty],
             f"{ours.value:.3f}" + (f" [{ours.low:.3f}, {ours.high:.3f}]" if _spread(ours) else ""),
-            f"{_apart(one):+.3f}",
+            *([auc] if with_auc else []),
+            f"{one.apart:+.3f}",
+            one.verdict,
             str(one.seeds),
             table.protocol,
-            table.difference,
+            table.ours,
         ])  # fmt: skip
-    heads = ["source", "what", "published", "ours", "difference", "seeds", "theirs is", "ours is"]
-    return [_table(heads, rows)] if rows else ["None yet."]
-
-
-def _apart(value: Value) -> float:
-    return 0.0 if value.ours is None else value.ours.value - value.published
+    heads = ["source", "what", "published", "ours", *(["our AUC"] if with_auc else []),
+             "difference", "verdict", "seeds", "theirs is", "ours is"]  # fmt: skip
+    return [f"## {name}", *filter(None, [told]), _table(heads, rows) if rows else "None yet."]
 
 
 def _findings(
@@ -467,24 +544,28 @@ def table(published: Published, suites: Suites) -> str:
     out = csv.writer(text, lineterminator="\n")
     out.writerow([
         "paper", "where", "certainty", "quantity", "what", "theirs", "published", "ours", "low",
-        "high", "seeds", "difference", "ours differs in", "why not measured", "quoted",
+        "high", "our auc", "seeds", "difference", "section", "verdict", "ours differs in",
+        "why not measured", "quoted",
     ])  # fmt: skip
     for one in values(published, suites):
         of, ours = one.table, one.ours
         measured = (
-            ["", "", "", "", ""]
+            [""] * 8
             if ours is None
             else [
                 f"{ours.value:.6g}",
                 *(f"{x:.6g}" if _spread(ours) else "" for x in (ours.low, ours.high)),
+                "" if one.auc is None else f"{one.auc:.6g}",
                 one.seeds,
-                f"{_apart(one):.6g}",
+                f"{one.apart:.6g}",
+                one.section,
+                one.verdict,
             ]
         )
         out.writerow([
             published.papers[of.paper].short, of.where, of.certainty, of.quantity, one.what,
             of.protocol, _digits(one.published), *measured,
-            "" if ours is None else of.difference, one.why, "yes" if one.quoted else "",
+            "" if ours is None else of.ours, one.why, "yes" if one.quoted else "",
         ])  # fmt: skip
     return text.getvalue()
 

@@ -57,7 +57,7 @@ def test_a_value_is_the_mean_over_seeds(fidelity: Any) -> None:
     assert (places.ours, places.why) == (None, "no data")
     page = fidelity.page(published(fidelity, tables=[TABLE]), suites)
     assert page.index("loud × none") < page.index("loud × talos")  # the closer one first
-    assert "2 are measured here, 2 of these lie in our 95 % interval; 1 are not" in page
+    assert "2 are measured here. 2 of these are leaks by the paper's attacker: 0 agree, 0 " in page
     rows = list(
         csv.DictReader(fidelity.table(published(fidelity, tables=[TABLE]), suites).split("\n"))
     )
@@ -65,6 +65,62 @@ def test_a_value_is_the_mean_over_seeds(fidelity: Any) -> None:
         ("0.8", "0.8", "3"), ("0.6", "0.5", "3"), ("0.9", "", ""),
     ]  # fmt: skip
     assert rows[1]["difference"] == "-0.1"
+
+
+def number(fidelity: Any, theirs: float, ours: list[float], **table: Any) -> Any:
+    """One published AUC beside ours."""
+    given = {**TABLE, "columns": [{"defense": "none"}], "rows": [{"values": [theirs]}], **table}
+    (one,) = fidelity.values(published(fidelity, tables=[given]), {"ours": results(none=ours)})
+    return one
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "verdict"),
+    [
+        (0.82, [0.80, 0.81, 0.8, 0.79, 0.8], "agrees"),  # .8 ± .009
+        (0.84, [0.80, 0.81, 0.8, 0.79, 0.8], "differs"),
+        (0.835, [0.80, 0.81, 0.8, 0.79, 0.8], "open"),  # .835 - .03 is within the interval
+        (0.80, [0.7, 0.8, 0.9, 0.8, 0.8], "open: ± 0.088"),  # equal means of wide intervals
+        (0.80, [0.8, 0.8], "open: no interval"),
+    ],
+)
+def test_agreement_is_an_equivalence(
+    fidelity: Any, theirs: float, ours: list[float], verdict: str
+) -> None:
+    assert number(fidelity, theirs, ours).verdict == verdict
+    wide = number(fidelity, theirs, ours, margin=0.1).verdict
+    assert wide == ("open: no interval" if len(ours) == 2 else "agrees")
+
+
+def test_numbers_that_say_nothing_of_an_attack_stand_apart(fidelity: Any) -> None:
+    good = [0.8, 0.81, 0.8]
+    assert number(fidelity, 0.8, good).section == fidelity.LEAKS
+    assert number(fidelity, 0.51, [0.5, 0.52, 0.51]).section == fidelity.AT_CHANCE
+    assert number(fidelity, 0.51, good).section == fidelity.LEAKS  # only theirs finds nothing
+    assert number(fidelity, 0.8, [0.5, 0.52, 0.51]).section == fidelity.LEAKS
+    other = {"attacker": "it also sees labels"}
+    assert number(fidelity, 0.8, good, **other).section == fidelity.OTHERS
+    utility = {"number": "utility.test_accuracy"}
+    assert number(fidelity, 0.9, good, **utility).section == fidelity.UTILITY
+    tables = [TABLE, {**TABLE, **other, "where": "table 2"}]
+    page = fidelity.page(
+        published(fidelity, tables=tables), {"ours": results(none=good, talos=good)}
+    )
+    leaks, others = (page.split(f"## {name}\n")[1] for name in (fidelity.LEAKS, fidelity.OTHERS))
+    assert "it also sees labels" in others
+    assert "it also sees labels" not in leaks.split("\n## ")[0]
+    assert "2 of these are leaks by the paper's attacker" in page
+
+
+def test_the_auc_stands_beside_a_balanced_accuracy(fidelity: Any) -> None:
+    suites = {"ours": results(none=[0.9, 0.95], talos=[0.6, 0.6])}
+    for one in suites["ours"]:
+        one.metrics["balanced_accuracy"] = one.metrics["auc"].model_copy(update={"value": 0.6})
+    given = published(fidelity, tables=[{**TABLE, "number": "metrics.balanced_accuracy"}])
+    assert [one.auc for one in fidelity.values(given, suites)] == [0.925, 0.6, None]
+    page = fidelity.page(given, suites)
+    assert "| published | ours | our AUC | difference |" in page
+    assert "| 0.600 | 0.925 | -0.200 |" in page
 
 
 def test_one_seed_has_the_interval_over_its_rows_or_none(fidelity: Any) -> None:

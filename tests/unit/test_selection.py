@@ -1,0 +1,33 @@
+"""What a board claims where nothing differs; experiments/selection.md has more runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.scripts import script
+
+from privbench.testing import rate_band
+
+
+@pytest.fixture(scope="module")
+def selection() -> Any:
+    return script("experiments/selection.py")
+
+
+@pytest.mark.parametrize(("defenses", "attacks"), [(16, 1), (1, 9)])
+def test_a_board_without_a_difference_rarely_claims_one(
+    selection: Any, defenses: int, attacks: int
+) -> None:
+    """Without correction it is 22 % of boards with 16 defenses, 10 % of those with 9 attacks."""
+    found = selection.false_claims(defenses, attacks, 150, seed=3)
+    assert found.lowers <= 0.025 + rate_band(150, 0.025)
+    assert found.marked <= 0.05 + rate_band(150, 0.05)
+
+
+def test_the_rule_for_the_compared_attack_keeps_its_rate(selection: Any) -> None:
+    same, others, both = selection.rules(9, 20_000)
+    band = rate_band(20_000, 0.025)
+    assert same[0] > 0.08
+    assert max(others) > 0.025 + band
+    assert max(both) <= 0.025 + band
