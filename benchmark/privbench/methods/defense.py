@@ -162,15 +162,20 @@ class Defense(Method):
         del ctx
         return world
 
-    def inner_worlds(self, world: World, ctx: DefenseContext) -> Sequence[World]:
-        """Return worlds to train undefended models in, for use by ``relabel``; () for none."""
+    def inner_worlds(self, world: World, ctx: DefenseContext) -> Sequence[World | None]:
+        """Return worlds to train undefended models in, for use by ``relabel``; () for none.
+
+        A world's place decides the seeds of its model. Where members decide whether a world has any
+        rows, put None in the place of one that has none: the others keep their seeds.
+        """
         del world, ctx
         return ()
 
     def relabel(self, members: Examples, models: Sequence[Model], ctx: DefenseContext) -> Tensor:
         """Return new labels of the members, (n,) hard or (n, k) soft, from the inner models.
 
-        Runs after all models of the inner worlds are trained. Its result is stored.
+        Runs after all models of the inner worlds are trained; ``models`` has none for a None among
+        the worlds. Its result is stored.
         """
         del models, ctx
         return members.y

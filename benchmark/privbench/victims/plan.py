@@ -95,7 +95,7 @@ class Planner:
                 spec = replace(spec, world=changed.rekeyed())
             inner = partial(defense.inner_worlds, spec.world.private(), ctx)
             if worlds := seeded(inner, ctx.salt("inner")):
-                worlds = [world.rekeyed() for world in worlds]
+                worlds = [world and world.rekeyed() for world in worlds]
                 labels.append(self._labels_stage(spec, defense, worlds))
                 spec = self._relabelled(spec, labels[-1])
         return spec, labels, begun
@@ -152,8 +152,10 @@ class Planner:
             **({"untrained": True} if _forgets(spec) else {}),
         }])  # fmt: skip
 
-    def _labels_stage(self, spec: VictimSpec, defense: Defense, worlds: Sequence[World]) -> Stage:
-        inner = tuple(spec.inner(world, i) for i, world in enumerate(worlds, start=1))
+    def _labels_stage(
+        self, spec: VictimSpec, defense: Defense, worlds: Sequence[World | None]
+    ) -> Stage:
+        inner = tuple(spec.inner(world, i) for i, world in enumerate(worlds, start=1) if world)
         fields = {
             "inner": [self.draft(one).key for one in inner], "by": defense.digest,
             "seen": spec.seen(defense), "base": self._base(spec),

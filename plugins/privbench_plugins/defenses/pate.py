@@ -11,8 +11,9 @@ Erlingsson: Scalable Private Learning with PATE. ICLR 2018 (the aggregator GNMax
 3. The victim is the student: the same target on the reference rows, with these labels. A row that
    was not asked about has no label; an encoder that reads no labels still trains on it.
 
-*Guarantee.* A row's shard depends on its own content only. So adding or removing one member changes
-one teacher, and moves one vote at most: the counts of a query move by √2 at most. All queries
+*Guarantee.* A row's shard depends on its own content only, and a teacher's seeds on the number of
+its shard, whether other shards are empty or not. So adding or removing one member changes one
+teacher, and moves one vote at most: the counts of a query move by √2 at most. All queries
 together are one Gaussian mechanism of sensitivity √(2 queries), whose epsilon is known exactly
 (Balle and Wang, ICML 2018, theorem 8) and does not depend on the votes. The papers' bound for GNMax
 without a look at the votes, a Rényi divergence of order / noise² for each query, is that of the
@@ -63,6 +64,7 @@ class PATE(Defense):
     """
 
     name: ClassVar[str] = "pate"
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("reference-rows", "member-labels")
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     claims_epsilon: ClassVar[bool] = True
@@ -103,17 +105,18 @@ class PATE(Defense):
         ctx.note(noise="keyed by the seed: keep real ones secret")
         return taught(world)
 
-    def inner_worlds(self, world: World, ctx: DefenseContext) -> list[World]:
-        """Return the world of each teacher: the members of its shard."""
+    def inner_worlds(self, world: World, ctx: DefenseContext) -> list[World | None]:
+        """Return the world of each shard's teacher: the members of its shard; None without any."""
         members = world.parts[TEACHERS]
         shard = shards(ctx.uniform(members, 1, "shards")[:, 0], self.teachers)
-        full = sorted(set(shard.tolist()))
-        return [teaching(world, members.select(shard == one)) for one in full]
+        dealt = [members.select(shard == one) for one in range(self.teachers)]
+        return [teaching(world, rows) if len(rows) else None for rows in dealt]
 
     def relabel(self, members: Examples, models: Sequence[Model], ctx: DefenseContext) -> Tensor:
         """Return the winners of noisy votes, (n, k) one-hot; zeros for rows not asked about."""
-        votes = torch.stack([posteriors(model, members).argmax(1) for model in models])
-        counts = F.one_hot(votes, ctx.card.classes or 0).sum(0).double()
+        counts = torch.zeros(len(members), ctx.card.classes or 0, device=ctx.device).double()
+        for model in models:
+            counts += F.one_hot(posteriors(model, members).argmax(1), counts.shape[1])
         asked = self._asked(len(members))
         u = torch.rand(counts.shape, generator=torch.Generator().manual_seed(ctx.salt("noise")),
                        dtype=torch.float64).to(counts.device)  # fmt: skip
