@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
 from scipy import stats
 from torch import nn
 
-from privbench import BatchSpec, Optimizer
+from privbench import Augmentation, BatchSpec, Optimizer
 from privbench.errors import BadInputError
 from privbench.methods.adversary import Adversary
 from privbench.methods.cell import Cell
 from privbench.store.store import Store
 from privbench.testing import CPU, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
+from privbench.toolbox.phases import Views
 from privbench.training.loop import Training
 from privbench.training.phase import Stream
 from privbench.victims.build import Builder
@@ -31,6 +32,7 @@ from privbench_plugins.defenses.dp_sgd import DPSGD, noise_multiplier, spent_eps
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from privbench import Batch, Clock, Model, Outputs, Phase, TargetContext, World
     from privbench.data.protocol import Protocol
 
 HUGE = 1e9
@@ -196,8 +198,35 @@ def test_phases_whose_clipping_bounds_nobody_are_refused(tmp_path: Path) -> None
     step = phase.steps["train"]
     streamed = replace(step, streams={"reference": Stream(making.world.reference)})
     assert "further rows" in refused(replace(phase, steps={"train": streamed}))
+    queued = replace(step, after=lambda *_: None)
+    assert "keeps outputs" in refused(replace(phase, steps={"train": queued}))
     uneven = {**phase.optimizers, "classifier": Optimizer("sgd", 0.1)}
     assert "optimizers" in refused(replace(phase, optimizers=uneven))
+
+
+@dataclass(frozen=True)
+class _Viewed(TinyTarget):
+    """Trains on two views of each row; its loss is still a mean over rows."""
+
+    name: ClassVar[str] = "viewed"
+
+    def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
+        (phase,) = super().phases(model, world, ctx)
+
+        def loss(out: Outputs, batch: Batch, clock: Clock) -> torch.Tensor:
+            del clock
+            return nn.functional.cross_entropy(out.logits, batch.y.repeat(batch.views))
+
+        step = replace(phase.steps["train"], loss=loss)
+        views = Views(Augmentation(), ctx.card, 2)
+        return [replace(phase, steps={"train": step}, prepare=views)]
+
+
+def test_views_of_a_row_that_are_clipped_one_by_one_are_refused(tmp_path: Path) -> None:
+    workshop = Builder(Store(tmp_path), CPU)
+    workshop.victim(tiny_spec(_Viewed()))
+    with pytest.raises(BadInputError, match="phase 'encoder' private: its loss reads several view"):
+        workshop.victim(tiny_spec(_Viewed(), (DPSGD(noise_multiplier=1.0),)))
 
 
 def test_batch_norm_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -293,7 +293,19 @@ def by_the_back_door(self: Any, phase: Phase, world: Any) -> list[Phase]:
     return [replace(phase, steps={"train": step}, reads_labels=False)]
 
 
+def summed(self: Any, phase: Phase, world: Any) -> list[Phase]:
+    """The loss is a sum: what a row adds depends on how many others there are."""
+    del self, world
+
+    def loss(out: Any, batch: Any, clock: Any) -> Any:
+        del clock
+        return F.cross_entropy(out.logits, batch.y, reduction="sum")
+
+    return [replace(phase, steps={"train": replace(phase.steps["train"], loss=loss)})]
+
+
 TARGETS = {
+    "sum": (summed, "the mean of their losses is"),
     "reference": (lambda _, phase, __: [replace(phase, rows="reference")], "rows 'reference'"),
     "ignores the protocol": (lambda _, phase, __: [phase], "the protocol shows it downstream"),
     "no classifier": (lambda _, phase, __: [steps(phase, "encoder")], "no phase trains the class"),

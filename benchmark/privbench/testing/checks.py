@@ -109,6 +109,7 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
         table += [
             ("shapes", target_checks.shapes),
             ("facts of the encoder's loss agree with its phases", target_checks.facts_agree),
+            ("losses that say so are means over rows", target_checks.means_agree),
             ("trains on the rows of the protocol", target_checks.obeys),
             ("says whether the classifier has its own phase", target_checks.apart_agrees),
             ("writes into no row that it is given", target_checks.leaves_world),

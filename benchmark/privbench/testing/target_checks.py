@@ -27,6 +27,8 @@ from privbench.testing.small import (
     trained,
     untouched,
 )
+from privbench.training.phase import Batch, Clock
+from privbench.training.withheld import Declared, visible
 from privbench.victims.obeyed import disobedience
 
 if TYPE_CHECKING:
@@ -34,10 +36,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from privbench.data.examples import Examples
     from privbench.data.split import Split
     from privbench.methods.target import Target
     from privbench.training.model import Model
-    from privbench.training.phase import Phase
+    from privbench.training.phase import Phase, Step
     from privbench.victims.spec import VictimSpec
 
 
@@ -83,6 +86,40 @@ def facts_agree(target: Target) -> None:
         f"labelled_encoder is {target.labelled_encoder}, but a phase of the encoder says "
         "otherwise: write reads_labels=self.labelled_encoder there"
     )
+
+
+def means_agree(target: Target) -> None:
+    """A loss that is ``per_example`` is the mean of what each row adds by itself.
+
+    Tried: the loss of 8 rows against the mean of the losses of each alone, in eval mode.
+    """
+    needs_compatible(target, target)
+    model, phases = _planned(target)
+    members = tiny_split().victim().members.select(slice(0, 8))
+    for phase in phases:
+        rows = members
+        if phase.reads == "embeddings":
+            rows = replace(rows, x=model.encode(rows.x).detach())
+        for step in phase.steps.values():
+            if not phase.per_example or step.streams or phase.monitor or phase.wrap:
+                continue  # the loss says that it is no such mean, or dp-sgd refuses the phase
+            whole = _loss(model, phase, step, rows)
+            alone = [_loss(model, phase, step, rows.select(slice(i, i + 1))) for i in range(8)]
+            assert abs(whole - sum(alone) / 8) <= 1e-3 * max(map(abs, alone)) + 1e-6, (
+                f"phase '{phase.name}' says that it is per_example, but its loss of 8 rows is "
+                f"{whole:.4g}, and the mean of their losses is {sum(alone) / 8:.4g}: make it a "
+                "mean over rows, or write per_example=False, since dp-sgd clips what each row adds"
+            )
+
+
+def _loss(model: Model, phase: Phase, step: Step, rows: Examples) -> float:
+    """Return the loss of a batch of these rows before training."""
+    n, rows = len(rows), visible(rows, phase)
+    batch = Batch(rows.x, rows.y, Declared.of(rows), torch.arange(n))
+    if phase.prepare:
+        batch = phase.prepare(batch, lambda m: torch.full((n, m), 0.5))
+    with torch.no_grad():
+        return float(step.loss(phase.forward(model, batch), batch, Clock(1, 0, phase.epochs, 1)))
 
 
 def apart_agrees(target: Target) -> None:

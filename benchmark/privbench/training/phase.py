@@ -313,7 +313,8 @@ class Phase:
         reads: ``inputs``, or ``embeddings`` of the frozen encoder (computed once; they pass through
             the release first if the release says that the classifier trains on its output).
         prepare: (batch, uniforms) -> batch, where ``uniforms(m)`` returns (n, m) in [0, 1).
-        per_example: whether the loss is a sum over examples (DP-SGD requires this).
+        per_example: whether the loss is the mean over the rows of what each adds by itself. DP-SGD
+            requires this: a sum, or a mean weighted by class, lets a row change what others add.
         reads_labels: whether a loss reads y; if not, the phase is the same under any labels, and
             y is withheld from it.
         reads_attributes: names of the sensitive attributes that a loss reads; others are withheld.

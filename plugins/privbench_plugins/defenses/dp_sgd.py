@@ -46,9 +46,11 @@ from privbench import BadInputError, BatchSpec, Defense, Paper, Strength, hookim
 from privbench_plugins._shared.gradient_canaries import planted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from privbench import Cell, DefenseContext, Model, Phase, Training, World
+    from torch import Tensor
+
+    from privbench import Batch, Cell, DefenseContext, Model, Phase, Training, World
 
 #: Deltas of the privacy profile in the claim, and the epsilon beyond which there is none: no audit
 #: reaches it, and the PRV accountant is slow there.
@@ -183,7 +185,8 @@ class DPSGD(Defense):
         for phase, (spec, rate, count) in zip(private, runs, strict=True):
             seed = ctx.salt("noise", phase.name)
             wrap = partial(self._privately, sigma=sigma, size=spec.size, seed=seed)
-            own = replace(phase, batch=spec, wrap=wrap)
+            prepare = phase.prepare and partial(_one_view, phase)
+            own = replace(phase, batch=spec, wrap=wrap, prepare=prepare)
             if self.gradient_canaries:
                 keys = seen[id(phase)].keys
                 own = planted(own, model, ctx, keys=keys, steps=count, rate=rate)
@@ -230,10 +233,28 @@ def _check(phase: Phase) -> None:
         raise BadInputError(what + "its loss is not a sum over examples")
     if any(step.streams for step in phase.steps.values()):
         raise BadInputError(what + "its loss reads further rows, which would be clipped together")
+    if any(step.after for step in phase.steps.values()):
+        raise BadInputError(what + "it keeps outputs of rows (`after`), to which no noise is added")
     if len(phase.steps) > 1 or len({repr(spec) for spec in phase.optimizers.values()}) > 1:
         raise BadInputError(what + "it has several kinds of steps or optimizers")
     if phase.wrap or phase.monitor:
         raise BadInputError(what + "another defense wraps or monitors it")
+
+
+def _one_view(phase: Phase, batch: Batch, uniforms: Callable[[int], Tensor]) -> Batch:
+    """Prepare a batch of the phase.
+
+    Raises:
+        BadInputError: if a row then has several gradients, each of the length of the clip.
+    """
+    assert phase.prepare is not None  # noqa: S101 - see ``on_phases``
+    made = phase.prepare(batch, uniforms)
+    if len(made.x) != len(batch.x):
+        raise BadInputError(
+            f"dp-sgd cannot make phase '{phase.name}' private: its loss reads several views of a "
+            "row, which would be clipped one by one"
+        )
+    return made
 
 
 @cache
