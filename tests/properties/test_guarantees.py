@@ -164,7 +164,7 @@ def _row(taught: _Taught, members: Examples, *, alone: bool) -> int:
 def test_pate_a_row_less_changes_one_teacher_and_one_vote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Target, alone: bool
 ) -> None:
-    spec = _spec(PATE(teachers=50, queries=30), target)
+    spec = _spec(PATE(teachers=30, queries=30), target)
     whole = _Taught(tmp_path / "whole", spec, monkeypatch)
     row = _row(whole, spec.world.members, alone=alone)
     fewer = _Taught(tmp_path / "fewer", _without(spec, row), monkeypatch)
@@ -190,7 +190,7 @@ def test_pate_a_row_less_changes_one_teacher_and_one_vote(
 def test_pate_a_row_reaches_the_student_through_votes_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Target, alone: bool
 ) -> None:
-    spec = _spec(PATE(teachers=50, noise=1e6), target)  # noise decides every label
+    spec = _spec(PATE(teachers=30, noise=1e6), target)  # noise decides every label
     whole = _Taught(tmp_path / "whole", spec, monkeypatch)
     row = _row(whole, spec.world.members, alone=alone)
     fewer = _Taught(tmp_path / "fewer", _without(spec, row), monkeypatch)

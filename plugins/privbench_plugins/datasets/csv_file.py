@@ -18,8 +18,8 @@ encoded as columns of x:
   empty cell is a value of its own. ``Card.groups`` says which columns belong together.
 
 A table without numbers is ``binary`` (uint8), another one ``real`` (float32). The smallest and the
-largest value are taken from all rows, also those held out. No rows are augmented: a changed row
-would be another person.
+largest value, and the texts of a column, are taken from all rows, also those held out; the epsilon
+of a defense does not cover them. No rows are augmented: a changed row would be another person.
 
 The default protocol is that of ``npz``. The key of a result holds the digest of the file, not its
 name. Encoded columns of more than 64 MB are kept in the user's cache folder and memory-mapped.
