@@ -20,6 +20,7 @@ import numpy as np
 import privbench
 from privbench import Membership, hookimpl
 from privbench.boards.sample_files import read_samples
+from privbench.boards.samples import part
 from privbench_plugins.attacks.metric import MetricModifiedEntropy
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def main(data_root: Path, seeds: int) -> None:
 def reachable(record: Record, folder: Path) -> float:
     """The largest balanced accuracy of one threshold on the rows that were asked about."""
     columns = read_samples(record, [folder])
-    scores, member = columns["scores"], columns["member"]
+    scores, member = part(columns, "answer")["scores"], part(columns, "truth")["member"]
     return max(
         ((scores[member] >= v).mean() + (scores[~member] < v).mean()) / 2 for v in np.unique(scores)
     )
