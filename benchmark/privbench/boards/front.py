@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
-import math
 import re
+import textwrap
 import warnings
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards.matrix import ranked
+from privbench.boards.matrix import aim_text, ranked
 from privbench.boards.panel import foremost
-from privbench.text import shown
+from privbench.boards.placing import Room, around, chain, free, nearest
+from privbench.boards.statistics import FEWEST_SEEDS
+from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,30 +23,44 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from privbench.boards.panel import Aim, Line, Panel
+    from privbench.boards.placing import Box, Place
 
-#: At most this many pictures side by side, and rows of them.
-_ACROSS, _DOWN = 3, 4
-#: Size of one picture, in inches.
-_WIDTH, _HEIGHT = 5.2, 4.0
-#: Accuracy that may be lost within the picture; whatever loses more stands at its left edge.
-_USEFUL = 0.25
-#: Names that fit one below the other, and characters of one.
-_LABELS, _LONG = 22, 48
-#: Stands for the text's colour while matplotlib draws; the file says what it is by day and night.
-INK, FAINT, POINT, BEST = "#010203", "#a0a1a2", "#3b76c4", "#d1603d"
+#: At most so many pictures side by side, panels, and pictures of one.
+_ACROSS, _DOWN, _AIMS = 2, 4, 3
+#: Size of one picture, in inches: two are as wide as a page of a website.
+_WIDTH, _HEIGHT = 4.15, 3.6
+#: Accuracy that may be lost within the picture; whatever loses more stands at its left edge. The
+#: least that is shown, so that equal accuracies do not look different.
+_USEFUL, _NARROWEST = 0.25, 0.1
+#: Room for names on both sides of the points, as a share of what they take.
+_BESIDE = 0.25
+#: Characters of a line of a name, if that fits and otherwise; of a whole name, and of a heading.
+_LINES, _LONG, _HEAD = (32, 20), 96, 58
+#: Colours of text and of lines while matplotlib draws.
+INK, FAINT = "#010203", "#a0a1a2"
+#: What they are in a file: greys that can be read on white and on black where no style works.
+GREY, _THIN = "#747a82", "#8b929a"
+POINT, BEST = "#3b76c4", "#d1603d"
+#: Text by day and by night; each can still be read on a page of the other kind.
 _STYLE = (
-    "<style>svg{color:#24292f;--faint:#b7bec6}"
-    "@media(prefers-color-scheme:dark){svg{color:#e6edf3;--faint:#59626d}}</style>"
+    f'<style>@media(prefers-color-scheme:light){{[fill="{GREY}"]{{fill:#57606a}}}}'
+    f'@media(prefers-color-scheme:dark){{[fill="{GREY}"]{{fill:#9198a1}}}}</style>'
+)
+#: What all of a file's elements share.
+_ROOT = (
+    'stroke-linejoin="round" stroke-linecap="butt" '
+    "font-family=\"'DejaVu Sans', Verdana, sans-serif\""
 )
 
 
 def front(panels: Sequence[Panel]) -> str:
     """Return the figure as SVG text, the same bytes for the same results; "" if there is nothing.
 
-    Rows are panels, columns are what attacks are after. To the right is more utility, down is less
-    leak, so the best defenses stand at the lower right. Those that no other defense beats in both
-    are named and orange; the one that leaks most is named, too. Thin lines join the settings of a
-    defense. Triangles at the left edge lose even more accuracy.
+    A picture for each panel and each of what attacks are after. To the right is more utility, down
+    is less leak, so the best defenses stand at the lower right. Those that no other defense beats
+    in both are named and orange; the one that leaks most is named, too. Thin lines join the
+    settings of a defense. Triangles at the left edge lose even more accuracy. The dashed line is
+    what guessing reaches. Fewer than ``FEWEST_SEEDS`` seeds are called a draft.
 
     Args:
         panels: of a board; the first few are drawn.
@@ -91,15 +108,19 @@ def painted(drawn: Sequence[tuple[Panel, list[Aim]]]) -> Figure:
     """Return the figure of ``drawable`` panels; at least one."""
     from privbench.boards.picture import Picture
 
-    across = max(len(aims) for _, aims in drawn)
-    figure = Picture(figsize=(_WIDTH * across, _HEIGHT * len(drawn)), layout="constrained")
-    axes = figure.subplots(len(drawn), across, squeeze=False)
-    for row, (panel, aims) in zip(axes, drawn, strict=True):
-        for i, axis in enumerate(row):
-            if i < len(aims):
-                _draw(axis, panel, aims[i])
-            else:
-                axis.set_axis_off()
+    pictures = [(panel, aim) for panel, aims in drawn for aim in aims]
+    across = min(len(pictures), _ACROSS)
+    down = -(-len(pictures) // across)
+    figure = Picture(figsize=(_WIDTH * across, _HEIGHT * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).ravel()
+    for axis in axes[len(pictures) :]:
+        axis.set_axis_off()
+    for axis, (panel, aim) in zip(axes, pictures, strict=False):
+        _draw(axis, panel, aim)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # names are placed in this layout
+    for axis, (panel, aim) in zip(axes, pictures, strict=False):
+        _name(axis, panel, aim)
     return figure
 
 
@@ -111,7 +132,7 @@ def drawable(panels: Sequence[Panel]) -> list[tuple[Panel, list[Aim]]]:
 
 def _aims(panel: Panel) -> list[Aim]:
     """What can be drawn: at least two defenses have a leak and an accuracy."""
-    return [aim for aim in panel.aims if len(_places(panel.lines, aim)) > 1][:_ACROSS]
+    return [aim for aim in panel.aims if len(_places(panel.lines, aim)) > 1][:_AIMS]
 
 
 def _places(lines: Sequence[Line], aim: Aim) -> list[tuple[Line, float, float]]:
@@ -141,27 +162,39 @@ def best(places: Sequence[tuple[Line, float, float]], *, higher: bool) -> set[st
     return {line.title for line, utility, leak in places if not beaten(utility, leak)}
 
 
+def entitle(axis: Any, panel: Panel, what: str) -> None:
+    """Write above a picture what it shows of a panel, and whether that is a draft."""
+    seeds = len(panel.seeds)
+    lines = [f"{panel.target} on {panel.dataset}", f"{what}, {panel.adversary} adversary"]
+    lines += [f"draft, {several(seeds, 'seed')}"] if seeds < FEWEST_SEEDS else []
+    told = "\n".join(shown(line, _HEAD) for line in lines)
+    axis.set_title(told, fontsize=9, parse_math=False)
+
+
 def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
-    game, guessed = aim
-    what = f"{game} of {guessed}" if guessed else game
-    title = f"{panel.target} on {panel.dataset}", f"{what}, {panel.adversary} adversary"
-    axis.set_title("\n".join(shown(line) for line in title), fontsize=9, parse_math=False)
+    entitle(axis, panel, aim_text(aim))
     axis.set_xlabel("test accuracy")
-    axis.set_ylabel(shown(f"worst case, {panel.metric[aim]}", _LONG), parse_math=False)
-    axis.grid(visible=True, color=FAINT, linewidth=0.3)
+    axis.set_ylabel(shown(f"worst case, {panel.metric[aim]}", _HEAD), parse_math=False)
+    axis.grid(visible=True, color=FAINT, linewidth=0.6, alpha=0.4)
+    axis.set_axisbelow(True)
+    axis.margins(y=0.08)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     if not panel.higher[aim]:
         axis.invert_yaxis()
     places = _places(ranked(panel), aim)
-    left = max(utility for _, utility, _ in places) - _USEFUL
+    left, right = _ends(places)
+    edge = {line.title for line, utility, _ in places if utility < left}
+    if guess := panel.chance[aim]:
+        axis.axhline(guess.value, color=FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     for name in sorted({line.name for line in panel.curves}):
         settings = sorted((c for c in panel.curves if c.name == name), key=lambda c: c.strength)
         mine = _places(settings, aim)
         if len(mine) > 1:
-            axis.plot([max(u, left) for _, u, _ in mine], [v for _, _, v in mine], color=FAINT,
-                      linewidth=0.8, zorder=1)  # fmt: skip
-    names = best(places, higher=panel.higher[aim]) | {"none"}
+            # Lines end at what stands at the left edge, and leave the picture otherwise.
+            x = [max(u, left) if line.title in edge else u for line, u, _ in mine]
+            axis.plot(x, [v for _, _, v in mine], color=FAINT, linewidth=0.8, alpha=0.6, zorder=1)
+    names = _front_line(panel, aim)
     for line, utility, leak in places:
         named = line.title in names
         colour = BEST if named and line.name != "none" else POINT
@@ -170,28 +203,73 @@ def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
         shape = "<" if utility < left else "s" if line.name == "none" else "o"
         axis.plot([max(utility, left)], [leak], marker=shape, color=colour, linestyle="none",
                   markersize=6 if named else 4, zorder=3)  # fmt: skip
-    right = max(utility for _, utility, _ in places)
-    axis.set_xlim(left - 0.01, right + 0.03)
-    loudest = max(places, key=lambda place: place[2] if panel.higher[aim] else -place[2])
-    names.add(loudest[0].title)
-    _label(axis, [(line.title, max(u, left), v) for line, u, v in places if line.title in names])
+    wide = right - left
+    axis.set_xlim(left - _BESIDE * wide, right + _BESIDE * wide)
 
 
-def _label(axis: Any, labels: Sequence[tuple[str, float, float]]) -> None:
-    """Write names to the left of the points, one below the other, joined by thin lines."""
-    low, high = sorted(axis.get_ylim())
-    axis.set_ylim(*axis.get_ylim())
-    apart = (high - low) / _LABELS
-    down = -1 if axis.yaxis_inverted() else 1
-    at = math.inf
-    for name, utility, leak in sorted(labels, key=lambda label: (-down * label[2], label[0])):
-        at = min(down * leak, at - apart)
-        axis.annotate(
-            shown(name, _LONG), (utility, leak), xytext=(0.5, down * at),
-            textcoords=axis.get_yaxis_transform(),
-            ha="right", va="center", fontsize=8, zorder=4, parse_math=False,
-            arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.6, "shrinkB": 4},
-        )  # fmt: skip
+def _ends(places: Sequence[tuple[Line, float, float]]) -> tuple[float, float]:
+    """Least and most accuracy that a picture shows."""
+    known = [utility for _, utility, _ in places]
+    left, right = max(min(known), max(known) - _USEFUL), max(known)
+    more = max(0.0, _NARROWEST - (right - left)) / 2
+    return left - more, right + more
+
+
+def _front_line(panel: Panel, aim: Aim) -> set[str]:
+    """Titles of the lines that no other beats, and of ``none``."""
+    return best(_places(ranked(panel), aim), higher=panel.higher[aim]) | {"none"}
+
+
+def _name(axis: Any, panel: Panel, aim: Aim) -> None:
+    """Write names beside their points, joined by a thin line where they are away, and at chance.
+
+    The layout is fixed. A name that fits nowhere is left out.
+    """
+    places = _places(ranked(panel), aim)
+    left, _ = _ends(places)
+    sign = 1 if panel.higher[aim] else -1
+    loudest = max(places, key=lambda place: sign * place[2])[0].title
+    names = _front_line(panel, aim) | {loudest}
+    scale = 72 / axis.figure.dpi  # from pixels to points
+    room = Room(tuple(scale * axis.bbox.extents))
+    for drawn in axis.lines:
+        ends = [*map(tuple, scale * drawn.get_transform().transform(drawn.get_xydata()))]
+        room.points += [around(end, 3.5) for end in ends if len(ends) == 1]
+        boxes = (box for pair in pairwise(ends) for box in chain(*pair, gap=0))
+        room.lines += [box for box in boxes if not free([box], [room.frame])]
+    if guess := panel.chance[aim]:
+        _write(axis, shown(guess.name, _LINES[0]), (left, guess.value), room.along)
+    for line, utility, leak in sorted(places, key=lambda place: (-place[1], place[0].title)):
+        told = shown(line.title, _LONG)
+        if line.title in names:
+            any(
+                _write(axis, "\n".join(textwrap.wrap(told, wide, break_on_hyphens=False)),
+                       (max(utility, left), leak), room.take)
+                for wide in _LINES
+            )  # fmt: skip
+
+
+def _write(
+    axis: Any, told: str, place: Place, take: Callable[[Place, Place], tuple[Box, bool] | None]
+) -> bool:
+    """Write a text where there is room for it; False if there is none."""
+    scale = 72 / axis.figure.dpi
+    made = axis.annotate(told, place, xytext=(0, 0), textcoords="offset points", fontsize=8,
+                         va="bottom", zorder=4, parse_math=False)  # fmt: skip
+    size = made.get_window_extent()
+    at = tuple(scale * axis.transData.transform(place))
+    found = take(at, (scale * size.width, scale * size.height))
+    if found is None:
+        made.remove()
+        return False
+    box, away = found
+    made.set_position((box[0] - at[0], box[1] - at[1]))
+    if away:
+        end = nearest(at, box)
+        line = {"arrowstyle": "-", "color": INK, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 4}
+        axis.annotate("", place, xytext=(end[0] - at[0], end[1] - at[1]),
+                      textcoords="offset points", arrowprops=line)  # fmt: skip
+    return True
 
 
 def _bars(line: Line, aim: Aim, utility: float, leak: float) -> list[tuple[list[float], ...]]:
@@ -207,8 +285,18 @@ def _bars(line: Line, aim: Aim, utility: float, leak: float) -> list[tuple[list[
 
 
 def coloured(file: bytes) -> str:
-    """Return an SVG file with colours that follow the reader's light or dark mode."""
-    svg = file.decode()
-    svg = svg.replace(INK, "currentColor").replace(FAINT, "var(--faint)")
-    svg = re.sub(r"<\?xml.*?\?>\s*<!DOCTYPE.*?>\s*", "", svg, flags=re.DOTALL)
-    return re.sub(r"(<svg[^>]*>)", rf"\1{_STYLE}", svg, count=1)
+    """Return an SVG file whose colours work on white and on black, with and without a style.
+
+    Colours are attributes, which every program reads; the style gives text more contrast where it
+    works.
+    """
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", file.decode(), flags=re.DOTALL)
+    svg = re.sub(r'(<[^<>]*?) style="([^"]*)"', _plain, svg[svg.index("<svg") :])
+    svg = svg.replace(INK, GREY).replace(FAINT, _THIN)
+    return re.sub(r"<svg([^>]*)>", rf"<svg\1 {_ROOT}>{_STYLE}", svg, count=1)
+
+
+def _plain(tag: re.Match[str]) -> str:
+    """A tag with its declarations as attributes; the font is that of the file."""
+    told = (one.split(": ", 1) for one in tag[2].split("; "))
+    return tag[1] + "".join(f' {name}="{value}"' for name, value in told if name != "font-family")

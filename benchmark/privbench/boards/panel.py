@@ -138,6 +138,23 @@ class Line:
         return self.worst[aim].estimate.value if aim in self.worst else None
 
 
+@dataclass(frozen=True)
+class Answer:
+    """An answer that uses nothing that was released, as text: its name and what it reaches.
+
+    Attributes:
+        name: in words.
+        value: of the headline metric, the mean over seeds.
+    """
+
+    name: str
+    value: float
+
+    def __str__(self) -> str:
+        """Name and value."""
+        return f"{self.name} {self.value:.3f}"
+
+
 @dataclass
 class Panel:
     """What one dataset, protocol, target and adversary show.
@@ -152,7 +169,8 @@ class Panel:
         unmet: defenses without an operating point -> why -> the seeds concerned.
         higher: aim -> whether a higher number is a stronger attack.
         metric: aim -> name of the headline metric.
-        constant: aim -> an answer that uses nothing that was released, as text; "" for none.
+        constant: aim -> the game's constant answer; None if boards show none.
+        chance: aim -> what guessing reaches, where figures draw a line; None if unknown.
         seeds: of all results.
     """
 
@@ -165,7 +183,8 @@ class Panel:
     unmet: Mapping[str, Mapping[str, list[int]]]
     higher: Mapping[Aim, bool]
     metric: Mapping[Aim, str]
-    constant: Mapping[Aim, str]
+    constant: Mapping[Aim, Answer | None]
+    chance: Mapping[Aim, Answer | None]
     seeds: list[int]
     most_lost: float | None = None
 

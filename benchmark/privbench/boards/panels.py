@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from privbench.boards import audits, verdicts
 from privbench.boards import shown as show
 from privbench.boards.operating import accuracy, choices, groups, seen_by
-from privbench.boards.panel import Aim, Attack, Line, Panel, Spot
+from privbench.boards.panel import Aim, Answer, Attack, Line, Panel, Spot
 from privbench.boards.statistics import compared, paired, worst_case
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Metric that is reported at its worst beside the headline.
 LOW_FPR = "tpr_at_fpr_0.01"
+#: Metrics that are .5 for every guess, and the baseline that is one guess for all rows.
+_HALF, _MAJORITY = ("auc", "balanced_accuracy"), "majority"
 
 
 def panels(records: Sequence[Record], bound: float | None) -> list[Panel]:
@@ -118,14 +120,22 @@ def _panel(group: Group, adversary: str, bound: float | None, counts: Judged) ->
         if missing:
             unmet[name] = missing
         lines += [line(name, setting, 0.0, at) for setting, at in chosen]
+    constant = {
+        aim: _answer(seen, aim, column, show.constant(aim[0], seen))
+        for aim, (column, _) in main.items()
+    }
+    chance = {
+        aim: Answer("chance", 0.5) if column.name in _HALF
+        else constant[aim] or _answer(seen, aim, column, _MAJORITY)
+        for aim, (column, _) in main.items()
+    }  # fmt: skip
     kept = [one for one in lines if one is none or _met(one)]
     for one in kept:
         _compare(one, none, higher)
     return Panel(
         group.dataset, group.target, adversary, attacks, kept, [c for c in curves if c.spots],
         unmet, higher, {aim: column.heading for aim, (column, _) in main.items()},
-        {aim: _constant(seen, aim, column) for aim, (column, _) in main.items()},
-        sorted({record.seed for record in seen}), max(most, default=None),
+        constant, chance, sorted({record.seed for record in seen}), max(most, default=None),
     )  # fmt: skip
 
 
@@ -242,20 +252,17 @@ def _numbers(spot: Spot) -> dict[int, dict[str, float | None]]:
     }
 
 
-def _constant(seen: Iterable[Record], aim: Aim, main: Column) -> str:
-    """The game's constant answer, scored on the most rows that were asked, over seeds."""
-    mine = [record for record in seen if record.board is not None and _aim(record) == aim]
-    name = show.constant(aim[0], mine)
+def _answer(seen: Iterable[Record], aim: Aim, main: Column, name: str) -> Answer | None:
+    """A baseline, scored on the most rows that were asked, over seeds; None where it is missing."""
     found: dict[int, tuple[int, float]] = {}
-    for record in mine:
+    for record in seen:
         number = record.baselines.get(name, {}).get(main.name)
-        if number is not None and number.value is not None:
+        if number is not None and number.value is not None and _aim(record) == aim:
             this = (record.sizes.get("rows", 0), number.value)
             found[record.seed] = max(this, found.get(record.seed, this))
     if not found:
-        return ""
-    value = mean(number for _, number in found.values())
-    return f"{name.replace('_', ' ')} {value:.3f}"
+        return None
+    return Answer(name.replace("_", " "), mean(value for _, value in found.values()))
 
 
 def _mean(spot: Spot) -> float:

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from privbench.boards.front import GREY
 from privbench.text import terminal
 
 #: What texts of boards use; links, pictures and HTML are left out, so they are plain text.
@@ -31,7 +32,9 @@ def _reader() -> MarkdownIt:
 
 
 def figure(svg: str, name: str, label: str) -> Markup:
-    """Return a figure of matplotlib for the middle of a page: no style of its own, no clashing ids.
+    """Return a figure of a board for the middle of a page: its text has the page's colour and font.
+
+    It has no style of its own, and its ids clash with no others.
 
     Args:
         svg: the text of the file.
@@ -46,7 +49,7 @@ def figure(svg: str, name: str, label: str) -> Markup:
     for one in root.iter():
         one.tag = _local(one.tag)
         given = {_local(at): text for at, text in one.attrib.items()}
-        one.attrib = {at: _own(text, at, name) for at, text in _unstyled(given).items()}
+        one.attrib = {at: _own(text, at, name) for at, text in given.items() if at != "font-family"}
     root.attrib |= {"role": "img", "aria-label": terminal(label)}
     return Markup(ET.tostring(root, encoding="unicode"))  # noqa: S704 - it escapes all text
 
@@ -59,17 +62,10 @@ def _own(text: str, attribute: str, name: str) -> str:
     """The value of an attribute, where an id and what points to one begin with a name."""
     if attribute == "id":
         return f"{name}-{text}"
+    if text == GREY:
+        return "currentColor"
     return (
         re.sub(r"^url\(#", f"url(#{name}-", re.sub("^#", f"#{name}-", text))
         if (attribute == "href" or text.startswith("url("))
         else text
     )
-
-
-def _unstyled(attributes: dict[str, str]) -> dict[str, str]:
-    """Declarations as attributes: a strict policy ignores a ``style``."""
-    for part in filter(None, map(str.strip, attributes.pop("style", "").split(";"))):
-        name, _, value = part.partition(":")
-        if name != "font-family":  # the page's own
-            attributes[name.strip()] = value.strip()
-    return attributes

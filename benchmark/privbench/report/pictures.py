@@ -14,6 +14,7 @@ from privbench.boards.front import (
     POINT,
     coloured,
     drawable,
+    entitle,
     front,
     front_png,
     saved,
@@ -99,7 +100,7 @@ def _matrix(panel: Panel, aim: Aim) -> Figure:
     axis.tick_params(length=0)
     for side in axis.spines.values():
         side.set_visible(False)
-    _title(axis, panel, panel.metric[aim])
+    entitle(axis, panel, panel.metric[aim])
     return figure
 
 
@@ -139,7 +140,7 @@ def rocs(drawn: Sequence[tuple[Panel, Sequence[tuple[str, Roc, float]]]]) -> Fig
 
 def _draw_roc(axis: Any, panel: Panel, curves: Sequence[tuple[str, Roc, float]]) -> None:
     least = min(rate for _, _, rate in curves)
-    axis.plot([least, 1], [least, 1], color=INK, linewidth=0.8, linestyle="--")
+    axis.plot([least, 1], [least, 1], color=INK, linewidth=0.8, linestyle="--", label="chance")
     for (name, of, _), colour in zip(curves, _COLOURS, strict=False):
         rates = [*of.fpr, 1.0]
         axis.fill_between(
@@ -152,9 +153,4 @@ def _draw_roc(axis: Any, panel: Panel, curves: Sequence[tuple[str, Roc, float]])
     legend = axis.legend(loc="lower right", frameon=False, fontsize=8)
     for text in legend.get_texts():
         text.set_parse_math(False)
-    _title(axis, panel, "without a defense")
-
-
-def _title(axis: Any, panel: Panel, what: str) -> None:
-    lines = f"{panel.target} on {panel.dataset}", f"{what}, {panel.adversary} adversary"
-    axis.set_title("\n".join(shown(one, 2 * _LONG) for one in lines), fontsize=9, parse_math=False)
+    entitle(axis, panel, "without a defense")
