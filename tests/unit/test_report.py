@@ -27,11 +27,13 @@ from privbench.boards.samples import pack
 from privbench.cli.main import main
 from privbench.games.metrics import tpr_at_fpr
 from privbench.report import evidence, page
+from privbench.report.cells import cells
 from privbench.report.curves import BARS, has_scores, histogram, roc
 from privbench.report.drawing import HEIGHT, WIDTH, Frame, bars, frame
 from privbench.report.heat import SHADES, heat
 from privbench.report.page import report
 from privbench.report.pictures import figures
+from privbench.report.results import Results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,6 +120,10 @@ def test_the_matrix_is_the_boards() -> None:
     assert any("±" in cell for row in got for cell in row)
 
 
+def inside(text: str) -> bool:
+    return 0 <= float(text) <= 1
+
+
 def test_all_numbers_of_the_csv_file_are_in_the_details() -> None:
     made = everything()
     text = report(made, "t")
@@ -125,8 +131,10 @@ def test_all_numbers_of_the_csv_file_are_in_the_details() -> None:
     for cell, row in csv_table.rows(made).items():
         del cell
         for name, value in row.items():
+            end = name.endswith((", low", ", high")) and not name.startswith("minus")
+            shown = f"{min(max(float(value), 0), 1):g}" if end and not inside(value) else value
             if name not in csv_table.FIRST:
-                assert f">{value}<" in details, (name, value)
+                assert f">{shown}<" in details, (name, value)
     seen = Reader(text)
     lines = next(rows for name, rows in seen.tables.items() if name.startswith("table"))
     assert len(lines) == 1 + len(csv_table.rows(made))
@@ -168,11 +176,92 @@ def test_a_failure_is_told_with_its_traceback() -> None:
 def test_one_seed_has_intervals_over_rows_and_several_over_seeds() -> None:
     one = report([record(value=0.7)], "t")
     assert "one seed, over its rows" in one
-    assert ">auc</th><td>0.7</td><td>0.65</td><td>0.75</td>" in one
+    assert ">AUC</th><td>0.7</td><td>0.65</td><td>0.75</td>" in one
     three = report(seeds("loud", "none", [0.6, 0.7, 0.8]), "t")
     # Student's t of two degrees of freedom: 4.303 x .1 / sqrt(3)
-    assert ">auc</th><td>0.7</td><td>0.451586</td><td>0.948414</td>" in three
+    assert ">AUC</th><td>0.7</td><td>0.451586</td><td>0.948414</td>" in three
     assert "0.700 [0.650, 0.750]" in three  # the second seed alone
+
+
+def details(text: str) -> list[list[list[str]]]:
+    """The tables of all cells."""
+    return [rows for name, rows in Reader(text).tables.items() if name.startswith("lined")]
+
+
+def test_numbers_of_cells_have_words_and_each_its_own() -> None:
+    made = [*everything(), record("draw", game="reconstruction", value=0.1)]
+    for one in made:
+        if one.status != "ok":
+            continue
+        one.metrics |= {"tpr_at_fpr_0.001": number(0.3), "balanced_accuracy[slant]": number(0.6),
+                        "loo_auc": number(0.6), "audit_made_most": number(0.5)}  # fmt: skip
+        one.baselines = {"label_only": {"accuracy": number(0.5)}, "odd_one": {"a_b": number(0.5)}}
+        one.utility |= {"probe_p_value": 0.5, "reference_accuracy": 0.8}
+        one.cost.seconds_per_query = 0.1
+        one.updates = {"encoder": 3}
+        one.sizes |= {"public_rows": 3}
+        one.claims = [{"epsilon": 2.0, "sampling_rate": 0.5}]
+    text = report(made, "t")
+    names = [[row[0] for row in rows[1:]] for rows in details(text)]
+    raw = {name for row in csv_table.rows(made).values() for name in row} - {*csv_table.FIRST}
+    same = {"accuracy", "precision", "recall"}
+    for shown in names:
+        assert len({*shown}) == len(shown)
+        assert not [name for name in shown if name in raw - same or "_" in name or "[" in name]
+    every = {name for shown in names for name in shown}
+    assert {"AUC", "null AUC", "MSE", "TPR at 1 % FPR", "TPR at 0.1 % FPR", "canaries' AUC",
+            "balanced accuracy of slant", "label only accuracy", "odd one a b", "seconds per query",
+            "training minus test accuracy", "updates of encoder", "minus no defense",
+            "reference accuracy", "guesses of the audit, larger share"} <= every  # fmt: skip
+    facts = " ".join(re.findall("<dd>(.*?)</dd>", text))
+    assert "public rows 3" in facts
+    assert "sampling rate 0.5" in facts
+    assert not re.search("public_rows|sampling_rate", text.split('id="methods"')[0])
+
+
+@pytest.mark.parametrize("board", ["digits-attacks", "digits-audit-gradients", "ars-adult"])
+def test_published_cells_have_words(board: str) -> None:
+    found = cells(Results.read(f"leaderboards/results/{board}.jsonl"))
+    ran = [cell for cell in found if any(one.status == "ok" for one in cell.records)]
+    assert len(ran) > 3
+    for cell in ran:
+        shown = [row[0] for row in cell.numbers.rows]
+        assert len({*shown}) == len(shown) > 10
+        assert not [name for name in shown if re.search(r"[_\[]", name)]
+
+
+def test_intervals_of_shares_stay_within_0_and_1() -> None:
+    made = seeds("loud", "none", [0.5, 0.9, 0.99], tpr=0.9)
+    one = record("alone", value=0.99)
+    one.metrics["recall"] = number(0.01)
+    draws = [record("draw", game="reconstruction", seed=seed, value=0.4) for seed in range(2)]
+    for seed, of in enumerate(draws):
+        of.metrics["psnr"] = number(15.0 + seed)  # no share
+        of.utility["gap"] = seed - 0.5
+    text = report([*made, one, *draws], "t")
+    found = {(row[0], row[1]): row[2:] for rows in details(text) for row in rows[1:]}
+    assert csv_table.rows(made).popitem()[1]["auc, high"] == "1.44461"
+    assert found["AUC", "0.796667"] == ["0.148724", "1"]
+    assert found["AUC", "0.99"] == ["0.94", "1"]
+    assert found["recall", "0.01"] == ["0", "0.06"]
+    assert "0.990 [0.940, 1.000]" in text  # that seed in the table of seeds
+    assert "1.040" not in text
+    assert found["PSNR", "15.5"] == ["9.1469", "21.8531"]
+    assert found["training minus test accuracy", "0"] == ["-6.3531", "6.3531"]
+    for (name, _), ends in found.items():
+        if re.search("AUC|accuracy$|TPR", name) and "minus" not in name:
+            assert all(inside(end) for end in ends if end), (name, ends)
+
+
+def test_a_table_in_which_nothing_stands_is_left_out() -> None:
+    made = [record("a", status="skipped", reason="no"), record("b", status="skipped", reason="no")]
+    seen = Reader(report(made, "t"))
+    assert seen.heats == []
+    assert "No attack ran." in report(made, "t")
+    assert "<table" not in Results(made)._repr_html_()
+    heads = [rows[0] for rows in details(report(made, "t"))]
+    assert heads == [["seed", "number [over rows]", "code", "trial"]] * 2  # no empty columns
+    assert len(Reader(report([*made, record("c")], "t")).heats) == 1
 
 
 def test_downloads_are_the_files(tmp_path: Path) -> None:
@@ -286,6 +375,33 @@ def test_a_histogram_by_hand() -> None:
     assert (equal.low, equal.high) == (-0.5, 0.5)
     huge = histogram({"victim.scores": np.array([1e308, -1e308] * 3), "truth.member": member})
     assert sum(huge.members) == pytest.approx(1)
+
+
+def test_posteriors_are_drawn_as_logits() -> None:
+    """Most of the bars of raw posteriors would be empty."""
+    columns = scored(2_000, 2_000)
+    columns["victim.scores"] = 1 / (1 + np.exp(-6 * columns["victim.scores"]))
+    of = histogram(columns)
+    assert of.logits
+    assert sum(share > 0.01 for share in of.members) > BARS / 2
+    assert (of.low, of.high) == pytest.approx((-14.5, 19.0), abs=2)  # 6 x (-2.6, 3.4) or so
+    columns["victim.scores"][:40] = 1.0  # infinite logits are in the outer bar
+    assert histogram(columns).members[-1] > 0.02
+    for raw in ([0.0, 1.0] * 2_000, [0.5, 1.5] * 2_000, [-0.5, 0.5] * 2_000):
+        assert not histogram({**columns, "victim.scores": np.array(raw)}).logits
+
+
+def test_the_figure_says_whether_it_shows_logits() -> None:
+    made = [record()]
+    with_samples(made)
+    plain_ = report(made, "t", samples=lambda _: scored())
+    columns = scored()
+    columns["victim.scores"] = 1 / (1 + np.exp(-columns["victim.scores"]))
+    logits = report(made, "t", samples=lambda _: columns)
+    assert "logit of the score</text>" in logits
+    assert "as logits, log(s / (1 - s)), because all lie between 0 and 1" in logits
+    assert "logit" not in plain_.split('id="all-details"')[1].split('id="methods"')[0]
+    assert ">score</text>" in plain_
 
 
 def test_only_scores_of_both_sides_are_drawn() -> None:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from privbench.boards import csv_table, verdicts
 from privbench.boards import shown as show
 from privbench.boards.rows import over_seeds, summary
+from privbench.report import words
 from privbench.text import listed, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from privbench.boards.records import Number, Record
+    from privbench.games.board import Column
 
 #: Characters of one fact, and of a traceback's end.
 _LONG, _TRACE = 600, 4_000
@@ -23,27 +25,11 @@ _APART = ("minus ", "differs ")
 
 
 @dataclass(frozen=True)
-class Line:
-    """One number of a cell as the csv file has it: mean over seeds, ends of its interval."""
+class Table:
+    """A table as text, without the columns in which nothing stands."""
 
-    name: str
-    value: str
-    low: str
-    high: str
-
-
-@dataclass(frozen=True)
-class Seed:
-    """One result: its headline with the interval over rows, what it cost, what made it."""
-
-    seed: int
-    status: str
-    value: str
-    null: str
-    accuracy: str
-    seconds: str
-    trial: str
-    made_by: str
+    heads: list[str]
+    rows: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -102,8 +88,12 @@ class Cell:
     @property
     def sortable(self) -> str:
         """The headline, to sort by."""
-        ok = next((one for one in self.records if one.board is not None), None)
-        return self.row.get(ok.board.columns[0].name, "") if ok and ok.board else ""
+        return self.row.get(self.columns[0].name, "") if self.columns else ""
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """Columns of the game's table; () without a result."""
+        return next((one.board.columns for one in self.records if one.board is not None), ())
 
     @property
     def alone(self) -> Record | None:
@@ -112,26 +102,39 @@ class Cell:
         return ok[0] if len(ok) == 1 else None
 
     @property
-    def numbers(self) -> list[Line]:
+    def numbers(self) -> Table:
         """All that was measured: metrics, controls, baselines, utility, costs, differences.
 
-        One seed has its intervals over rows, several have Student's over seeds.
+        Names are words. One seed has its intervals over rows, several have Student's over seeds;
+        they are cut to the range of their number.
         """
         given = {name: text for name, text in self.row.items() if name not in csv_table.FIRST}
         ends = {f"{name}, {end}": text for name in given for end in ("low", "high")
                 if (text := given.get(f"{name}, {end}"))}  # fmt: skip
         if self.alone is not None:
             ends |= _over_rows(self.alone)
-        told = [
-            Line(name, text, ends.get(f"{name}, low", ""), ends.get(f"{name}, high", ""))
-            for name, text in given.items() if name not in ends
-        ]  # fmt: skip
-        return sorted(told, key=lambda line: line.name.startswith(_APART))
+
+        heads = ["one seed, over its rows" if self.alone else "over seeds",
+                 "value" if self.alone else "mean", "low", "high"]  # fmt: skip
+        told = sorted((name for name in given if name not in ends),
+                      key=lambda name: name.startswith(_APART))  # fmt: skip
+        return _filled(heads, [
+            [words.words(name, self.columns), given[name], *(
+                _within(ends.get(f"{name}, {end}", ""), words.ends(name, self.columns))
+                for end in ("low", "high")
+            )]
+            for name in told
+        ])  # fmt: skip
 
     @property
-    def seeds(self) -> list[Seed]:
-        """Each result alone."""
-        return [_seed(record) for record in self.records]
+    def seeds(self) -> Table:
+        """Each result alone: its headline with the interval over rows, what it cost, what made it.
+
+        The first column names the seed.
+        """
+        heads = ["seed", f"{self.metric or 'number'} [over rows]", "null victim", "test accuracy",
+                 "seconds", "code", "trial"]  # fmt: skip
+        return _filled(heads, [_seed(record) for record in self.records])
 
     @property
     def troubles(self) -> list[Trouble]:
@@ -204,19 +207,25 @@ def _difference(row: Mapping[str, str]) -> str:
     return f"{float(row['minus none']):+.3f}{mark}"
 
 
-def _seed(record: Record) -> Seed:
+def _filled(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    kept = [i for i in range(len(heads)) if any(row[i] for row in rows)]
+    return Table([heads[i] for i in kept], [[row[i] for i in kept] for row in rows])
+
+
+def _seed(record: Record) -> list[str]:
     column = record.board.columns[0] if record.board else None
     number = show.number(record, column) if column else None
     null = verdicts.null(record)
     told = summary([number]) if number else ""
-    if number is not None and number.low is not None and number.high is not None:
-        told += f" [{number.low:.3f}, {number.high:.3f}]"
-    return Seed(
-        record.seed, record.status, told, summary([null]) if null else "",
-        verdicts.tested([record]) if record.utility else "",
-        f"{record.cost.seconds_training + record.cost.seconds:.1f}", record.trial,
-        shown(str(record.provenance.get("commit") or "unknown code")),
-    )  # fmt: skip
+    if column and number is not None and number.low is not None and number.high is not None:
+        low, high = words.ends(column.name, [column])
+        told += f" [{max(number.low, low):.3f}, {min(number.high, high):.3f}]"
+    seconds = record.cost.seconds_training + record.cost.seconds
+    return [
+        str(record.seed), told or record.status, summary([null]) if null else "",
+        verdicts.tested([record]) if record.utility else "", f"{seconds:.1f}" if seconds else "",
+        shown(str(record.provenance.get("commit") or "unknown code")), record.trial,
+    ]  # fmt: skip
 
 
 def _groups(record: Record) -> Iterator[tuple[str, Number]]:
@@ -238,6 +247,13 @@ def _over_rows(record: Record) -> dict[str, str]:
     }  # fmt: skip
 
 
+def _within(text: str, ends: tuple[float, float]) -> str:
+    """An end of an interval, cut to the range of its number."""
+    if not text or ends[0] <= float(text) <= ends[1]:
+        return text
+    return f"{min(max(float(text), ends[0]), ends[1]):g}"
+
+
 def _refused(record: Record) -> str:
     given = dict.fromkeys(number.refused for _, number in _groups(record) if number.refused)
     return "; ".join(given)
@@ -245,7 +261,8 @@ def _refused(record: Record) -> str:
 
 def _plain(values: Mapping[str, Any]) -> str:
     return listed({
-        name: f"({_plain(value)})" if isinstance(value, Mapping) else shown(value)
+        words.spaced(str(name)):
+        f"({_plain(value)})" if isinstance(value, Mapping) else shown(value)
         for name, value in values.items()
     })  # fmt: skip
 

@@ -50,12 +50,14 @@ class Histogram:
     Attributes:
         low, high: scores at the ends; the outer bars also hold what is beyond.
         members, nonmembers: shares, one for each bar.
+        logits: whether logits of the scores are shown.
     """
 
     low: float
     high: float
     members: list[float]
     nonmembers: list[float]
+    logits: bool = False
 
 
 def has_scores(columns: Columns) -> bool:
@@ -101,8 +103,17 @@ def _over_seeds(found: Sequence[Estimate]) -> Estimate:
 
 
 def histogram(columns: Columns) -> Histogram:
-    """Return how members and nonmembers of one seed score; the outer bars hold infinite scores."""
+    """Return how members and nonmembers of one seed score; the outer bars hold infinite scores.
+
+    Scores in [0, 1] are shown as logits: posteriors of a model crowd at both ends, where members
+    and nonmembers could not be told apart. Scores that are all 0 or 1 stay as they are.
+    """
     scores, member = _of(columns)
+    inside = (scores > 0) & (scores < 1)
+    logits = bool(inside.any()) and bool(((scores >= 0) & (scores <= 1)).all())
+    if logits:
+        with np.errstate(divide="ignore"):
+            scores = np.log(scores) - np.log1p(-scores)
     finite = np.clip(scores[np.isfinite(scores)], -_LARGEST, _LARGEST)
     low, high = np.quantile(finite, [_TAIL, 1 - _TAIL]) if finite.size else (0.0, 1.0)
     if not low < high:
@@ -113,7 +124,9 @@ def histogram(columns: Columns) -> Histogram:
         counts = np.bincount(np.searchsorted(edges, of, "right"), minlength=BARS)
         return [float(one) for one in counts / of.size]
 
-    return Histogram(float(low), float(high), shares(scores[member]), shares(scores[~member]))
+    return Histogram(
+        float(low), float(high), shares(scores[member]), shares(scores[~member]), logits
+    )
 
 
 def _of(columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

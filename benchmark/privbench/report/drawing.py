@@ -28,12 +28,16 @@ class RocPaths:
 
 @dataclass(frozen=True)
 class HistogramPaths:
-    """Outlines of both sides, closed at the bottom; the ends of the axis as text."""
+    """Outlines of both sides, closed at the bottom; the ends of the axis as text.
+
+    ``logits``: whether the axis shows logits of scores.
+    """
 
     members: str
     nonmembers: str
     low: str
     high: str
+    logits: bool
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,9 @@ def bars(of: Histogram) -> HistogramPaths:
     """Return the outlines of a histogram; its largest bar has the frame's height."""
     most = max(*of.members, *of.nonmembers)
     return HistogramPaths(
-        _outline(of.members, most), _outline(of.nonmembers, most), f"{of.low:.3g}", f"{of.high:.3g}"
-    )
+        _outline(of.members, most), _outline(of.nonmembers, most), f"{of.low:.3g}",
+        f"{of.high:.3g}", of.logits,
+    )  # fmt: skip
 
 
 def _outline(shares: Sequence[float], most: float) -> str:

@@ -30,7 +30,7 @@ def notebook(records: Sequence[Record], bound: float | None = None, words: str =
     try:
         refuse_unfit(records)
         found = foremost(panels(records, bound))
-        pictures, maps = fronts(found), [heat(panel, {}) for panel in found]
+        pictures, maps = fronts(found), [heat(panel, {}) for panel in found if panel.own]
     except BadInputError as error:
         problem = str(error)
     made: str = template("notebook.html").render(

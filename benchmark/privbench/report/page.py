@@ -81,8 +81,10 @@ def report(
     anchors = {r.trial: one.anchor for one in known if one.anchor in shown for r in one.records}
     seen = evidence([one.records for one in detailed], samples)
     by_anchor = dict(zip((one.anchor for one in detailed), seen.cells, strict=True))
-    sections = [_section(panel, anchors) for panel in found]
-    aside = [_section(panel, anchors) for panel in every if all(panel is not one for one in found)]
+    ran = [panel for panel in every if panel.own]  # the others would be empty tables
+    first = {id(panel) for panel in found}
+    sections = [_section(panel, anchors) for panel in ran if id(panel) in first]
+    aside = [_section(panel, anchors) for panel in ran if id(panel) not in first]
     style, script = _own("report.css"), _own("report.js")
     made: str = template("report.html").render(
         title=title, policy=_policy(style, script), style=style, script=script,
