@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from tests.unit.test_pages import everything, record
 from tests.unit.test_report import with_samples
 
 from privbench.boards import csv_table
+from privbench.boards.front import front
+from privbench.boards.panels import panels
 from privbench.report.page import report
 
 if TYPE_CHECKING:
@@ -191,3 +194,26 @@ def test_downloads(opened: Any) -> None:
     assert found.value.suggested_filename == "results.csv"
     with open(found.value.path(), encoding="utf-8", newline="") as file:  # noqa: PTH123
         assert file.read() == csv_table.table(results())
+
+
+@pytest.mark.parametrize(("scheme", "page", "text"), [
+    ("light", (255, 255, 255), (0x57, 0x60, 0x6A)), ("dark", (13, 17, 23), (0x91, 0x98, 0xA1)),
+])  # fmt: skip
+@pytest.mark.parametrize("inline", [False, True])
+def test_the_front_is_drawn_by_day_and_by_night(
+    browser: Any, scheme: Any, page: Any, text: Any, *, inline: bool
+) -> None:
+    """Names and numbers have the colour of the scheme; grid, chance and axes are there, too."""
+    svg = front(panels([record(defense=d, value=v) for d, v in (("none", 0.8), ("x", 0.7))], None))
+    packed = base64.b64encode(svg.encode()).decode()
+    shown = svg if inline else f'<img src="data:image/svg+xml;base64,{packed}">'
+    context = browser.new_context(color_scheme=scheme, device_scale_factor=3)
+    opened = context.new_page()
+    opened.set_content(f'<body style="margin:0;background:rgb{page}">{shown}</body>')
+    image = np.asarray(Image.open(io.BytesIO(opened.screenshot())).convert("RGB")).astype(int)
+    context.close()
+    image = image[:1000, :1180]
+    assert (np.abs(image - text).max(2) < 3).sum() > 1_000
+    apart = np.abs(image - page).max(2) > 30
+    assert sum(row.mean() > 0.4 for row in apart) > 8  # grid, chance and the lower axis
+    assert sum(column.mean() > 0.4 for column in apart.T) > 8
