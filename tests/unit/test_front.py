@@ -210,6 +210,7 @@ def test_a_full_picture_takes_no_name() -> None:
 
 
 def test_a_line_is_avoided_where_that_is_possible_near_the_point() -> None:
+    assert len(chain((0, 50), (1e18, 50))) < 1_000  # far out of the picture
     line = chain((0, 50), (100, 50), gap=0)
     assert all(a[0] < b[0] for a, b in pairwise(line))
     found = Room((0, 0, 100, 100), lines=line).take((50, 50), (20, 8))

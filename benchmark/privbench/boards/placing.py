@@ -17,6 +17,8 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 #: From a point to its name; between the rings of places around a point, and how many there are.
 GAP, _STEP, _RINGS = 6.0, 6.0, 7
+#: Boxes along a line.
+_MOST = 400
 #: Directions of the places around a point, in eighths of a half-turn, the preferred first.
 _DIRECTIONS = (0, 8, 4, 12, 2, 14, 6, 10, 1, 15, 7, 9, 3, 13, 5, 11)
 
@@ -103,9 +105,10 @@ def nearest(at: Place, box: Box) -> Place:
 
 
 def chain(start: Place, end: Place, gap: float = GAP) -> list[Box]:
-    """Return small boxes along a line, from a gap after its start on."""
+    """Return small boxes along a line, from a gap after its start on; a few hundred at most."""
     length = math.dist(start, end)
-    shares = [step / length for step in range(int(gap), int(length), 2)]
+    apart = max(2, int(length / _MOST))  # of a line that leaves the picture, few are inside
+    shares = [step / length for step in range(int(gap), int(length), apart)]
     return [
         around((start[0] + s * (end[0] - start[0]), start[1] + s * (end[1] - start[1])), 1.0)
         for s in shares
