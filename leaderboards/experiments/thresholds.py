@@ -125,7 +125,7 @@ def main(data_root: Path, seeds: int) -> None:
 def reachable(record: Record, folder: Path) -> float:
     """The largest balanced accuracy of one threshold on the rows that were asked about."""
     columns = read_samples(record, [folder])
-    scores, member = part(columns, "answer")["scores"], part(columns, "truth")["member"]
+    scores, member = part(columns, "victim")["scores"], part(columns, "truth")["member"]
     return max(
         ((scores[member] >= v).mean() + (scores[~member] < v).mean()) / 2 for v in np.unique(scores)
     )

@@ -152,16 +152,21 @@ def test_logs_are_exact_next_to_one() -> None:
 
 
 def test_confidence_decides_as_p_does() -> None:
-    asked, known = cloud(300, 2, 1.0), (cloud(200, 0, 3.0), cloud(200, 1, 1.0))
-    answer = play(MetricConfidence(), known, asked)
-    threshold = by_class(known, lambda part: part.x.gather(1, part.y[:, None])[:, 0].exp())
-    p = asked.x.gather(1, asked.y[:, None])[:, 0].exp()
-    assert answer.decisions is not None
-    assert torch.equal(answer.decisions, p >= threshold[asked.y])
+    """On the rows that choose the thresholds; between them log-odds have other middles."""
+    known = cloud(200, 0, 3.0), cloud(200, 1, 1.0)
+
+    def p(part: Examples) -> Tensor:
+        return part.x.double().gather(1, part.y[:, None])[:, 0].exp()
+
+    threshold = by_class(known, p)
+    for part in known:
+        answer = play(MetricConfidence(), known, part)
+        assert answer.decisions is not None
+        assert torch.equal(answer.decisions, p(part) >= threshold[part.y])
 
 
 def by_class(known: tuple[Examples, Examples], score: Any) -> Tensor:
-    """The best threshold of each class, by trying every value observed, and infinity."""
+    """The best threshold of each class, in the middle below the best value of all observed."""
     best = []
     for c in range(K):
         inside, outside = (score(part)[part.y == c] for part in known)
@@ -169,13 +174,15 @@ def by_class(known: tuple[Examples, Examples], score: Any) -> Tensor:
         gains = [
             ((inside >= t).double().mean() + (outside < t).double().mean(), float(t)) for t in tries
         ]
-        best.append(max(gains)[1])
+        upper = max(gains)[1]
+        below = [float(t) for t in tries if t < upper]
+        best.append((upper + max(below)) / 2 if upper < torch.inf and below else upper)
     return torch.tensor(best, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("attack", THRESHOLDED, ids=lambda a: a.name)
 def test_thresholds_are_brute_force_over_the_shadow(attack: Any) -> None:
-    known, asked = (cloud(90, 0, 3.0), cloud(90, 1, 1.0)), cloud(200, 2, 2.0)
+    known, asked = (cloud(180, 0, 3.0), cloud(180, 1, 1.0)), cloud(200, 2, 2.0)
     answer = play(attack, known, asked)
     limits = by_class(known, lambda part: attack.measure(part.x.double(), part.y))
     scores = attack.measure(asked.x.double(), asked.y)
@@ -198,7 +205,7 @@ def test_one_class_has_the_global_threshold(attack: Any) -> None:
 
 
 def test_a_class_that_the_shadow_lacks_takes_the_threshold_of_all() -> None:
-    known, asked = (cloud(90, 0, 3.0), cloud(90, 1, 1.0)), cloud(200, 2, 2.0)
+    known, asked = (cloud(180, 0, 3.0), cloud(180, 1, 1.0)), cloud(200, 2, 2.0)
     lacking = known[0].select(known[0].y != 2), known[1].select(known[1].y != 2)
     each, overall = (
         play(MetricConfidence(per_class=c), lacking, asked).decisions for c in (True, False)

@@ -62,7 +62,7 @@ def test_the_seven_scores() -> None:
     assert value(tpr_at_fpr(SCORES, MEMBER, 0.49)) == 1
     assert auc(SCORES, MEMBER).value == pytest.approx(11 / 12, rel=1e-15)
     best = best_threshold(SCORES, MEMBER)
-    assert best == Thresholds(0.3)
+    assert best == Thresholds(0.25)  # between the member at .3 and the nonmember at .2
     assert balanced_accuracy(best.decide(SCORES), MEMBER).value == 7 / 8
 
 
@@ -320,8 +320,8 @@ def test_mean_over_seeds_is_students() -> None:
 
 
 def test_ties_between_thresholds_go_to_the_largest() -> None:
-    # 4 and 1 both reach balanced accuracy .75; -1 and 9 would be constant answers
-    assert best_threshold([4, 1, 3, -1], [1, 1, 0, 0]).overall == 4
+    # between 4 and 3 and between 1 and -1 both reach balanced accuracy .75
+    assert best_threshold([4, 1, 3, -1], [1, 1, 0, 0]).overall == 3.5
     assert best_threshold([1, 2], [1, 0]).overall == INF  # an inverted score calls nobody
 
 
@@ -329,17 +329,59 @@ def test_each_group_has_its_own_threshold() -> None:
     scores = [5, 1, 8, 6, 9, 9, 0, 0]
     member = [1, 0, 1, 0, 1, 1, 0, 0]
     groups = [0, 0, 7, 7, 2, 2, -3, -3]
-    found = best_threshold(scores, member, groups)
-    assert found == Thresholds(8, {0: 5, 7: 8})  # 2 has members only, -3 nonmembers only
-    asked = found.decide([5, 5, 8, 7, 8, 7.9], [0, 7, 7, 7, 2, 99])
+    found = best_threshold(scores, member, groups, fewest=1)
+    # overall between 8 and 6; 2 has members only, -3 nonmembers only
+    assert found == Thresholds(7, {0: 3, 7: 7})
+    asked = found.decide([3, 2.9, 7, 6.9, 7, 6.9], [0, 0, 7, 7, 2, 99])
     assert asked.tolist() == [True, False, True, False, True, False]
-    assert found.decide([7.9, 8]).tolist() == [False, True]
+    assert found.decide([6.9, 7]).tolist() == [False, True]
     assert found.decide([], []).shape == (0,)
+
+
+def test_a_group_of_few_rows_shares_the_overall_threshold() -> None:
+    rng = np.random.default_rng(4)
+    scores, member = rng.normal(size=260) + (np.arange(260) < 130), np.arange(260) < 130
+    groups = np.concatenate([np.repeat([0, 1], [30, 100])] * 2)
+    found = best_threshold(scores, member, groups)
+    assert set(found.by_group) == {0, 1}
+    groups[0] = 1  # 29 members are left in group 0
+    found = best_threshold(scores, member, groups)
+    assert set(found.by_group) == {1}
+    assert found.decide([found.overall], [0]).tolist() == [True]
+    assert set(best_threshold(scores, member, groups, fewest=29).by_group) == {0, 1}
+
+
+def test_a_threshold_keeps_its_distance_from_the_weakest_member() -> None:
+    """A model that is a little less sure: at the weakest shadow member it would miss a third."""
+    rng = np.random.default_rng(0)
+    inside, outside = rng.normal(10, 1, 200), rng.normal(0, 1, 200)
+    member = np.arange(400) < 200
+    best = best_threshold(np.concatenate([inside, outside]), member)
+    assert outside.max() < best.overall < inside.min()
+    assert best.overall == pytest.approx((outside.max() + inside.min()) / 2)
+    other = np.concatenate([inside - 2, outside - 2])
+    assert balanced_accuracy(best.decide(other), member).value > 0.99
+    assert balanced_accuracy(other >= inside.min(), member).value < 0.9
+
+
+@pytest.mark.parametrize(
+    ("scores", "threshold"),
+    [
+        ([2.0, -INF], 2.0), ([INF, 0.0], INF), ([1e308, -1e308], 0.0),
+        ([1.7e308, 1.6e308], 1.65e308), ([5e-324, 0.0], 5e-324), ([1.0, np.nextafter(1.0, 0)], 1.0),
+    ],
+)  # fmt: skip
+def test_the_middle_of_an_interval_calls_the_same_rows(
+    scores: list[float], threshold: float
+) -> None:
+    found = best_threshold(scores, [1, 0])
+    assert found.overall == pytest.approx(threshold, rel=1e-15, abs=0)
+    assert found.decide(scores).tolist() == [True, False]
 
 
 def test_one_group_is_the_overall_threshold() -> None:
     scores, member = gaussian(1, 50, 70, seed=9, levels=2)
-    found = best_threshold(scores, member, np.full(120, 4))
+    found = best_threshold(scores, member, np.full(120, 4))  # 50 members, 70 nonmembers
     assert found.by_group == {4: found.overall}
 
 

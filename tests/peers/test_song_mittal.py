@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-#: Members, and as many nonmembers.
-ROWS = 240
+#: Members, and as many nonmembers: enough for a threshold of each class.
+ROWS = 1200
 
 
 def correctness(p: Floats, y: Ints) -> Any:

@@ -94,7 +94,14 @@ def test_best_threshold_is_brute_force(case: Case) -> None:
     candidates = {*case[0], math.inf}
     best = max(gain(t) for t in candidates)
     found = best_threshold(*case)
-    assert found.overall == max(t for t in candidates if gain(t) == best)
+    upper = max(t for t in candidates if gain(t) == best)
+    below = [t for t in case[0] if t < upper]
+    if upper < math.inf and below and max(below) > -math.inf:
+        assert max(below) <= found.overall <= upper
+        assert math.isclose(found.overall, max(below) / 2 + upper / 2, abs_tol=1e-300)
+    else:
+        assert found.overall == upper
+    assert gain(found.overall) == best
     achieved = balanced_accuracy(found.decide(case[0]), case[1]).value
     assert math.isclose(achieved, float((1 + best) / 2), abs_tol=1e-12)
     assert achieved >= 0.5
@@ -106,7 +113,7 @@ def test_groups_are_separate_questions(case: Case, data: st.DataObject) -> None:
     n = len(case[0])
     groups = data.draw(st.lists(st.integers(-2, 3), min_size=n, max_size=n))
     scores, member, which = np.array(case[0]), np.array(case[1]), np.array(groups)
-    found = best_threshold(scores, member, groups)
+    found = best_threshold(scores, member, groups, fewest=1)
     assert found.overall == best_threshold(scores, member).overall
     whole = {g for g in groups if 0 < member[which == g].mean() < 1}
     assert set(found.by_group) == whole

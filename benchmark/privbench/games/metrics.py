@@ -30,6 +30,8 @@ _T = TypeVar("_T", bound=np.generic)
 
 _ERROR = 0.05  # error of every interval, both sides together
 _Z = 1.959963984540054  # standard normal quantile at 1 - _ERROR / 2
+#: Members and nonmembers that a group needs for a threshold of its own.
+FEWEST_ROWS = 30
 _ROUNDING = 1e-9  # .29 * 100 is 28.999999999999996 in floating point, but should count as 29
 
 
@@ -69,7 +71,7 @@ class Thresholds:
 
     Attributes:
         overall: Threshold for samples without a known group; no finite score reaches ``inf``.
-        by_group: One threshold per group that had both members and nonmembers.
+        by_group: One threshold per group that had enough members and nonmembers.
     """
 
     overall: float
@@ -303,20 +305,28 @@ def mean_over_seeds(values: Sequence[float]) -> Estimate:
 
 
 def best_threshold(
-    scores: ArrayLike, member: ArrayLike, groups: ArrayLike | None = None
+    scores: ArrayLike,
+    member: ArrayLike,
+    groups: ArrayLike | None = None,
+    *,
+    fewest: int = FEWEST_ROWS,
 ) -> Thresholds:
     """Return the thresholds of highest balanced accuracy on data with known membership.
 
-    Maximises ``(mean(score >= t | in) + mean(score < t | out)) / 2`` over every observed value
-    and ``inf`` (Song & Mittal, USENIX Security 2021). In a tie the largest wins, because it calls
-    the fewest samples members. Use it on *shadow* scores; on the evaluated scores it would use the
-    truth and be biased upward.
+    Maximises ``(mean(score >= t | in) + mean(score < t | out)) / 2`` (Song & Mittal, USENIX
+    Security 2021). Of equal ones the largest interval between observed values wins, because it calls
+    the fewest samples members, and its middle is the threshold. The paper's is its upper end, the
+    score of the weakest member called so: another model that scores a little lower would lose most
+    of its members. Use it on
+    *shadow* scores; on the evaluated scores it would use the truth and be biased upward.
 
     `groups`, ``(n,)`` integers (such as the true class), requests one threshold per group. A group
-    without members or without nonmembers gets none and uses the overall threshold.
+    with less than `fewest` members or nonmembers, at least 1, gets none and uses the overall
+    threshold: the best threshold of few rows is one of chance
+    (``leaderboards/experiments/thresholds.md``).
 
     >>> best_threshold([.9, .8, .3, .7, .2, .1, .05], [1, 1, 1, 0, 0, 0, 0]).overall
-    0.3
+    0.25
     """
     overall = _best(*_sides(scores, member))
     if groups is None:
@@ -328,18 +338,22 @@ def best_threshold(
     by_group = {
         int(name): _best(values[rows][flags[rows]], values[rows][~flags[rows]])
         for name, rows in zip(names, np.split(order, starts[1:]), strict=True)
-        if flags[rows].any() and not flags[rows].all()
+        if min(flags[rows].sum(), (~flags[rows]).sum()) >= max(fewest, 1)
     }
     return Thresholds(overall, by_group)
 
 
 def _best(inside: Floats, outside: Floats) -> float:
-    """Return the largest of the best thresholds; integer comparison makes ties exact."""
+    """Return the middle of the best interval; integer comparison makes ties exact."""
     thresholds, true_hits, false_hits = _hits(inside, outside)
     gain = true_hits * outside.size - false_hits * inside.size
     best = int(np.argmax(gain))  # argmax returns the first of equals, and thresholds decrease
-    nobody = gain[best] <= 0 and thresholds[0] < math.inf  # an infinite score reaches even `inf`
-    return math.inf if nobody else float(thresholds[best])
+    if gain[best] <= 0 and thresholds[0] < math.inf:  # an infinite score reaches even `inf`
+        return math.inf
+    upper = float(thresholds[best])
+    lower = float(thresholds[best + 1]) if best + 1 < thresholds.size else upper
+    middle = upper / 2 + lower / 2  # their sum may overflow
+    return middle if lower < middle <= upper else upper
 
 
 def _hits(inside: Floats, outside: Floats) -> tuple[Floats, Ints, Ints]:

@@ -24,7 +24,11 @@ A row without a label (y = -1) is treated as if its most likely class were the t
 have a threshold of their own if the shadow has unlabelled members and nonmembers; otherwise they
 use the one for all classes.
 
-Deviations: see each class. What to expect: the gap between training and test accuracy is the floor
+Deviations: a threshold stands in the middle between two observed numbers, not at the upper one; a
+class with few rows, of which the paper's victims have none, shares the threshold of all
+(``best_threshold``). More: see each class.
+
+What to expect: the gap between training and test accuracy is the floor
 (``metric-correctness``); the others are about as strong as ``shokri`` or ``nn-mia`` without
 training an attack model. A defense that keeps labels cannot lower ``metric-correctness`` at all.
 """
@@ -126,7 +130,7 @@ class _Thresholded(_Posterior):
     Attributes:
         calibration: see ``_Posterior``.
         per_class: use one threshold per true class, as in the paper; else one for all rows. A
-            class with only members or only nonmembers in the shadow uses the one for all rows.
+            class with fewer than 30 members or nonmembers in the shadow uses the one for all rows.
     """
 
     per_class: bool = True
@@ -158,11 +162,14 @@ class MetricConfidence(_Thresholded):
     """Scores the victim's confidence in the true class: log(p_y / (1 - p_y)).
 
     Access: posteriors and true labels, one shadow. One query per row. The log-odds have the same
-    order as p_y, so thresholds decide alike, but they do not tie where p_y rounds to 1.
+    order as p_y, but they do not tie where p_y rounds to 1, and between a sure member and a surer
+    one they are as far apart as the posteriors' logarithms.
     """
 
     name: ClassVar[str] = "metric-confidence"
-    deviations: ClassVar[str] = "Scores are log-odds of p_y instead of p_y: the same order."
+    deviations: ClassVar[str] = (
+        "Scores are log-odds of p_y instead of p_y: the same order, other distances."
+    )
 
     def measure(self, log_posteriors: Tensor, y: Tensor) -> Tensor:
         """Return log(p_y / (1 - p_y))."""
