@@ -3,8 +3,11 @@
 
 ``uv run python leaderboards/experiments/thresholds.py --data-root ROOT`` prints the table of
 ``thresholds.md``: a plugin of one file with the attack of Song and Mittal (modified entropy) under
-four rules, run by the harness on four victims. The last column is the largest balanced accuracy
+several rules, run by the harness on four victims. The last column is the largest balanced accuracy
 that any single threshold reaches on the rows asked about, which no attack can know.
+
+``--board NAME`` runs the attacks of that board's suite that choose a threshold, for the first
+``--seeds``, with the installed code, and compares their balanced accuracy with the published one.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
 import numpy as np
+import yaml
 
 import privbench
-from privbench import Membership, hookimpl
+from privbench import Membership, Results, hookimpl
 from privbench.boards.sample_files import read_samples
 from privbench.boards.samples import part
 from privbench_plugins.attacks.metric import MetricModifiedEntropy
@@ -99,7 +103,69 @@ def privbench_attacks() -> list[Attack]:
 @click.command()
 @click.option("--data-root", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--seeds", default=3)
-def main(data_root: Path, seeds: int) -> None:
+@click.option("--board", help="Compare this board instead.")
+@click.option("--target", help="Only this target of the board's suite.")
+@click.option("--dataset", help="Only this dataset of the board's suite.")
+def main(
+    data_root: Path, seeds: int, board: str | None, target: str | None, dataset: str | None
+) -> None:
+    """Print the table of rules, or of a board."""
+    if board is None:
+        rules(data_root, seeds)
+    else:
+        republished(board, data_root, seeds, target, dataset)
+
+
+#: Attacks whose decisions rest on ``best_threshold``.
+THRESHOLDED = (
+    "metric-confidence", "metric-entropy", "metric-modified-entropy", "adversarial-mia",
+    "adversarial-mia-targeted", "label-only-boundary", "label-only-noise", "encodermi-t", "lira",
+    "lira-offline", "lira-encoder", "rmia", "rmia-offline", "imia", "pmia",
+)  # fmt: skip
+
+
+def republished(
+    board: str, data_root: Path, seeds: int, target: str | None, dataset: str | None
+) -> None:
+    """Print published balanced accuracies beside those of the installed code."""
+    folder = Path(__file__).parents[1]
+    suite = yaml.safe_load((folder / "suites" / f"{board}.yaml").read_text("utf-8"))
+    suite["attacks"] = [one for one in suite["attacks"] if named(one) in THRESHOLDED]
+    for key, only in (("targets", target), ("datasets", dataset)):
+        if only:
+            suite[key] = [one for one in suite[key] if named(one) == only]
+    suite |= {"seeds": seeds, "controls": False}
+    with tempfile.TemporaryDirectory() as out:
+        now = privbench.run(suite, out=out, data_root=data_root)
+    published = {cell(one): one for one in Results.read(folder / "results" / f"{board}.jsonl")}
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for one in now:
+        old = published.get(cell(one))
+        pair = [r and r.metrics.get("balanced_accuracy") for r in (old, one)]
+        if old is not None and all(number and number.value is not None for number in pair):
+            what = f"{one.cell.attack.name} × {one.cell.target.name} × {one.cell.dataset.name}"
+            drift = abs(old.metrics["auc"].value - one.metrics["auc"].value)
+            found.setdefault(what, []).append((pair[0].value, pair[1].value, drift))
+    for what, pairs in sorted(found.items()):
+        old, new, drift = (np.array(column) for column in zip(*pairs, strict=True))
+        most = (new - old)[np.abs(new - old).argmax()]
+        click.echo(f"| {board} | {what} | {len(pairs)} | {old.mean():.3f} | {new.mean():.3f} | "
+                   f"{(new - old).mean():+.3f} | {most:+.3f} | {drift.max():.3f} |")  # fmt: skip
+
+
+def named(method: str | dict[str, Any]) -> str:
+    """The name of a method in a suite."""
+    return method if isinstance(method, str) else next(iter(method))
+
+
+def cell(record: Record) -> tuple[object, ...]:
+    """What is equal in a published result and the same one of today."""
+    of = record.cell
+    return (of.dataset.label, of.target.label, of.defense, of.adversary, of.attack.label,
+            of.attack.name, str(of.knows), record.seed)  # fmt: skip
+
+
+def rules(data_root: Path, seeds: int) -> None:
     """Print the table."""
     heads = [f"{place}, {'never' if n == MANY else n}" for place, n in RULES]
     click.echo(f"| victim | AUC | {' | '.join(heads)} | best single |")
