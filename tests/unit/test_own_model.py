@@ -169,6 +169,46 @@ def test_the_most_exposed_rows_are_places_in_the_members_file(tmp_path: Path) ->
     assert sorted(first) == sorted(chosen)
 
 
+def test_an_audit_is_drawn_and_printed_on_a_screen(tmp_path: Path) -> None:
+    found = run(tmp_path, forest(MEMBERS), attacks=())
+    figure = found.plot.roc()
+    curves = figure.axes[0].get_legend().get_texts()
+    assert len(curves) == 5
+    found.summary += "\nAnd more words that nobody reads." * 60
+    lines = str(found).splitlines()
+    assert lines[0].startswith("The model leaks")
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+def _net(seed: int = 0) -> nn.Sequential:
+    draw = torch.Generator().manual_seed(seed)
+    net = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    for weights in net[1:].parameters():
+        nn.init.normal_(weights, generator=draw)
+    net(torch.from_numpy(MEMBERS["x"]))  # the norm learns the units of the columns
+    return net.eval()
+
+
+SORTS: dict[str, Any] = {
+    "scripted": torch.jit.script,
+    "traced": lambda net: torch.jit.trace(net, torch.zeros(2, 6)),  # type: ignore[no-untyped-call]
+    "frozen": lambda net: torch.jit.freeze(torch.jit.script(net)),
+    "float16": lambda net: net.half(),
+    "bfloat16": lambda net: net.bfloat16(),
+    "float64": lambda net: net.double(),
+    "scripted float16": lambda net: torch.jit.script(net.half()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.parametrize("sort", SORTS)
+def test_torchscript_and_other_precisions_answer_like_the_module(tmp_path: Path, sort: str) -> None:
+    plain = run(tmp_path / "plain", _net(), attacks="metric-confidence")
+    other = run(tmp_path / "other", SORTS[sort](_net()), attacks="metric-confidence")
+    assert auc(other) == pytest.approx(auc(plain), abs=0.01)
+
+
 # ---- access and rows choose the attacks ---------------------------------------------------------
 
 
@@ -503,6 +543,24 @@ def test_a_checkpoint_with_a_payload_runs_nothing(
     assert not mark.exists()
     pickle.loads(pickle.dumps(Payload(mark)))  # noqa: S301 - it would have
     assert mark.exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+def test_a_torchscript_file_of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors.torch import save_file
+
+    torch.jit.save(torch.jit.script(_net()), tmp_path / "net.pt")
+    (tmp_path / "my_script.py").write_text(
+        "import torch\n\n\ndef load():\n    return torch.jit.load('net.pt')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = run(tmp_path / "as_it_is", "my_script:load")
+    assert auc(found) == pytest.approx(auc(run(tmp_path / "plain", _net())), abs=0.01)
+    save_file(_net(1).state_dict(), tmp_path / "w.safetensors")
+    filled = run(tmp_path / "filled", "my_script:load", checkpoint="w.safetensors")
+    assert auc(filled) == pytest.approx(auc(run(tmp_path / "other", _net(1))), abs=0.01)
+    assert abs(auc(filled) - auc(found)) > 0.01
+    sys.modules.pop("my_script")
 
 
 def test_weights_change_the_key(tmp_path: Path, module: str, registry: Registry) -> None:

@@ -54,6 +54,23 @@ def test_rows_are_flat_and_say_what_was_not_measured() -> None:
     assert "auc" not in last
 
 
+def test_printed_they_fit_a_screen() -> None:
+    long = record("d" * 300, 0, 0.7)
+    told = str(Results([*RECORDS, long] * 30))
+    lines = told.splitlines()
+    assert lines[:4] == [
+        "120 results:",
+        "  AUC 0.800       lira × none × supervised × digits, seed 0",
+        "  AUC 0.700       lira × none × supervised × digits, seed 1",
+        "  failed          lira × talos × supervised × digits, seed 0",
+    ]
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    assert "  … and 90 more" in lines
+    assert "to_dataframe()" in lines[-1]
+    assert told == repr(Results([*RECORDS, long] * 30))
+
+
 @pytest.mark.parametrize("absent", [[], ["pandas", "polars"]])
 def test_a_data_frame_needs_a_library(absent: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     results = Results(RECORDS)

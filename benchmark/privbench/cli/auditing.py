@@ -221,6 +221,7 @@ def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
 def _told(session: Session, rows: Rows, left_out: dict[str, str], out: Path) -> Audit:
     """Return the results with what they say."""
     made = Audit(session.records)
+    made.folders = (session.out,)
     failed = [one for one in made if one.status == "failed"]
     if failed and not any(one.status == "ok" for one in made):
         raise BadInputError(f"every attack failed: {failed[0].reason}")

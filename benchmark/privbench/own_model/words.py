@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from privbench.boards.per_example import exposure
 from privbench.games.metrics import auc_band
 from privbench.report.notebook import notebook
 from privbench.report.results import Results
-from privbench.text import shown
+from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ WORDS = "audit.txt"
 #: Metric that the words are about, and what chance reaches.
 TPR, CHANCE = "tpr_at_fpr_0.01", 0.01
 _MOST = 10  # rows that are listed
+_LINES, _WIDE = 35, 100  # of words on a screen
 _UNLIKELY = 0.05  # chance of a likely leak where there is none
 _POOR = 0.5  # accuracy on members below which the words ask whether the rows are right
 
@@ -59,6 +61,14 @@ class Audit(Results):
     shift: Shift
     exposed: Sequence[tuple[int, float]] = ()
     left_out: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        """The words, and how many results there are, so that it fits a screen."""
+        words = [part for line in self.summary.splitlines() for part in wrap(line, _WIDE)]
+        if len(words) > _LINES:
+            words = [*words[:_LINES], "… the rest: print(….summary)"]
+        more = "table(), rows(), to_dataframe(), to_records()"
+        return "\n".join([*words, f"{several(len(self), 'result')}: {more}"])
 
     def _repr_html_(self) -> str:
         """The words and the matrix, for notebooks."""

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from privbench.boards import shown as show
 from privbench.boards.csv_table import table
 from privbench.boards.front import front
 from privbench.boards.page import page
@@ -15,6 +16,7 @@ from privbench.errors import BadInputError
 from privbench.report.notebook import notebook
 from privbench.report.old_schemas import with_boards
 from privbench.report.plot import Plot
+from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 #: Libraries of data frames, the preferred first.
 FRAMES = ("pandas", "polars")
+_LINES, _WIDE = 30, 100  # of results on a screen
 
 
 class Results(list[Record]):
@@ -57,6 +60,18 @@ class Results(list[Record]):
         results = cls(with_boards(read_all([Path(place) for place in places])))
         results.folders = tuple(Path(place) for place in places if Path(place).is_dir())
         return results
+
+    def __repr__(self) -> str:
+        """A line for each trial, at most 30 of them, so that it fits a screen.
+
+        >>> results = Results.read("leaderboards/results/digits.jsonl")
+        >>> print(str(results).splitlines()[1])
+          accuracy 0.854  attribute-decensoring × none × simclr × digits, seed 2
+        """
+        lines = [f"{several(len(self), 'result')}:", *map(_line, self[:_LINES])]
+        if len(self) > _LINES:
+            lines.append(f"  … and {len(self) - _LINES} more")
+        return "\n".join([*lines, "All of it: table(), rows(), to_dataframe(), to_records()"])
 
     def table(self) -> str:
         """The board, as markdown.
@@ -141,6 +156,16 @@ class Results(list[Record]):
         raise BadInputError(
             "a data frame needs pandas or polars: pip install 'privbench[report]', or use rows()"
         )
+
+
+def _line(record: Record) -> str:
+    """The main number of a result, or its status, and its cell; at most 100 characters."""
+    column = record.board.columns[0] if record.board else None
+    number = show.number(record, column) if column else None
+    told: str = record.status
+    if column and number and number.value is not None:
+        told = f"{column.heading} {number.value:.3f}"
+    return shown(f"  {told:<16}{record.cell.title}, seed {record.seed}", _WIDE)
 
 
 def _flat(record: Record) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import io
+import itertools
 import secrets
 import sys
 import warnings
@@ -53,7 +55,7 @@ def given(model: Any) -> str:
     Raises:
         BadInputError: if it cannot be asked.
     """
-    model = copy.deepcopy(model) if isinstance(model, nn.Module) else model
+    model = _copied(model) if isinstance(model, nn.Module) else model
     _asker(model, "the given model")
     content = content_of(model)
     told = _sha256(_source(type(model)), content)[:16] if content else secrets.token_hex(8)
@@ -87,9 +89,9 @@ def opened(model: str, checkpoint: str) -> Opened:
         if not isinstance(made, nn.Module):
             raise BadInputError(f"{NAME}: {what} is no torch module, so it cannot take weights: "
                                 "leave out the checkpoint")  # fmt: skip
-        made = copy.deepcopy(made) if model.startswith("given:") else made
+        made = _copied(made) if model.startswith("given:") else made
         filled(NAME, made, _weights(Path(checkpoint)), what)
-    net = made.eval().requires_grad_(requires_grad=False) if isinstance(made, nn.Module) else None
+    net = made.eval() if isinstance(made, nn.Module) else None
     return Opened(_asker(made, what), _sha256(source, content_of(made)), net)
 
 
@@ -177,7 +179,7 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
 def _asker(model: Any, what: str) -> Callable[[torch.Tensor], Any]:
     """Return how rows (n, *shape) float32 are put to a model."""
     if isinstance(model, nn.Module):
-        return model
+        return lambda x: _widened(model(x.to(_dtype(model))))
     for method in ("predict_proba", "predict"):
         if hasattr(model, method):
             ask = getattr(model, method)
@@ -190,6 +192,28 @@ def _asker(model: Any, what: str) -> Callable[[torch.Tensor], Any]:
     raise BadInputError(f"{NAME}: {what} is a {plain(type(model).__name__)}, which cannot be "
                         "asked: return a torch module, an estimator with predict_proba, or a "
                         "function of an array")  # fmt: skip
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    if not isinstance(model, torch.jit.ScriptModule):
+        return copy.deepcopy(model)
+    held = io.BytesIO()  # the weights of a deep copy are no leaves: their gradients stay on
+    torch.jit.save(model, held)
+    held.seek(0)
+    loaded: nn.Module = torch.jit.load(held)  # type: ignore[no-untyped-call]
+    return loaded
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    """Return the type of the first weights that are no whole numbers; float32 without any."""
+    held = itertools.chain(model.parameters(), model.buffers())
+    return next((one.dtype for one in held if one.is_floating_point()), torch.float32)
+
+
+def _widened(answer: Any) -> Any:
+    """Return an answer of half precision as float32, since NumPy has no bfloat16."""
+    half = isinstance(answer, torch.Tensor) and answer.dtype in (torch.float16, torch.bfloat16)
+    return answer.float() if half else answer
 
 
 def _takes_nothing(model: Callable[..., Any]) -> bool:
