@@ -17,7 +17,6 @@ import pytest
 import torch
 from click.testing import CliRunner
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
@@ -25,7 +24,7 @@ import privbench
 from privbench import BadInputError
 from privbench.boards import verdicts
 from privbench.cli.main import main
-from privbench.own_model import words
+from privbench.own_model import identity, words
 from privbench.own_model.choice import attacks_for, kind_of
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
@@ -563,26 +562,93 @@ def test_a_torchscript_file_of_a_function(tmp_path: Path, monkeypatch: pytest.Mo
     sys.modules.pop("my_script")
 
 
-def test_weights_change_the_key(tmp_path: Path, module: str, registry: Registry) -> None:
+def test_weights_change_the_key(tmp_path: Path, module: str) -> None:
     from safetensors.torch import save_file
 
-    bare = registry.get("target", "own-model").replace(model=module)
-    digests = {bare.digest}
+    trials = {run(tmp_path / "bare", module)[0].trial}
     savers: list[Any] = [save_file, torch.save]
     for i, save in enumerate(savers):
         path = tmp_path / f"w{i}.{'pt' if i else 'safetensors'}"
-        save({"0.weight": torch.full((2, 6), float(i)), "0.bias": torch.zeros(2)}, path)
-        digests.add(bare.replace(checkpoint=str(path)).digest)
-    assert len(digests) == 3
+        save({"0.weight": torch.full((2, 6), float(i)), "0.bias": torch.ones(2)}, path)
+        trials.add(run(tmp_path / str(i), module, checkpoint=path)[0].trial)
+    assert len(trials) == 3
 
 
-def test_the_content_is_the_key_not_the_place(registry: Registry) -> None:
-    target = registry.get("target", "own-model")
-    one, same = target.holding(forest(MEMBERS)), target.holding(forest(MEMBERS))
-    other = target.holding(LogisticRegression().fit(MEMBERS["x"], MEMBERS["y"]))
-    assert one.digest == same.digest != other.digest
+# ---- the answers are the identity ----------------------------------------------------------------
+
+
+def test_a_pickled_forest_is_itself_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time that joblib loads a forest, other bytes fill the gaps of its nodes."""
+    import joblib
+
+    joblib.dump(forest(MEMBERS), tmp_path / "forest.joblib")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_forest.py").write_text(
+        "import joblib\n\n\ndef load():\n    return joblib.load('forest.joblib')\n"
+    )
+    given = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
+    words_ = ["audit", "--model", "my_forest:load", *given, "--attack", QUICK[0], "--out", "out"]
+    first = CliRunner().invoke(main, words_)
+    assert first.exit_code == 0, first.output
+    before = sorted((tmp_path / "out").glob("*.json"))
+    again = CliRunner().invoke(main, words_)
+    assert again.exit_code == 0, again.output
+    assert "kept" in again.output
+    assert sorted((tmp_path / "out").glob("*.json")) == before
+    (tmp_path / "my_forest.py").write_text(  # another file, the same model
+        "import joblib\n\n\ndef load():\n    return joblib.load('forest.joblib').predict_proba\n"
+    )
+    sys.modules.pop("my_forest")
+    assert "kept" in CliRunner().invoke(main, words_).output
+    joblib.dump(forest(NONMEMBERS), tmp_path / "forest.joblib")
+    other = CliRunner().invoke(main, words_)
+    assert other.exit_code == 2
+    assert "out holds the audit of another model" in other.output
+    assert "--out" not in other.output
+    sys.modules.pop("my_forest")
+
+
+def test_answers_agree_up_to_rounding(tmp_path: Path) -> None:
+    """A model that answers 1e-5 more is the same; one that answers a row otherwise is another."""
+    one = forest(MEMBERS)
+    first = run(tmp_path, one)
+
+    def rounds(x: np.ndarray) -> np.ndarray:
+        return np.asarray(one.predict_proba(x)) * (1 + 1e-5)
+
+    assert [o.trial for o in run(tmp_path, rounds)] == [o.trial for o in first]
+
+    def differs(x: np.ndarray) -> np.ndarray:
+        made = np.asarray(one.predict_proba(x))
+        made[np.isclose(x, MEMBERS["x"][3], rtol=1e-3).all(1)] = 0.5
+        return made
+
+    with pytest.raises(BadInputError, match="another model"):
+        run(tmp_path, differs)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "rows_"),
+    [
+        ([0.0, 1.0, 2.0], [0.0, 2.0, 2.0], [1]),  # classes
+        ([[0.999, 0.001], [0.5, 0.5]], [[0.9992, 0.0008], [0.50001, 0.49999]], [0]),
+        ([[1.0, 1e-9], [1.0, 1e-5]], [[1.0, 3e-9], [1.0, 3e-5]], [1]),
+        ([[-8.0, 0.0], [8.0, -1.0]], [[-8.0, 1e-4], [8.0, -1.01]], [1]),  # logits
+    ],
+)
+def test_rows_that_differ(one: Any, other: Any, rows_: list[int]) -> None:
+    made = identity.differing(np.array(one), np.array(other))
+    assert np.flatnonzero(made).tolist() == rows_
+
+
+def test_the_answers_are_the_key_not_the_place(registry: Registry) -> None:
+    target = registry.get("target", "own-model").replace(answered="a")
+    one, same = target.holding(forest(MEMBERS)), target.holding(len)
+    assert one.digest == same.digest == target.replace(model="http://here/predict").digest
+    assert one.digest != one.replace(answered="b").digest
     url = target.replace(model="http://here/predict")
     assert url.digest != url.replace(tag="2").digest
+    assert url.label != url.replace(tag="2").label
     assert url.digest == url.replace(rate=3.0, ledger="elsewhere").digest
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from privbench.errors import BadInputError
 from privbench.grid.cell import cell_record
 from privbench.grid.suite import suite_from
 from privbench.methods import registry as registries
+from privbench.own_model import identity
 from privbench.own_model.choice import attacks_for, kind_of, suite_of
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
@@ -152,7 +152,8 @@ def audited(
             raise BadInputError("--checkpoint: an endpoint has its own weights: leave it out")
         given["ledger"] = str((Path(out) / LEDGER).absolute())
     answers = _answers(target.replace(**given).reopened().asked(rows.classes), rows)
-    given["answered"] = hashlib.sha256(answers.tobytes()).hexdigest()
+    answers = identity.identified(answers, Path(out))
+    given["answered"] = identity.digest(answers)
     given["gives"] = kind_of(answers, rows.classes, output)
     if given["gives"] == "embeddings" and shadow_recipe is None and not attacks:
         raise BadInputError("attacks on embeddings learn from shadows: give rows for them by "
@@ -170,6 +171,7 @@ def audited(
         suite_from(suite, "the audit"), chosen, options, console or Console(quiet=True)
     )
     _refuse_other_audit(session, Path(out))
+    identity.keep(answers, Path(out))
     session.run()
     return _told(session, rows, left_out, Path(out))
 
@@ -182,8 +184,8 @@ def _refuse_other_audit(session: Session, out: Path) -> None:
     for record in read_all([out]):
         same = (record.cell.target.label, record.cell.dataset.label)
         if same != (cell.target.label, cell.dataset.label):
-            raise BadInputError(f"--out: {shown(str(out), 200)} holds the audit of another model, "
-                                "or of other rows: choose another directory")  # fmt: skip
+            raise BadInputError(f"{shown(str(out), 200)} holds the audit of another model, or of "
+                                "other rows: choose another directory")  # fmt: skip
 
 
 def _refuse_workers(model: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -40,12 +39,10 @@ class Opened:
     Attributes:
         ask: answers (n, ...) to rows (n, *shape) float32 in the user's own units; an array or a
             tensor.
-        digest: of what it computes, as far as it can be read off; see ``content_of``.
         net: the module, if it is one of torch.
     """
 
     ask: Callable[[torch.Tensor], Any]
-    digest: str
     net: nn.Module | None = None
 
 
@@ -57,9 +54,7 @@ def given(model: Any) -> str:
     """
     model = _copied(model) if isinstance(model, nn.Module) else model
     _asker(model, "the given model")
-    content = content_of(model)
-    told = _sha256(_source(type(model)), content)[:16] if content else secrets.token_hex(8)
-    name = f"given:{told}"
+    name = f"given:{secrets.token_hex(8)}"
     _GIVEN[name] = model
     return name
 
@@ -76,14 +71,13 @@ def opened(model: str, checkpoint: str) -> Opened:
     Raises:
         BadInputError: one sentence that says what is missing or wrong.
     """
-    source = ""
     if model.startswith("given:"):
         if model not in _GIVEN:
             raise BadInputError(f"{NAME}: {plain(model)} was given to another process: name it as "
                                 "module:function")  # fmt: skip
         made = _GIVEN[model]
     else:
-        made, source = _imported(model)
+        made = _imported(model)
     what = f"the model of {plain(model)}"
     if checkpoint:
         if not isinstance(made, nn.Module):
@@ -92,32 +86,11 @@ def opened(model: str, checkpoint: str) -> Opened:
         made = _copied(made) if model.startswith("given:") else made
         filled(NAME, made, _weights(Path(checkpoint)), what)
     net = made.eval() if isinstance(made, nn.Module) else None
-    return Opened(_asker(made, what), _sha256(source, content_of(made)), net)
+    return Opened(_asker(made, what), net)
 
 
-def content_of(model: Any) -> str:
-    """Return a digest of what a model has learned; "" if that cannot be read off.
-
-    Of a module of torch the names and values of all tensors; of any other object what it holds, as
-    joblib hashes it (nothing is unpickled).
-    """
-    if isinstance(model, nn.Module):
-        told = hashlib.sha256(repr(model).encode())
-        for name, tensor in sorted(model.state_dict().items()):
-            values = tensor.detach().cpu().contiguous()
-            told.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
-            told.update(values.flatten().view(torch.uint8).numpy().tobytes())
-        return told.hexdigest()
-    import joblib
-
-    try:
-        return str(joblib.hash(model, hash_name="sha1"))
-    except Exception:  # noqa: BLE001 - whatever an object that cannot be pickled raises
-        return ""
-
-
-def _imported(model: str) -> tuple[Any, str]:
-    """Return what the function of ``module:function`` returns, and the digest of its file."""
+def _imported(model: str) -> Any:
+    """Return what the function of ``module:function`` returns."""
     module, colon, function = model.partition(":")
     if not (colon and module and function.isidentifier()):
         raise BadInputError(f"{NAME}: {plain(model)} is no model: write module:function, such as "
@@ -148,17 +121,7 @@ def _imported(model: str) -> tuple[Any, str]:
         except Exception as error:
             raise BadInputError(f"{NAME}: {plain(model)}() failed ({one_line(error)}): it must "
                                 "return the model without an argument") from error  # fmt: skip
-    return made, _source(found)
-
-
-def _source(thing: Any) -> str:
-    """Return the digest of the file of a module, or of that which a class is from."""
-    module = sys.modules.get(thing.__module__) if isinstance(thing, type) else thing
-    file = getattr(module, "__file__", None)
-    try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
-    except OSError:
-        return ""
+    return made
 
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:
@@ -228,7 +191,3 @@ def _quiet(ask: Callable[[np.ndarray], Any], x: np.ndarray) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         return ask(x)
-
-
-def _sha256(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

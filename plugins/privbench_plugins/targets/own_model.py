@@ -15,15 +15,13 @@ classifier.
 *The null victim* is a small network with random weights: nothing here can train your model on other
 rows. What attacks find there is a difference between members and nonmembers, not a leak.
 
-The key of a result holds the module's file, all tensors of a torch module or the state of another
-object, the digest of the checkpoint, or the address of the endpoint; ``tag``, your name for the
-version; and a digest of what the model answered to the members and nonmembers of the audit. So two
-models are never taken for one, although a function does not tell what it has learned.
+The key of a result holds a digest of what the model answered to the members and nonmembers of the
+audit, and ``tag``, your name for the version. It holds no file, no weights and no address: what
+answers in the same way is the same model, wherever it is and however it was saved.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -49,7 +47,7 @@ _GRANTS = {
     "labels": Access.LABELS,
     "embeddings": Access.EMBEDDINGS,
 }
-#: Fields that change how the model is reached, not what it answers.
+#: Fields that say how the model is reached, not what it answers.
 _REACHED = ("model", "checkpoint", "ledger", "rate", "retries", "batch")
 _HIDDEN = 64  # of the null victim
 _SURE = 50.0  # logit of an answered class: the others get e^-50
@@ -66,7 +64,7 @@ class OwnModel(Target):
         checkpoint: path of weights for a torch module, safetensors or from ``torch.save``.
         gives: what it answers.
         tag: your name for the version of the model.
-        answered: digest of what it answered in the audit; "" if unknown.
+        answered: digest of what it answered in the audit, which is its identity.
         low: least value of each column, or of all; () for rows in [0, 1].
         high: largest value of each column, or of all; rows are put back between the two.
         ledger: file that keeps the answers of an endpoint; "" for none.
@@ -109,8 +107,8 @@ class OwnModel(Target):
     # ---- checks ----------------------------------------------------------------------------
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require a model, and a protocol that knows its members."""
-        if not self.model:
+        """Require a model with answers, and a protocol that knows its members."""
+        if not (self.model and self.answered):
             return "own-model has no model: use `privbench audit --model my_module:load`"
         if not cell.protocol.trained_elsewhere:
             return (
@@ -121,23 +119,18 @@ class OwnModel(Target):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What the model computes, instead of where it is."""
+        """What the model answers, instead of where it is."""
         known = super().identity
         fields = {name: one for name, one in known["fields"].items() if name not in _REACHED}
-        return {**known, "fields": fields, "content": self._content() if self.model else ""}
+        return {**known, "fields": fields}
 
     @property
     def label(self) -> str:
-        """The model, with the first digits of its content."""
-        if not self.model:
-            return self.name
-        what = "" if self.model.startswith("given:") else f"{plain(self.model)}, "
-        return f"{self.name}({what}{self._content()[:8]})"
-
-    def _content(self) -> str:
-        if self._remote:
-            return hashlib.sha256(f"{self.model}\n{self.tag}".encode()).hexdigest()
-        return self._opened().digest
+        """The model, your name for its version, and the first digits of its answers."""
+        named = "" if self.model.startswith("given:") else plain(self.model)
+        version = self.tag and f"version {plain(self.tag)}"
+        told = ", ".join(filter(None, (named, version, self.answered[:8])))
+        return f"{self.name}({told})" if told else self.name
 
     @property
     def _remote(self) -> bool:
@@ -194,7 +187,7 @@ class OwnModel(Target):
         if at not in _ENDPOINTS:
             _ENDPOINTS[at] = Endpoint(*at)
         endpoint = _ENDPOINTS[at]
-        return Asked(Opened(lambda x: endpoint(x.numpy()), ""), self, classes)
+        return Asked(Opened(lambda x: endpoint(x.numpy())), self, classes)
 
 
 class Asked(nn.Module):
