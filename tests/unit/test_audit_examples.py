@@ -81,14 +81,18 @@ def test_the_endpoint_says_what_the_forest_says(example: Example) -> None:
             _until_it_listens(port, server)
             url = f"http://127.0.0.1:{port}/predict"
             asked = example.audit(url, "adult", "endpoint", "--rate", "20", "--batch", "100")
+            again = example.audit(url, "adult", "endpoint", "--rate", "20", "--batch", "100")
         finally:
             server.terminate()
     assert asked == forest
     ledger = example.folder / "endpoint" / "queries.ndjson"
     lines = ledger.read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 1 + 2 * ROWS["adult"]  # a head, and each row once
-    again = example.audit(url, "adult", "endpoint", "--rate", "20", "--batch", "100")
-    assert again == forest  # the server is gone: the ledger answers
+    assert len(lines) == 1 + 2 * ROWS["adult"] + 48  # a head, each row once, and some again
+    assert again.startswith(forest)
+    assert f"Kept answers: {2 * ROWS['adult']}, which {url} gave at" in again
+    with pytest.raises(AssertionError, match="stay in endpoint, and count once it gives"):
+        example.audit(url, "adult", "endpoint", "--retries", "0")
+    assert (example.folder / "endpoint" / "audit.txt").read_text(encoding="utf-8") == again
 
 
 def _until_it_listens(port: int, server: subprocess.Popen[bytes]) -> None:

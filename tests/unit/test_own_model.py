@@ -6,6 +6,7 @@ import html
 import json
 import os
 import pickle
+import re
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -330,6 +331,7 @@ class Server:
         self.retry_after: list[str] = []  # headers of the next answers that are not 200
         self.stop_after: int | None = None
         self.answer: Any = None
+        self.labels, self.noise = False, 0.0  # answers classes; relative errors up to this
         self.model = forest(MEMBERS)
 
     def serve(self) -> HTTPServer:
@@ -344,7 +346,10 @@ class Server:
                     state = 403
                 if state == 200:
                     outer.rows += [one.tobytes() for one in inputs]
-                out = outer.answer or {"outputs": outer.model.predict_proba(inputs).tolist()}
+                made = outer.model.predict_proba(inputs)
+                made = made * np.random.default_rng(0).uniform(1, 1 + outer.noise, made.shape)
+                made = made.argmax(1) if outer.labels else made
+                out = outer.answer or {"outputs": made.tolist()}
                 text = json.dumps(out).encode()
                 self.send_response(state)
                 if state != 200 and outer.retry_after:
@@ -371,11 +376,9 @@ def server() -> Iterator[tuple[Server, str]]:
 
 
 def test_an_endpoint_is_asked_each_row_once_and_resumes(
-    tmp_path: Path, server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: tuple[Server, str], clock: Clock
 ) -> None:
-    pauses: list[float] = []
     counted, url = server
-    monkeypatch.setattr("privbench_plugins._shared.endpoint.time.sleep", pauses.append)
     counted.stop_after = 60
     with pytest.raises(BadInputError, match="refuses"):
         run(tmp_path, url, batch=20)
@@ -387,17 +390,67 @@ def test_an_endpoint_is_asked_each_row_once_and_resumes(
     counted.stop_after = None
     counted.states = [503, 429]
     results = run(tmp_path, url, batch=20)
-    assert pauses == [0.5, 1.0]
+    assert clock.slept == [0.5, 1.0]
     assert auc(results) > 0.85
-    assert len(counted.rows) == len(set(counted.rows)) == 200
-    run(tmp_path, url, batch=20)
-    assert len(counted.rows) == 200
+    assert len(set(counted.rows)) == 200
+    assert len(counted.rows) == 200 + 48  # of the 60 that were kept, asked again
+    assert re.search(rf"Kept answers: 60, which {url} gave at 20\S+ \S+ UTC", results.summary)
+    known = (tmp_path / "out").glob("*.json")
+    before = {path: path.read_bytes() for path in known}
+    again = run(tmp_path, url, batch=20)
+    assert len(counted.rows) == 200 + 2 * 48
+    assert len(ledger.read_text().splitlines()) == 1 + len(counted.rows)
+    assert {path: path.read_bytes() for path in before} == before
+    assert f"Kept answers: 200, which {url} gave at " in again.summary
+    assert "it answers 48 of 48 of these rows in the same way." in again.summary
     direct = privbench.audit(
         counted.model, members=MEMBERS, nonmembers=NONMEMBERS, attacks=QUICK, out=tmp_path / "d"
     )
     assert auc(results) == auc(direct)
     read = privbench.Results.read(tmp_path / "out")  # the ledger is no result
     assert len(read) == len(QUICK)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_a_retrained_endpoint_keeps_no_verdict(
+    tmp_path: Path, server: tuple[Server, str], labels: bool
+) -> None:
+    counted, url = server
+    counted.labels = labels
+    run(tmp_path, url)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    counted.model = forest(SHADOW)
+    with pytest.raises(BadInputError) as error:
+        run(tmp_path, url)
+    assert re.search(rf"{url} answers differently than at 20\S+ \S+ UTC.*, \d+ of 48 rows that "
+                     "were asked again: .* choose another directory", str(error.value))  # fmt: skip
+    assert "\n" not in str(error.value)
+    after = {path: path.read_bytes() for path in before}
+    ledger = tmp_path / "out" / "queries.ndjson"
+    assert after.pop(ledger).startswith(before.pop(ledger))
+    assert after == before
+    counted.model = forest(MEMBERS)  # the old one is back: what was kept counts
+    assert "Kept answers: 200" in run(tmp_path, url).summary
+
+
+def test_an_endpoint_that_is_gone_keeps_no_verdict(
+    tmp_path: Path, server: tuple[Server, str]
+) -> None:
+    counted, url = server
+    run(tmp_path, url)
+    counted.states = [404]
+    given = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
+    sentence = told(["--model", url, *given, "--out", str(tmp_path / "out")])
+    assert "it refuses (404 Not Found)" in sentence
+    assert re.search(r"its 200 answers of 20\S+ \S+ UTC.* stay in \S+, and count once", sentence)
+    assert "Kept answers: 200" in run(tmp_path, url).summary
+
+
+def test_a_server_may_round_and_batch(tmp_path: Path, server: tuple[Server, str]) -> None:
+    counted, url = server
+    run(tmp_path, url)
+    counted.noise = 0.02
+    assert "Kept answers: 200" in run(tmp_path, url).summary
 
 
 def test_twenty_rows_of_each_sort_are_enough(tmp_path: Path) -> None:

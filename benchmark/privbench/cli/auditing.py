@@ -151,7 +151,10 @@ def audited(
         if checkpoint:
             raise BadInputError("--checkpoint: an endpoint has its own weights: leave it out")
         given["ledger"] = str((Path(out) / LEDGER).absolute())
-    answers = _answers(target.replace(**given).reopened().asked(rows.classes), rows)
+    asked = target.replace(**given).reopened().asked(rows.classes)
+    candidates = torch.from_numpy(rows.unit()[: rows.of("nonmembers").stop])
+    kept = identity.confirmed(asked, candidates, model, Path(out))
+    answers = _answers(asked, rows)
     answers = identity.identified(answers, Path(out))
     given["answered"] = identity.digest(answers)
     given["gives"] = kind_of(answers, rows.classes, output)
@@ -173,7 +176,7 @@ def audited(
     _refuse_other_audit(session, Path(out))
     identity.keep(answers, Path(out))
     session.run()
-    return _told(session, rows, left_out, Path(out))
+    return _told(session, rows, left_out, kept, Path(out))
 
 
 def _refuse_other_audit(session: Session, out: Path) -> None:
@@ -220,7 +223,7 @@ def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
     return np.concatenate(made)
 
 
-def _told(session: Session, rows: Rows, left_out: dict[str, str], out: Path) -> Audit:
+def _told(session: Session, rows: Rows, left_out: dict[str, str], kept: str, out: Path) -> Audit:
     """Return the results with what they say."""
     made = Audit(session.records)
     made.folders = (session.out,)
@@ -238,6 +241,7 @@ def _told(session: Session, rows: Rows, left_out: dict[str, str], out: Path) -> 
         assert dataset is not None  # noqa: S101 - the suite names one
         keys = dataset.load(None).keys[rows.of("members")].tolist()
         made.exposed = exposed(columns, {key: i for i, key in enumerate(keys)})
-    made.summary = summary(made, made.shift, made.exposed, made.left_out)
+    told = summary(made, made.shift, made.exposed, made.left_out)
+    made.summary = "\n".join(filter(None, (told, kept)))
     write(out / WORDS, f"{made.summary}\n")
     return made

@@ -3,27 +3,35 @@
 A file of weights or a pickle does not tell: the same forest, loaded twice, has other bytes. Answers
 tell, up to rounding. So the answers of the first run are kept beside its results; another run is
 about the same model if its answers agree with them, and then has their digest.
+
+Answers of an endpoint are kept one by one, so that no row is paid for twice. Before they count,
+it is asked some of the rows again: it may have been trained again, or be gone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privbench.errors import BadInputError
 from privbench.store.files import write
+from privbench.text import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
 #: The file of the answers to members, then nonmembers, beside the results.
 ANSWERS = "answers.npy"
 #: Numbers that agree differ at most by this share: what float32 loses in a network, several times.
 ROUNDING = 1e-4
+_OF_SERVERS = 0.05  # the same for answers of a server
+_AGAIN = 48  # rows that an endpoint is asked again
 _SMALLEST = 1e-7  # differences below it are rounding, whatever the number
 
 
@@ -43,6 +51,64 @@ def differing(
         size = size.max(1, keepdims=True)
     apart: NDArray[np.bool_] = np.abs(one - other) > share * size + _SMALLEST
     return np.asarray(apart.any(1))
+
+
+def confirmed(asked: Any, x: Tensor, url: str, out: Path) -> str:
+    """Ask an endpoint again some of the rows whose answers are kept; return a sentence about them.
+
+    Half of the 48 rows are those whose two largest numbers are closest, which training changes
+    first; the others are drawn at random. A server may answer in half precision and in batches of
+    any size, so numbers may differ by 5 %, and of one row in 20 by more; classes must be equal.
+
+    Args:
+        asked: module that asks the model.
+        x: (n, *shape) rows in [0, 1], members and nonmembers.
+        url: of the endpoint.
+        out: folder of the audit.
+
+    Returns:
+        How many answers are kept, from whom and from when; "" if none are.
+
+    Raises:
+        BadInputError: if the endpoint does not answer, or answers differently.
+    """
+    times = asked.kept(x)
+    held = np.flatnonzero(times)
+    if not held.size:
+        return ""
+    kept = asked.raw(x[held])
+    some = _sample(kept)
+    first, last = min(filter(None, times)), max(times)
+    place, when = shown(url, 200), shown(first if first == last else f"{first} to {last}")
+    try:
+        again = asked.again(x[held[some]])
+    except BadInputError as error:
+        raise BadInputError(f"{error}; its {held.size:,} answers of {when} stay in "
+                            f"{shown(str(out), 200)}, and count once it gives them "
+                            "again") from error  # fmt: skip
+    apart = np.ones(len(some), bool)
+    if again.shape == kept[some].shape:
+        apart = differing(kept[some], again, _OF_SERVERS)
+    if apart.sum() > (len(some) // 20 if kept.ndim > 1 else 0):
+        raise BadInputError(
+            f"{place} answers differently than at {when}, {apart.sum()} of {len(some)} rows that "
+            f"were asked again: it is another model now, so choose another directory; "
+            f"{shown(str(out), 200)} keeps what was found of the old one"
+        )
+    return (
+        f"Kept answers: {held.size:,}, which {place} gave at {when}; asked again now, it answers "
+        f"{len(some) - apart.sum()} of {len(some)} of these rows in the same way."
+    )
+
+
+def _sample(kept: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the places of the rows to ask again, at most 48."""
+    drawn = np.random.default_rng(0).permutation(len(kept))
+    if kept.ndim > 1 and kept.shape[1] > 1:
+        two = np.sort(kept, axis=1)[:, -2:]
+        close = np.argsort(two[:, 1] - two[:, 0], kind="stable")[: _AGAIN // 2]
+        drawn = np.concatenate([close, drawn[~np.isin(drawn, close)]])
+    return drawn[:_AGAIN]
 
 
 def identified(answers: NDArray[np.float64], out: Path) -> NDArray[np.float64]:

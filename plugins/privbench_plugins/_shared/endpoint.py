@@ -11,6 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 TOKEN = "PRIVBENCH_ENDPOINT_TOKEN"  # noqa: S105 - the name of a variable
 #: States in which a server may answer later.
 _LATER = {408, 425, 429, 500, 502, 503, 504}
+#: How the time of an answer is written.
+_TIME = "%Y-%m-%d %H:%M:%S UTC"
 _SECONDS, _LONGEST_WAIT, _MOST_BYTES = 60, 60.0, 1 << 28
 
 
 @dataclass
 class Endpoint:
-    """Asks an HTTP endpoint; a row that was answered is never asked again.
+    """Asks an HTTP endpoint; a row that was answered is asked again only by ``again``.
 
     A request is ``POST {"inputs": [row, ...]}`` with nested lists of numbers, and its answer is
     ``{"outputs": [answer, ...]}``: for each row a list of numbers (posteriors, logits, an
@@ -55,6 +58,7 @@ class Endpoint:
     batch: int = 64
     requests: int = 0
     _known: dict[str, Any] = field(default_factory=dict)
+    _times: dict[str, str] = field(default_factory=dict)
     _last: float = 0.0
 
     def __post_init__(self) -> None:
@@ -87,6 +91,27 @@ class Endpoint:
             return np.asarray([self._known[name] for name in names])
         except ValueError:
             raise self._wrong("its answers to different rows differ in length") from None
+
+    def kept(self, x: np.ndarray) -> list[str]:
+        """Return when each of the rows (n, *shape) was answered, in UTC; "" for never."""
+        return [self._times.get(_name(row), "") for row in x]
+
+    def again(self, x: np.ndarray) -> np.ndarray:
+        """Return the answers (n, ...) that the endpoint gives now, whatever is kept of the rows.
+
+        They go to the ledger too, which counts every query; the first answer to a row stays its
+        answer.
+
+        Raises:
+            BadInputError: if the endpoint refuses, or answers something else.
+        """
+        made: list[Any] = []
+        for start in range(0, len(x), self.batch):
+            part = x[start : start + self.batch]
+            answers = self._post(list(part))
+            self._keep([_name(row) for row in part], answers)
+            made += answers
+        return np.asarray(made)
 
     # ---- requests --------------------------------------------------------------------------
 
@@ -157,28 +182,34 @@ class Endpoint:
         whole, _, partial = path.read_bytes().rpartition(b"\n")
         try:
             head, *lines = [json.loads(line) for line in whole.split(b"\n")]
-            known = {line["row"]: line["output"] for line in lines}
+            changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime(_TIME)
+            for line in lines:
+                self._known.setdefault(line["row"], line["output"])
+                self._times.setdefault(line["row"], str(line.get("time", changed)))
             of = head["endpoint"], head["version"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise BadInputError(f"own-model: {plain(path)} is no ledger of an endpoint: move it "
-                                "away, or choose another --out") from None  # fmt: skip
+                                "away, or choose another directory") from None  # fmt: skip
         if of != (self.url, self.version):
             raise BadInputError(
                 f"own-model: {plain(path)} holds answers of {plain(of[0])}, version "
                 f"'{plain(of[1])}', not of {plain(self.url)}, version '{plain(self.version)}': "
-                "choose another --out"
+                "choose another directory"
             )
-        self._known = known
         if partial:  # of a run that was interrupted while it wrote
             path.write_bytes(whole + b"\n")
 
     def _keep(self, names: Sequence[str], answers: Sequence[Any]) -> None:
-        self._known.update(zip(names, answers, strict=True))
+        now = datetime.now(UTC).strftime(_TIME)
+        for name, one in zip(names, answers, strict=True):
+            self._known.setdefault(name, one)
+            self._times.setdefault(name, now)
         if not self.ledger:
             return
         path = Path(self.ledger)
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [{"row": name, "output": one} for name, one in zip(names, answers, strict=True)]
+        lines = [{"row": name, "output": one, "time": now}
+                 for name, one in zip(names, answers, strict=True)]  # fmt: skip
         with path.open("a", encoding="utf-8") as file:
             if file.tell() == 0:
                 lines = [{"endpoint": self.url, "version": self.version}, *lines]

@@ -37,7 +37,7 @@ from privbench_plugins._shared.messages import one_line, plain
 from privbench_plugins._shared.opened_model import Opened, given, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from privbench import Card, Cell, Phase, TargetContext, World
 
@@ -187,15 +187,18 @@ class OwnModel(Target):
         if at not in _ENDPOINTS:
             _ENDPOINTS[at] = Endpoint(*at)
         endpoint = _ENDPOINTS[at]
-        return Asked(Opened(lambda x: endpoint(x.numpy())), self, classes)
+        return Asked(Opened(lambda x: endpoint(x.numpy())), self, classes, endpoint)
 
 
 class Asked(nn.Module):
     """Answers rows in [0, 1]: logits (n, k) float32, or embeddings (n, d)."""
 
-    def __init__(self, model: Opened, target: OwnModel, classes: int) -> None:
-        """Take a model and the target that says what it answers."""
+    def __init__(
+        self, model: Opened, target: OwnModel, classes: int, endpoint: Endpoint | None = None
+    ) -> None:
+        """Take a model and the target that says what it answers; its endpoint, if it is one."""
         super().__init__()
+        self._endpoint = endpoint
         self.classes = classes
         self.target, self.net = target, model.net
         self.place = nn.Parameter(torch.zeros(0))  # says on which device answers are wanted
@@ -212,18 +215,31 @@ class Asked(nn.Module):
             made = made.clamp_min(torch.finfo(torch.float32).tiny).log()
         return made.float().to(self.place.device)
 
+    def kept(self, x: Tensor) -> list[str]:
+        """Return when an endpoint answered each of the rows (n, *shape) in [0, 1]; "" for never."""
+        return self._endpoint.kept(self._in_units(x).numpy()) if self._endpoint else [""] * len(x)
+
+    def again(self, x: Tensor) -> np.ndarray:
+        """Return what ``raw`` does, of an endpoint that is asked now, whatever is kept."""
+        endpoint = self._endpoint
+        assert endpoint is not None  # noqa: S101 - nothing else keeps answers
+        return self._read(x, lambda rows: endpoint.again(rows.numpy()))
+
     def raw(self, x: Tensor) -> np.ndarray:
         """Return the model's own answers (n, ...) float64 to rows (n, *shape) in [0, 1].
 
         Raises:
             BadInputError: if it fails, or answers something else than n rows of finite numbers.
         """
+        return self._read(x, self._ask)
+
+    def _read(self, x: Tensor, ask: Callable[[Tensor], Any]) -> np.ndarray:
         rows = self._in_units(x)
         rows = rows.to(x.device) if self.net is not None else rows.cpu()
         told = f"own-model: {plain(self.target.model)}"
         try:
             with torch.no_grad():
-                answer = self._ask(rows)
+                answer = ask(rows)
         except BadInputError:
             raise
         except Exception as error:
