@@ -96,8 +96,42 @@ def test_sets_that_differ_get_no_verdict(tmp_path: Path) -> None:
     assert "differ in more than membership" in told
     assert "No verdict: attacks tell the two sets apart, and the sets differ." in told
     assert "leaks who" not in told
-    alone = run(tmp_path / "labels", forest(MEMBERS), attacks=["metric-correctness"]).summary
-    assert "cannot be set to take 1 % of the nonmembers for members" in alone
+
+
+def test_of_tied_scores_the_first_point_of_the_curve_is_told(tmp_path: Path) -> None:
+    """30 of 100 members and 12 of 100 nonmembers get a confidence of 1: no threshold is at 1 %."""
+    certain = np.concatenate([MEMBERS["x"][:30], NONMEMBERS["x"][:12]])
+    right = np.concatenate([MEMBERS["y"][:30], NONMEMBERS["y"][:12]])
+
+    def ask(x: np.ndarray) -> np.ndarray:
+        near = np.isclose(x[:, None], certain, rtol=1e-3, atol=1e-3).all(2)
+        p = np.where(near.any(1), right[near.argmax(1)], 0.3 + 0.4 * (x[:, 0] > 0))
+        return np.stack([1 - p, p], 1)
+
+    told = run(tmp_path, ask, attacks="metric-confidence").summary
+    told = " ".join(told.split())
+    assert re.search(r"finds 30\.0% \(95 % interval 21\.\d% to 40\.0%\) of the members at 12", told)
+    assert re.search(r"\(95 % interval 6\.4% to 20\.0%\) of false alarms \(chance: 12\.0%;", told)
+    assert "finds 0.0%" not in told
+    alone = run(tmp_path / "labels", forest(MEMBERS), attacks="metric-correctness").summary
+    assert "finds 100.0% (95 % interval" in alone
+    same = run(tmp_path / "same", lambda x: np.full((len(x), 2), 0.5)).summary
+    assert "cannot be set to take 1 % of the nonmembers for members" in same
+
+
+def test_ties_are_told_only_where_they_hide_members() -> None:
+    member = np.repeat([True, False], [10, 200])
+
+    def of(inside: list[float], outside: list[float]) -> Any:
+        columns = {"truth.member": member, "victim.scores": np.array([*inside, *outside])}
+        return words.reached(columns)
+
+    rest = list(np.linspace(0, 0.5, 150))
+    tied = of([1.0] * 4 + [0.1] * 6, [2.0, *[1.0] * 49, *rest])
+    assert tied is not None
+    assert (tied.tpr.value, tied.fpr.value) == (0.4, 0.25)  # 50 of 200 reach the threshold
+    assert of([3.0] + [0.1] * 9, [2.0, *[1.0] * 49, *rest]) is None  # one is found before
+    assert of([0.1] * 10, [2.0, *np.linspace(0.6, 1, 49), *rest]) is None  # no ties: none is found
 
 
 def test_attacks_that_do_not_count_are_named(

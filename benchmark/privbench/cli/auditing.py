@@ -20,7 +20,7 @@ from privbench.own_model import identity
 from privbench.own_model.choice import attacks_for, kind_of, suite_of
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
-from privbench.own_model.words import WORDS, Audit, exposed, strongest, summary
+from privbench.own_model.words import WORDS, Audit, exposed, reached, strongest, summary
 from privbench.store.files import write
 from privbench.store.store import default_root
 from privbench.text import shown
@@ -236,12 +236,14 @@ def _told(session: Session, rows: Rows, left_out: dict[str, str], kept: str, out
     made.shift = shift(x[rows.of("members")], x[rows.of("nonmembers")])
     best = strongest(made)
     columns = read_samples(best.record, [out]) if best else None
+    first = None
     if columns is not None:
+        first = reached(columns)
         dataset = session.planned[0].trial.cell.dataset
         assert dataset is not None  # noqa: S101 - the suite names one
         keys = dataset.load(None).keys[rows.of("members")].tolist()
         made.exposed = exposed(columns, {key: i for i, key in enumerate(keys)})
-    told = summary(made, made.shift, made.exposed, made.left_out)
+    told = summary(made, made.shift, made.exposed, made.left_out, first)
     made.summary = "\n".join(filter(None, (told, kept)))
     write(out / WORDS, f"{made.summary}\n")
     return made

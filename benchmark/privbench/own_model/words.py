@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -10,7 +11,8 @@ import numpy as np
 
 from privbench.boards import verdicts
 from privbench.boards.per_example import exposure
-from privbench.games.metrics import auc_band
+from privbench.boards.records import Number
+from privbench.games.metrics import auc_band, clopper_pearson
 from privbench.report.notebook import notebook
 from privbench.report.results import Results
 from privbench.text import several, shown
@@ -18,7 +20,9 @@ from privbench.text import several, shown
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from privbench.boards.records import Number, Record
+    from numpy.typing import NDArray
+
+    from privbench.boards.records import Record
     from privbench.boards.samples import Columns
     from privbench.own_model.shift import Shift
 
@@ -27,6 +31,7 @@ WORDS = "audit.txt"
 #: Metric that the words are about, and what chance reaches.
 TPR, CHANCE = "tpr_at_fpr_0.01", 0.01
 _MOST = 10  # rows that are listed
+_ROUNDING = 1e-9  # .01 * 300 may be a little below 3 in floating point
 _LINES, _WIDE = 35, 100  # of words on a screen
 _UNLIKELY = 0.05  # chance of a likely leak where there is none
 _POOR = 0.5  # accuracy on members below which the words ask whether the rows are right
@@ -147,15 +152,57 @@ def exposed(columns: Columns, places: Mapping[int, int]) -> list[tuple[int, floa
     return [(places[int(columns["row"][i])], float(found[i])) for i in order]
 
 
+@dataclass(frozen=True)
+class Reached:
+    """The first point of an ROC curve beyond 1 % of false alarms, where ties allow none before it.
+
+    Attributes:
+        tpr: share of members, with the interval of a fixed threshold.
+        fpr: share of nonmembers, with the same.
+    """
+
+    tpr: Number
+    fpr: Number
+
+
+def reached(columns: Columns) -> Reached | None:
+    """Return the first point that an attack can reach; None unless ties hide all that it finds.
+
+    Many rows with one score, such as a confidence of exactly 1, are above a threshold together.
+    """
+    member = columns["truth.member"].astype(bool)
+    scores = columns["victim.scores"].astype(float)
+    outside = np.sort(scores[~member])[::-1]
+    tolerated = math.floor(CHANCE * len(outside) + _ROUNDING)
+    first = outside[tolerated]
+    if tolerated < 1 or (scores[member] > first).any() or (outside == first).sum() == 1:
+        return None
+    return Reached(_rate(scores[member] >= first), _rate(outside >= first))
+
+
+def _rate(hits: NDArray[np.bool_]) -> Number:
+    low, high = clopper_pearson(int(hits.sum()), len(hits))
+    return Number(value=float(hits.mean()), low=low, high=high)
+
+
 def summary(
     records: Sequence[Record],
     shift: Shift,
     rows: Sequence[tuple[int, float]],
     left_out: Mapping[str, str],
+    first: Reached | None = None,
 ) -> str:
-    """Return what was found, in lines of words with numbers."""
+    """Return what was found, in lines of words with numbers.
+
+    Args:
+        records: of all attacks.
+        shift: between members and nonmembers.
+        rows: from ``exposed``.
+        left_out: attack -> why it did not run.
+        first: what the strongest attack reaches, if ties hide it; from ``reached``.
+    """
     best = strongest(records)
-    lines = _risk(best, shift)
+    lines = _risk(best, shift, first)
     if best and (best.leaks or best.perhaps):
         lines += _rows(rows)
     lines += [_shift(shift), *_accuracy(records)]
@@ -193,7 +240,7 @@ def _accuracy(records: Sequence[Record]) -> list[str]:
     return told
 
 
-def _risk(best: Strongest | None, shift: Shift) -> list[str]:
+def _risk(best: Strongest | None, shift: Shift, first: Reached | None) -> list[str]:
     if best is None:
         return ["No attack on membership ran."]
     record = best.record
@@ -207,10 +254,18 @@ def _risk(best: Strongest | None, shift: Shift) -> list[str]:
         verdict = "The model may leak some of its members: give more rows to be sure."
     else:
         verdict = "No leak was found, which does not prove that there is none."
-    share = f"finds {_share(tpr)} of the members where it takes 1 % of the nonmembers for members"
-    if (tpr.low, tpr.high) == (0.0, 1.0):  # a few values, as of labels: no threshold is at 1 %
+    share = (
+        f"finds {_share(tpr)} of the members where it takes 1 % of the nonmembers for members "
+        "(chance: 1 %)"
+    )
+    if first is not None and first.fpr.value == 1:
         share = "cannot be set to take 1 % of the nonmembers for members"
-    found = f"{verdict} {of}, {name}, {share} (chance: 1 %); its AUC is {_number(auc)}."
+    elif first is not None:
+        share = (
+            f"finds {_share(first.tpr)} of the members at {_share(first.fpr)} of false alarms "
+            f"(chance: {first.fpr.value:.1%}; many rows have one score, so fewer are impossible)"
+        )
+    found = f"{verdict} {of}, {name}, {share}; its AUC is {_number(auc)}."
     lines = [found]
     other = best.by_auc
     if _value(other, "auc") > _value(record, "auc"):
