@@ -27,6 +27,7 @@ from privbench.boards import verdicts
 from privbench.cli.main import main
 from privbench.own_model import identity, words
 from privbench.own_model.choice import attacks_for, kind_of
+from privbench.own_model.misfit import misfit
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
 from privbench_plugins._shared.endpoint import Endpoint
@@ -55,6 +56,11 @@ def forest(data: Arrays) -> RandomForestClassifier:
     return RandomForestClassifier(20, random_state=0).fit(data["x"], data["y"])
 
 
+def overfit() -> RandomForestClassifier:
+    """A model of the command line: right about all members."""
+    return RandomForestClassifier(20, bootstrap=False, random_state=0).fit(*MEMBERS.values())
+
+
 def run(tmp_path: Path, model: Any, **options: Any) -> Any:
     given: dict[str, Any] = {"members": MEMBERS, "nonmembers": NONMEMBERS, "attacks": QUICK}
     given |= options
@@ -79,22 +85,88 @@ def test_an_overfit_forest_is_found(tmp_path: Path) -> None:
     assert abs(results[0].controls["null"]["auc"].value - 0.5) < 0.15
 
 
-def test_swapped_files_and_wrong_classes_are_told(tmp_path: Path) -> None:
-    results = run(tmp_path, forest(MEMBERS), members=NONMEMBERS, nonmembers=MEMBERS)
-    told = results.summary
-    assert "takes nonmembers for members" in told
-    assert "are the files of members and nonmembers swapped?" in told
-    upside_down = {name: {**of, "y": 1 - of["y"]} for name, of in (
-        ("members", MEMBERS), ("nonmembers", NONMEMBERS))}  # fmt: skip
-    told = run(tmp_path / "classes", forest(MEMBERS), **upside_down).summary
-    assert "the model is wrong about most of its own members" in told
-    assert "swapped" not in run(tmp_path / "right", forest(MEMBERS)).summary
+def test_swapped_files_and_wrong_classes_get_no_verdict(tmp_path: Path) -> None:
+    def ended(model: str, members: Arrays, nonmembers: Arrays, out: str) -> str:
+        given = files(tmp_path, members=members, nonmembers=nonmembers)
+        attack = ("--attack", "metric-confidence", "--out", str(tmp_path / out))
+        done = CliRunner().invoke(main, ["audit", "--model", model, *given, *attack])
+        assert done.exit_code == (3 if "No verdict: " in done.output else 0), done.output
+        return (tmp_path / out / "audit.txt").read_text()
+
+    def upside_down(data: Arrays) -> Arrays:
+        return {**data, "y": 1 - data["y"]}
+
+    model = "tests.unit.test_own_model:overfit"
+    swapped = ended(model, NONMEMBERS, MEMBERS, "swapped")
+    assert re.match(r"No verdict: the model is right about \d+\.\d% of the members and 100.0% of "
+                    "the nonmembers: check that the files of members and nonmembers are not",
+                    swapped)  # fmt: skip
+    wrong = ended(model, upside_down(MEMBERS), upside_down(NONMEMBERS), "wrong")
+    assert wrong.startswith(
+        "No verdict: the model is right about 0.0% of the members, and about 100.0% if their "
+        "classes are numbered in another way (its class 1 is 0 in y, its class 0 is 1 in y): "
+        "number y as the model does."
+    )
+    assert ended(model, MEMBERS, NONMEMBERS, "right").startswith("The model leaks")
+
+
+def test_attacks_that_take_nonmembers_for_members_get_no_verdict(tmp_path: Path) -> None:
+    """The model is as often right about both sets, but surer about nonmembers."""
+
+    def ask(x: np.ndarray) -> np.ndarray:
+        inside = np.isclose(x[:, None], MEMBERS["x"], rtol=1e-3, atol=1e-3).all(2).any(1)
+        p = np.where(inside, 0.6, 0.9) + 0.05 * np.tanh(x[:, 2] / 100)
+        p = np.where(x[:, 0] > 0, p, 1 - p)
+        return np.stack([1 - p, p], 1)
+
+    found = run(tmp_path, ask, attacks="metric-entropy")
+    assert "takes nonmembers for members (AUC 0.000" in found.no_verdict
+    assert found.no_verdict.endswith(": check that the files of members and nonmembers are not "
+                                     "swapped")  # fmt: skip
+    assert found.summary.startswith(f"No verdict: {found.no_verdict}. The only attack")
+
+
+def test_right_rows_of_odd_models_fit() -> None:
+    """One that prefers a rare class, one that knows nothing, one that always says the same."""
+    draw = np.random.default_rng(0)
+    y = (draw.random(400) < 0.05).astype(int)
+    eager = np.where(y == 1, 1, draw.random(400) < 0.8).astype(int)  # right about a quarter
+    y10 = draw.integers(0, 10, 400)
+    odd = ((y, eager), (y10, draw.integers(0, 10, 400)), (y10, np.zeros(400, int)))
+    for truth, said in odd:
+        both = {"members": said[:200], "nonmembers": said[200:]}
+        assert not misfit(both, {"members": truth[:200], "nonmembers": truth[200:]})
+
+
+def test_classes_in_another_order_do_not_fit() -> None:
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 10, 200)
+    said = np.where(draw.random(200) < 0.6, (y + 3) % 10, draw.integers(0, 10, 200))
+    told = misfit({"members": said, "nonmembers": said}, {"members": y, "nonmembers": y})
+    assert "its class 3 is 0 in y, its class 4 is 1 in y, its class 5 is 2 in y, …" in told
+    right = (y + 3) % 10  # only of the nonmembers are they wrong, which would be a very large leak
+    told = misfit({"members": said, "nonmembers": said}, {"members": right, "nonmembers": y})
+    assert re.search(r"right about \d+\.\d% of the nonmembers, and about \d+\.\d% if", told)
+
+
+def test_right_rows_get_no_verdict_rarely() -> None:
+    """Of 2,000 audits of a model that knows nothing, at most 3: more, once in 17,000 tests."""
+    draw = np.random.default_rng(1)
+    told = 0
+    for k in (2, 3):
+        for _ in range(1000):
+            y, said = (
+                {source: draw.integers(0, k, 60) for source in ("members", "nonmembers")}
+                for _ in range(2)
+            )
+            told += bool(misfit(said, y))
+    assert told <= 3
 
 
 def test_sets_that_differ_get_no_verdict(tmp_path: Path) -> None:
     told = run(tmp_path, forest(MEMBERS), nonmembers=rows(100, 1, shifted=3.0)).summary
     assert "differ in more than membership" in told
-    assert "No verdict: attacks tell the two sets apart, and the sets differ." in told
+    assert told.startswith("No verdict: attacks tell the two sets apart, and the sets differ: use")
     assert "leaks who" not in told
 
 

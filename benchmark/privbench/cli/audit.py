@@ -15,6 +15,8 @@ from privbench.own_model import KINDS
 if TYPE_CHECKING:
     from privbench.methods.registry import Choice
 
+_NO_VERDICT = 3  # status
+
 
 @click.command("audit")
 @click.option(
@@ -75,7 +77,8 @@ if TYPE_CHECKING:
 def audit(chosen: list[Choice], /, **options: Any) -> None:
     """Attack a model of your own and say what leaks.
 
-    Exit status: 0 if every attack that suits it ran, 1 if one failed, 2 for bad input.
+    Exit status: 0 if every attack that suits it ran, 1 if one failed, 2 for bad input, 3 if there
+    is no verdict, since the rows or their classes cannot be right.
     """
     from privbench.cli import auditing
     from privbench.cli.console import terminal_console
@@ -90,4 +93,5 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     )
     say(f"\n{made.summary}\n\nThese words: {out / WORDS}. All numbers on one page: "
         f"privbench report {out} -o {out / 'report.html'}")  # fmt: skip
-    sys.exit(1 if any(one.status == "failed" for one in made) else 0)
+    failed = any(one.status == "failed" for one in made)
+    sys.exit(_NO_VERDICT if made.no_verdict else int(failed))

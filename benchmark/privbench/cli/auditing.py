@@ -18,9 +18,18 @@ from privbench.grid.suite import suite_from
 from privbench.methods import registry as registries
 from privbench.own_model import identity
 from privbench.own_model.choice import attacks_for, kind_of, suite_of
+from privbench.own_model.misfit import misfit
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
-from privbench.own_model.words import WORDS, Audit, exposed, reached, strongest, summary
+from privbench.own_model.words import (
+    WORDS,
+    Audit,
+    exposed,
+    no_verdict,
+    reached,
+    strongest,
+    summary,
+)
 from privbench.store.files import write
 from privbench.store.store import default_root
 from privbench.text import shown
@@ -176,7 +185,8 @@ def audited(
     _refuse_other_audit(session, Path(out))
     identity.keep(answers, Path(out))
     session.run()
-    return _told(session, rows, left_out, kept, Path(out))
+    doubt = _misfit(rows, answers, given["gives"])
+    return _told(session, rows, left_out, Path(out), kept=kept, doubt=doubt)
 
 
 def _refuse_other_audit(session: Session, out: Path) -> None:
@@ -223,8 +233,29 @@ def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
     return np.concatenate(made)
 
 
-def _told(session: Session, rows: Rows, left_out: dict[str, str], kept: str, out: Path) -> Audit:
-    """Return the results with what they say."""
+def _misfit(rows: Rows, answers: NDArray[np.float64], gives: str) -> str:
+    """Return why the rows cannot be those that the model knows; "" if they can."""
+    if rows.y is None or gives == "embeddings":
+        return ""
+    classes = answers.astype(np.int64) if gives == "labels" else answers.argmax(1)
+    both = {source: rows.of(source) for source in ("members", "nonmembers")}
+    return misfit({source: classes[at] for source, at in both.items()},
+                  {source: rows.y[at] for source, at in both.items()})  # fmt: skip
+
+
+def _told(
+    session: Session, rows: Rows, left_out: dict[str, str], out: Path, *, kept: str, doubt: str
+) -> Audit:
+    """Return the results with what they say.
+
+    Args:
+        session: that ran.
+        rows: of the audit.
+        left_out: attack -> why it was not planned.
+        out: folder of the audit.
+        kept: words about answers from before.
+        doubt: why the rows cannot be those that the model knows.
+    """
     made = Audit(session.records)
     made.folders = (session.out,)
     failed = [one for one in made if one.status == "failed"]
@@ -243,7 +274,9 @@ def _told(session: Session, rows: Rows, left_out: dict[str, str], kept: str, out
         assert dataset is not None  # noqa: S101 - the suite names one
         keys = dataset.load(None).keys[rows.of("members")].tolist()
         made.exposed = exposed(columns, {key: i for i, key in enumerate(keys)})
-    told = summary(made, made.shift, made.exposed, made.left_out, first)
+    made.no_verdict = no_verdict(best, made.shift, doubt)
+    told = summary(made, made.shift, made.exposed, made.left_out, first=first,
+                   no_verdict=made.no_verdict)  # fmt: skip
     made.summary = "\n".join(filter(None, (told, kept)))
     write(out / WORDS, f"{made.summary}\n")
     return made

@@ -13,6 +13,7 @@ from privbench.boards import verdicts
 from privbench.boards.per_example import exposure
 from privbench.boards.records import Number
 from privbench.games.metrics import auc_band, clopper_pearson
+from privbench.own_model.misfit import LEVEL, TESTS
 from privbench.report.notebook import notebook
 from privbench.report.results import Results
 from privbench.text import several, shown
@@ -60,9 +61,11 @@ class Audit(Results):
         exposed: (row of the members' file, share of nonmembers that the strongest attack ranks
             below it), the most exposed first.
         left_out: attack -> why it did not run.
+        no_verdict: why nothing can be said about a leak, and what to check; "" if it can.
     """
 
     summary: str = ""
+    no_verdict: str = ""
     shift: Shift
     exposed: Sequence[tuple[int, float]] = ()
     left_out: Mapping[str, str] = {}
@@ -93,8 +96,8 @@ class Strongest:
         perhaps: whether, although ``leaks`` is false, one of them does better than chance does in
             one of 20 audits (corrected for their number), or the strongest finds more members at
             1 % false positives than chance, at 95 %.
-        swapped: the attack that tells nonmembers for members more clearly than chance does in one
-            of 10,000 audits; None if there is none.
+        swapped: the attack that takes nonmembers for members more clearly than chance lets one of
+            them do in its share of ``misfit.LEVEL``; None if there is none.
         doubtful: attacks that do not count -> why, unless all are.
     """
 
@@ -121,7 +124,8 @@ def strongest(records: Sequence[Record]) -> Strongest | None:
     rare = _UNLIKELY / len(done)
     likely = any(lead[one.trial] > auc_band(*_sizes(one), rare) for one in done)
     low = best.metrics[TPR].low
-    swapped = (one for one in done if -lead[one.trial] > auc_band(*_sizes(one)))
+    both = 2 * LEVEL / TESTS / len(done)  # a band is two-sided
+    swapped = (one for one in done if -lead[one.trial] > auc_band(*_sizes(one), both))
     return Strongest(
         best, max(done, key=lambda one: _value(one, "auc")), len(done), leaks,
         perhaps=not leaks and (likely or (low is not None and low > CHANCE)),
@@ -190,7 +194,9 @@ def summary(
     shift: Shift,
     rows: Sequence[tuple[int, float]],
     left_out: Mapping[str, str],
+    *,
     first: Reached | None = None,
+    no_verdict: str = "",
 ) -> str:
     """Return what was found, in lines of words with numbers.
 
@@ -200,10 +206,11 @@ def summary(
         rows: from ``exposed``.
         left_out: attack -> why it did not run.
         first: what the strongest attack reaches, if ties hide it; from ``reached``.
+        no_verdict: from ``no_verdict``.
     """
     best = strongest(records)
-    lines = _risk(best, shift, first)
-    if best and (best.leaks or best.perhaps):
+    lines = _risk(best, first, no_verdict)
+    if best and not no_verdict and (best.leaks or best.perhaps):
         lines += _rows(rows)
     lines += [_shift(shift), *_accuracy(records)]
     lines += [_attribute(one) for one in records if _is_attribute(one)]
@@ -240,14 +247,39 @@ def _accuracy(records: Sequence[Record]) -> list[str]:
     return told
 
 
-def _risk(best: Strongest | None, shift: Shift, first: Reached | None) -> list[str]:
+def no_verdict(best: Strongest | None, shift: Shift, misfit: str) -> str:
+    """Return why attacks say nothing about a leak, and what to check; "" if they do.
+
+    Args:
+        best: from ``strongest``.
+        shift: between members and nonmembers.
+        misfit: why the rows cannot be those that the model knows; from ``misfit.misfit``.
+    """
+    if misfit or best is None:
+        return misfit
+    if best.swapped is not None and not best.leaks:
+        return (
+            f"{best.swapped.cell.attack.label} takes nonmembers for members (AUC "
+            f"{_number(best.swapped.metrics['auc'])}): check that the files of members and "
+            "nonmembers are not swapped"
+        )
+    if shift.found and (best.leaks or best.perhaps):
+        return (
+            "attacks tell the two sets apart, and the sets differ: use nonmembers from the same "
+            "source"
+        )
+    return ""
+
+
+def _risk(best: Strongest | None, first: Reached | None, no_verdict: str) -> list[str]:
+    none = [f"No verdict: {no_verdict}."] if no_verdict else []
     if best is None:
-        return ["No attack on membership ran."]
+        return [*none, "No attack on membership ran."]
     record = best.record
     name, tpr, auc = record.cell.attack.label, record.metrics[TPR], record.metrics["auc"]
     of = "The only attack" if best.of == 1 else f"The strongest of {best.of} attacks"
-    if shift.found and (best.leaks or best.perhaps):
-        verdict = "No verdict: attacks tell the two sets apart, and the sets differ."
+    if no_verdict:
+        (verdict,) = none
     elif best.leaks:
         verdict = "The model leaks who its members are."
     elif best.perhaps:
@@ -272,11 +304,10 @@ def _risk(best: Strongest | None, shift: Shift, first: Reached | None) -> list[s
         lines.append(
             f"By AUC the strongest is {other.cell.attack.label}: {_number(other.metrics['auc'])}."
         )
-    if best.swapped is not None:
+    if best.swapped is not None and best.leaks:
         lines.append(
             f"WARNING: {best.swapped.cell.attack.label} takes nonmembers for members (AUC "
-            f"{_number(best.swapped.metrics['auc'])}): are the files of members and nonmembers "
-            "swapped?"
+            f"{_number(best.swapped.metrics['auc'])})."
         )
     lines += [f"Not counted: {name}: {shown(why, 300)}." for name, why in best.doubtful.items()]
     null = record.controls.get("null", {}).get("auc")

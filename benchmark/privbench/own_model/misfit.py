@@ -1,0 +1,81 @@
+"""Whether the rows are those that the model knows: swapped files and wrong classes are told.
+
+An audit of wrong rows finds no leak, which would read as good news. So three things are tested that
+do not happen with the right rows: the classes of members, those of nonmembers, and which of the two
+the model knows better. Each has a quarter of ``LEVEL``; the fourth quarter is for attacks that take
+nonmembers for members (``words.strongest``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+#: Share of the audits with the right rows that get no verdict, at most.
+LEVEL = 1e-4
+#: Tests that share the level: classes of members, classes of nonmembers, accuracies, attacks.
+TESTS = 4
+_NAMED = 3  # classes in a sentence
+
+
+def misfit(predicted: Mapping[str, NDArray[np.int64]], y: Mapping[str, NDArray[np.int64]]) -> str:
+    """Return why the rows cannot be those that the model knows, and what to check; "" if they can.
+
+    Args:
+        predicted: members and nonmembers -> the model's classes (n,), from 0.
+        y: the same -> the user's classes (n,).
+    """
+    from scipy.stats import fisher_exact
+
+    for source in ("members", "nonmembers"):
+        if told := _renumbered(predicted[source], y[source], source):
+            return told
+    right = {source: predicted[source] == y[source] for source in y}
+    counts = np.array([(one.sum(), (~one).sum()) for one in right.values()])
+    if fisher_exact(counts, alternative="less").pvalue > LEVEL / TESTS:
+        return ""
+    share = {source: f"{one.mean():.1%} of the {source}" for source, one in right.items()}
+    return (
+        f"the model is right about {share['members']} and {share['nonmembers']}: check that the "
+        "files of members and nonmembers are not swapped, and that y of the members is right"
+    )
+
+
+def _renumbered(predicted: NDArray[np.int64], y: NDArray[np.int64], source: str) -> str:
+    """Return that another numbering of y suits the answers better, if it clearly does.
+
+    With more than two classes, one half of the rows chooses the numbering and the other one tests
+    it; of two classes there is only one other numbering. Each row has the weight of one in the
+    number of rows of its class, so that a model that prefers one class passes. If y is right, the
+    differences between the numberings are as often for it as against it, or more often. Then their
+    sum exceeds ``z`` times the root of the sum of their squares at most in a share of exp(-z^2 / 2)
+    of the audits (Efron: Student's t-Test under Symmetry Conditions. JASA 1969).
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    k = int(max(predicted.max(), y.max())) + 1
+    weight = 1 / np.bincount(y, minlength=k)[y]
+    test = np.ones(len(y), bool)
+    other = np.arange(k)[::-1]  # class of y -> class of the model
+    if k > 2:  # noqa: PLR2004
+        test = np.random.default_rng(0).permutation(len(y)) % 2 == 0
+        seen = np.zeros((k, k))
+        np.add.at(seen, (y[~test], predicted[~test]), weight[~test])
+        other = linear_sum_assignment(-seen)[1]
+    now, then = (predicted == y)[test], (predicted == other[y])[test]
+    gain = weight[test] * (then.astype(float) - now.astype(float))
+    if gain.sum() <= math.sqrt(2 * math.log(TESTS / LEVEL)) * math.sqrt((gain**2).sum()):
+        return ""
+    moved = [f"its class {other[c]} is {c} in y" for c in range(k) if other[c] != c]
+    named = ", ".join(moved[:_NAMED]) + (", …" if len(moved) > _NAMED else "")
+    return (
+        f"the model is right about {now.mean():.1%} of the {source}, and about {then.mean():.1%} "
+        f"if their classes are numbered in another way ({named}): number y as the model does"
+    )
