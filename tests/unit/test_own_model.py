@@ -27,7 +27,7 @@ from privbench.boards import verdicts
 from privbench.cli.main import main
 from privbench.own_model import identity, words
 from privbench.own_model.choice import attacks_for, kind_of
-from privbench.own_model.misfit import misfit
+from privbench.own_model.misfit import misfit, strange
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
 from privbench_plugins._shared.endpoint import Endpoint
@@ -149,6 +149,17 @@ def test_classes_in_another_order_do_not_fit() -> None:
     assert re.search(r"right about \d+\.\d% of the nonmembers, and about \d+\.\d% if", told)
 
 
+def test_classes_that_the_model_does_not_know_are_warned_of(tmp_path: Path) -> None:
+    mixed = {**MEMBERS, "y": np.random.default_rng(0).permutation(MEMBERS["y"])}
+    told = run(tmp_path, forest(MEMBERS), members=mixed).summary
+    assert re.search(r"WARNING: the model is right about \d+\.\d% of its own members, and by "
+                     r"chance about [45]\d\.\d% \(p = 0\.\d+\)", told)  # fmt: skip
+    assert "by chance" not in run(tmp_path / "right", forest(MEMBERS)).summary
+    y = np.arange(1000) % 100
+    weak = np.where(np.arange(1000) < 300, y, 0)  # wrong about most, but far above chance
+    assert not strange(weak, y)
+
+
 def test_right_rows_get_no_verdict_rarely() -> None:
     """Of 2,000 audits of a model that knows nothing, at most 3: more, once in 17,000 tests."""
     draw = np.random.default_rng(1)
@@ -204,6 +215,7 @@ def test_ties_are_told_only_where_they_hide_members() -> None:
     assert (tied.tpr.value, tied.fpr.value) == (0.4, 0.25)  # 50 of 200 reach the threshold
     assert of([3.0] + [0.1] * 9, [2.0, *[1.0] * 49, *rest]) is None  # one is found before
     assert of([0.1] * 10, [2.0, *np.linspace(0.6, 1, 49), *rest]) is None  # no ties: none is found
+    assert of([0.1] * 10, [2.0, *[1.0] * 49, *rest]) is None  # no member there
 
 
 def test_attacks_that_do_not_count_are_named(

@@ -18,7 +18,7 @@ from privbench.grid.suite import suite_from
 from privbench.methods import registry as registries
 from privbench.own_model import identity
 from privbench.own_model.choice import attacks_for, kind_of, suite_of
-from privbench.own_model.misfit import misfit
+from privbench.own_model.misfit import misfit, strange
 from privbench.own_model.rows import read_rows
 from privbench.own_model.shift import shift
 from privbench.own_model.words import (
@@ -185,8 +185,8 @@ def audited(
     _refuse_other_audit(session, Path(out))
     identity.keep(answers, Path(out))
     session.run()
-    doubt = _misfit(rows, answers, given["gives"])
-    return _told(session, rows, left_out, Path(out), kept=kept, doubt=doubt)
+    doubt, warning = _fit(rows, answers, given["gives"])
+    return _told(session, rows, left_out, Path(out), doubt=doubt, notes=(warning, kept))
 
 
 def _refuse_other_audit(session: Session, out: Path) -> None:
@@ -233,19 +233,21 @@ def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
     return np.concatenate(made)
 
 
-def _misfit(rows: Rows, answers: NDArray[np.float64], gives: str) -> str:
-    """Return why the rows cannot be those that the model knows; "" if they can."""
+def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str]:
+    """Return why the rows cannot be those that the model knows, and a warning; "" for none."""
     if rows.y is None or gives == "embeddings":
-        return ""
+        return "", ""
     classes = answers.astype(np.int64) if gives == "labels" else answers.argmax(1)
     both = {source: rows.of(source) for source in ("members", "nonmembers")}
-    return misfit({source: classes[at] for source, at in both.items()},
-                  {source: rows.y[at] for source, at in both.items()})  # fmt: skip
+    predicted = {source: classes[at] for source, at in both.items()}
+    y = {source: rows.y[at] for source, at in both.items()}
+    return misfit(predicted, y), strange(predicted["members"], y["members"])
 
 
 def _told(
-    session: Session, rows: Rows, left_out: dict[str, str], out: Path, *, kept: str, doubt: str
-) -> Audit:
+    session: Session, rows: Rows, left_out: dict[str, str], out: Path, *, doubt: str,
+    notes: Sequence[str],
+) -> Audit:  # fmt: skip
     """Return the results with what they say.
 
     Args:
@@ -253,8 +255,8 @@ def _told(
         rows: of the audit.
         left_out: attack -> why it was not planned.
         out: folder of the audit.
-        kept: words about answers from before.
         doubt: why the rows cannot be those that the model knows.
+        notes: more lines of words; "" is none.
     """
     made = Audit(session.records)
     made.folders = (session.out,)
@@ -277,6 +279,6 @@ def _told(
     made.no_verdict = no_verdict(best, made.shift, doubt)
     told = summary(made, made.shift, made.exposed, made.left_out, first=first,
                    no_verdict=made.no_verdict)  # fmt: skip
-    made.summary = "\n".join(filter(None, (told, kept)))
+    made.summary = "\n".join(filter(None, (told, *notes)))
     write(out / WORDS, f"{made.summary}\n")
     return made

@@ -23,6 +23,7 @@ LEVEL = 1e-4
 #: Tests that share the level: classes of members, classes of nonmembers, accuracies, attacks.
 TESTS = 4
 _NAMED = 3  # classes in a sentence
+_DRAWS, _UNLIKELY = 999, 0.01  # permutations of y, and the share of them that does as well
 
 
 def misfit(predicted: Mapping[str, NDArray[np.int64]], y: Mapping[str, NDArray[np.int64]]) -> str:
@@ -78,4 +79,22 @@ def _renumbered(predicted: NDArray[np.int64], y: NDArray[np.int64], source: str)
     return (
         f"the model is right about {now.mean():.1%} of the {source}, and about {then.mean():.1%} "
         f"if their classes are numbered in another way ({named}): number y as the model does"
+    )
+
+
+def strange(predicted: NDArray[np.int64], y: NDArray[np.int64]) -> str:
+    """Return a warning if the model is right about its members no more often than chance; else "".
+
+    Chance is y in random order. A model that always says the same is warned of too, so this is no
+    reason to give no verdict.
+    """
+    right, draw = (predicted == y).mean(), np.random.default_rng(0)
+    chance = np.array([(predicted == draw.permutation(y)).mean() for _ in range(_DRAWS)])
+    p = (1 + (chance >= right).sum()) / (_DRAWS + 1)
+    if p <= _UNLIKELY:
+        return ""
+    return (
+        f"WARNING: the model is right about {right:.1%} of its own members, and by chance about "
+        f"{chance.mean():.1%} (p = {p:.2g}): if it should know them, check that x has the units of "
+        "its training, and y its class numbers."
     )

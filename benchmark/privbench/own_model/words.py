@@ -35,7 +35,6 @@ _MOST = 10  # rows that are listed
 _ROUNDING = 1e-9  # .01 * 300 may be a little below 3 in floating point
 _LINES, _WIDE = 35, 100  # of words on a screen
 _UNLIKELY = 0.05  # chance of a likely leak where there is none
-_POOR = 0.5  # accuracy on members below which the words ask whether the rows are right
 
 
 class Audit(Results):
@@ -179,9 +178,11 @@ def reached(columns: Columns) -> Reached | None:
     outside = np.sort(scores[~member])[::-1]
     tolerated = math.floor(CHANCE * len(outside) + _ROUNDING)
     first = outside[tolerated]
-    if tolerated < 1 or (scores[member] > first).any() or (outside == first).sum() == 1:
+    inside = scores[member]
+    tied = (outside == first).sum() > 1 and (inside == first).any()
+    if tolerated < 1 or not tied or (inside > first).any():
         return None
-    return Reached(_rate(scores[member] >= first), _rate(outside >= first))
+    return Reached(_rate(inside >= first), _rate(outside >= first))
 
 
 def _rate(hits: NDArray[np.bool_]) -> Number:
@@ -238,13 +239,7 @@ def _accuracy(records: Sequence[Record]) -> list[str]:
     if utility is None:
         return []
     inside, outside = utility["train_accuracy"], utility["test_accuracy"]
-    told = [f"Accuracy: {inside:.1%} on members, {outside:.1%} on nonmembers."]
-    if inside < _POOR:
-        told.append(
-            "WARNING: the model is wrong about most of its own members: if it should know them, "
-            "check that x has the units of its training, and y its class numbers."
-        )
-    return told
+    return [f"Accuracy: {inside:.1%} on members, {outside:.1%} on nonmembers."]
 
 
 def no_verdict(best: Strongest | None, shift: Shift, misfit: str) -> str:
