@@ -340,7 +340,7 @@ def test_without_shadow_rows_only_attacks_that_need_none_run(tmp_path: Path) -> 
     assert not [one for one in results if one.status == "failed"]
     assert "rows of the adversary's own" in results.left_out["shokri"]
     assert "many queries" in results.left_out["label-only-boundary"]
-    assert "rows of the adversary's own are needed (--shadow)" in results.summary
+    assert "rows of the adversary's own are needed (shadow rows)" in results.summary
 
 
 def test_shadow_rows_let_attacks_train_shadows(tmp_path: Path) -> None:
@@ -965,7 +965,7 @@ def test_several_workers_give_the_same_numbers(
     ("model", "words"), [(len, "a model in memory"), ("http://127.0.0.1:9/", "an endpoint")]
 )
 def test_what_cannot_go_to_workers(tmp_path: Path, model: Any, words: str) -> None:
-    with pytest.raises(BadInputError, match=f"--jobs: {words} .*leave out --jobs"):
+    with pytest.raises(BadInputError, match=f"^jobs: {words} .*leave out jobs"):
         privbench.audit(model, members=MEMBERS, nonmembers=NONMEMBERS, out=tmp_path / "out", jobs=2)
 
 
@@ -1001,7 +1001,7 @@ def test_images_keep_their_bytes() -> None:
 
 
 def test_embeddings_without_shadows_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="give rows for them by --shadow"):
+    with pytest.raises(BadInputError, match="give shadow rows, or a shadow recipe"):
         run(tmp_path, lambda x: x[:, :3] * 7, attacks=())
 
 
@@ -1033,6 +1033,20 @@ def test_a_directory_with_another_audit_is_refused(tmp_path: Path) -> None:
 def test_an_attack_that_reads_planted_canaries_is_left_out_in_words(tmp_path: Path) -> None:
     told = run(tmp_path, forest(MEMBERS), attacks=()).summary
     assert "gradient-canary: only for models that privbench trains." in told
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"members": {"x": MEMBERS["x"]}}, {"nonmembers": {"y": MEMBERS["y"]}}, {"shadow": MEMBERS},
+        {"members": rows(5, 0)}, {"members": "absent.npz"}, {"attributes": {"sex": [1]}},
+        {"output": "labels"}, {"jobs": 2},
+    ],
+)  # fmt: skip
+def test_messages_in_python_name_no_flags_of_the_command(tmp_path: Path, wrong: Arrays) -> None:
+    with pytest.raises(BadInputError) as error:
+        run(tmp_path, forest(MEMBERS), **wrong)
+    assert "--" not in str(error.value)
 
 
 def test_what_one_writes_in_a_notebook_by_mistake(tmp_path: Path) -> None:

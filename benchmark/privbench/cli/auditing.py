@@ -158,7 +158,7 @@ def audited(
     }  # fmt: skip
     if model.startswith(_ADDRESSES):
         if checkpoint:
-            raise BadInputError("--checkpoint: an endpoint has its own weights: leave it out")
+            raise BadInputError("checkpoint: an endpoint has its own weights: leave it out")
         given["ledger"] = str((Path(out) / LEDGER).absolute())
     asked = target.replace(**given).reopened().asked(rows.classes)
     candidates = torch.from_numpy(rows.unit()[: rows.of("nonmembers").stop])
@@ -168,8 +168,8 @@ def audited(
     given["answered"] = identity.digest(answers)
     given["gives"] = kind_of(answers, rows.classes, output)
     if given["gives"] == "embeddings" and shadow_recipe is None and not attacks:
-        raise BadInputError("attacks on embeddings learn from shadows: give rows for them by "
-                            "--shadow")  # fmt: skip
+        raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or "
+                            "a shadow recipe")  # fmt: skip
     wanted, left_out = attacks_for(
         registry, attacks, attributes=bool(rows.attributes), shadow=shadow is not None
     )
@@ -203,11 +203,11 @@ def _refuse_other_audit(session: Session, out: Path) -> None:
 
 def _refuse_workers(model: Any) -> None:
     if not isinstance(model, str):
-        raise BadInputError("--jobs: a model in memory stays in its process: give it as "
-                            "'module:function', or leave out --jobs")  # fmt: skip
+        raise BadInputError("jobs: a model in memory stays in its process: give it as "
+                            "'module:function', or leave out jobs")  # fmt: skip
     if model.startswith(_ADDRESSES):
-        raise BadInputError("--jobs: an endpoint is asked by one process, which keeps its answers: "
-                            "leave out --jobs")  # fmt: skip
+        raise BadInputError("jobs: an endpoint is asked by one process, which keeps its answers: "
+                            "leave out jobs")  # fmt: skip
 
 
 def _absolute(path: str | Path) -> str:
@@ -224,7 +224,7 @@ def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
             try:
                 made.append(asked.raw(block))
             except BadInputError as error:
-                at = f"asked about rows {start} to {start + len(block) - 1} of --{source}"
+                at = f"asked about rows {start} to {start + len(block) - 1} of the {source}"
                 raise BadInputError(f"{error} ({at})") from error
     widths = {one.shape[1:] for one in made}
     if len(widths) > 1:

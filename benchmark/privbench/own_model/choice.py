@@ -44,7 +44,7 @@ def kind_of(answers: NDArray[np.float64], classes: int, wanted: str = "auto") ->
     elif (wanted == "labels") != (found == "labels") or (
         wanted == "posteriors" and found != "posteriors"
     ):
-        raise BadInputError(f"--output {wanted}: the model answers {found}: give --output {found}, "
+        raise BadInputError(f"output {wanted}: the model answers {found}: give output {found}, "
                             "or leave it out")  # fmt: skip
     if wanted == "embeddings":
         return wanted
@@ -125,7 +125,7 @@ def attacks_for(
         if attack.game not in GAMES or (attack.game == "attributes" and not attributes):
             continue
         if attack.game == "membership" and attack.max_rows is not None:
-            left[attack.name] = "it asks many queries for each row: name it by --attack"
+            left[attack.name] = "it asks many queries for each row: name it to run it"
             continue
         chosen.append(_uncalibrated(attack, shadow))
     return chosen, left

@@ -110,11 +110,11 @@ def read_rows(
     shapes = {source: one.shape[1:] for source, one in x.items()}
     for source, shape in shapes.items():
         if shape != shapes["members"]:
-            raise BadInputError(f"--{source}: its rows have shape {shape}, those of the members "
+            raise BadInputError(f"{source}: its rows have shape {shape}, those of the members "
                                 f"{shapes['members']}: give rows of one kind")  # fmt: skip
     for source in ("members", "nonmembers"):
         if len(x[source]) < FEWEST:
-            raise BadInputError(f"--{source}: {len(x[source])} rows are too few: give at least "
+            raise BadInputError(f"{source}: {len(x[source])} rows are too few: give at least "
                                 f"{FEWEST}")  # fmt: skip
     _refuse_overlap(x)
     sizes = {source: len(one) for source, one in x.items()}
@@ -127,10 +127,10 @@ def _arrays(given: Given, option: str) -> dict[str, NDArray[Any]]:
     if isinstance(given, Mapping):
         return {str(name): np.asarray(array) for name, array in given.items()}
     if not isinstance(given, (str, Path)):
-        raise BadInputError(f"--{option}: it is a {type(given).__name__}: give the path of a .npz "
+        raise BadInputError(f"{option}: it is a {type(given).__name__}: give the path of a .npz "
                             "file or, in Python, a mapping of arrays, such as "
                             '{"x": x, "y": y}')  # fmt: skip
-    told = f"--{option} {shown(str(given), 200)}"
+    told = f"{option} {shown(str(given), 200)}"
     try:
         if Path(given).is_file() and not zipfile.is_zipfile(given):  # .npy, text, or cut short
             raise BadInputError(f"{told} is no whole .npz file: write it by np.savez(FILE, x=rows, "
@@ -149,11 +149,11 @@ def _arrays(given: Given, option: str) -> dict[str, NDArray[Any]]:
 def _inputs(arrays: Mapping[str, NDArray[Any]], source: str) -> NDArray[Any]:
     """Return x with channels first: uint8 images, or float64."""
     if "x" not in arrays:
-        raise BadInputError(f"--{source}: it holds {shown(', '.join(arrays)) or 'no array'}: give "
+        raise BadInputError(f"{source}: it holds {shown(', '.join(arrays)) or 'no array'}: give "
                             "an archive with x, and y if there are classes")  # fmt: skip
     x = arrays["x"]
     if x.dtype.kind not in "buif" or x.ndim not in (_TABLE, _GREY, _IMAGE) or 0 in x.shape[1:]:
-        raise BadInputError(f"--{source}: x holds {x.dtype} of shape {x.shape}: give a table "
+        raise BadInputError(f"{source}: x holds {x.dtype} of shape {x.shape}: give a table "
                             "(n, columns), or images (n, channels, height, width)")  # fmt: skip
     if x.ndim == _GREY:
         x = x[:, None]
@@ -164,7 +164,7 @@ def _inputs(arrays: Mapping[str, NDArray[Any]], source: str) -> NDArray[Any]:
     x = x.astype(np.float64)
     if not np.isfinite(x).all():
         row = int((~np.isfinite(x)).reshape(len(x), -1).any(1).argmax())
-        raise BadInputError(f"--{source}: x is NaN or infinite, first in row {row}: fill in "
+        raise BadInputError(f"{source}: x is NaN or infinite, first in row {row}: fill in "
                             "missing values, or drop such rows")  # fmt: skip
     return x
 
@@ -181,9 +181,9 @@ def _refuse_overlap(x: Mapping[str, NDArray[Any]]) -> None:
             mine.setdefault(key, (source, i))
         if clashes:
             i, other, j = clashes[0]
-            raise BadInputError(f"--{source}: {len(clashes)} of its rows are also among the "
+            raise BadInputError(f"{source}: {len(clashes)} of its rows are also among the "
                                 f"{other}, first row {i}, which is row {j} there: drop them from "
-                                f"--{source}")  # fmt: skip
+                                f"{source}")  # fmt: skip
         seen |= mine
 
 
@@ -213,16 +213,16 @@ def _labels(
     if len(lacking) == len(held):
         return None
     if lacking:
-        raise BadInputError(f"--{lacking[0]}: it has no y, and another file has: give y in all of "
+        raise BadInputError(f"{lacking[0]}: it has no y, and another file has: give y in all of "
                             "them, or in none")  # fmt: skip
     columns = {source: arrays["y"] for source, arrays in held.items()}
     for source, y in columns.items():
         if y.shape != (sizes[source],):
-            raise BadInputError(f"--{source}: y has shape {y.shape}, and x {sizes[source]} rows: "
+            raise BadInputError(f"{source}: y has shape {y.shape}, and x {sizes[source]} rows: "
                                 "give one class for each row")  # fmt: skip
     texts = [source for source, y in columns.items() if y.dtype.kind == "U"]
     if texts and len(texts) < len(columns):
-        raise BadInputError(f"--{texts[0]}: y holds texts, and y of another file numbers: give "
+        raise BadInputError(f"{texts[0]}: y holds texts, and y of another file numbers: give "
                             "texts in all of them, or numbers")  # fmt: skip
     y = np.concatenate(list(columns.values()))
     if texts:
@@ -242,12 +242,12 @@ def _attributes(given: Given, rows: int) -> dict[str, NDArray[Any]]:
     found = _arrays(given, "attributes")
     for name, column in found.items():
         if column.shape != (rows,):
-            raise BadInputError(f"--attributes: {shown(name)} has shape {column.shape}: give a "
+            raise BadInputError(f"attributes: {shown(name)} has shape {column.shape}: give a "
                                 f"value for each of the {rows} rows, of members, then of "
                                 "nonmembers, then of shadow rows")  # fmt: skip
         if column.dtype.kind not in "buiU":
-            raise BadInputError(f"--attributes: {shown(name)} holds {column.dtype}: give whole "
+            raise BadInputError(f"attributes: {shown(name)} holds {column.dtype}: give whole "
                                 "numbers from 0, or texts")  # fmt: skip
         if name in ("x", "y", ORIGIN):
-            raise BadInputError(f"--attributes: an attribute cannot be called {name}: rename it")
+            raise BadInputError(f"attributes: an attribute cannot be called {name}: rename it")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from textwrap import wrap
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,7 +71,8 @@ class Audit(Results):
 
     def __repr__(self) -> str:
         """The words, and how many results there are, so that it fits a screen."""
-        words = [part for line in self.summary.splitlines() for part in wrap(line, _WIDE)]
+        screen = TextWrapper(_WIDE, break_on_hyphens=False)
+        words = [part for line in self.summary.splitlines() for part in screen.wrap(line)]
         if len(words) > _LINES:
             words = [*words[:_LINES], "… the rest: print(….summary)"]
         more = "table(), rows(), to_dataframe(), to_records()"
@@ -337,8 +338,8 @@ def _attribute(record: Record) -> str:
 
 #: How a reason to skip begins -> how an audit says it.
 _REWORDED = {
-    "needs rows of the adversary's own": "rows of the adversary's own are needed (--shadow)",
-    "needs models that it can train": "shadows are needed (--shadow-recipe, or --shadow)",
+    "needs rows of the adversary's own": "rows of the adversary's own are needed (shadow rows)",
+    "needs models that it can train": "shadows are needed (a shadow recipe, or shadow rows)",
     "reads canaries that the defense plants": "only for models that privbench trains",
 }
 
