@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,13 @@ from privbench.store.store import Store
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
 from privbench.victims.build import Builder
-from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one, probability
+from privbench_plugins.defenses.memguard import (
+    Guard,
+    MembershipClassifier,
+    MemGuard,
+    phase_one,
+    probability,
+)
 from privbench_plugins.targets.supervised import Supervised
 
 if TYPE_CHECKING:
@@ -73,6 +80,18 @@ def test_no_noise_where_none_turns_g_without_the_label() -> None:
     p = torch.tensor([[0.6, 0.4], [0.51, 0.49]]).double()
     # g would turn only below .4 of the largest posterior, which two classes cannot reach
     assert not phase_one(p, _linear(0.4), 300, 20).any()  # type: ignore[arg-type]
+
+
+def test_the_classifier_starts_from_glorots_weights() -> None:
+    """As the authors': uniform to sqrt(6 / (inputs + outputs)), and biases of 0."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # noqa: TID251 - any weights, the same each time
+        layers = MembershipClassifier(30).layers
+    for layer in layers[::2]:
+        assert isinstance(layer, torch.nn.Linear)
+        edge = math.sqrt(6 / (layer.in_features + layer.out_features))
+        assert not layer.bias.any()
+        assert 0.9 * edge < float(layer.weight.detach().abs().max()) <= edge
 
 
 def test_undecided_queries_are_left_alone() -> None:

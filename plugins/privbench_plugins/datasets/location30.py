@@ -43,7 +43,7 @@ class Location30(PublishedTable):
         ),
         # MemGuard's own sizes: 1,000 members, 1,000 nonmembers to attack, 1,000 rows of the
         # defender, a shadow model with 500 members and 500 nonmembers. Here rows are drawn at
-        # random; the authors take them in order.
+        # random; the authors take them by position in a shuffled order that they publish.
         "memguard": Protocol(
             name="memguard", members=1_000, nonmembers=1_000, reference=1_000, pool=2_010,
             shadow=500,
