@@ -13,11 +13,11 @@ Attacks are networks trained on a shadow's answers:
 
 A naive attacker trains on true posteriors of its shadow, as published; an adaptive one on what its
 own MemGuard releases under the same budget. The victim is the authors' (layers, Glorot's weights,
-SGD, 200 epochs of whole batches), and so is the defender; with ``--own-defender`` it is this
-package's. Rows are drawn by the seed; ``--authors FOLDER`` takes those that the authors take, in
-the order of ``FOLDER/shuffle_index.npz``. ``--layers`` compares victim, defender, phase I and
-attack with the predictions that lie there too: a re-run of the authors' code by Song and Mittal
-(inspire-group/membership-inference-evaluation, folder MemGuard).
+SGD, 200 epochs of whole batches), and so is the defender. Rows are drawn by the seed; ``--authors
+FOLDER`` takes those that the authors take, in the order of ``FOLDER/shuffle_index.npz``.
+``--layers`` compares victim, defender, phase I and attack with the predictions that lie there too:
+a re-run of the authors' code by Song and Mittal (inspire-group/membership-inference-evaluation,
+folder MemGuard).
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ VICTIM = {"hidden": (1024, 512, 256, 128), "initial": "glorot", "optimizer": "sg
 #: Passes of victim and shadow. Under the authors' Python 2, 1000 / 64 is 15: the rows that are left
 #: over after the last whole batch of a pass wait for the next.
 EPOCHS, BATCH = 200, 64
-DEFENDER = {"optimizer": "sgd", "bisections": 0}
 SIDES = ("victim's members", "victim's nonmembers", "shadow's members", "shadow's nonmembers")
 PUBLISHED = (0.73, 0.69, 0.62, 0.55, 0.52, 0.50)
 
@@ -307,9 +306,9 @@ def layers(
             {f"accuracy, budget {b:g}": accuracy(network, read, victim, b) for b in (0.0, 1.0)},
         )
     guards = {
-        "ours": (MemGuard().replace(**DEFENDER), False),
-        "ours from torch's weights": (MemGuard().replace(**DEFENDER), True),
-        "this package's": (MemGuard(), False),
+        "ours": (MemGuard(), False),
+        "ours from torch's weights": (MemGuard(), True),
+        "ours by Adam": (MemGuard(optimizer="adam", bisections=20), False),
     }
     asked = {"released": theirs[0]}
     for column, (settings, torch_weights) in guards.items():
@@ -334,10 +333,7 @@ def layers(
     help="The authors' rows, by its shuffle_index.npz; seeds are of training only.",
 )  # fmt: skip
 @click.option("--layers", "by_layer", is_flag=True, help="Compare with the predictions in FOLDER.")
-@click.option("--own-defender", is_flag=True, help="This package's, not the authors'.")
-def main(
-    data_root: Path, seeds: int, *, folder: Path | None, by_layer: bool, own_defender: bool
-) -> None:
+def main(data_root: Path, seeds: int, *, folder: Path | None, by_layer: bool) -> None:
     """Print the table."""
     if by_layer and folder is None:
         raise click.UsageError("--layers needs --authors FOLDER, the folder of the predictions.")
@@ -345,7 +341,7 @@ def main(
     data = registry.get("dataset", "location-30")
     card, protocol = data.card(data_root), data.protocols["memguard"]
     target = registry.get("target", "supervised").replace(**VICTIM)
-    guard = registry.get("defense", "memguard").replace(**({} if own_defender else DEFENDER))
+    guard = registry.get("defense", "memguard")
     workshop = Builder(Store(default_root()), torch.device("cpu"))
     everyone = data.load(data_root)
     rows = ordered(everyone, folder) if folder else everyone
@@ -385,7 +381,7 @@ def main(
 
 def layers_table(compared: list[dict[tuple[str, str], dict[str, float]]]) -> str:
     """Markdown; a cell holds the values of all seeds from smallest to largest."""
-    columns = ("released", "ours", "ours from torch's weights", "this package's")
+    columns = ("released", "ours", "ours from torch's weights", "ours by Adam")
     lines = ["| layer | measure | " + " | ".join(columns) + " |", "|---|---|---|---|---|---|"]
     for layer, what in compared[0]:
         cells = []

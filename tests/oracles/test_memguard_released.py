@@ -133,7 +133,7 @@ def test_our_defender_and_noise_are_the_released_ones(experiment: Any, released:
     """
     victim, _ = released
     guard = experiment.defender(
-        MemGuard().replace(**experiment.DEFENDER),
+        MemGuard(),
         victim[0].true,
         victim[1].true,
         0,
