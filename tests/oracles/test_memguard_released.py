@@ -204,7 +204,7 @@ def _by_class(
 def test_metrics_are_song_and_mittals(
     released: Any, answer: str, name: str, expected: float
 ) -> None:
-    """The largest against MemGuard is the 69.1 % of their paper."""
+    """The largest against MemGuard, .6905, is the 69.1 % that we recall from their paper."""
     attack, formula = METRICS[name]
     ours, theirs, classes = [], [], []
     for side in released:
