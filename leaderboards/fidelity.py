@@ -42,7 +42,7 @@ CERTAINTY = {
 }  # fmt: skip
 #: A difference that is zero but for rounding.
 ROUNDING = 1e-9
-#: Numbers are equal if they are no further apart, and half of our interval is no wider.
+#: A number is equal to a published one if its whole interval is no further away.
 MARGIN = 0.03
 #: What an attack reaches that knows nothing.
 CHANCE = {
@@ -150,6 +150,8 @@ class Value:
     quoted: bool = False
     number: str = ""
     auc: float | None = None
+    chance: float | None = None
+    sign: int = 1
 
     @property
     def apart(self) -> float:
@@ -162,11 +164,12 @@ class Value:
         if self.ours is None or not _spread(self.ours):
             return "open: no interval"
         margin, half = self.table.margin, (self.ours.high - self.ours.low) / 2
-        if self.ours.low > self.published + margin or self.ours.high < self.published - margin:
+        low, high = self.published - margin, self.published + margin
+        if self.ours.low > high or self.ours.high < low:
             return "differs"
-        if half > margin:
-            return f"open: ± {half:.2g}"
-        return "agrees" if abs(self.apart) <= margin else "open"
+        if low <= self.ours.low and self.ours.high <= high:
+            return "agrees"
+        return f"open: ± {half:.2g}" if half > margin else "open"
 
     @property
     def section(self) -> str:
@@ -175,20 +178,26 @@ class Value:
             return UTILITY
         if self.table.attacker:
             return OTHERS
-        chance = CHANCE.get(self.number)
+        if self.table.certainty == "unclear":
+            return UNCLEAR
         both = (self.published, self.published if self.ours is None else self.ours.value)
-        nothing = chance is not None and all(one <= chance + MARGIN for one in both)
+        nothing = self.chance is not None and all(
+            self.sign * (one - self.chance) <= self.table.margin for one in both
+        )
         return AT_CHANCE if nothing else LEAKS
 
 
 LEAKS = "Leaks, by the paper's attacker"
 OTHERS = "Leaks, by another attacker than the paper's"
+UNCLEAR = "Leaks, of rows whose label is lost"
 AT_CHANCE = "Nothing found, there and here"
 UTILITY = "Utility"
 SECTIONS = {
     LEAKS: "",
     OTHERS: "Agreement here would be a coincidence.",
-    AT_CHANCE: f"Both within {MARGIN:g} of what an attack reaches that knows nothing. Two attacks "
+    UNCLEAR: "The text that we have does not say which setting a row is of, so one measurement "
+             "of ours stands beside several of theirs.",
+    AT_CHANCE: "Both within the margin of what an attack reaches that knows nothing. Two attacks "
                "that find nothing agree whatever they are.",
     UTILITY: "Accuracies and gaps say how comparable the victims are, and nothing of the attacks.",
 }  # fmt: skip
@@ -245,7 +254,24 @@ def _value(
     areas = [read for one in found if (read := _number(one, "metrics.auc")) is not None]
     auc = mean(areas) if areas and number == "metrics.balanced_accuracy" else None
     ours = _alone(found[0], number) if len(numbers) == 1 else mean_over_seeds(numbers)
-    return Value(table, what, value, ours, len(numbers), number=number, auc=auc)
+    board = found[0].board
+    lower = board is not None and not board.higher and f"metrics.{board.columns[0].name}" == number
+    return Value(
+        table, what, value, ours, len(numbers), number=number, auc=auc,
+        chance=_chance(found, number), sign=-1 if lower else 1,
+    )  # fmt: skip
+
+
+def _chance(found: Sequence[Record], number: str) -> float | None:
+    """What an attack reaches that knows nothing; None where that is not known."""
+    name = number.removeprefix("metrics.")
+    guesses = [
+        guess.value
+        for record in found
+        for baseline in ("majority", "mean_image")
+        if (guess := record.baselines.get(baseline, {}).get(name)) and guess.value is not None
+    ]
+    return CHANCE.get(number, mean(guesses) if guesses else None)
 
 
 def select(records: Sequence[Record], chosen: Mapping[str, str]) -> list[Record]:
@@ -440,9 +466,9 @@ def page(published: Published, suites: Suites) -> str:
             "Sizes here are those of a CPU: a difference says first of all how far size matters."
         ),
         (
-            f"A number *agrees* if ours is within {MARGIN:g} of it (another margin stands in "
-            "published.yaml) and half of our 95 % interval is no wider than that; it *differs* if "
-            "our whole interval is outside; else it is *open*."
+            f"A number *agrees* if our whole 95 % interval is within {MARGIN:g} of it (another "
+            "margin stands in published.yaml); it *differs* if our whole interval is further away; "
+            "else it is *open*."
         ),
         (
             "Intervals are of the mean over seeds (Student), of one seed over its rows, and not "

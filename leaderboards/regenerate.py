@@ -27,12 +27,12 @@ from privbench import Results
 from privbench.boards.matrix import certainly_apart
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
-from privbench.boards.statistics import FEWEST_SEEDS
+from privbench.boards.statistics import ERROR, FEWEST_SEEDS, paired
 from privbench.cli.main import main as privbench
 from privbench.text import markdown, several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from privbench.boards.panel import Aim, Line, Panel
     from privbench.boards.records import MethodRecord
@@ -91,6 +91,8 @@ class Seen:
     board: str
     panel: Panel
     aim: Aim
+    refused: Collection[tuple[str, str]]
+    """Defenses, and access that an attack was skipped for, as they do not grant it."""
 
     @property
     def victim(self) -> tuple[str, Aim, str]:
@@ -136,12 +138,43 @@ class Seen:
         }
 
     def met(self, line: Line) -> set[Kind]:
-        """The attacks that counted against a defense."""
+        """The attacks that counted against a defense, on enough seeds."""
         return {
             (one.needs, kind(spot.records[0].cell.attack))
             for one, spot in line.spots.items()
-            if one.aim == self.aim and spot.values and not spot.mark
-        }
+            if one.aim == self.aim and not spot.mark
+            and len(spot.values) >= min(FEWEST_SEEDS, len(self.panel.seeds))
+        }  # fmt: skip
+
+    def lowered(self, line: Line) -> bool:
+        """Whether a defense lowers the leak beyond chance.
+
+        That of the attack that is compared (after Holm's correction), and the worst case: its
+        strongest attack finds less than the strongest one without a defense, paired by seed.
+        """
+        none = self.panel.lines[0]
+        worst = [
+            next(spot.values for one, spot in of.spots.items()
+                 if one.aim == self.aim and one.name == of.worst[self.aim].attack)
+            for of in (line, none)
+        ]  # fmt: skip
+        found = paired(*worst)
+        compared = (line.title, self.aim) in certainly_apart(self.panel)
+        return bool(
+            compared and self.sign * line.apart[self.aim].mean < 0
+            and found and found.p is not None and found.p < ERROR and self.sign * found.mean < 0
+        )  # fmt: skip
+
+    def withheld(self, line: Line) -> set[str]:
+        """Access levels that a defense does not release."""
+        mine = {record.cell.defense for spot in line.spots.values() for record in spot.records}
+        return {needs for defense, needs in self.refused if defense in mine}
+
+
+def stack(line: Line) -> tuple[str, ...]:
+    """Names of the defenses of a line, whatever their settings."""
+    spot = next(iter(line.spots.values()))
+    return tuple(one.name for one in spot.records[0].cell.defenses)
 
 
 Kind = tuple[str, str]
@@ -176,7 +209,7 @@ def judges(seen: Sequence[Seen], of: Seen, line: Line) -> set[Kind]:
         if one.aim[0] != of.aim[0]:
             continue
         for other in one.panel.lines[1:]:
-            if other.name == line.name:
+            if stack(other) == stack(line):
                 wanted |= one.leaders(other)
         if one.panel.adversary != of.panel.adversary or one.victim[2] != of.victim[2]:
             continue
@@ -202,7 +235,9 @@ def overview(root: Path = ROOT) -> str:
         bound = yaml.safe_load(suite.read_text("utf-8")).get("match_utility")
         shown = foremost(panels(records, bound))
         boards.append(_board(name, shown))
-        seen += [Seen(name, panel, aim) for panel in shown for aim in panel.aims]
+        refused = {(one.cell.defense, one.cell.needs) for one in records
+                   if one.status == "skipped" and "does not grant" in one.reason}  # fmt: skip
+        seen += [Seen(name, panel, aim, refused) for panel in shown for aim in panel.aims]
     heads = ["data", "what is inferred", "victim", "leaks most without a defense",
              "protected best", "cost"]  # fmt: skip
     victims = sorted({one.victim for one in seen})
@@ -226,18 +261,25 @@ def _finding(mine: Sequence[Seen], seen: Sequence[Seen]) -> list[str]:
         leak = f"{panel.metric[most.aim]} {most.sign * most.leak:.3f}"
         by = panel.lines[0].worst[most.aim].attack
         leaks = f"{markdown(f'{panel.target}: {leak} by {by}')} {most.source}"
-    widest = max(mine, key=lambda one: (len(one.defended), one.leak))
+    widest = max(mine, key=lambda one: (len({stack(line) for *_, line in one.defended}),
+                                        len(one.defended), one.leak))  # fmt: skip
     if widest.usable:
         left, title, line = widest.usable[0]
-        wanted, met = judges(seen, widest, line), widest.met(line)
-        told = f"{title} met {len(wanted & met)} of {len(wanted)} attacks"
-        if missing := sorted(wanted - met):
-            listed = ", ".join(f"{needs.lower()} ({one})" for needs, one in missing)
-            told += f"; missing: {listed}"
-        elif len(widest.panel.seeds) < FEWEST_SEEDS:
-            told += f", {several(len(widest.panel.seeds), 'seed')} only"
-        elif (title, widest.aim) not in certainly_apart(widest.panel):
-            told += "; no difference to none is shown"
+        wanted, met, withheld = judges(seen, widest, line), widest.met(line), widest.withheld(line)
+        told = f"{title} met {len(wanted & met)} of the {len(wanted)} attacks that we have"
+        missing = sorted(wanted - met)
+        listed = ", ".join(
+            f"{needs.lower()} ({one}{', not released' if needs in withheld else ''})"
+            for needs, one in missing
+        )
+        told += f"; missing: {listed}" if missing else ""
+        seeds = line.worst[widest.aim].seeds
+        if any(needs not in withheld for needs, _ in missing):
+            pass
+        elif seeds < FEWEST_SEEDS:
+            told += f"; {several(seeds, 'seed')} only"
+        elif not widest.lowered(line):
+            told += "; that it lowers the leak is not shown"
         else:
             before = "" if widest.leak == -math.inf else f"{widest.sign * widest.leak:.3f} to "
             told = f"{widest.panel.target}: {title}, {before}{widest.sign * left:.3f}"

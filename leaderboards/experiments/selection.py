@@ -76,10 +76,14 @@ def _record(attack: str, defense: str, seed: int) -> Record:
                   board=GAMES["membership"].board)  # fmt: skip
 
 
-def rules(attacks: int, runs: int, seed: int = 0) -> list[tuple[float, float]]:
-    """Return how often each rule for the attack claims less and more, at 2.5 % nominally each."""
+def rules(attacks: int, runs: int, seed: int = 0, spread: float = 1) -> list[tuple[float, float]]:
+    """Return how often each rule for the attack claims less and more, at 2.5 % nominally each.
+
+    The third is that of ``compared``, for all runs at once. `spread` is the standard deviation over
+    seeds with the defense, times that without it.
+    """
     rng = np.random.default_rng(seed)
-    none, other = rng.normal(size=(2, runs, attacks, SEEDS))
+    none, other = rng.normal(size=(2, runs, attacks, SEEDS)) * np.array([1, spread])[:, *[None] * 3]
     most = t.ppf(0.975, SEEDS - 1)
     made = []
     for by, elsewhere in ((none, False), (none, True), (none + other, True)):
@@ -100,6 +104,10 @@ def main(runs: int) -> None:
     for attacks in (1, 4, 9, 16):
         told = " | ".join(f"{less:.1%}, {more:.1%}" for less, more in rules(attacks, 20 * runs))
         click.echo(f"| {attacks} | {told} |")
+    click.echo("\n| attacks | spread | other seeds, both |\n|---|---|---|")
+    for attacks, spread in ((4, 0.5), (16, 0.5), (4, 0.2), (16, 0.2), (16, 2.0)):
+        less, more = rules(attacks, 20 * runs, spread=spread)[2]
+        click.echo(f"| {attacks} | {spread:g} | {less:.1%}, {more:.1%} |")
 
 
 if __name__ == "__main__":

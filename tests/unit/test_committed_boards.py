@@ -123,16 +123,19 @@ def best_of(checkout: Path, *more: Record, seeds: int = 5) -> str:
     return next(row[4] for row in findings(text) if row[:3] == ["digits", "membership", "simclr"])
 
 
+MISSING = "talos met 1 of the 2 attacks that we have; missing: {} ([tiny](tiny.md))"
+
+
 def test_no_defense_is_best_that_missed_the_strongest_attack_of_an_access(checkout: Path) -> None:
     told = best_of(checkout, *(asked("shy", "none", s, 0.7, needs="LABELS") for s in range(5)))
-    assert told == "talos met 1 of 2 attacks; missing: labels (shy) ([tiny](tiny.md))"
+    assert told == MISSING.format("labels (shy)")
 
 
 def test_the_strongest_attack_of_an_access_is_that_of_all_boards(checkout: Path) -> None:
     known = ("best", 0.95), ("weak", 0.6)
     more = [asked(attack, "none", seed, auc) for attack, auc in known for seed in range(5)]
     told = best_of(checkout, *more)  # `loud` leads on the board itself
-    assert told == "talos met 1 of 2 attacks; missing: posteriors (best) ([tiny](tiny.md))"
+    assert told == MISSING.format("posteriors (best)")
 
 
 def test_an_attack_that_leads_against_a_defense_judges_it_on_every_board(checkout: Path) -> None:
@@ -141,23 +144,89 @@ def test_an_attack_that_leads_against_a_defense_judges_it_on_every_board(checkou
         ("loud", "none", 0.8), ("sly", "none", 0.7), ("loud", "talos", 0.6), ("sly", "talos", 0.7),
     )]  # fmt: skip
     told = best_of(checkout, *more)
-    assert told == "talos met 1 of 2 attacks; missing: posteriors (sly) ([tiny](tiny.md))"
+    assert told == MISSING.format("posteriors (sly)")
 
 
-def test_few_seeds_or_a_difference_of_chance_name_no_best(checkout: Path) -> None:
+def test_few_seeds_name_no_best(checkout: Path) -> None:
     told = best_of(checkout, seeds=4)
-    assert told == "talos met 1 of 1 attacks, 4 seeds only ([tiny](tiny.md), a draft)"
+    assert (
+        told == "talos met 1 of the 1 attacks that we have; 4 seeds only ([tiny](tiny.md), a draft)"
+    )
 
 
-def test_a_difference_of_chance_names_no_best(checkout: Path) -> None:
+def retold(checkout: Path, made: Sequence[Record]) -> str:
+    """What the front page says of the best defense if these are the results."""
     file = checkout / "leaderboards" / "results" / "tiny.jsonl"
-    made = [asked("loud", d, s, v) for s, (a, b) in enumerate(
-        [(0.8, 0.7), (0.7, 0.8), (0.75, 0.7), (0.7, 0.71), (0.72, 0.7)]
-    ) for d, v in (("none", a), ("talos", b))]  # fmt: skip
     file.unlink()
     merged(made, file)
+    return best_of(checkout)
+
+
+NOT_SHOWN = (
+    "talos met 1 of the 1 attacks that we have; that it lowers the leak is not shown "
+    "([tiny](tiny.md))"
+)
+
+
+@pytest.mark.parametrize("auc", [
+    [(0.8, 0.7), (0.7, 0.8), (0.75, 0.7), (0.7, 0.71), (0.72, 0.7)],
+    [(0.7, 0.9), (0.71, 0.9), (0.7, 0.91), (0.69, 0.9), (0.7, 0.9)],
+], ids=["chance", "raised"])  # fmt: skip
+def test_a_defense_that_is_not_shown_to_lower_the_leak_is_not_the_best(
+    checkout: Path, auc: list[tuple[float, float]]
+) -> None:
+    made = [asked("loud", d, s, v) for s, (a, b) in enumerate(auc)
+            for d, v in (("none", a), ("talos", b))]  # fmt: skip
+    assert retold(checkout, made) == NOT_SHOWN
+
+
+def test_a_defense_against_one_attack_that_helps_another_is_not_the_best(checkout: Path) -> None:
+    made = [
+        asked(attack, defense, seed, auc + seed / (100 if defense == "none" else 90))
+        for seed in range(5)
+        for attack, defense, auc in (
+            ("loud", "none", 0.8), ("loud", "talos", 0.6), ("sly", "none", 0.55),
+            ("sly", "talos", 0.79 + seed % 2 / 20),
+        )
+    ]  # fmt: skip
+    told = retold(checkout, made)
+    assert told == NOT_SHOWN.replace("1 of the 1", "2 of the 2")
+
+
+def test_an_attack_on_one_seed_has_not_met_the_defense(checkout: Path) -> None:
+    more = [asked("best", "none", seed, 0.9 + seed / 100) for seed in range(5)]
+    file = checkout / "leaderboards" / "results" / "tiny.jsonl"
+    merged([*Results.read(file), *more, asked("best", "talos", 0, 0.5)], file)
     told = best_of(checkout)
-    assert told == "talos met 1 of 1 attacks; no difference to none is shown ([tiny](tiny.md))"
+    assert told == MISSING.format("posteriors (best)")
+
+
+def test_what_a_defense_does_not_release_is_not_held_against_it(checkout: Path) -> None:
+    made = []
+    for seed in range(5):
+        made += [asked("loud", "none", seed, 0.9 + seed / 100),
+                 asked("shy", "none", seed, 0.8 + seed / 100, needs="LABELS"),
+                 asked("shy", "talos", seed, 0.6 + seed / 90, needs="LABELS")]  # fmt: skip
+        hidden = asked("loud", "talos", seed, 0.5)
+        hidden.status, hidden.metrics, hidden.board = "skipped", {}, None
+        hidden.reason = "loud needs POSTERIORS, which target simclr under talos does not grant"
+        made.append(hidden)
+    told = retold(checkout, made)
+    assert told == "simclr: talos, 0.920 to 0.622 ([tiny](tiny.md))"
+
+
+def test_settings_of_a_defense_share_their_judges(checkout: Path) -> None:
+    more = []
+    for seed in range(5):
+        for attack, defense, auc in (("loud", "none", 0.8), ("sly", "none", 0.7),
+                                     ("loud", "talos", 0.6), ("sly", "talos", 0.7)):  # fmt: skip
+            one = asked(attack, defense, seed, auc, target="moco")
+            if defense == "talos":
+                other = one.cell.defenses[0].model_copy(update={"label": "talos(depth=2)"})
+                one.cell = one.cell.model_copy(update={"defenses": [other]})
+            more.append(one)
+    told = best_of(checkout, *more)
+    assert told.startswith("talos met 1 of the 2 attacks that we have; missing: posteriors (sly)")
 
 
 @pytest.mark.parametrize(

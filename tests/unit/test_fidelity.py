@@ -9,6 +9,8 @@ import pytest
 from tests.unit.scripts import ROOT, script
 from tests.unit.test_rows import record
 
+from privbench.games.catalog import GAMES
+
 
 @pytest.fixture(scope="module")
 def fidelity() -> Any:
@@ -79,7 +81,8 @@ def number(fidelity: Any, theirs: float, ours: list[float], **table: Any) -> Any
     [
         (0.82, [0.80, 0.81, 0.8, 0.79, 0.8], "agrees"),  # .8 ± .009
         (0.84, [0.80, 0.81, 0.8, 0.79, 0.8], "differs"),
-        (0.835, [0.80, 0.81, 0.8, 0.79, 0.8], "open"),  # .835 - .03 is within the interval
+        (0.835, [0.80, 0.81, 0.8, 0.79, 0.8], "open"),  # .805 is within the interval
+        (0.825, [0.80, 0.81, 0.8, 0.79, 0.8], "open"),  # .025 apart, but .791 is .034 apart
         (0.80, [0.7, 0.8, 0.9, 0.8, 0.8], "open: ± 0.088"),  # equal means of wide intervals
         (0.80, [0.8, 0.8], "open: no interval"),
     ],
@@ -102,6 +105,8 @@ def test_numbers_that_say_nothing_of_an_attack_stand_apart(fidelity: Any) -> Non
     assert number(fidelity, 0.8, good, **other).section == fidelity.OTHERS
     utility = {"number": "utility.test_accuracy"}
     assert number(fidelity, 0.9, good, **utility).section == fidelity.UTILITY
+    lost = number(fidelity, 0.8, good, certainty="unclear")
+    assert lost.section == fidelity.UNCLEAR
     tables = [TABLE, {**TABLE, **other, "where": "table 2"}]
     page = fidelity.page(
         published(fidelity, tables=tables), {"ours": results(none=good, talos=good)}
@@ -110,6 +115,32 @@ def test_numbers_that_say_nothing_of_an_attack_stand_apart(fidelity: Any) -> Non
     assert "it also sees labels" in others
     assert "it also sees labels" not in leaks.split("\n## ")[0]
     assert "2 of these are leaks by the paper's attacker" in page
+
+
+@pytest.mark.parametrize(
+    ("higher", "theirs", "guess", "nothing"),
+    [
+        (True, 0.44, 0.42, True), (True, 0.44, 0.35, False),
+        (False, 0.9, 0.7, True),  # an error above that of the mean image
+        (False, 0.5, 0.7, False),
+    ],
+)  # fmt: skip
+def test_chance_is_that_of_the_game(
+    fidelity: Any, higher: bool, theirs: float, guess: float, nothing: bool
+) -> None:
+    """Ours is .43 for accuracies, .69 for errors."""
+    name, value = ("accuracy", 0.43) if higher else ("mse", 0.69)
+    made = results(none=[value, value + 0.001])
+    for one in made:
+        assert one.board is not None
+        one.metrics = {name: one.metrics["auc"]}
+        one.baselines = {"majority" if higher else "mean_image": {
+            name: one.metrics[name].model_copy(update={"value": guess})}}  # fmt: skip
+        one.board = GAMES["attributes" if higher else "reconstruction"].board
+    table = {**TABLE, "columns": [{"defense": "none"}], "rows": [{"values": [theirs]}],
+             "number": f"metrics.{name}"}  # fmt: skip
+    (found,) = fidelity.values(published(fidelity, tables=[table]), {"ours": made})
+    assert found.section == (fidelity.AT_CHANCE if nothing else fidelity.LEAKS)
 
 
 def test_the_auc_stands_beside_a_balanced_accuracy(fidelity: Any) -> None:

@@ -439,8 +439,8 @@ def test_the_worst_case_is_that_of_the_best_mean_by_hand() -> None:
     made = seeds("a", "none", [0.9, 0.5, 0.5]) + seeds("b", "none", [0.6, 0.6, 0.6])
     made += seeds("a", "mask", [0.5, 0.5, 0.5]) + seeds("b", "mask", [0.4, 0.4, 0.4])
     rows = ranking(made)
-    low = 0.6333 - 6.2053 * 0.1333  # Student's quantile of .9875 with 2 degrees: of two attacks
-    assert rows["none"]["membership: worst AUC"] == f"0.633 [{low:.3f}, 1.207] a"
+    # .633 - 6.205 × .133, by Student's quantile of .9875, and .633 + 4.303 × .133, cut to [0, 1]
+    assert rows["none"]["membership: worst AUC"] == "0.633 [0.000, 1.000] a"
     assert rows["mask"]["membership: worst AUC"] == "0.500 [0.500, 0.500] a"
     # A lower error is a stronger attack.
     errors = seeds("a", "none", [0.1, 0.5, 0.5], game="reconstruction")
@@ -457,7 +457,11 @@ def test_a_defense_that_costs_much_accuracy_is_not_ranked_first() -> None:
     assert list(ranking(made)) == ["none", "calm", "noise"]
     assert "least with calm, 0.700, which costs 0.050" in page(made, "t")
     alone = [one for one in made if one.cell.defense != "calm"]
-    assert "least with noise, 0.500, which costs 0.700" in page(alone, "t")
+    assert "least with" not in page(alone, "t")
+    assert "; every defense costs more than 0.1 of accuracy;" in page(alone, "t")
+    assert closing(made)[0].startswith("calm lowers")
+    assert closing(alone)[0].endswith("; every defense costs more than 10 points of accuracy; "
+                                      "3 seeds: draft.")  # fmt: skip
 
 
 def test_a_finding_names_the_defenses_that_are_not_judged() -> None:
@@ -468,6 +472,24 @@ def test_a_finding_names_the_defenses_that_are_not_judged() -> None:
     assert "of 1 defenses differ from none beyond chance; 1 of 2 defenses are not judged " in text
     assert "(‡ or ¶): idle." in text
     assert "not judged" not in page(made, "t")
+    assert "; 1 of 2 defenses are not judged;" in closing([*made, *idle])[0]
+
+
+def test_the_last_lines_allow_for_all_that_a_run_compares() -> None:
+    """A defense that would differ alone does not among those of four targets."""
+
+    def of(target: str, *lowered: float) -> list[Record]:
+        made = []
+        for seed, by in enumerate(lowered):
+            made += [record("loud", "none", seed, 0.7 + seed / 50, target=target),
+                     record("loud", "calm", seed, 0.7 + seed / 50 - by, target=target)]  # fmt: skip
+        return made
+
+    alone = of("simclr", 0.03, 0.01, 0.05, 0.02, 0.04)
+    assert closing(alone)[0].startswith("calm lowers the AUC of loud by 0.030 ± 0.020")
+    more = [one for name in ("moco", "byol", "clip") for one in of(name, 0, 0.01, -0.01, 0, 0.01)]
+    told = next(one for one in closing([*alone, *more]) if one.startswith("simclr"))
+    assert "no difference shown: calm changes the AUC of loud by -0.030" in told
 
 
 def test_one_seed_shows_its_strongest_attack() -> None:
@@ -721,7 +743,7 @@ def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
     made += seeds("loud", "olympus", [0.79, 0.8, 0.8, 0.79, 0.8], accuracy=0.7)
     [told] = closing(made)
     assert told == (
-        "talos lowers the AUC of loud by 0.100 ± 0.011 and costs 2.0 points of accuracy."
+        "talos lowers the AUC of loud by 0.100 ± 0.009 and costs 2.0 points of accuracy."
     )
 
 
@@ -769,7 +791,8 @@ def test_what_an_interval_does_not_bear_is_not_said() -> None:
 def test_one_seed_is_a_draft_without_an_interval() -> None:
     [told] = closing([record(value=0.8), record(defense="talos", value=0.7, accuracy=0.92)])
     assert told == (
-        "talos lowers the AUC of loud by 0.100 and gains 2.0 points of accuracy; 1 seed: draft."
+        "talos lowers the AUC of loud by 0.100 on this seed and gains 2.0 points of accuracy; "
+        "1 seed: draft, nothing is shown yet."
     )
 
 
@@ -777,7 +800,7 @@ def test_without_a_defense_the_strongest_attack_is_told() -> None:
     [told] = closing([record("loud", value=0.7), record("shy", value=0.6)])
     assert told == (
         "without a defense loud reaches AUC 0.700 [0.650, 0.750], 0.500 on the null victim; "
-        "1 seed: draft."
+        "1 seed: draft, nothing is shown yet."
     )
     [told] = closing([record("loud", value=0.52)])
     assert told.startswith("no leak shown: without a defense loud has AUC 0.520 [0.470, 0.570]")
@@ -800,7 +823,8 @@ def test_a_lower_number_may_be_the_stronger_attack() -> None:
             record("draw", "ars", game="reconstruction", value=0.05, accuracy=0.8)]  # fmt: skip
     [told] = closing(made)
     assert told == (
-        "ars raises the MSE of draw by 0.040 and costs 10.0 points of accuracy; 1 seed: draft."
+        "ars raises the MSE of draw by 0.040 on this seed and costs 10.0 points of accuracy; "
+        "1 seed: draft, nothing is shown yet."
     )
 
 

@@ -1,7 +1,7 @@
 """What a run found, in words: the last lines in the terminal.
 
-No sentence claims more than its interval bears. With k defenses, the one that lowers the leak most
-has an interval that holds for the best of k.
+No sentence claims more than its interval bears. The defense that lowers a leak most has an interval
+that holds for the best of all that the run compares, and one seed shows nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from statistics import fmean as mean
 from typing import TYPE_CHECKING
 
 from privbench.boards import verdicts
+from privbench.boards.matrix import COSTLY, costly, not_judged
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
 from privbench.boards.statistics import FEWEST_SEEDS
@@ -29,8 +30,8 @@ MOST, LONGEST = 4, 400
 def closing(records: Sequence[Record], bound: float | None = None) -> list[str]:
     """Return a sentence for each target and question, as plain text.
 
-    With defenses it is about the one that lowers the strongest attack the most, otherwise about the
-    strongest attack.
+    With defenses it is about the one that lowers the strongest attack the most, of those that do
+    not cost too much accuracy, otherwise about the strongest attack.
 
     Args:
         records: of any status, which can stand on one board.
@@ -40,10 +41,12 @@ def closing(records: Sequence[Record], bound: float | None = None) -> list[str]:
     asked = [(panel, aim) for panel in found for aim in panel.aims]
     several = len(asked) > 1
     places = {(panel.dataset, panel.target) for panel in found}
+    met = {(id(panel), aim): _usable(panel, aim) for panel, aim in asked}
+    among = sum(map(len, met.values()))
     told = [
         f"{_where(panel, aim, adversary=len(places) < len(found))}: {text}" if several else text
         for panel, aim in asked
-        if (text := _told(panel, aim))
+        if (text := _told(panel, aim, met[id(panel), aim], among))
     ]
     more = [f"{len(told) - MOST} more findings are on the board."] if len(told) > MOST else []
     return [*(shown(text, LONGEST) for text in told[:MOST]), *more]
@@ -55,19 +58,28 @@ def _where(panel: Panel, aim: Aim, *, adversary: bool) -> str:
     return f"{told} ({panel.adversary})" if adversary else told
 
 
-def _told(panel: Panel, aim: Aim) -> str:
+def _usable(panel: Panel, aim: Aim) -> list[Line]:
+    """Defenses that are compared with none, and do not cost too much accuracy."""
+    return [line for line in panel.lines[1:] if aim in line.apart and not costly(line)]
+
+
+def _told(panel: Panel, aim: Aim, met: Sequence[Line], among: int) -> str:
     none, *others = panel.lines
     sign = 1 if panel.higher[aim] else -1
-    met = [line for line in others if aim in line.apart]
     if met:
         best = min(met, key=lambda line: (sign * line.apart[aim].mean, line.title))
-        told = _compared(best, aim, panel, among=len(met)) + _strongest(best, aim)
+        told = _compared(best, aim, panel, among=among) + _strongest(best, aim)
     elif aim in none.worst:
         told = _alone(none, aim, panel)
+        if any(aim in line.apart for line in others):
+            told += f"; every defense costs more than {100 * COSTLY:g} points of accuracy"
     else:
         return ""
+    if left := not_judged(panel, aim):
+        told += f"; {len(left)} of {len(others)} defenses are not judged"
     seeds = len(panel.seeds)
     draft = f"; {several(seeds, 'seed')}: draft" if seeds < FEWEST_SEEDS else ""
+    draft += ", nothing is shown yet" if seeds == 1 else ""
     return f"{told}{draft}."
 
 
@@ -81,6 +93,8 @@ def _compared(line: Line, aim: Aim, panel: Panel, among: int) -> str:
         return f"{told}{_plus_minus(change)}"
     verb = "lowers" if change.mean < 0 else "raises"
     by = f"{verb} {what} by {abs(change.mean):.3f}{_plus_minus(change)}"
+    if change.seeds == 1:
+        by += " on this seed"
     if abs(change.mean) < 0.0005:  # noqa: PLR2004 - it would be shown as 0
         by = f"changes {what} by less than 0.001"
     told = f"{line.title} {f'leaves {what} as it is' if same else by}"

@@ -29,11 +29,11 @@ LEGEND = (
 )
 
 #: A defense that loses more accuracy stands below the others: noise would win the ranking.
-DEAREST = 0.1
+COSTLY = 0.1
 
 RANKED = (
     "Ordered by the **worst case**, the attack with the best mean; defenses that lose more than "
-    f"{DEAREST:g} of accuracy stand last. In brackets: Student's 95 % interval, whose end on the "
+    f"{COSTLY:g} of accuracy stand last. In brackets: Student's 95 % interval, whose end on the "
     "weak side is that of the best of so many attacks (Bonferroni). One seed has no interval, and "
     "the best of its attacks is biased upward. †: the attack that is strongest with and without "
     "the defense, on other seeds, finds another leak (paired, 5 % after Holm's correction). §: the "
@@ -240,7 +240,7 @@ def claims_epsilon(panel: Panel) -> bool:
 def ranked(panel: Panel) -> list[Line]:
     """``none``, then the least leak first; by the first aim, then by the next.
 
-    Defenses that lose more than ``DEAREST`` of accuracy come last.
+    Defenses that lose more than ``COSTLY`` of accuracy come last.
     """
 
     def place(line: Line) -> tuple[float, ...]:
@@ -253,7 +253,17 @@ def ranked(panel: Panel) -> list[Line]:
 
 def costly(line: Line) -> bool:
     """Whether a defense loses so much accuracy that it is not ranked before others."""
-    return line.loss is not None and line.loss.mean > DEAREST
+    return line.loss is not None and line.loss.mean > COSTLY
+
+
+def not_judged(panel: Panel, aim: Aim) -> list[Line]:
+    """Return the defenses that attacks with this aim met, none of which counts."""
+    return [
+        line
+        for line in panel.lines[1:]
+        if aim not in line.worst
+        and any(attack.aim == aim and spot.values for attack, spot in line.spots.items())
+    ]
 
 
 def certainly_apart(panel: Panel) -> set[tuple[str, Aim]]:

@@ -168,8 +168,8 @@ def protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | N
         told.append(f"Each defense stands at its strongest setting that loses at most {bound:g} of "
                     "accuracy on reference rows, chosen for each seed.")  # fmt: skip
         if most := [panel.most_lost for panel in found if panel.most_lost is not None]:
-            told.append(f"These rows are few: the loss may be up to {max(most):.2f} (upper end of "
-                        "the widest 95 % interval at the settings shown).")  # fmt: skip
+            told.append(f"On other rows the loss may be up to {max(most):.2f} (upper end of the "
+                        "widest 95 % interval at the settings shown).")  # fmt: skip
     given = f"{several(seeds, 'seed')}. {' '.join(sorted(cut)[:_MOST_FINDINGS])}"
     short = {panel.target for panel in found}
     targets = sorted({record.cell.target.label for record in records} - short)
@@ -221,38 +221,47 @@ def _finding(panel: Panel, aim: Aim) -> str:
     bare, metric = none.leak(aim), panel.metric[aim]
     sign = 1 if panel.higher[aim] else -1
     known = [(sign * leak, line) for line in defenses if (leak := line.leak(aim)) is not None]
-    usable = [one for one in known if not matrix.costly(one[1])] or known
     told = f"**{panel.target} on {panel.dataset}, {matrix.aim_text(aim)} ({panel.adversary})**: "
-    least, best = min(usable, key=_leak, default=(0.0, none))
-    most, worst = max(known, key=_leak, default=(0.0, none))
     if bare is None:
         if not known:
             return ""
+        (least, best), (most, worst) = min(known, key=_leak), max(known, key=_leak)
         told += f"{metric} {sign * most:.3f} with {worst.title}"
         told += f", {sign * least:.3f} with {best.title}" if best is not worst else ""
         return f"- {_but_bold(told)}."
     told += f"without a defense {metric} {bare:.3f} by {none.worst[aim].attack}"
     told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
     if known:
-        cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
-        told += f"; least with {best.title}, {sign * least:.3f}{cost}"
-        if worst is not best and most > sign * bare:
-            told += f"; most with {worst.title}, {sign * most:.3f}"
+        told += _range(known, sign * bare, sign)
         certain = matrix.certainly_apart(panel)
         apart = sum((line.title, aim) in certain for line in defenses)
         if len(panel.seeds) >= FEWEST_TESTED:
             told += f"; {apart} of {len(known)} defenses differ from none beyond chance"
         else:
             told += "; too few seeds to tell a difference from chance"
-    if left := [line.title for line in defenses if line.leak(aim) is None and _asked(line, aim)]:
-        names = shown(", ".join(left), notes.LONG)
+    if left := matrix.not_judged(panel, aim):
+        names = shown(", ".join(line.title for line in left), notes.LONG)
         told += f"; {len(left)} of {len(defenses)} defenses are not judged (‡ or ¶): {names}"
     return f"- {_but_bold(told)}."
 
 
-def _asked(line: Line, aim: Aim) -> bool:
-    """Whether an attack with this aim met the defense."""
-    return any(attack.aim == aim and spot.values for attack, spot in line.spots.items())
+def _range(known: Sequence[tuple[float, Line]], bare: float, sign: int) -> str:
+    """The defense with the least leak of those that do not cost too much, and that with the most.
+
+    Args:
+        known: leaks times the sign, with their defenses; at least one.
+        bare: the leak without a defense, times the sign.
+        sign: 1 if a higher number is a stronger attack, else -1.
+    """
+    told, best = f"; every defense costs more than {matrix.COSTLY:g} of accuracy", None
+    if usable := [one for one in known if not matrix.costly(one[1])]:
+        least, best = min(usable, key=_leak)
+        cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
+        told = f"; least with {best.title}, {sign * least:.3f}{cost}"
+    most, worst = max(known, key=_leak)
+    if worst is not best and most > bare:
+        told += f"; most with {worst.title}, {sign * most:.3f}"
+    return told
 
 
 def _leak(known: tuple[float, Line]) -> tuple[float, str]:

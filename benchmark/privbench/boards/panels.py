@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import replace
 from statistics import fmean as mean
 from statistics import median
 from typing import TYPE_CHECKING
@@ -98,7 +98,7 @@ def _panel(group: Group, adversary: str, bound: float | None, counts: Judged) ->
 
     def line(name: str, setting: str, rank: float, records: Iterable[Record]) -> Line:
         mine = [record for record in records if record.trial in among]
-        return _line(Line(name, setting, rank), mine, names, counts, higher)
+        return _line(Line(name, setting, rank), mine, names, counts, main)
 
     none = line("none", "", 0.0, group.undefended)
     curves, lines, unmet = [], [none], dict[str, dict[str, list[int]]]()
@@ -170,7 +170,7 @@ def _line(
     records: Sequence[Record],
     names: Mapping[str, Attack],
     counts: Judged,
-    higher: Mapping[Aim, bool],
+    main: Mapping[Aim, tuple[Column, bool]],
 ) -> Line:
     """Fill in what the results of one defense say."""
     for record in sorted(records, key=lambda one: one.seed):
@@ -186,18 +186,21 @@ def _line(
         if spot.state == "several":
             spot.values, spot.rates = {}, {}
     for aim in dict.fromkeys(attack.aim for attack in line.spots):
+        column, higher = main[aim]
         mine = {a: s for a, s in line.spots.items() if a.aim == aim and s.values and not s.mark}
         for needs in {attack.needs for attack in mine}:
             level = [spot for attack, spot in mine.items() if attack.needs == needs]
-            best = (max if higher[aim] else min)(map(_mean, level))
+            best = (max if higher else min)(map(_mean, level))
             for spot in level:
                 spot.strongest = _mean(spot) == best
-        if found := worst_case({a.name: s.values for a, s in mine.items()}, higher=higher[aim]):
+        if found := worst_case(
+            {a.name: s.values for a, s in mine.items()}, higher=higher,
+            least=-math.inf if column.low is None else column.low,
+            most=math.inf if column.high is None else column.high,
+        ):  # fmt: skip
             line.worst[aim] = found
-        if found := worst_case({a.name: s.rates for a, s in mine.items()}):
-            made = found.estimate
-            cut = replace(made, low=max(0.0, made.low), high=min(1.0, made.high))
-            line.low[aim] = replace(found, estimate=cut)
+        if found := worst_case({a.name: s.rates for a, s in mine.items()}, least=0, most=1):
+            line.low[aim] = found
     ok = [record for record in records if record.status == "ok"]
     line.optimistic = any("reference accuracy" in record.notes for record in ok)
     line.accuracies = _accuracies(ok)

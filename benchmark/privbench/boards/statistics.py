@@ -48,8 +48,8 @@ class Difference:
     def best_of(self, k: int) -> Difference:
         """Return it as the one that was selected from k: interval and p by Bonferroni.
 
-        The intervals of all k hold their truths together with 95 % probability, so the claim
-        holds whichever was selected and for whatever reason.
+        The intervals of all k hold their truths together with 95 % probability, so this one holds
+        however it was selected.
 
         >>> one = Difference(-0.1, -0.2, 0.0, 0.05, 5)
         >>> one.best_of(1) == one, one.best_of(4).low < one.low, one.best_of(4).p
@@ -180,7 +180,9 @@ class Worst:
     seeds: int
 
 
-def worst_case(attacks: Attacks, *, higher: bool = True) -> Worst | None:
+def worst_case(
+    attacks: Attacks, *, higher: bool = True, least: float = -math.inf, most: float = math.inf
+) -> Worst | None:
     """Return the attack with the best mean over its seeds; the first by name in a tie.
 
     So no attack of a page has a stronger mean than its worst case. Reporting on each seed the
@@ -196,6 +198,8 @@ def worst_case(attacks: Attacks, *, higher: bool = True) -> Worst | None:
     Args:
         attacks: attack -> value by seed.
         higher: whether a higher value is a stronger attack.
+        least: the smallest value that there can be, to which the interval is cut.
+        most: the largest one.
 
     Returns:
         None without values.
@@ -214,8 +218,9 @@ def worst_case(attacks: Attacks, *, higher: bool = True) -> Worst | None:
     made = mean_over_seeds(values)
     weak = (made.value - made.low) * _wider(len(values), len(means))
     low, high = made.value - weak, made.value + weak
-    ends = (low, made.high) if higher else (made.low, high)
-    return Worst(best, Estimate(made.value, *ends), len(values))
+    low, high = (low, made.high) if higher else (made.low, high)
+    low, high = min(max(low, least), made.value), max(min(high, most), made.value)
+    return Worst(best, Estimate(made.value, low, high), len(values))
 
 
 def compared(

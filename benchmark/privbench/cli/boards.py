@@ -156,7 +156,8 @@ def _again(path: Path, suite: Suite, records: Sequence[Record]) -> list[str]:
         ("--target", suite.targets, {r.cell.target.name for r in records}),
     ):
         kept = [one for one in listed if _called(one) in ran]
-        for one in kept if len(kept) < len(listed) else ():
+        alike = len({*map(_called, kept)}) < len(kept)  # options cannot tell settings apart
+        for one in kept if len(kept) < len(listed) and not alike else ():
             fields = one[_called(one)] if isinstance(one, dict) else {}
             asked += [option, _called(one)]
             asked += [word for field, value in fields.items()

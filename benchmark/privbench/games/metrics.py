@@ -314,7 +314,7 @@ def best_threshold(
     """Return the thresholds of highest balanced accuracy on data with known membership.
 
     Maximises ``(mean(score >= t | in) + mean(score < t | out)) / 2`` (Song & Mittal, USENIX
-    Security 2021). Of equal ones the largest interval between observed values wins, because it
+    Security 2021). Of equal ones the highest interval between observed values wins, because it
     calls the fewest samples members, and its middle is the threshold. The paper's is its upper end,
     the score of the weakest member called so: another model that scores a little lower would lose
     most of its members. Use it on *shadow* scores; on the evaluated scores it would use the truth
