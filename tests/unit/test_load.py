@@ -142,7 +142,8 @@ def test_plots_are_figures(kept: privbench.Results, tmp_path: Path) -> None:
     front, roc = kept.plot.front(), kept.plot.roc()
     assert front.axes[0].get_xlabel() == "test accuracy"
     legend: Any = roc.axes[0].get_legend()
-    assert {text.get_text() for text in legend.get_texts()} == {"lira-offline", "metric-loss"}
+    told = {text.get_text() for text in legend.get_texts()}
+    assert told == {"lira-offline", "metric-loss", "chance"}
     assert roc.axes[0].get_xscale() == "log"
     assert roc._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     front.savefig(tmp_path / "front.pdf")

@@ -291,7 +291,7 @@ def test_an_audit_is_drawn_and_printed_on_a_screen(tmp_path: Path) -> None:
     found = run(tmp_path, forest(MEMBERS), attacks=())
     figure = found.plot.roc()
     curves = figure.axes[0].get_legend().get_texts()
-    assert len(curves) == 5
+    assert len(curves) == 6  # and chance
     found.summary += "\nAnd more words that nobody reads." * 60
     lines = str(found).splitlines()
     assert lines[0].startswith("The model leaks")
