@@ -264,28 +264,32 @@ def _finding(mine: Sequence[Seen], seen: Sequence[Seen]) -> list[str]:
     widest = max(mine, key=lambda one: (len({stack(line) for *_, line in one.defended}),
                                         len(one.defended), one.leak))  # fmt: skip
     if widest.usable:
-        left, title, line = widest.usable[0]
-        wanted, met, withheld = judges(seen, widest, line), widest.met(line), widest.withheld(line)
-        told = f"{title} met {len(wanted & met)} of the {len(wanted)} attacks that we have"
-        missing = sorted(wanted - met)
-        listed = ", ".join(
-            f"{needs.lower()} ({one}{', not released' if needs in withheld else ''})"
-            for needs, one in missing
-        )
-        told += f"; missing: {listed}" if missing else ""
-        seeds = line.worst[widest.aim].seeds
-        if any(needs not in withheld for needs, _ in missing):
-            pass
-        elif seeds < FEWEST_SEEDS:
-            told += f"; {several(seeds, 'seed')} only"
-        elif not widest.lowered(line):
-            told += "; that it lowers the leak is not shown"
-        else:
-            before = "" if widest.leak == -math.inf else f"{widest.sign * widest.leak:.3f} to "
-            told = f"{widest.panel.target}: {title}, {before}{widest.sign * left:.3f}"
-            cost = f"{100 * line.loss.mean:.1f} points" if line.loss else "–"
+        told, cost = _best(widest, seen)
         best = f"{markdown(told)} {widest.source}"
     return [dataset, f"{game} of {guessed}" if guessed else game, victim, leaks, best, cost]
+
+
+def _best(of: Seen, seen: Sequence[Seen]) -> tuple[str, str]:
+    """The usable defense that leaves least and what it costs, or why it is not called the best."""
+    left, title, line = of.usable[0]
+    wanted, met, withheld = judges(seen, of, line), of.met(line), of.withheld(line)
+    told = f"{title} met {len(wanted & met)} of the {len(wanted)} attacks that we have"
+    missing = sorted(wanted - met)
+    listed = ", ".join(
+        f"{needs.lower()} ({one}{', not released' if needs in withheld else ''})"
+        for needs, one in missing
+    )
+    told += f"; missing: {listed}" if missing else ""
+    if not {needs for needs, _ in missing} <= withheld:
+        return told, "–"
+    seeds = line.worst[of.aim].seeds
+    if seeds < FEWEST_SEEDS:
+        return f"{told}; {several(seeds, 'seed')} only", "–"
+    if not of.lowered(line):
+        return f"{told}; that it lowers the leak is not shown", "–"
+    before = "" if of.leak == -math.inf else f"{of.sign * of.leak:.3f} to "
+    told = f"{of.panel.target}: {title}, {before}{of.sign * left:.3f}"
+    return told, f"{100 * line.loss.mean:.1f} points" if line.loss else "–"
 
 
 def _board(name: str, shown: Sequence[Panel]) -> list[str]:
