@@ -290,8 +290,9 @@ def test_a_record_holds_the_whole_story(lab: TrialRunner) -> None:
         "stages": {"smooth": ["phases"]},
     }
     assert record.claims == [{"unit": "example"}]
-    assert record.provenance["machine"] == machine()
-    assert record.provenance["made_on"] == [machine()]
+    ran_on = {**machine(), "threads": lab.builder.threads}
+    assert record.provenance["machine"] == ran_on
+    assert record.provenance["made_on"] == [ran_on]
     assert record.cost.queries_per_sample == 1.0
     assert record.cost.seconds > 0
     assert record.cost.seconds_training >= (record.cost.seconds_victim or 0) > 0
