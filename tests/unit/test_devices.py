@@ -117,7 +117,7 @@ def test_nodes_wait_for_room(monkeypatch: Any) -> None:
     monkeypatch.setattr(executors, "Setup", lambda *_, **__: None)
     runner = SimpleNamespace(
         builder=SimpleNamespace(compiled=False, trained_phases=0, threads=1), device="cuda",
-        nonce="", root=None, store=SimpleNamespace(root=None),
+        root=None, store=SimpleNamespace(root=None),
     )  # fmt: skip
     gpu = _Gpu()
     ran: list[Any] = list(gpu.run([1], runner))  # type: ignore[arg-type,list-item]

@@ -25,7 +25,6 @@ from privbench.games.attributes import AttributeAttack, strangers
 from privbench.games.catalog import GAMES
 from privbench.games.membership import MembershipAttack
 from privbench.games.reconstruction import ReconstructionAttack
-from privbench.grid import run as grid
 from privbench.methods import registry as plugins
 from privbench.testing import TinyImages, TinyTarget
 
@@ -282,57 +281,6 @@ def test_merge_carries_the_file_and_says_where_it_lacks(run: Any) -> None:
     assert record.samples_path(Path("both")).exists()
     path.write_bytes(b"x" * path.stat().st_size)
     assert f"{path} is not" in done(run("merge", "results", "--out", "never"), 2).stderr
-
-
-def test_a_sealed_run_writes_the_truth_only_when_it_reveals(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[str]] = []
-    written = grid._written
-
-    def spied(record: Record, folder: Path) -> Record:
-        made = written(record, folder)
-        seen.append([path.suffix for path in folder.iterdir()])
-        return made
-
-    monkeypatch.setattr(grid, "_written", spied)
-    from privbench.cli import session
-    from privbench.grid.executors import Serial
-
-    # sealed runs isolate attacks; what is written when does not depend on it
-    monkeypatch.setattr(session, "_executor", lambda *_: Serial())
-    done(run(*ONE, "--sealed"))
-    assert seen == [[".json"]]
-    record = record_of("results")
-    assert read_samples(record, [Path("results")]) is not None
-    seen.clear()
-
-    def interrupted(record: Record, folder: Path) -> Record:
-        spied(record, folder)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(grid, "_written", interrupted)
-    monkeypatch.setattr(session, "Serial", Serial)
-    done(run(*ONE, "--sealed", "--out", "cut"), 130)
-    assert seen == [[".json"]]
-
-
-def test_an_interrupted_sealed_run_keeps_what_it_finished(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from privbench.cli import session
-    from privbench.grid.executors import Serial
-
-    class Interrupted(Serial):
-        def run(self, *given: Any) -> Any:
-            yield next(iter(super().run(*given)))
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(session, "_executor", lambda *_: Interrupted())
-    done(run(*ONE, "--sealed", "--seeds", 2), 130)
-    (record,) = read_all([Path("results")])
-    assert record.seal["nonce"]
-    assert read_samples(record, [Path("results")]) is not None
 
 
 # ---- hostile and damaged files -------------------------------------------------------------------

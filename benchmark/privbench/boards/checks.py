@@ -40,7 +40,7 @@ def _refuse_twins(records: Sequence[Record]) -> None:
             first, second = sorted((twin, record.trial))
             raise BadInputError(
                 f"{shown(record.cell.title, 200)}, seed {record.seed} has two results, from "
-                "different code, torch versions, devices, threads or sealed splits: "
+                "different code, torch versions, devices or threads: "
                 f"remove {shown(first)}.json or {shown(second)}.json"
             )
 

@@ -251,8 +251,6 @@ class Record(BaseModel):
         claims: epsilons that defenses state: each with `epsilon` and `delta` (numbers from 0; an
             infinite one is {"$float": "inf"}), adjacency, phases, and whether it is a guarantee.
         split: part of the split -> digest of its rows.
-        seal: of a sealed run, the `commitment` to the secret of its split, and the secret itself
-            (`nonce`) once the run has ended.
         flags: why the result is suspicious, one sentence each.
         samples: the file of per-sample scores; null if there is none.
         cost: time, memory and queries.
@@ -280,7 +278,6 @@ class Record(BaseModel):
     notes: dict[str, Any] = Field(default_factory=dict)
     claims: list[dict[str, Any]] = Field(default_factory=list)
     split: dict[str, _Name] = Field(default_factory=dict)
-    seal: dict[str, _Name] = Field(default_factory=dict)
     flags: list[_Text] = Field(default_factory=list)
     samples: SampleFile | None = None
     cost: Cost = Field(default_factory=Cost)
@@ -343,13 +340,11 @@ class Record(BaseModel):
     def write(self, folder: Path) -> Path:
         """Write atomically, with a checksum of all other fields, after attached per-sample scores.
 
-        Those of a sealed result hold the truth and stay in memory until the secret is revealed.
-
         Raises:
             WriteError: if that is impossible; then nothing is left behind.
         """
         target, beside, text = self.path(folder), self.samples_path(folder), self._text()
-        if not self._samples or (self.seal and "nonce" not in self.seal):
+        if not self._samples:
             files.write(target, text)
             return target
         files.write(beside, self._samples)

@@ -8,7 +8,7 @@ Columns have one entry per row of the question, in its order:
 * ``victim.NAME`` and ``CONTROL.NAME``: the answers about the victim and about each control, for
   example ``victim.scores``, ``null.decisions``.
 
-The file holds the truth. A sealed run writes it when it reveals its secret, not before.
+The file holds the truth.
 """
 
 from __future__ import annotations

@@ -230,11 +230,6 @@ def _chosen(given: str) -> str | Path:
     help="Run every cell in a process of its own, and its attack in one without the truth.",
 )  # fmt: skip
 @click.option(
-    "--sealed", is_flag=True,
-    help="Cut the splits with a secret that the results reveal after the run; implies --isolate.",
-)  # fmt: skip
-@click.option("--nonce", metavar="HEX", help="Repeat a sealed run that revealed this secret.")
-@click.option(
     "--shard", metavar="I/N", help="Run part I of N of the grid; join the parts with `merge`."
 )
 @click.option(
@@ -279,15 +274,14 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     request = {**given, "suite": suite.model_dump(mode="json"), "plugins": plugins}
     finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
     out = options["out"].absolute()
-    sealed = options["sealed"] or options["nonce"] is not None
     console = terminal_console(stderr=as_json)
-    if not sealed and (records := finished.find(out)):
+    if records := finished.find(out):
         problem = show_finished(records, out, suite, console)
         if as_json:
             say(document(records, suite.match_utility))
         return 1 if problem else 0
     workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]
-    if workers or sealed or options["isolate"]:
+    if workers or options["isolate"]:
         from privbench.grid.server import start_server
 
         start_server(options["threads"])  # it imports torch while this process does
@@ -297,7 +291,7 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     status = session.run()
     if as_json:
         say(document(session.records, suite.match_utility))
-    if status == 0 and not sealed and not session.reads_given_files:
+    if status == 0 and not session.reads_given_files:
         finished.add([(item.trial.digest, item.skip) for item in session.planned], session.files)
     return status
 

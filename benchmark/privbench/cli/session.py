@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,6 @@ from privbench.grid.executors import Serial
 from privbench.grid.kept import code_files, is_kept
 from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
-from privbench.grid.seal import commitment, new_nonce, reveal, revealed, set_aside_unrevealed
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.methods import registry
@@ -56,8 +53,6 @@ def run(
     address: str | None = None,
     threads: int = 1,
     isolate: bool = False,
-    sealed: bool = False,
-    nonce: str | None = None,
     plugins: Sequence[str | Path] = (),
 ) -> Results:
     """Run a suite from Python; the keys of a suite are those of ``privbench.grid.suite.Suite``.
@@ -83,15 +78,13 @@ def run(
             number are not reused for another.
         isolate: whether every cell runs in a process of its own, and its attack in one without the
             truth.
-        sealed: whether splits are cut with a secret that results reveal after the run; isolates.
-        nonce: the secret of an earlier sealed run, to repeat it.
         plugins: paths of plugins that are single files.
     """
     suite = suite_of(suite)
     options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
                "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
                "executor": executor, "address": address, "threads": threads,
-               "isolate": isolate, "sealed": sealed, "nonce": nonce}  # fmt: skip
+               "isolate": isolate}  # fmt: skip
     files = [Path(one).absolute() for one in plugins]
     session = Session(suite, files, options, console=Console(quiet=True))
     session.run()
@@ -134,30 +127,18 @@ class Session:
         self.device = _device(options["device"])
         self.threads = _threads(options.get("threads", 1))
         self.compiled: bool = options["compiled"]
-        self.nonce = _nonce(options)
         self.registry = registry.load(chosen)
         self.registry.refuse_broken_files()
         self.planned = plan(
             suite, self.registry, root=self.root, device=str(self.device), threads=self.threads,
-            compiled=self.compiled, sealed=commitment(self.nonce),
+            compiled=self.compiled,
         )  # fmt: skip
-        if self.nonce:
-            nonces = revealed(self.out)
-            self.planned = [self._finished(item, nonces) for item in self.planned]
         self.planned = _shard(self.planned, options.get("shard"))
         self.timeout: float | None = options.get("timeout")
         self.executor = _executor(options, self.device)
         self.records: list[Record] = []
         self.files = code_files()
         self.problem = ""  # why there is no board
-
-    def _finished(self, item: Planned, nonces: Sequence[str]) -> Planned:
-        """The trial under the nonce with which an earlier sealed run finished it, if one did."""
-        for nonce in nonces:
-            trial = replace(item.trial, sealed=commitment(nonce))
-            if is_kept(trial.digest, item.skip, self.out):
-                return replace(item, trial=trial)
-        return item
 
     @property
     def reads_given_files(self) -> bool:
@@ -176,19 +157,11 @@ class Session:
             BadInputError: if results cannot be written; this is checked before training.
         """
         _writable(self.out, self.shown_out)
-        if self.nonce:
-            set_aside_unrevealed(self.out)
         with Watcher(self.console, len(self.planned)) as watcher:
             runner = self.runner(watcher)
-            made: dict[str, Record] = {}
-            try:
-                self.records = grid.execute(
-                    self.planned, runner, self.out, executor=self.executor, watch=watcher,
-                    records=made,
-                )  # fmt: skip
-            finally:
-                if self.nonce:
-                    reveal(self.out, self.nonce, made.values())
+            self.records = grid.execute(
+                self.planned, runner, self.out, executor=self.executor, watch=watcher
+            )
         trained = runner.builder.trained_phases
         self.problem = summarise(self.console, self.records, self.out, self.suite, trained=trained)
         failed = any(record.status == "failed" for record in self.records)
@@ -232,7 +205,7 @@ class Session:
         """Return what runs the trials, with the user's store."""
         return TrialRunner(
             Store(default_root()), self.device, root=self.root, progress=watcher,
-            compiled=self.compiled, threads=self.threads, nonce=self.nonce,
+            compiled=self.compiled, threads=self.threads,
         )  # fmt: skip
 
 
@@ -262,7 +235,7 @@ def _estimate(runner: TrialRunner, missing: int) -> str:
 def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
     """Run in this process, in workers if several are asked for or there is a limit, or on Ray."""
     jobs, timeout = options.get("jobs", "1"), options.get("timeout")
-    isolate = bool(options.get("isolate") or options.get("sealed") or options.get("nonce"))
+    isolate = bool(options.get("isolate"))
     devices = _devices(options.get("devices"), device)
     if jobs == "auto":
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -285,14 +258,14 @@ def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
     if kind == "ray":
         if devices or str(jobs) != "1" or isolate:
             raise BadInputError("--executor ray takes CPUs and GPUs from the cluster: leave out "
-                                "--jobs, --devices, --isolate, --sealed and --nonce")  # fmt: skip
+                                "--jobs, --devices and --isolate")  # fmt: skip
         from privbench.grid.cluster import Ray
 
         return Ray(options.get("address"), timeout)
     workers = count > 1 or timeout is not None or bool(devices) or isolate
     if kind == "serial" and workers:
         raise BadInputError("--executor serial has neither workers nor a time limit: leave "
-                            "out --jobs, --devices, --timeout, --isolate and --sealed")  # fmt: skip
+                            "out --jobs, --devices, --timeout and --isolate")  # fmt: skip
     if kind != "processes" and not workers:
         return Serial()
     from privbench.grid.processes import Processes
@@ -332,20 +305,6 @@ def _threads(given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_JOBS:
         raise BadInputError(f"--threads {shown(given)}: give a whole number from 1 to {MOST_JOBS}")
     return given
-
-
-def _nonce(options: Mapping[str, Any]) -> str:
-    """The secret that splits are cut with: a given one, a new one for a sealed run, or none."""
-    given = options.get("nonce")
-    if given is None and not options.get("sealed"):
-        return ""
-    if options.get("shard"):
-        raise BadInputError("--shard: each part of a sealed grid would have a secret of its own: "
-                            "leave out --shard, or --sealed and --nonce")  # fmt: skip
-    if given is not None and not re.fullmatch("[0-9a-f]{32}", str(given)):
-        raise BadInputError(f"--nonce {shown(given)}: give the 32 digits (0-9, a-f) that the "
-                            "results of a sealed run reveal")  # fmt: skip
-    return str(given or new_nonce())
 
 
 def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:

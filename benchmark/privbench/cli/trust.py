@@ -110,19 +110,14 @@ def _session(record: Record, chosen: list[Choice], options: dict[str, Any], out:
 
     from privbench.cli.session import Session
     from privbench.grid.repeat import suite_of
-    from privbench.grid.seal import commitment
     from privbench.methods.registry import load
 
-    nonce = record.seal.get("nonce")
-    if record.seal and (nonce is None or commitment(nonce) != record.seal.get("commitment")):
-        raise BadInputError("this result is sealed and does not reveal the secret of its split: "
-                            "give one of a run that has ended")  # fmt: skip
     made_by = record.provenance
     recorded = str(made_by.get("device")).split(" ")[0]
     machine = made_by.get("machine")
     threads = machine.get("threads", 1) if isinstance(machine, dict) else 1
     given = {
-        **options, "out": out, "nonce": nonce, "compiled": made_by.get("compiled") is True,
+        **options, "out": out, "compiled": made_by.get("compiled") is True,
         "device": options["device"] or (recorded if recorded in ("cpu", "cuda") else "auto"),
         "threads": made_by.get("threads", threads),
     }  # fmt: skip

@@ -311,7 +311,6 @@ def cut(
     card: Card,
     protocol: Protocol,
     seed: int,
-    nonce: str = "",
     *,
     device: torch.device | None = None,
 ) -> Split:
@@ -324,24 +323,22 @@ def cut(
         card: card of the dataset.
         protocol: how to split.
         seed: data seed.
-        nonce: a secret that is needed to cut the same split again; "" for none.
         device: of the parts; None for that of the examples.
 
     Raises:
         BadInputError: if parts do not fit; names all of them.
     """
     device = device or examples.device
-    drawn_by = salt(seed, "sealed", nonce) if nonce else seed
-    positions, rest = _dealt_parts(examples.without_x(), card, protocol, salt(drawn_by, "split"))
+    positions, rest = _dealt_parts(examples.without_x(), card, protocol, salt(seed, "split"))
     # Renumber the rows: a position can reveal a row's source and thereby its membership.
-    examples = examples.renumbered(fold(examples.index, salt(drawn_by, "index")))
+    examples = examples.renumbered(fold(examples.index, salt(seed, "index")))
     parts = {name: examples.select(at).to(device) for name, at in positions.items()}
     spare = examples.unread(rest).to(device)
     members, nonmembers = parts.pop("members"), parts.pop("nonmembers")
     parts.setdefault("test", nonmembers)
     candidates = join([members, nonmembers])
     # Canonical order: a keyed content hash, so that neither order nor ties reveal the truth.
-    canonical = _permutation(candidates, salt(drawn_by, "candidates"))
+    canonical = _permutation(candidates, salt(seed, "candidates"))
     member = torch.arange(len(candidates), device=device) < len(members)
     drawn = Split(
         card=card,
@@ -353,10 +350,10 @@ def cut(
         **parts,
     )
     if protocol.canaries:
-        drawn = _planted(drawn, protocol.canaries, drawn_by)
+        drawn = _planted(drawn, protocol.canaries, seed)
     if protocol.inclusion == "size":
         return drawn
-    member = _coins(drawn, drawn_by)
+    member = _coins(drawn, seed)
     if protocol.test == "nonmembers" and not protocol.canaries:
         drawn = replace(drawn, test=drawn.candidates.select(~member))
     return replace(drawn, member=member)

@@ -125,7 +125,6 @@ class Trial:
     device: str = "cpu"
     threads: int = 1  #: sums in another order give other last bits
     compiled: bool = False
-    sealed: str = ""  #: commitment to the nonce of its split
 
     @cached_property
     def digest(self) -> str:
@@ -154,7 +153,6 @@ class Trial:
                 "device": torch.device(self.device).type,
                 "threads": self.threads,
                 "compiled": self.compiled,
-                "sealed": self.sealed,
             }
         )
 

@@ -89,7 +89,7 @@ class Workers(ABC):
         try:
             self.start(
                 Setup(runner.store.root, str(runner.device), runner.root, builder.compiled,
-                      builder.threads, nonce=runner.nonce, plugins=loaded_files())
+                      builder.threads, plugins=loaded_files())
             )  # fmt: skip
             yield from self.work_off(Schedule(graph(trials, runner)), runner, watch)
         finally:

@@ -47,16 +47,15 @@ class Materials:
         making: seconds spent so far to build or load victims.
     """
 
-    def __init__(self, store: Store, builder: Builder, *, root: Path | None, nonce: str) -> None:
+    def __init__(self, store: Store, builder: Builder, *, root: Path | None) -> None:
         """Start with nothing in memory.
 
         Args:
             store: store of artifacts.
             builder: builds victims.
             root: folder of datasets.
-            nonce: of sealed splits; "" for splits that follow from the seed.
         """
-        self.store, self.builder, self.root, self.nonce = store, builder, root, nonce
+        self.store, self.builder, self.root = store, builder, root
         self.making = 0.0
         self._examples: dict[str, Examples] = {}
         self._splits: dict[str, Split] = {}
@@ -67,9 +66,7 @@ class Materials:
         at = digest([dataset_of(cell).digest, cell.protocol, seed])
         if at not in self._splits:
             rows = self._rows(dataset_of(cell))
-            self._splits[at] = cut(
-                rows, cell.card, cell.protocol, seed, self.nonce, device=self.builder.device
-            )
+            self._splits[at] = cut(rows, cell.card, cell.protocol, seed, device=self.builder.device)
         return self._splits[at]
 
     def _rows(self, dataset: Dataset) -> Examples:

@@ -25,7 +25,6 @@ def new_record(trial: Trial, device: torch.device) -> Record:
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="ok",
         board=game.board if game else None,
         phase=trial.cell.protocol.phase, provenance=provenance_of(trial, device),
-        seal={"commitment": trial.sealed} if trial.sealed else {},
         strengths=strengths(trial.cell),
     )  # fmt: skip
 

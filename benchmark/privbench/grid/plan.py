@@ -63,7 +63,6 @@ def plan(
     device: str,
     threads: int = 1,
     compiled: bool = False,
-    sealed: str = "",
 ) -> list[Planned]:
     """All trials of the grid, with a reason if skipped; nothing is loaded or trained.
 
@@ -74,7 +73,6 @@ def plan(
         device: where trials run.
         threads: of each trial.
         compiled: whether encoders are compiled by torch.compile.
-        sealed: commitment to the nonce of the splits, see ``grid.seal``; "" for none.
 
     Raises:
         UnknownNameError: for a name or hyperparameter that does not exist.
@@ -96,7 +94,7 @@ def plan(
     planned: dict[str, Planned] = {}
     for seed in suite.seed_list:
         for cell, (skip, failed) in zip(cells, judged, strict=True):
-            trial = Trial(cell, seed, device, threads, compiled, sealed)
+            trial = Trial(cell, seed, device, threads, compiled)
             planned.setdefault(trial.digest, Planned(trial, skip, failed))
     if all(skip for skip, _ in judged):
         listed = sorted({skip for skip, _ in judged if skip})

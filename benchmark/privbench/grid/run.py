@@ -30,7 +30,6 @@ def execute(
     *,
     executor: Executor | None = None,
     watch: Watch | None = None,
-    records: dict[str, Record] | None = None,
 ) -> list[Record]:
     """Run the trials that have no result yet; write each result as soon as it is done.
 
@@ -41,13 +40,11 @@ def execute(
             reason is the same; failed ones run again. Damaged ones are set aside.
         executor: where trials run; by default in this process.
         watch: shows how far the grid is.
-        records: takes each record by its trial as soon as there is one, also if the run is
-            interrupted later.
 
     Returns:
         All records, in the order of the plan. One that could not be written has failed.
     """
-    records = {} if records is None else records
+    records: dict[str, Record] = {}
     todo: list[Trial] = []
     for item in planned:
         if item.failed is not None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privbench.boards.records import Cost, Record
-from privbench.errors import BadInputError
 from privbench.games import left_out
 from privbench.games.controls import Pixels
 from privbench.grid.cell import Trial, code_digest, dataset_of, learning_from_reference
@@ -19,7 +18,6 @@ from privbench.grid.materials import Materials
 from privbench.grid.outcome import encodable, new_record, numbers, reason
 from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer
-from privbench.grid.seal import commitment
 from privbench.store.source import digest
 from privbench.store.store import Key
 from privbench.training.process_state import threads
@@ -69,7 +67,6 @@ class TrialRunner:
         compiled: bool = False,
         threads: int = 1,
         apart: Apart | None = None,
-        nonce: str = "",
     ) -> None:
         """Create a runner.
 
@@ -81,12 +78,11 @@ class TrialRunner:
             compiled: whether encoders are compiled by torch.compile.
             threads: number of threads of each trial.
             apart: the process in which attacks answer; None for this one.
-            nonce: of sealed splits; "" for splits that follow from the seed.
         """
         self.store, self.device, self.root = store, device, root
-        self.apart, self.nonce = apart, nonce
+        self.apart = apart
         self.builder = Builder(store, device, progress=progress, compiled=compiled, threads=threads)
-        self.materials = Materials(store, self.builder, root=root, nonce=nonce)
+        self.materials = Materials(store, self.builder, root=root)
 
     def run(self, trial: Trial) -> Record:
         """Run a trial; any error inside the cell gives a failed record.
@@ -103,7 +99,6 @@ class TrialRunner:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
-            self._check_seal(trial)
             self._fill(record, trial)
         except KeyboardInterrupt:
             raise
@@ -120,7 +115,6 @@ class TrialRunner:
 
         That is the baselines, or the stages of a victim up to the key with digest ``last``.
         """
-        self._check_seal(trial)
         with threads(self.builder.threads):
             if role.name == "baselines":
                 self.materials.baselines(trial.cell, trial.seed)
@@ -130,10 +124,6 @@ class TrialRunner:
                 inner = [one for stage in self.builder.draft(spec).stages for one in stage.inner]
                 spec = inner[role.inner]
             self.builder.make_until(spec, last)
-
-    def _check_seal(self, trial: Trial) -> None:
-        if trial.sealed != commitment(self.nonce):
-            raise BadInputError("this trial was sealed by another run: run the command again")
 
     def _fill(self, record: Record, trial: Trial) -> None:
         cell = trial.cell

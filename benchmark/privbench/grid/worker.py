@@ -33,7 +33,6 @@ class Setup:
         root: folder of datasets.
         compiled: whether encoders are compiled by torch.compile.
         threads: number of threads of each node.
-        nonce: nonce of sealed splits.
         plugins: plugins that are single files, and loaded before anything is unpickled.
     """
 
@@ -42,7 +41,6 @@ class Setup:
     root: Path | None
     compiled: bool
     threads: int = 1
-    nonce: str = ""
     plugins: tuple[PluginFile, ...] = ()
 
     def load_plugins(self) -> None:
@@ -55,7 +53,6 @@ class Setup:
         return TrialRunner(
             Store(self.store), torch.device(self.device), root=self.root, progress=progress,
             compiled=self.compiled, threads=self.threads, apart=apart,
-            nonce=self.nonce,
         )  # fmt: skip
 
 
