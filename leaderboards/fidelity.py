@@ -23,15 +23,15 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from privbench.boards.records import read_lines
-from privbench.boards.statistics import Difference, accuracy_interval, paired
 from privbench.games.metrics import Estimate, mean_over_seeds
+from privbench.results.record import read_lines
+from privbench.results.statistics import Difference, accuracy_interval, paired
 from privbench.text import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 HERE = Path(__file__).parent
 #: What a selection may name.

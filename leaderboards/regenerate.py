@@ -27,15 +27,15 @@ from privbench import Results
 from privbench.boards.matrix import certainly_apart
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
-from privbench.boards.statistics import ERROR, FEWEST_SEEDS, paired
 from privbench.cli.main import main as privbench
+from privbench.results.statistics import ERROR, FEWEST_SEEDS, paired
 from privbench.text import markdown, several
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from privbench.boards.panel import Aim, Line, Panel
-    from privbench.boards.records import MethodRecord
+    from privbench.results.record import MethodRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Files of a board: the page, all numbers, the figure where there is one to draw.

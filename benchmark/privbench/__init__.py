@@ -27,9 +27,12 @@ from privbench.store.machine import make_strict
 if TYPE_CHECKING:
     from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
 
-    from privbench.cli.auditing import audit
-    from privbench.cli.load import Loaded, load
-    from privbench.cli.session import run
+    from privbench.api.auditing import audit
+    from privbench.api.load import Loaded, load
+    from privbench.api.own_model.words import Audit
+    from privbench.api.results import Results
+    from privbench.api.session import run
+    from privbench.boards.html.plot import Plot
     from privbench.data.augmentation import Augmentation, augment
     from privbench.data.examples import Card, Examples, as_float
     from privbench.data.protocol import Part, Protocol
@@ -66,9 +69,6 @@ if TYPE_CHECKING:
     from privbench.methods.hookspecs import hookimpl
     from privbench.methods.strength import Strength
     from privbench.methods.target import Target
-    from privbench.own_model.words import Audit
-    from privbench.report.plot import Plot
-    from privbench.report.results import Results
     from privbench.store.content import file_digest
     from privbench.toolbox.likelihood import hinge, log_confidence, scaled_logit
     from privbench.toolbox.likelihood_ratio import likelihood_ratio
@@ -170,13 +170,13 @@ HOME = {
     "Views": "privbench.games.oracle",
     "Part": "privbench.data.protocol",
     "Protocol": "privbench.data.protocol",
-    "Results": "privbench.report.results",
-    "Plot": "privbench.report.plot",
-    "Audit": "privbench.own_model.words",
-    "Loaded": "privbench.cli.load",
-    "load": "privbench.cli.load",
-    "audit": "privbench.cli.auditing",
-    "run": "privbench.cli.session",
+    "Results": "privbench.api.results",
+    "Plot": "privbench.boards.html.plot",
+    "Audit": "privbench.api.own_model.words",
+    "Loaded": "privbench.api.load",
+    "load": "privbench.api.load",
+    "audit": "privbench.api.auditing",
+    "run": "privbench.api.session",
     "World": "privbench.data.split",
     "Batch": "privbench.training.phase",
     "BatchSpec": "privbench.training.phase",

@@ -203,8 +203,8 @@ def _api() -> str:
 
 def _front() -> str:
     """The front of published results on membership, in the colours of the page."""
-    from privbench.report.markup import figure
-    from privbench.report.results import Results
+    from privbench.api.results import Results
+    from privbench.boards.html.markup import figure
 
     found = Results.read(ROOT / FRONT)
     results = Results(record for record in found if record.cell.game == "membership")

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import torch
 
-from privbench.boards.provenance import commit
 from privbench.data.validation import validated
 from privbench.errors import BadInputError
 from privbench.grid.cell import Trial
@@ -32,6 +31,7 @@ from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
 from privbench.grid.trial import TrialRunner
 from privbench.methods import registry as plugins
+from privbench.results.provenance import commit
 from privbench.store.machine import make_strict
 from privbench.store.store import Store
 from privbench.testing import CPU, Generated

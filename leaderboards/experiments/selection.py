@@ -23,8 +23,8 @@ from scipy.stats import t
 from privbench.boards.closing import closing
 from privbench.boards.matrix import certainly_apart
 from privbench.boards.panels import panels
-from privbench.boards.records import CellRecord, MethodRecord, Number, Record
 from privbench.games.catalog import GAMES
+from privbench.results.record import CellRecord, MethodRecord, Number, Record
 
 SEEDS = 5
 #: Defenses and attacks of a board.

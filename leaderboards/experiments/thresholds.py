@@ -23,13 +23,13 @@ import yaml
 
 import privbench
 from privbench import Membership, Results, hookimpl
-from privbench.boards.sample_files import read_samples
-from privbench.boards.samples import part
+from privbench.results.sample_files import read_samples
+from privbench.results.samples import part
 from privbench_plugins.attacks.metric import MetricModifiedEntropy
 
 if TYPE_CHECKING:
     from privbench import Attack, AttackContext, MembershipQuestion, Oracle
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 SUITES = {
     "digits": {"targets": ["supervised"]},

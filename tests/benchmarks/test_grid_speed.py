@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from privbench.boards.records import read_all
 from privbench.grid.executors import Serial
 from privbench.grid.plan import Planned, plan
 from privbench.grid.processes import Processes
@@ -27,13 +26,14 @@ from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.methods.registry import load
+from privbench.results.record import read_all
 from privbench.store.store import Store
 from privbench.testing import CPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 SUITE = {
     "datasets": ["digits"],

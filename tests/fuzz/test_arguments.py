@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from privbench.api.session import Session
 from privbench.cli.main import main
-from privbench.cli.session import Session
 from privbench.errors import PrivbenchError
 from privbench.grid.suite import suite_from
 

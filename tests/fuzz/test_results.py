@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench.cli import session
+from privbench.api import session
 from privbench.grid.outcome import new_record
 from privbench.store.canonical import checksum
 

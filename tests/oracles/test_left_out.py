@@ -23,7 +23,7 @@ from privbench_plugins.targets.supervised import Supervised
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 SEEN: list[tuple[int, ...]] = []
 

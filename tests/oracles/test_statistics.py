@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from privbench.boards.statistics import (
+from privbench.games.metrics import auc, clopper_pearson
+from privbench.results.statistics import (
     accuracy_interval,
     compared,
     holm,
@@ -18,7 +19,6 @@ from privbench.boards.statistics import (
     paired,
     worst_case,
 )
-from privbench.games.metrics import auc, clopper_pearson
 from privbench.testing import rate_band
 
 ours = {0: 0.61, 1: 0.58, 2: 0.66, 3: 0.6, 7: 0.9}

@@ -80,7 +80,7 @@ def test_the_sdist_holds_what_its_tests_read_and_nothing_else(built: Built) -> N
 def test_the_wheel_holds_every_file_of_the_packages_and_no_other(built: Built) -> None:
     names = {n for n in zipfile.ZipFile(built.wheel).namelist() if ".dist-info/" not in n}
     assert names == {path.partition("/")[2] for path in files(*PACKAGES)}
-    assert "privbench/report/templates/report.js" in names
+    assert "privbench/boards/html/templates/report.js" in names
 
 
 def test_the_wheel_runs_from_another_folder(built: Built, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from privbench.boards.files import write_board
 from privbench.boards.front import best, drawable, front
 from privbench.boards.panel import Line
 from privbench.boards.panels import panels
-from privbench.boards.records import CellRecord, MethodRecord, Number, Record, StrengthRecord
 from privbench.games import audit
 from privbench.games.catalog import GAMES
+from privbench.results.record import CellRecord, MethodRecord, Number, Record, StrengthRecord
 
 if TYPE_CHECKING:
     from pathlib import Path

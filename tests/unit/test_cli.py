@@ -13,10 +13,10 @@ from annotated_types import Ge
 from click.testing import CliRunner
 
 from privbench import Access, Defense, Membership, MembershipAttack, Method, Strength, __version__
-from privbench.boards.records import read_all
 from privbench.cli.main import main
 from privbench.methods import registry as plugins
 from privbench.methods.registry import Plugin, Registry
+from privbench.results.record import read_all
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:

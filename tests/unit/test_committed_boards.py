@@ -14,7 +14,7 @@ from tests.unit.scripts import script as loaded
 from tests.unit.test_rows import record
 
 from privbench import Results
-from privbench.boards.submission import check
+from privbench.check.submission import check
 from privbench.cli.main import _suite as suite_of
 from privbench.cli.main import main, run
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 
 def script() -> Any:

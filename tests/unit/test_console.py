@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console
 from tests.unit.test_rows import record
 
-from privbench.boards.records import CellRecord, MethodRecord, Record
-from privbench.cli.console import Watcher, tables
+from privbench.api.console import Watcher, tables
+from privbench.results.record import CellRecord, MethodRecord, Record
 
 
 def test_lines_say_what_trains_and_how_long_the_rest_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("privbench.cli.console.time.monotonic", lambda: now)
+    monkeypatch.setattr("privbench.api.console.time.monotonic", lambda: now)
     text = io.StringIO()
     with Watcher(Console(file=text), total=3) as watcher:
         watcher.epoch("encoder", 0.0, 4, 50)

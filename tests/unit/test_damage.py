@@ -12,10 +12,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from privbench.boards.records import read, read_all, read_lines
 from privbench.cli.main import main
 from privbench.errors import BadInputError
 from privbench.methods import registry as plugins
+from privbench.results.record import read, read_all, read_lines
 from privbench.store.store import Key, Store
 from privbench.testing import TinyImages, TinyTarget
 

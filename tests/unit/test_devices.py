@@ -104,8 +104,8 @@ class _Gpu(Workers):
 
 
 def test_nodes_wait_for_room(monkeypatch: Any) -> None:
-    from privbench.boards.records import Record
     from privbench.grid import executors
+    from privbench.results.record import Record
 
     nodes = {
         str(i): SimpleNamespace(name=str(i), kind="encoder", needs=set(), after=set(), role=None,

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from privbench.boards.records import Record
     from privbench.data.split import World
     from privbench.games.attributes import AttributeQuestion
     from privbench.games.membership import MembershipQuestion
     from privbench.games.oracle import Oracle
     from privbench.methods.context import AttackContext, DefenseContext
+    from privbench.results.record import Record
     from privbench.training.model import Model
     from privbench.training.phase import Phase
 

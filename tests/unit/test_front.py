@@ -24,7 +24,7 @@ from privbench.boards.placing import Box, Room, chain, free, inside
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
 
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 #: White, and what GitHub's dark pages stand on.
 PAGES = ("#ffffff", "#0d1117")

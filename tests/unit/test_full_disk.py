@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from privbench.boards.records import read_all
+from privbench.api.session import run as from_python
 from privbench.cli.main import main
-from privbench.cli.session import run as from_python
 from privbench.methods import registry as plugins
+from privbench.results.record import read_all
 from privbench.store.store import Key, Store
 from privbench.testing import TinyImages, TinyTarget
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from privbench.boards.records import CellRecord, MethodRecord, Number, Record
 from privbench.cli.main import main
+from privbench.results.record import CellRecord, MethodRecord, Number, Record
 
 if TYPE_CHECKING:
     from pathlib import Path

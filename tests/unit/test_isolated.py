@@ -22,7 +22,7 @@ from privbench.testing import CPU
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 SNOOPS = """
 import gc, os, sys

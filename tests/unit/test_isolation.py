@@ -28,8 +28,8 @@ from privbench.testing import CPU, TinyImages, TinyTarget
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.boards.records import Record
     from privbench.data.examples import Card, Examples
+    from privbench.results.record import Record
 
 
 @dataclass(frozen=True)

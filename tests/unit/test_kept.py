@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench.boards.records import AdversaryRecord, CellRecord, MethodRecord, Record
 from privbench.grid import kept
 from privbench.grid.kept import FinishedGrids, code_files
+from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Record
 from privbench.store.store import Store
 
 if TYPE_CHECKING:

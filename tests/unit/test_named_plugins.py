@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from privbench.boards.records import read
 from privbench.grid.outcome import failed_record
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
+from privbench.results.record import read
 from privbench.store.source import source_digest
 from privbench.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.boards.records import Record
     from privbench.grid.cell import Trial
     from privbench.methods.registry import Registry
+    from privbench.results.record import Record
 
 SUITE = {
     "datasets": ["digits"], "targets": ["supervised"], "defenses": ["label-smoothing"],

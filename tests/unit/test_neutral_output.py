@@ -10,11 +10,11 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from privbench.api.console import Watcher, tables, terminal_console
 from privbench.boards.page import page
-from privbench.boards.records import CellRecord, MethodRecord, Number, Record
-from privbench.cli.console import Watcher, tables, terminal_console
 from privbench.cli.show import result_card
 from privbench.games.board import Board, Column
+from privbench.results.record import CellRecord, MethodRecord, Number, Record
 
 HOSTILE = (
     "\x1b[31mred\x1b]0;title\x07", "\x9b31m", "<script>alert(1)</script>", "<img src=x onerror=y>",

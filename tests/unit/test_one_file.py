@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.test_rows import record
 
-from privbench.boards.one_file import dumped
-from privbench.boards.records import DamagedResultError, Number, read_all, read_lines
 from privbench.cli.main import main
+from privbench.results.one_file import dumped
+from privbench.results.record import DamagedResultError, Number, read_all, read_lines
 from privbench.store.canonical import checksum
 
 if TYPE_CHECKING:

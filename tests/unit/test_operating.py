@@ -25,7 +25,11 @@ from privbench.boards.operating import (
 )
 from privbench.boards.page import page
 from privbench.boards.panels import panels
-from privbench.boards.records import (
+from privbench.boards.tradeoffs import stored_bound, told
+from privbench.cli.main import main
+from privbench.errors import BadInputError
+from privbench.games.catalog import GAMES
+from privbench.results.record import (
     POINTS,
     CellRecord,
     MethodRecord,
@@ -34,10 +38,6 @@ from privbench.boards.records import (
     StrengthRecord,
     read_all,
 )
-from privbench.boards.tradeoffs import stored_bound, told
-from privbench.cli.main import main
-from privbench.errors import BadInputError
-from privbench.games.catalog import GAMES
 from privbench.testing import tiny_split
 from privbench.victims.play import utility
 

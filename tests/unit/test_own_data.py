@@ -18,10 +18,10 @@ import torch
 from click.testing import CliRunner
 
 from privbench import BadInputError, Dataset
-from privbench.boards.records import read_all
 from privbench.cli.main import main
 from privbench.data.split import cut
 from privbench.data.validation import validated
+from privbench.results.record import read_all
 from privbench.store import content
 from privbench.testing import Check, checks
 from privbench.toolbox import tables
@@ -709,7 +709,7 @@ def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reads", [False, True])
 def test_a_grid_with_canaries_from_a_file_is_planned_again(tmp_path: Path, reads: bool) -> None:
-    from privbench.cli.session import Session
+    from privbench.api.session import Session
     from privbench.grid.suite import suite_from
 
     np.savez(tmp_path / "c.npz", x=np.zeros((9, 1, 8, 8)), y=np.zeros(9, int))

@@ -23,13 +23,13 @@ from torch import nn
 
 import privbench
 from privbench import BadInputError
+from privbench.api.own_model import identity, words
+from privbench.api.own_model.choice import attacks_for, kind_of
+from privbench.api.own_model.misfit import misfit, strange
+from privbench.api.own_model.rows import read_rows
+from privbench.api.own_model.shift import shift
 from privbench.boards import verdicts
 from privbench.cli.main import main
-from privbench.own_model import identity, words
-from privbench.own_model.choice import attacks_for, kind_of
-from privbench.own_model.misfit import misfit, strange
-from privbench.own_model.rows import read_rows
-from privbench.own_model.shift import shift
 from privbench_plugins._shared.endpoint import Endpoint
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from privbench.boards.front import front
 from privbench.boards.notes import troubles
 from privbench.boards.page import LONGEST, page
 from privbench.boards.panels import panels
-from privbench.boards.records import CellRecord, Cost, MethodRecord, Number, Record, read_all
 from privbench.errors import BadInputError
 from privbench.games import audit
 from privbench.games.board import Board, Column
 from privbench.games.catalog import GAMES
+from privbench.results.record import CellRecord, Cost, MethodRecord, Number, Record, read_all
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
 

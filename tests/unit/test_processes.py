@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench.boards.records import read_all
-from privbench.cli.session import _executor, _shard
+from privbench.api.session import _executor, _shard
 from privbench.errors import BadInputError
 from privbench.grid.executors import Serial
 from privbench.grid.graph import Node, Role, depths, graph
@@ -25,6 +24,7 @@ from privbench.grid.schedule import Schedule
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.methods.registry import load
+from privbench.results.record import read_all
 from privbench.store.store import Store
 from privbench.testing import CPU
 

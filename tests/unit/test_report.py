@@ -17,23 +17,23 @@ from click.testing import CliRunner
 from tests.unit.test_neutral_output import ACTIVE, HOSTILE
 from tests.unit.test_pages import everything, method, number, record, seeds, tables
 
+from privbench.api.results import Results
 from privbench.boards import csv_table
 from privbench.boards import page as board
-from privbench.boards.one_file import dumped
+from privbench.boards.html import evidence, page
+from privbench.boards.html.cells import cells
+from privbench.boards.html.curves import BARS, has_scores, histogram, roc
+from privbench.boards.html.drawing import HEIGHT, WIDTH, Frame, bars, frame
+from privbench.boards.html.heat import SHADES, heat
+from privbench.boards.html.page import report
+from privbench.boards.html.pictures import figures
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
-from privbench.boards.records import Record, SampleFile, read_lines
-from privbench.boards.samples import pack
 from privbench.cli.main import main
 from privbench.games.metrics import tpr_at_fpr
-from privbench.report import evidence, page
-from privbench.report.cells import cells
-from privbench.report.curves import BARS, has_scores, histogram, roc
-from privbench.report.drawing import HEIGHT, WIDTH, Frame, bars, frame
-from privbench.report.heat import SHADES, heat
-from privbench.report.page import report
-from privbench.report.pictures import figures
-from privbench.report.results import Results
+from privbench.results.one_file import dumped
+from privbench.results.record import Record, SampleFile, read_lines
+from privbench.results.samples import pack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -415,7 +415,7 @@ def test_only_scores_of_both_sides_are_drawn() -> None:
 
 
 def test_paths_by_hand() -> None:
-    from privbench.report.curves import Histogram, Roc
+    from privbench.boards.html.curves import Histogram, Roc
 
     axes = frame(1 / 100)
     assert axes == Frame(2)
@@ -561,8 +561,8 @@ def test_figures_have_the_same_bytes_whatever_the_order() -> None:
 
 
 def test_texts_of_cards_flow_and_lists_keep_their_lines() -> None:
+    from privbench.boards.html.cards import Card
     from privbench.methods.about import About
-    from privbench.report.cards import Card
 
     told = About(("One\nline of ``code``.\n\nSteps:\n\n1. first\n2. second", "a:\n  b"), "", {}, "")
     card = Card("attack", "x", "1", told, "", {}, [], 0)

@@ -15,8 +15,8 @@ from tests.unit.test_report import with_samples
 
 from privbench.boards import csv_table
 from privbench.boards.front import front
+from privbench.boards.html.page import report
 from privbench.boards.panels import panels
-from privbench.report.page import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

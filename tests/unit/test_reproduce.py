@@ -15,18 +15,18 @@ from click.testing import CliRunner
 from tests.unit.test_suites import SUITES, planned_of
 
 from privbench import Access, Membership, MembershipAttack
-from privbench.boards.compare import compared, same, within_intervals
-from privbench.boards.one_file import dumped
-from privbench.boards.records import Number, Record, parsed, read, read_all
-from privbench.boards.samples import checksum as sum_of
-from privbench.boards.samples import pack, unpack
+from privbench.check.compare import compared, same, within_intervals
+from privbench.check.repeat import differences, suite_of
 from privbench.cli.main import main
 from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid.outcome import new_record
 from privbench.grid.plan import plan
-from privbench.grid.repeat import differences, suite_of
 from privbench.grid.suite import suite_from
 from privbench.methods import registry as plugins
+from privbench.results.one_file import dumped
+from privbench.results.record import Number, Record, parsed, read, read_all
+from privbench.results.samples import checksum as sum_of
+from privbench.results.samples import pack, unpack
 from privbench.store.canonical import checksum
 from privbench.testing import TinyImages, TinyTarget
 

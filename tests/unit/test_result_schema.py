@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.test_rows import everything, record
 
-from privbench.boards import limits
-from privbench.boards.one_file import dumped
-from privbench.boards.records import DamagedResultError, Record, each_line, read, read_lines
-from privbench.boards.schema import dumped as schema_text
-from privbench.boards.schema import schema
 from privbench.cli.main import main
 from privbench.grid import run as grid
+from privbench.results import limits
+from privbench.results.one_file import dumped
+from privbench.results.record import DamagedResultError, Record, each_line, read, read_lines
+from privbench.results.schema import dumped as schema_text
+from privbench.results.schema import schema
 from privbench.store.canonical import checksum
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "result.schema.json"
@@ -40,7 +40,7 @@ def plain(**changes: Any) -> dict[str, Any]:
 
 def test_the_committed_schema_is_that_of_the_code() -> None:
     assert COMMITTED.read_text(encoding="utf-8") == schema_text(), (
-        "run: uv run python -m privbench.boards.schema > docs/result.schema.json"
+        "run: uv run python -m privbench.results.schema > docs/result.schema.json"
     )
 
 

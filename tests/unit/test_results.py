@@ -10,8 +10,8 @@ import pytest
 
 import privbench
 from privbench import BadInputError, Results
-from privbench.boards.records import CellRecord, MethodRecord, Number, Record
 from privbench.games.catalog import GAMES
+from privbench.results.record import CellRecord, MethodRecord, Number, Record
 
 if TYPE_CHECKING:
     from pathlib import Path

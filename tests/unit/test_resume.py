@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from privbench.cli.session import Session
+from privbench.api.session import Session
 from privbench.grid.suite import suite_from
 from privbench.methods import registry as plugins
 from privbench.testing import TinyImages

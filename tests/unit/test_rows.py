@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from privbench.boards.records import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
+from privbench.api.console import tables
 from privbench.boards.rows import cells, headings, summary
-from privbench.cli.console import tables
 from privbench.errors import BadInputError, PluginError
 from privbench.games import audit
 from privbench.games.board import Board, Column
 from privbench.games.catalog import GAMES
 from privbench.games.game import new_game
+from privbench.results.record import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
 

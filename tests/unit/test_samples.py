@@ -15,10 +15,7 @@ from click.testing import CliRunner
 from safetensors.numpy import save
 
 from privbench import Access, Attributes, Membership, Reconstruction
-from privbench.boards import samples
-from privbench.boards.records import Number, Record, read_all
-from privbench.boards.rescore import read_scored
-from privbench.boards.sample_files import read_samples
+from privbench.check.rescore import read_scored
 from privbench.cli.main import main
 from privbench.data.split import cut
 from privbench.games.attributes import AttributeAttack, strangers
@@ -26,6 +23,9 @@ from privbench.games.catalog import GAMES
 from privbench.games.membership import MembershipAttack
 from privbench.games.reconstruction import ReconstructionAttack
 from privbench.methods import registry as plugins
+from privbench.results import samples
+from privbench.results.record import Number, Record, read_all
+from privbench.results.sample_files import read_samples
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def test_a_hostile_file_is_named_in_one_sentence(run: Any, tmp_path: Path, name:
 
 
 def record_like(game: str) -> Record:
-    from privbench.boards.records import CellRecord, MethodRecord
+    from privbench.results.record import CellRecord, MethodRecord
 
     one = MethodRecord(name="m", label="m", version=1, fields={})
     cell = CellRecord(

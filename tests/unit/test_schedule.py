@@ -20,7 +20,6 @@ from privbench import (
     Release,
     Strength,
 )
-from privbench.boards.records import Record, read
 from privbench.errors import PluginError, UnknownNameError
 from privbench.games.attack import Shadows
 from privbench.grid.cell import cell_record
@@ -29,6 +28,7 @@ from privbench.grid.plan import Planned, plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
 from privbench.methods.registry import Plugin, Registry
+from privbench.results.record import Record, read
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:

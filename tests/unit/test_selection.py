@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.scripts import script
 
-from privbench.boards.statistics import compared
+from privbench.results.statistics import compared
 from privbench.testing import rate_band
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from tests.unit.test_samples import ALL, done, run  # noqa: F401 - a fixture
 
-from privbench.boards.samples import checksum as sum_of
-from privbench.boards.samples import pack, unpack
-from privbench.boards.schema import schema
+from privbench.results.samples import checksum as sum_of
+from privbench.results.samples import pack, unpack
+from privbench.results.schema import schema
 from privbench.store.canonical import checksum
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from privbench.boards.statistics import FEWEST_SEEDS
 from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
+from privbench.results.statistics import FEWEST_SEEDS
 
 SUITES = sorted(Path(__file__).parents[2].glob("leaderboards/suites/*.yaml"))
 

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 
 from privbench import backbone
-from privbench.cli.session import Session
+from privbench.api.session import Session
 from privbench.data.protocol import Part, Protocol
 from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
@@ -195,7 +195,7 @@ def test_every_suite_runs_to_its_end(
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_dry_run(path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says how many phases would be trained."""
-    monkeypatch.setattr("privbench.cli.session.registry.load", lambda _: registry)
+    monkeypatch.setattr("privbench.api.session.registry.load", lambda _: registry)
     told = io.StringIO()
     options = {"out": path.parent, "data_root": None, "device": "cpu", "compiled": False}
     session = Session(read_suite(path).model_copy(update={"seeds": 1}), (), options,

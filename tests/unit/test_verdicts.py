@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench.boards import provenance, verdicts
-from privbench.boards.records import CellRecord, MethodRecord, Number, Record
+from privbench.boards import verdicts
 from privbench.boards.rows import cells, headings
 from privbench.games.catalog import GAMES
+from privbench.results import provenance
+from privbench.results.record import CellRecord, MethodRecord, Number, Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +146,7 @@ def test_planted_leaks_are_one_line_and_never_ranked() -> None:
     assert line == f"{victim}: found by loud (0.990); NOT found by deaf (0.520)"
     assert {row["attack"] for row in shown(grid, [*grid, found, missed])} == {"loud", "deaf ¶"}
     assert verdicts.control_lines(grid) == []
-    from privbench.cli.console import tables
+    from privbench.api.console import tables
 
     (table,) = tables([*grid, found, missed])
     assert table.row_count == 4
@@ -228,7 +229,7 @@ def test_a_copy_inside_another_checkout_names_no_commit(tmp_path: Path) -> None:
 def test_statistics_need_no_torch() -> None:
     code = (
         "import sys, privbench.boards.verdicts, privbench.boards.per_example, "
-        "privbench.boards.samples; assert 'torch' not in sys.modules"
+        "privbench.results.samples; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -12,7 +12,7 @@ from privbench.boards.csv_table import FIRST, rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 #: Version of the document; it changes when a key does.
 FORMAT = 1

@@ -11,8 +11,8 @@ from privbench.text import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from privbench.boards.records import Number, Record
     from privbench.games.metrics import Estimate
+    from privbench.results.record import Number, Record
 
 #: Metrics that ``texts`` shows.
 NAMES = (

@@ -10,7 +10,7 @@ from privbench.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 
 def refuse_unfit(records: Sequence[Record]) -> None:

@@ -13,15 +13,15 @@ from privbench.boards import verdicts
 from privbench.boards.matrix import COSTLY, costly, not_judged
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
-from privbench.boards.statistics import FEWEST_SEEDS
+from privbench.results.statistics import FEWEST_SEEDS
 from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from privbench.boards.panel import Aim, Line, Panel
-    from privbench.boards.records import Record
-    from privbench.boards.statistics import Difference
+    from privbench.results.record import Record
+    from privbench.results.statistics import Difference
 
 #: Sentences at most, and characters of one.
 MOST, LONGEST = 4, 400

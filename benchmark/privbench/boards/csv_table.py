@@ -13,7 +13,7 @@ from privbench.text import terminal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.boards.records import Number, Record
+    from privbench.results.record import Number, Record
 
 #: Significant digits: more would not be the same on another machine.
 DIGITS = 6

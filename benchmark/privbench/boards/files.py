@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 
 def write_board(

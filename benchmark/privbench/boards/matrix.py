@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.boards.panel import estimate
-from privbench.boards.statistics import ERROR, holm
+from privbench.results.statistics import ERROR, holm
 from privbench.text import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.panel import Aim, Attack, Line, Panel, Spot
-    from privbench.boards.statistics import Difference, Worst
     from privbench.games.metrics import Estimate
+    from privbench.results.statistics import Difference, Worst
 
 #: A table has at most this many columns.
 WIDEST = 10

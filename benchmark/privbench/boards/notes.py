@@ -15,7 +15,7 @@ from privbench.text import markdown, several, shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 #: Reasons for cells that were skipped, failed or are doubtful, and names of one kind.
 MOST = 8

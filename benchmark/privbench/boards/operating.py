@@ -20,7 +20,7 @@ from privbench.boards.verdicts import is_control
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from privbench.boards.records import MethodRecord, Record
+    from privbench.results.record import MethodRecord, Record
 
 #: A loss equal to the bound is within it, although .9 - .88 is above .02 in floating point.
 _ROUNDING = 1e-9

@@ -13,7 +13,7 @@ from privbench.boards.checks import refuse_unfit
 from privbench.boards.operating import NO_SETTING
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
-from privbench.boards.statistics import FEWEST_SEEDS, FEWEST_TESTED
+from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
 from privbench.text import markdown, several, shown
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from privbench.boards.matrix import Table
     from privbench.boards.panel import Aim, Line, Panel
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 #: A page has at most this many lines.
 LONGEST = 120

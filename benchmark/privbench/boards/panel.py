@@ -14,8 +14,8 @@ from privbench.games.metrics import Estimate, mean_over_seeds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.boards.records import Record
-    from privbench.boards.statistics import Difference, Worst
+    from privbench.results.record import Record
+    from privbench.results.statistics import Difference, Worst
 
 Aim = tuple[str, str]  # game, attributes that are guessed
 

@@ -12,15 +12,15 @@ from privbench.boards import audits, verdicts
 from privbench.boards import shown as show
 from privbench.boards.operating import accuracy, choices, groups, seen_by
 from privbench.boards.panel import Aim, Answer, Attack, Line, Panel, Spot
-from privbench.boards.statistics import compared, paired, worst_case
+from privbench.results.statistics import compared, paired, worst_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.operating import Choice, Family, Group
-    from privbench.boards.records import MethodRecord, Record
     from privbench.boards.verdicts import Judged
     from privbench.games.board import Column
+    from privbench.results.record import MethodRecord, Record
 
 #: Metric that is reported at its worst beside the headline.
 LOW_FPR = "tpr_at_fpr_0.01"

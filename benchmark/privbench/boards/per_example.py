@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from privbench.boards.samples import Columns
+    from privbench.results.samples import Columns
 
 #: False positive rate at which a member counts as found.
 FPR = 0.01

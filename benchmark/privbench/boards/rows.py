@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from privbench.boards import audits, verdicts
 from privbench.boards import shown as show
-from privbench.boards.statistics import FEWEST_SEEDS
 from privbench.games.metrics import mean_over_seeds
+from privbench.results.statistics import FEWEST_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from privbench.boards.records import Number, Record
-    from privbench.boards.statistics import Difference
     from privbench.games.board import Column
+    from privbench.results.record import Number, Record
+    from privbench.results.statistics import Difference
 
 
 @dataclass

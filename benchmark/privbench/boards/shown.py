@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.boards.records import Number, Record
     from privbench.games.board import Board, Column
+    from privbench.results.record import Number, Record
 
 
 def games(records: Iterable[Record]) -> list[str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic_core import from_json
 
 from privbench.boards.operating import choices, groups
-from privbench.boards.records import POINTS
 from privbench.errors import BadInputError
+from privbench.results.record import POINTS
 from privbench.text import shown
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench.boards.operating import Choice, Family
-    from privbench.boards.records import Record
+    from privbench.results.record import Record
 
 
 def told(records: Sequence[Record], bound: float | None) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.boards import shown as show
-from privbench.boards.statistics import (
+from privbench.results.statistics import (
     ERROR,
     FEWEST_SEEDS,
     Difference,
@@ -20,7 +20,7 @@ from privbench.text import several, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from privbench.boards.records import Number, Record
+    from privbench.results.record import Number, Record
 
 #: Ending of a commit's name if the checkout had other changes.
 DIRTY = "-dirty"

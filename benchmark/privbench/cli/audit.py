@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privbench.api.own_model import KINDS
 from privbench.cli import completion
 from privbench.cli.border import Finite, Whole, say
-from privbench.own_model import KINDS
 
 if TYPE_CHECKING:
     from privbench.methods.registry import Choice
@@ -80,10 +80,10 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     Exit status: 0 if every attack that suits it ran, 1 if one failed, 2 for bad input, 3 if there
     is no verdict, since the rows or their classes cannot be right.
     """
-    from privbench.cli import auditing
-    from privbench.cli.console import terminal_console
+    from privbench.api import auditing
+    from privbench.api.console import terminal_console
+    from privbench.api.own_model.words import WORDS
     from privbench.grid.suite import parse_settings
-    from privbench.own_model.words import WORDS
 
     options["settings"] = parse_settings(list(options["settings"]))
     options["checkpoint"] = options["checkpoint"] or ""

@@ -14,10 +14,10 @@ from privbench.text import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from privbench.boards.records import Record
-    from privbench.boards.samples import Columns
     from privbench.grid.suite import Ref, Suite
     from privbench.methods.registry import Choice
+    from privbench.results.record import Record
+    from privbench.results.samples import Columns
 
 
 @click.command()
@@ -35,7 +35,7 @@ def merge(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
     With --out NAME.jsonl, only that file is written: results as they are published, or, with
     --scores, as they are submitted.
     """
-    from privbench.boards.one_file import SUFFIX
+    from privbench.results.one_file import SUFFIX
 
     if out.suffix == SUFFIX:
         _into_one_file(folders, out, scores=scores)
@@ -47,11 +47,11 @@ def merge(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
 
 def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
     from privbench.boards.checks import refuse_unfit
-    from privbench.boards.limits import MOST_SCORES
-    from privbench.boards.one_file import dumped
-    from privbench.boards.records import located
-    from privbench.boards.sample_files import sample_bytes
-    from privbench.report.old_schemas import with_boards
+    from privbench.boards.html.old_schemas import with_boards
+    from privbench.results.limits import MOST_SCORES
+    from privbench.results.one_file import dumped
+    from privbench.results.record import located
+    from privbench.results.sample_files import sample_bytes
     from privbench.store.files import write
 
     found = located(folders, scores=scores)
@@ -76,10 +76,10 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
 def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     from privbench.boards.checks import refuse_unfit
     from privbench.boards.files import write_board
-    from privbench.boards.records import POINTS, located
-    from privbench.boards.sample_files import sample_bytes
+    from privbench.boards.html.old_schemas import with_boards
     from privbench.boards.tradeoffs import dumped, stored_bound
-    from privbench.report.old_schemas import with_boards
+    from privbench.results.record import POINTS, located
+    from privbench.results.sample_files import sample_bytes
     from privbench.store.files import write
 
     there = [out] if any(out.glob("*.json")) else []
@@ -190,9 +190,9 @@ def leaderboard(
     from privbench.boards.as_json import document
     from privbench.boards.checks import refuse_unfit
     from privbench.boards.files import write_board
+    from privbench.boards.html.old_schemas import with_boards
     from privbench.boards.page import page
-    from privbench.boards.records import read_all
-    from privbench.report.old_schemas import with_boards
+    from privbench.results.record import read_all
 
     if as_json and output is not None:
         raise BadInputError("--json prints to standard output: leave out -o")
@@ -232,12 +232,12 @@ def report(
     The page needs no other file and no network. ROC curves and histograms are drawn where the files
     of per-sample scores are beside the results.
     """
-    from privbench.boards.records import located
-    from privbench.boards.sample_files import read_samples
+    from privbench.boards.html.old_schemas import with_boards
+    from privbench.boards.html.page import report as rendered
+    from privbench.boards.html.pictures import figures
     from privbench.methods.registry import load
-    from privbench.report.old_schemas import with_boards
-    from privbench.report.page import report as rendered
-    from privbench.report.pictures import figures
+    from privbench.results.record import located
+    from privbench.results.sample_files import read_samples
     from privbench.store.files import write
 
     if output.suffix not in (".html", ".htm"):
@@ -266,8 +266,8 @@ def report(
 
 def _words(folders: Sequence[Path], records: Sequence[Record]) -> str:
     """What the audit that made all of the results says of them; "" if none did."""
-    from privbench.boards.limits import LONGEST_TEXT
-    from privbench.own_model.words import WORDS
+    from privbench.api.own_model.words import WORDS
+    from privbench.results.limits import LONGEST_TEXT
 
     audited = all(record.cell.protocol.get("trained_elsewhere") for record in records)
     file = folders[0] / WORDS
@@ -300,8 +300,8 @@ def score(
     **told: Any,
 ) -> None:
     """Recompute all metrics from the per-sample scores of results; nothing runs again."""
-    from privbench.boards.rescore import read_scored
-    from privbench.boards.score_report import report
+    from privbench.check.rescore import read_scored
+    from privbench.check.score_report import report
     from privbench.methods.registry import load
     from privbench.store.files import write
 

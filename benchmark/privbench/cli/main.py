@@ -248,7 +248,7 @@ def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:
     """
     asked = _suite(suite, options)
     if options["dry_run"]:
-        from privbench.cli.session import Session
+        from privbench.api.session import Session
 
         Session(asked, chosen, options).explain()
         return
@@ -264,8 +264,8 @@ def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:
 
 def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json: bool) -> int:
     """Run a grid; show it at once, without importing torch, if it is known to be finished."""
+    from privbench.api.console import show_finished, terminal_console
     from privbench.boards.as_json import document
-    from privbench.cli.console import show_finished, terminal_console
     from privbench.grid.kept import FinishedGrids
     from privbench.store.store import NOTES, default_root
 
@@ -285,7 +285,7 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
         from privbench.grid.server import start_server
 
         start_server(options["threads"])  # it imports torch while this process does
-    from privbench.cli.session import Session
+    from privbench.api.session import Session
 
     session = Session(suite, chosen, options, console)
     status = session.run()

@@ -13,7 +13,7 @@ from privbench.errors import BadInputError
 from privbench.text import listed, shown
 
 if TYPE_CHECKING:
-    from privbench.boards.records import Number, Record
+    from privbench.results.record import Number, Record
 
 
 @click.command()
@@ -23,7 +23,7 @@ def show(result: str) -> None:
 
     A method is explained by `privbench doc NAME`.
     """
-    from privbench.boards.records import read
+    from privbench.results.record import read
 
     path = Path(result)
     if not path.exists():

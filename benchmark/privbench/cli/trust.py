@@ -14,9 +14,9 @@ from privbench.errors import BadInputError
 from privbench.text import shown
 
 if TYPE_CHECKING:
-    from privbench.boards.records import Record
-    from privbench.cli.session import Session
+    from privbench.api.session import Session
     from privbench.methods.registry import Choice
+    from privbench.results.record import Record
 
 #: Sentences and names that a check prints.
 _MOST_SHOWN = 50
@@ -43,7 +43,7 @@ def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
     directory to train all of it.
     Exit status: 0 if all numbers agree, 1 if not, 2 for bad input, 130 if interrupted.
     """
-    from privbench.boards.compare import compared, table, within_intervals
+    from privbench.check.compare import compared, table, within_intervals
 
     record = _chosen(result, options["trial"])
     if record.status != "ok":
@@ -77,8 +77,8 @@ def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
 
 def _chosen(path: Path, prefix: str | None) -> Record:
     """The result of a file, or that of its lines whose trial begins with the prefix."""
-    from privbench.boards.one_file import SUFFIX
-    from privbench.boards.records import each_line, read
+    from privbench.results.one_file import SUFFIX
+    from privbench.results.record import each_line, read
 
     at = shown(str(path), 200)
     if not path.exists() or path.is_dir():
@@ -108,8 +108,8 @@ def _session(record: Record, chosen: list[Choice], options: dict[str, Any], out:
     """
     from rich.console import Console
 
-    from privbench.cli.session import Session
-    from privbench.grid.repeat import suite_of
+    from privbench.api.session import Session
+    from privbench.check.repeat import suite_of
     from privbench.methods.registry import load
 
     made_by = record.provenance
@@ -131,7 +131,7 @@ def _session(record: Record, chosen: list[Choice], options: dict[str, Any], out:
 
 
 def _whether_same(record: Record, session: Session) -> str:
-    from privbench.grid.repeat import differences
+    from privbench.check.repeat import differences
 
     found = differences(record, session.planned[0].trial, session.device)
     if not found:
@@ -148,7 +148,7 @@ def _other_truth(record: Record, folder: Path, ours: Record, out: Path) -> bool:
     """Whether the split is the same, but not the rows or the truth beside the published scores."""
     import numpy as np
 
-    from privbench.boards.sample_files import read_samples
+    from privbench.results.sample_files import read_samples
 
     theirs, mine = read_samples(record, [folder]), read_samples(ours, [out])
     if theirs is None or mine is None or _of_splits(record, ours):
@@ -169,9 +169,9 @@ def check_submission(chosen: list[Choice], /, file: Path) -> None:
     FILE is written by `privbench merge --scores --out FILE.jsonl`. Nothing in it is run.
     Exit status: 0 if all is as the scores say, 1 if not, 2 if the file is damaged.
     """
-    from privbench.boards.one_file import SUFFIX
-    from privbench.boards.submission import check
+    from privbench.check.submission import check
     from privbench.methods.registry import load
+    from privbench.results.one_file import SUFFIX
 
     if file.suffix != SUFFIX or not file.exists():
         raise BadInputError(f"no submission at {shown(str(file), 200)}: give a {SUFFIX} file")

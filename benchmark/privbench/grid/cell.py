@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.boards.records import AdversaryRecord, CellRecord, MethodRecord, StrengthRecord
+from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, StrengthRecord
 from privbench.store.source import computing_digest, digest
 from privbench.victims.plan import CODE as VICTIM_CODE
 

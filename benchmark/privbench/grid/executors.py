@@ -6,12 +6,12 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
-from privbench.boards.records import Record
 from privbench.grid.graph import graph
 from privbench.grid.outcome import failed_record
 from privbench.grid.schedule import Schedule
 from privbench.grid.worker import Begun, Done, Lost, Setup, Step
 from privbench.methods.plugin_file import loaded_files
+from privbench.results.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

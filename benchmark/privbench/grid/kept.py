@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from privbench.boards.records import SCHEMA, DamagedResultError, Record, read
-from privbench.boards.sample_files import sample_bytes
 from privbench.errors import WriteError
+from privbench.results.record import SCHEMA, DamagedResultError, Record, read
+from privbench.results.sample_files import sample_bytes
 from privbench.store.content import files_digested
 from privbench.store.files import write
 from privbench.store.source import digest, files_read

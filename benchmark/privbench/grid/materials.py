@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.boards.records import Number
 from privbench.data.examples import Examples, adopted
 from privbench.data.split import Split, cut
 from privbench.data.validation import validated
@@ -17,6 +16,7 @@ from privbench.games.oracle import Oracle
 from privbench.grid.cell import code_digest, dataset_of
 from privbench.grid.outcome import numbers
 from privbench.methods.context import Shadow
+from privbench.results.record import Number
 from privbench.store.source import digest, source_digest
 from privbench.store.store import Key
 from privbench.training.process_state import known

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.boards.limits import cut
-from privbench.boards.records import Number, Record
 from privbench.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
 from privbench.games.catalog import GAMES
 from privbench.grid.cell import cell_record, strengths
 from privbench.grid.plugins import provenance_of
+from privbench.results.limits import cut
+from privbench.results.record import Number, Record
 
 if TYPE_CHECKING:
     import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards.samples import pack
+from privbench.results.samples import pack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def gathered(game: Game, cell: Cell, parts: Split, truth: Any, answers: Mapping[str, Any]) -> bytes:
-    """Return the file of per-sample scores, see ``privbench.boards.samples``.
+    """Return the file of per-sample scores, see ``privbench.results.samples``.
 
     Args:
         game: of the cell.

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import platform
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards.provenance import provenance
+import torch
+
 from privbench.grid.cell import code_digest, dataset_of
 from privbench.methods.plugin_file import file_of
+from privbench.results.provenance import provenance
 from privbench.store.source import source_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
 
     from privbench.grid.cell import Trial
     from privbench.method import Method
@@ -71,7 +72,13 @@ def _distributions() -> Mapping[str, tuple[str, str]]:
 def provenance_of(trial: Trial, device: torch.device) -> dict[str, Any]:
     """Versions, machine, time, how it ran, and where the methods of the cell come from."""
     how = {"code": code_digest(), "threads": trial.threads, "compiled": trial.compiled}
-    return {**provenance(device), **how, "plugins": origins(trial.cell)}
+    return {**provenance(_named(device)), **how, "plugins": origins(trial.cell)}
+
+
+def _named(device: torch.device) -> str:
+    """Kind and name of a device."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return f"{device.type} ({name or platform.machine()})"
 
 
 def named_answer(made: tuple[Any, Mapping[str, Any]], cell: Cell) -> tuple[Any, dict[str, Any]]:

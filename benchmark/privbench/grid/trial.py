@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.boards.records import Cost, Record
 from privbench.games import left_out
 from privbench.games.controls import Pixels
 from privbench.grid.cell import Trial, code_digest, dataset_of, learning_from_reference
@@ -18,6 +17,7 @@ from privbench.grid.materials import Materials
 from privbench.grid.outcome import encodable, new_record, numbers, reason
 from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer
+from privbench.results.record import Cost, Record
 from privbench.store.source import digest
 from privbench.store.store import Key
 from privbench.training.process_state import threads

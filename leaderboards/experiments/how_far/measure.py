@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 from grid import MEASURED, SUITE, graph_of, planned, runner, shape
 
+from privbench.boards.html.old_schemas import with_boards
 from privbench.boards.page import page
-from privbench.boards.records import read_all
 from privbench.grid.executors import Workers
 from privbench.grid.run import execute
 from privbench.grid.schedule import Schedule
 from privbench.grid.worker import make
-from privbench.report.old_schemas import with_boards
+from privbench.results.record import read_all
 from privbench.store.source import digest
 
 if TYPE_CHECKING:

@@ -1,0 +1,284 @@
+"""The audit of a model that exists already: what the command and a notebook call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from privbench.api.own_model import identity
+from privbench.api.own_model.choice import attacks_for, kind_of, suite_of
+from privbench.api.own_model.misfit import misfit, strange
+from privbench.api.own_model.rows import read_rows
+from privbench.api.own_model.shift import shift
+from privbench.api.own_model.words import (
+    WORDS,
+    Audit,
+    exposed,
+    no_verdict,
+    reached,
+    strongest,
+    summary,
+)
+from privbench.api.session import Session
+from privbench.errors import BadInputError
+from privbench.grid.cell import cell_record
+from privbench.grid.suite import suite_from
+from privbench.methods import registry as registries
+from privbench.results.record import read_all
+from privbench.results.sample_files import read_samples
+from privbench.store.files import write
+from privbench.store.store import default_root
+from privbench.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from privbench.api.own_model.rows import Given, Rows
+    from privbench.methods.registry import Choice
+
+#: The ledger of an endpoint, in the folder of its audit.
+LEDGER = "queries.ndjson"
+_BLOCK = 256  # rows of the first query
+_ADDRESSES = ("http://", "https://")
+
+
+def audit(
+    model: Any,
+    *,
+    members: Given,
+    nonmembers: Given,
+    shadow: Given | None = None,
+    shadow_recipe: str | None = None,
+    attributes: Given | None = None,
+    checkpoint: str | Path = "",
+    output: str = "auto",
+    attacks: Sequence[str] | str = (),
+    out: str | Path = "audit",
+    model_version: str = "",
+    rate: float = 0.0,
+    retries: int = 5,
+    batch: int = 64,
+    seeds: int = 1,
+    preset: str = "cpu",
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    device: str = "auto",
+    jobs: int | str = 1,
+    plugins: Sequence[str | Path] = (),
+    console: Console | None = None,
+) -> Audit:
+    """Attack a model that exists already, and say what leaks.
+
+    >>> import numpy as np, privbench, tempfile
+    >>> draw = np.random.default_rng(0)
+    >>> members, others = (
+    ...     {"x": draw.random((200, 4), np.float32), "y": np.arange(200) % 2} for _ in range(2))
+    >>> def model(x):  # sure of rows that it has seen
+    ...     near = np.abs(x[:, None] - members["x"]).max(2)
+    ...     sure = np.where(near.min(1) < 1e-3, 0.99, 0.5)
+    ...     one = np.where(members["y"][near.argmin(1)] == 1, sure, 1 - sure)
+    ...     return np.stack([1 - one, one], 1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = privbench.audit(model, members=members, nonmembers=others, out=folder,
+    ...                             attacks=["metric-confidence"])
+    >>> found[0].metrics["auc"].value
+    1.0
+
+    Args:
+        model: a torch module, an estimator with ``predict_proba`` (or ``predict``), a function from
+            an array (n, *shape) float32 to answers (n, k) or (n,); ``"module:function"``, where the
+            function takes no argument and returns one of these; or the address of an endpoint.
+        members: rows that the model was trained on: a ``.npz`` file, or a mapping of arrays, with
+            ``x`` (n, *shape) and ``y`` (n,).
+        nonmembers: rows from the same source that it was not trained on, none of them a member.
+        shadow: the adversary's own rows, none of them in the other two.
+        shadow_recipe: target that trains shadows; by default ``supervised`` if there are rows for
+            them, otherwise none. Without such rows only shadows on candidate rows are possible.
+        attributes: arrays of sensitive attributes, with a value for each row of members, then of
+            nonmembers, then of shadow rows.
+        checkpoint: weights for a torch module: safetensors, or a file of ``torch.save``, which is
+            read with ``weights_only``. Nothing else is unpickled.
+        output: what the model answers: ``posteriors``, ``logits``, ``labels`` or ``embeddings``;
+            ``auto`` tells it from the answers.
+        attacks: names; by default all that the access and the rows allow.
+        out: directory for results, for the ledger of an endpoint and for the words. An audit of
+            another model or of other rows needs another one.
+        model_version: your name for the version of the model, where its content does not tell.
+        rate: most requests to an endpoint per second; 0 for no limit.
+        retries: how often a failed request is repeated, with growing pauses.
+        batch: most rows of a request.
+        seeds: number of seeds of attacks and shadows.
+        preset: of all methods.
+        settings: method -> hyperparameters.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        jobs: number of worker processes, which train shadows at the same time; ``auto`` for one per
+            core. One only for a model in memory and for an endpoint.
+        plugins: paths of plugins that are single files.
+        console: where progress and board are shown; by default nowhere.
+
+    Raises:
+        BadInputError: if the model or the rows cannot be used; one sentence that says what to do.
+    """
+    return audited(
+        model, members=members, nonmembers=nonmembers, shadow=shadow, shadow_recipe=shadow_recipe,
+        attributes=attributes, checkpoint=checkpoint, output=output, attacks=attacks, out=out,
+        model_version=model_version, rate=rate, retries=retries, batch=batch, seeds=seeds,
+        preset=preset, settings=settings, device=device, jobs=jobs,
+        chosen=[Path(one).absolute() for one in plugins], console=console,
+    )  # fmt: skip
+
+
+def audited(
+    model: Any, *, members: Given, nonmembers: Given, shadow: Given | None,
+    shadow_recipe: str | None, attributes: Given | None, checkpoint: str | Path, output: str,
+    attacks: Sequence[str] | str, out: str | Path, model_version: str, rate: float, retries: int,
+    batch: int, seeds: int, preset: str, settings: Mapping[str, Mapping[str, Any]] | None,
+    device: str, jobs: int | str, chosen: Sequence[Choice], console: Console | None,
+) -> Audit:  # fmt: skip
+    """Return what ``audit`` returns, with plugins as the command line chooses them."""
+    if isinstance(attacks, str):
+        attacks = [attacks]
+    if shadow is not None and shadow_recipe is None:
+        shadow_recipe = "supervised"
+    rows = read_rows(members, nonmembers, shadow, attributes)
+    registry = registries.load(chosen)
+    target = registry.get("target", "own-model")
+    if str(jobs) != "1":
+        _refuse_workers(model)
+    if not isinstance(model, str):
+        model = target.holding(model).model
+    given = {
+        "model": model, "checkpoint": _absolute(checkpoint), "tag": model_version, "rate": rate,
+        "retries": retries, "batch": batch, "low": rows.low, "high": rows.high,
+    }  # fmt: skip
+    if model.startswith(_ADDRESSES):
+        if checkpoint:
+            raise BadInputError("checkpoint: an endpoint has its own weights: leave it out")
+        given["ledger"] = str((Path(out) / LEDGER).absolute())
+    asked = target.replace(**given).reopened().asked(rows.classes)
+    candidates = torch.from_numpy(rows.unit()[: rows.of("nonmembers").stop])
+    kept = identity.confirmed(asked, candidates, model, Path(out))
+    answers = _answers(asked, rows)
+    answers = identity.identified(answers, Path(out))
+    given["answered"] = identity.digest(answers)
+    given["gives"] = kind_of(answers, rows.classes, output)
+    if given["gives"] == "embeddings" and shadow_recipe is None and not attacks:
+        raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or "
+                            "a shadow recipe")  # fmt: skip
+    wanted, left_out = attacks_for(
+        registry, attacks, attributes=bool(rows.attributes), shadow=shadow is not None
+    )
+    suite = suite_of(
+        rows, rows.write(default_root() / "audits"), given, attacks=wanted, recipe=shadow_recipe,
+        seeds=seeds, preset=preset, settings=settings or {},
+    )  # fmt: skip
+    options = {"out": Path(out), "data_root": None, "device": device, "compiled": False,
+               "jobs": jobs}  # fmt: skip
+    session = Session(
+        suite_from(suite, "the audit"), chosen, options, console or Console(quiet=True)
+    )
+    _refuse_other_audit(session, Path(out))
+    identity.keep(answers, Path(out))
+    session.run()
+    doubt, warning = _fit(rows, answers, given["gives"])
+    return _told(session, rows, left_out, Path(out), doubt=doubt, notes=(warning, kept))
+
+
+def _refuse_other_audit(session: Session, out: Path) -> None:
+    """Refuse a directory with results of another model or other rows: its page would mix them."""
+    if not any(out.glob("*.json")):
+        return
+    cell = cell_record(session.planned[0].trial.cell)
+    for record in read_all([out]):
+        same = (record.cell.target.label, record.cell.dataset.label)
+        if same != (cell.target.label, cell.dataset.label):
+            raise BadInputError(f"{shown(str(out), 200)} holds the audit of another model, or of "
+                                "other rows: choose another directory")  # fmt: skip
+
+
+def _refuse_workers(model: Any) -> None:
+    if not isinstance(model, str):
+        raise BadInputError("jobs: a model in memory stays in its process: give it as "
+                            "'module:function', or leave out jobs")  # fmt: skip
+    if model.startswith(_ADDRESSES):
+        raise BadInputError("jobs: an endpoint is asked by one process, which keeps its answers: "
+                            "leave out jobs")  # fmt: skip
+
+
+def _absolute(path: str | Path) -> str:
+    return str(Path(path).absolute()) if path else ""
+
+
+def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
+    """Return the model's answers to members and nonmembers: (n,) or (n, k)."""
+    unit, made = rows.unit(), []
+    for source in ("members", "nonmembers"):
+        x = torch.from_numpy(unit[rows.of(source)])
+        for start in range(0, len(x), _BLOCK):
+            block = x[start : start + _BLOCK]
+            try:
+                made.append(asked.raw(block))
+            except BadInputError as error:
+                at = f"asked about rows {start} to {start + len(block) - 1} of the {source}"
+                raise BadInputError(f"{error} ({at})") from error
+    widths = {one.shape[1:] for one in made}
+    if len(widths) > 1:
+        raise BadInputError("the model's answers differ in width: return as many numbers for each "
+                            "row")  # fmt: skip
+    return np.concatenate(made)
+
+
+def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str]:
+    """Return why the rows cannot be those that the model knows, and a warning; "" for none."""
+    if rows.y is None or gives == "embeddings":
+        return "", ""
+    classes = answers.astype(np.int64) if gives == "labels" else answers.argmax(1)
+    both = {source: rows.of(source) for source in ("members", "nonmembers")}
+    predicted = {source: classes[at] for source, at in both.items()}
+    y = {source: rows.y[at] for source, at in both.items()}
+    return misfit(predicted, y), strange(predicted["members"], y["members"])
+
+
+def _told(
+    session: Session, rows: Rows, left_out: dict[str, str], out: Path, *, doubt: str,
+    notes: Sequence[str],
+) -> Audit:  # fmt: skip
+    """Return the results with what they say.
+
+    Args:
+        session: that ran.
+        rows: of the audit.
+        left_out: attack -> why it was not planned.
+        out: folder of the audit.
+        doubt: why the rows cannot be those that the model knows.
+        notes: more lines of words; "" is none.
+    """
+    made = Audit(session.records)
+    made.folders = (session.out,)
+    failed = [one for one in made if one.status == "failed"]
+    if failed and not any(one.status == "ok" for one in made):
+        raise BadInputError(f"every attack failed: {failed[0].reason}")
+    skipped = {one.cell.attack.name: one.reason for one in made if one.status == "skipped"}
+    made.left_out = {**left_out, **skipped}
+    x = rows.unit()
+    made.shift = shift(x[rows.of("members")], x[rows.of("nonmembers")])
+    best = strongest(made)
+    columns = read_samples(best.record, [out]) if best else None
+    first = None
+    if columns is not None:
+        first = reached(columns)
+        dataset = session.planned[0].trial.cell.dataset
+        assert dataset is not None  # noqa: S101 - the suite names one
+        keys = dataset.load(None).keys[rows.of("members")].tolist()
+        made.exposed = exposed(columns, {key: i for i, key in enumerate(keys)})
+    made.no_verdict = no_verdict(best, made.shift, doubt)
+    told = summary(made, made.shift, made.exposed, made.left_out, first=first,
+                   no_verdict=made.no_verdict)  # fmt: skip
+    made.summary = "\n".join(filter(None, (told, *notes)))
+    write(out / WORDS, f"{made.summary}\n")
+    return made

@@ -1,0 +1,142 @@
+"""The suite of an audit: which attacks suit what the model answers and which rows there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privbench.api.own_model import KINDS
+from privbench.api.own_model.rows import ORIGIN
+from privbench.errors import BadInputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from privbench.api.own_model.rows import Rows
+    from privbench.games.attack import Attack
+    from privbench.methods.registry import Registry
+
+#: Games whose question can be about a model that exists already.
+GAMES = ("membership", "attributes")
+#: Sums of posteriors of float16, or rounded to three digits.
+_ROUNDED = 2e-3
+_VECTORS = 2  # axes of answers that are no classes
+
+
+def kind_of(answers: NDArray[np.float64], classes: int, wanted: str = "auto") -> str:
+    """Return what a model answers, from its answers (n,) or (n, k) to the rows.
+
+    Whole numbers (n,) are classes. Rows of nonnegative numbers that sum to 1 are posteriors; other
+    ones are logits if there are as many as classes, and otherwise embeddings.
+
+    Raises:
+        BadInputError: if the answers are not of the kind that is wanted, or do not fit the classes.
+    """
+    if wanted not in ("auto", *KINDS):
+        raise UnknownNameError("output", wanted, ("auto", *KINDS))
+    found = _guess(answers, classes)
+    if wanted == "auto":
+        wanted = found
+    elif (wanted == "labels") != (found == "labels") or (
+        wanted == "posteriors" and found != "posteriors"
+    ):
+        raise BadInputError(f"output {wanted}: the model answers {found}: give output {found}, "
+                            "or leave it out")  # fmt: skip
+    if wanted == "embeddings":
+        return wanted
+    if not classes:
+        raise BadInputError(f"the model answers {wanted}, and the rows have no y: give the class "
+                            "of each row as y")  # fmt: skip
+    width = int(answers.max()) + 1 if wanted == "labels" else answers.shape[1]
+    if width > classes or (width < classes and wanted != "labels"):
+        raise BadInputError(f"the model knows {width} classes, and y has {classes}: number the "
+                            "classes as the model does, and give a row of each")  # fmt: skip
+    return wanted
+
+
+def _guess(answers: NDArray[np.float64], classes: int) -> str:
+    if answers.ndim < _VECTORS:
+        if (answers == np.round(answers)).all() and answers.min() >= 0:
+            return "labels"
+        raise BadInputError("the model answers one number for each row that is no class: return "
+                            "the posteriors of all classes, (n, k)")  # fmt: skip
+    if (answers >= 0).all() and np.abs(answers.sum(1) - 1).max() < _ROUNDED:
+        return "posteriors"
+    return "logits" if answers.shape[1] == classes else "embeddings"
+
+
+def suite_of(
+    rows: Rows,
+    file: Path,
+    target: Mapping[str, Any],
+    *,
+    attacks: Sequence[Any],
+    recipe: str | None,
+    seeds: int,
+    preset: str,
+    settings: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the suite that asks about these rows; see ``grid.suite.Suite``.
+
+    Args:
+        rows: of the audit.
+        file: that holds them.
+        target: hyperparameters of ``own-model``.
+        attacks: from ``attacks_for``.
+        recipe: target of the shadows; None if attacks train none.
+        seeds: number of seeds of attacks and shadows.
+        preset: of all methods.
+        settings: method -> hyperparameters.
+    """
+    parts: dict[str, Any] = {name: {"size": n, "source": name} for name, n in rows.sizes.items()}
+    pool = parts.pop("shadow", {"size": 0})
+    protocol = {"name": "own-model", **parts, "pool": pool, "trained_elsewhere": True}
+    if pool["size"]:
+        protocol["shadow"] = max(1, min(rows.sizes["members"], pool["size"] // 2))
+    read = {"path": str(file), "origins": ORIGIN}
+    if rows.x.dtype == np.uint8:
+        read["scale"] = 255.0  # type: ignore[assignment]
+    return {
+        "name": "audit", "datasets": [{"npz": read}], "protocols": [protocol],
+        "targets": [{"own-model": dict(target)}], "attacks": list(attacks),
+        "adversaries": [{"target": recipe} if recipe else "adaptive"],
+        "seeds": seeds, "preset": preset, "set": {k: dict(v) for k, v in settings.items()},
+    }  # fmt: skip
+
+
+def attacks_for(
+    registry: Registry, named: Sequence[str], *, attributes: bool, shadow: bool
+) -> tuple[list[Any], dict[str, str]]:
+    """Return the attacks of an audit as a suite lists them, and why others are left out.
+
+    All are listed whose game can be asked about such a model; the planner leaves out those whose
+    access or rows are lacking. Without rows for shadows, an attack that only calibrates with them
+    runs uncalibrated: it ranks rows and decides nothing.
+    """
+    if named:
+        return [_uncalibrated(registry.get("attack", name), shadow) for name in named], {}
+    chosen, left = [], {}
+    attack: Attack
+    for attack in registry.all("attack"):
+        if attack.game not in GAMES or (attack.game == "attributes" and not attributes):
+            continue
+        if attack.game == "membership" and attack.max_rows is not None:
+            left[attack.name] = "it asks many queries for each row: name it to run it"
+            continue
+        chosen.append(_uncalibrated(attack, shadow))
+    return chosen, left
+
+
+def _uncalibrated(attack: Attack, shadow: bool) -> Any:
+    """Return a reference to the attack; to one that ranks rows without shadows if need be."""
+    if not shadow and attack.hyperparameters().get("calibration") == "shadow":
+        try:
+            attack.replace(calibration="none")
+        except BadInputError:
+            return attack.name
+        return {attack.name: {"calibration": "none"}}
+    return attack.name

@@ -1,0 +1,366 @@
+"""What an audit found, in words with numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from textwrap import TextWrapper
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privbench.api.own_model.misfit import LEVEL, TESTS
+from privbench.api.results import Results
+from privbench.boards import verdicts
+from privbench.boards.html.notebook import notebook
+from privbench.boards.per_example import exposure
+from privbench.games.metrics import auc_band, clopper_pearson
+from privbench.results.record import Number
+from privbench.text import several, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from privbench.api.own_model.shift import Shift
+    from privbench.results.record import Record
+    from privbench.results.samples import Columns
+
+#: The file of the words, beside the results.
+WORDS = "audit.txt"
+#: Metric that the words are about, and what chance reaches.
+TPR, CHANCE = "tpr_at_fpr_0.01", 0.01
+_MOST = 10  # rows that are listed
+_ROUNDING = 1e-9  # .01 * 300 may be a little below 3 in floating point
+_LINES, _WIDE = 35, 100  # of words on a screen
+_UNLIKELY = 0.05  # chance of a likely leak where there is none
+
+
+class Audit(Results):
+    """The results of an audit, as ``privbench.audit`` returns them.
+
+    >>> import numpy as np, privbench, tempfile
+    >>> draw = np.random.default_rng(0)
+    >>> members, others = (
+    ...     {"x": draw.random((100, 4), np.float32), "y": np.arange(100) % 2} for _ in range(2))
+    >>> def model(x):  # as sure of any row as of any other
+    ...     return np.full((len(x), 2), 0.5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = privbench.audit(model, members=members, nonmembers=others, out=folder,
+    ...                             attacks=["metric-confidence"])
+    >>> isinstance(found, privbench.Audit), found.shift.found
+    (True, False)
+    >>> found.summary[:17]
+    'No leak was found'
+
+    Attributes:
+        summary: the risk in words with numbers.
+        shift: whether members and nonmembers differ in more than membership.
+        exposed: (row of the members' file, share of nonmembers that the strongest attack ranks
+            below it), the most exposed first.
+        left_out: attack -> why it did not run.
+        no_verdict: why nothing can be said about a leak, and what to check; "" if it can.
+    """
+
+    summary: str = ""
+    no_verdict: str = ""
+    shift: Shift
+    exposed: Sequence[tuple[int, float]] = ()
+    left_out: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        """The words, and how many results there are, so that it fits a screen."""
+        screen = TextWrapper(_WIDE, break_on_hyphens=False)
+        words = [part for line in self.summary.splitlines() for part in screen.wrap(line)]
+        if len(words) > _LINES:
+            words = [*words[:_LINES], "… the rest: print(….summary)"]
+        more = "table(), rows(), to_dataframe(), to_records()"
+        return "\n".join([*words, f"{several(len(self), 'result')}: {more}"])
+
+    def _repr_html_(self) -> str:
+        """The words and the matrix, for notebooks."""
+        return notebook(self, words=self.summary)
+
+
+@dataclass(frozen=True)
+class Strongest:
+    """What the strongest attack found.
+
+    Attributes:
+        record: of the attack that finds most members.
+        by_auc: of the attack with the highest AUC.
+        of: number of attacks that ran.
+        leaks: whether any of them tells members from nonmembers better than chance does in one of
+            10,000 audits, by its AUC.
+        perhaps: whether, although ``leaks`` is false, one of them does better than chance does in
+            one of 20 audits (corrected for their number), or the strongest finds more members at
+            1 % false positives than chance, at 95 %.
+        swapped: the attack that takes nonmembers for members more clearly than chance lets one of
+            them do in its share of ``misfit.LEVEL``; None if there is none.
+        doubtful: attacks that do not count -> why, unless all are.
+    """
+
+    record: Record
+    by_auc: Record
+    of: int
+    leaks: bool
+    perhaps: bool
+    swapped: Record | None
+    doubtful: Mapping[str, str]
+
+
+def strongest(records: Sequence[Record]) -> Strongest | None:
+    """Return the membership result with the highest TPR at 1 % FPR, ties by AUC."""
+    ran = [one for one in records if one.status == "ok" and one.cell.game == "membership"]
+    if not ran:
+        return None
+    why = verdicts.doubtful(records)
+    known = {one.trial: why.get(verdicts.cell_of(one), "") for one in ran}
+    done = [one for one in ran if not known[one.trial]] or ran
+    best = max(done, key=lambda one: (_value(one, TPR), _value(one, "auc")))
+    lead = {one.trial: _value(one, "auc") - 0.5 for one in done}
+    leaks = any(lead[one.trial] > auc_band(*_sizes(one)) for one in done)
+    rare = _UNLIKELY / len(done)
+    likely = any(lead[one.trial] > auc_band(*_sizes(one), rare) for one in done)
+    low = best.metrics[TPR].low
+    both = 2 * LEVEL / TESTS / len(done)  # a band is two-sided
+    swapped = (one for one in done if -lead[one.trial] > auc_band(*_sizes(one), both))
+    return Strongest(
+        best, max(done, key=lambda one: _value(one, "auc")), len(done), leaks,
+        perhaps=not leaks and (likely or (low is not None and low > CHANCE)),
+        swapped=min(swapped, key=lambda one: lead[one.trial], default=None),
+        doubtful={one.cell.attack.label: known[one.trial] for one in ran if one not in done},
+    )  # fmt: skip
+
+
+def _sizes(record: Record) -> tuple[int, int]:
+    return record.sizes["members"], record.sizes["nonmembers"]
+
+
+def _value(record: Record, metric: str) -> float:
+    return record.metrics[metric].value or 0.0
+
+
+def exposed(columns: Columns, places: Mapping[int, int]) -> list[tuple[int, float]]:
+    """Return the members, the most exposed first: (row in their file, exposure in [0, 1]).
+
+    Args:
+        columns: per-sample scores of a trial.
+        places: key of a row -> its place in the members' file.
+    """
+    member = columns["truth.member"].astype(bool)
+    found = exposure(columns["victim.scores"], member)
+    scores = columns["victim.scores"].astype(float)
+    order = sorted(np.flatnonzero(member), key=lambda i: (-found[i], -scores[i]))
+    return [(places[int(columns["row"][i])], float(found[i])) for i in order]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The first point of an ROC curve beyond 1 % of false alarms, where ties allow none before it.
+
+    Attributes:
+        tpr: share of members, with the interval of a fixed threshold.
+        fpr: share of nonmembers, with the same.
+    """
+
+    tpr: Number
+    fpr: Number
+
+
+def reached(columns: Columns) -> Reached | None:
+    """Return the first point that an attack can reach; None unless ties hide all that it finds.
+
+    Many rows with one score, such as a confidence of exactly 1, are above a threshold together.
+    """
+    member = columns["truth.member"].astype(bool)
+    scores = columns["victim.scores"].astype(float)
+    outside = np.sort(scores[~member])[::-1]
+    tolerated = math.floor(CHANCE * len(outside) + _ROUNDING)
+    first = outside[tolerated]
+    inside = scores[member]
+    tied = (outside == first).sum() > 1 and (inside == first).any()
+    if tolerated < 1 or not tied or (inside > first).any():
+        return None
+    return Reached(_rate(inside >= first), _rate(outside >= first))
+
+
+def _rate(hits: NDArray[np.bool_]) -> Number:
+    low, high = clopper_pearson(int(hits.sum()), len(hits))
+    return Number(value=float(hits.mean()), low=low, high=high)
+
+
+def summary(
+    records: Sequence[Record],
+    shift: Shift,
+    rows: Sequence[tuple[int, float]],
+    left_out: Mapping[str, str],
+    *,
+    first: Reached | None = None,
+    no_verdict: str = "",
+) -> str:
+    """Return what was found, in lines of words with numbers.
+
+    Args:
+        records: of all attacks.
+        shift: between members and nonmembers.
+        rows: from ``exposed``.
+        left_out: attack -> why it did not run.
+        first: what the strongest attack reaches, if ties hide it; from ``reached``.
+        no_verdict: from ``no_verdict``.
+    """
+    best = strongest(records)
+    lines = _risk(best, first, no_verdict)
+    if best and not no_verdict and (best.leaks or best.perhaps):
+        lines += _rows(rows)
+    lines += [_shift(shift), *_accuracy(records)]
+    lines += [_attribute(one) for one in records if _is_attribute(one)]
+    lines += [
+        f"Failed: {one.cell.attack.label}: {shown(one.reason, 300)}."
+        for one in records
+        if one.status == "failed"
+    ]
+    return "\n".join([*lines, *_left_out(left_out)])
+
+
+def _shift(shift: Shift) -> str:
+    told = f"(a forest that never asks the model: AUC {shift.auc:.3f}, p = {shift.p_value:.2g})"
+    if shift.found:
+        return (
+            f"WARNING: members and nonmembers differ in more than membership {told}. What attacks "
+            "find may be this difference and not a leak: use nonmembers from the same source."
+        )
+    return f"Members and nonmembers look alike {told}."
+
+
+def _accuracy(records: Sequence[Record]) -> list[str]:
+    """Return the accuracies of the model."""
+    utility = next((one.utility for one in records if one.utility), None)
+    if utility is None:
+        return []
+    inside, outside = utility["train_accuracy"], utility["test_accuracy"]
+    return [f"Accuracy: {inside:.1%} on members, {outside:.1%} on nonmembers."]
+
+
+def no_verdict(best: Strongest | None, shift: Shift, misfit: str) -> str:
+    """Return why attacks say nothing about a leak, and what to check; "" if they do.
+
+    Args:
+        best: from ``strongest``.
+        shift: between members and nonmembers.
+        misfit: why the rows cannot be those that the model knows; from ``misfit.misfit``.
+    """
+    if misfit or best is None:
+        return misfit
+    if best.swapped is not None and not best.leaks:
+        return (
+            f"{best.swapped.cell.attack.label} takes nonmembers for members (AUC "
+            f"{_number(best.swapped.metrics['auc'])}): check that the files of members and "
+            "nonmembers are not swapped"
+        )
+    if shift.found and (best.leaks or best.perhaps):
+        return (
+            "attacks tell the two sets apart, and the sets differ: use nonmembers from the same "
+            "source"
+        )
+    return ""
+
+
+def _risk(best: Strongest | None, first: Reached | None, no_verdict: str) -> list[str]:
+    none = [f"No verdict: {no_verdict}."] if no_verdict else []
+    if best is None:
+        return [*none, "No attack on membership ran."]
+    record = best.record
+    name, tpr, auc = record.cell.attack.label, record.metrics[TPR], record.metrics["auc"]
+    of = "The only attack" if best.of == 1 else f"The strongest of {best.of} attacks"
+    if no_verdict:
+        (verdict,) = none
+    elif best.leaks:
+        verdict = "The model leaks who its members are."
+    elif best.perhaps:
+        verdict = "The model may leak some of its members: give more rows to be sure."
+    else:
+        verdict = "No leak was found, which does not prove that there is none."
+    share = (
+        f"finds {_share(tpr)} of the members where it takes 1 % of the nonmembers for members "
+        "(chance: 1 %)"
+    )
+    if first is not None and first.fpr.value == 1:
+        share = "cannot be set to take 1 % of the nonmembers for members"
+    elif first is not None:
+        share = (
+            f"finds {_share(first.tpr)} of the members at {_share(first.fpr)} of false alarms "
+            f"(chance: {first.fpr.value:.1%}; many rows have one score, so fewer are impossible)"
+        )
+    found = f"{verdict} {of}, {name}, {share}; its AUC is {_number(auc)}."
+    lines = [found]
+    other = best.by_auc
+    if _value(other, "auc") > _value(record, "auc"):
+        lines.append(
+            f"By AUC the strongest is {other.cell.attack.label}: {_number(other.metrics['auc'])}."
+        )
+    if best.swapped is not None and best.leaks:
+        lines.append(
+            f"WARNING: {best.swapped.cell.attack.label} takes nonmembers for members (AUC "
+            f"{_number(best.swapped.metrics['auc'])})."
+        )
+    lines += [f"Not counted: {name}: {shown(why, 300)}." for name, why in best.doubtful.items()]
+    null = record.controls.get("null", {}).get("auc")
+    if null is not None and null.value is not None:
+        told = f"On a network with random weights, which saw no row, its AUC is {_number(null)}."
+        lines.append(told)
+    return lines + [f"Note: {shown(flag, 300)}." for flag in record.flags]
+
+
+def _rows(rows: Sequence[tuple[int, float]]) -> list[str]:
+    found = [(row, share) for row, share in rows if share > 1 - CHANCE][:_MOST]
+    if not found:
+        told = (
+            "No single row stands out: none looks more like a member than 99 % of the nonmembers."
+        )
+        return [told]
+    listed = ", ".join(str(row) for row, _ in found)
+    return [f"Most exposed rows of the members' file, counted from 0: {listed}."]
+
+
+def _is_attribute(record: Record) -> bool:
+    return record.status == "ok" and record.cell.game == "attributes"
+
+
+def _attribute(record: Record) -> str:
+    majority = record.baselines.get("majority", {}).get("accuracy")
+    beside = "" if majority is None else f" (the most common value: {_share(majority)})"
+    told = _share(record.metrics["accuracy"])
+    what = f"{record.cell.attack.label} infers {', '.join(record.cell.sensitive)}"
+    return f"{what} of {told} of the rows that are no members{beside}."
+
+
+#: How a reason to skip begins -> how an audit says it.
+_REWORDED = {
+    "needs rows of the adversary's own": "rows of the adversary's own are needed (shadow rows)",
+    "needs models that it can train": "shadows are needed (a shadow recipe, or shadow rows)",
+    "reads canaries that the defense plants": "only for models that privbench trains",
+}
+
+
+def _left_out(left_out: Mapping[str, str]) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for attack, reason in left_out.items():
+        why = reason.removeprefix(f"{attack} ")
+        why = next((new for old, new in _REWORDED.items() if why.startswith(old)), why)
+        reasons.setdefault(why, []).append(attack)
+    return [f"Left out: {', '.join(names)}: {shown(why, 300)}." for why, names in reasons.items()]
+
+
+def _share(number: Number) -> str:
+    return _number(number, "{:.1%}")
+
+
+def _number(number: Number, form: str = "{:.3f}") -> str:
+    if number.value is None:
+        return f"unknown ({shown(number.refused or 'refused', 160)})"
+    told = form.format(number.value)
+    if number.low is None or number.high is None:
+        return told
+    return f"{told} (95 % interval {form.format(number.low)} to {form.format(number.high)})"

@@ -1,0 +1,366 @@
+"""One run, from the command line or from Python: plan, execute, show."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+
+from privbench.api.console import PLAIN, Watcher, summarise, terminal_console
+from privbench.api.results import Results
+from privbench.errors import BadInputError, UnknownNameError
+from privbench.grid import run as grid
+from privbench.grid.cell import cell_record
+from privbench.grid.executors import Serial
+from privbench.grid.kept import code_files, is_kept
+from privbench.grid.outcome import encodable
+from privbench.grid.plan import plan
+from privbench.grid.suite import Suite, read_suite, suite_from
+from privbench.grid.trial import TrialRunner
+from privbench.methods import registry
+from privbench.store.store import Store, default_root
+from privbench.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from privbench.grid.executors import Executor
+    from privbench.grid.plan import Planned
+    from privbench.methods.registry import Choice
+    from privbench.results.record import Record
+
+
+#: Where trials run.
+EXECUTORS = ("serial", "processes", "ray")
+MOST_JOBS = 4096
+MOST_SECONDS = 1e9
+
+
+def run(
+    suite: Suite | Mapping[str, Any] | str | Path,
+    *,
+    out: str | Path = "results",
+    data_root: str | Path | None = None,
+    device: str = "auto",
+    jobs: int | str = 1,
+    timeout: float | None = None,
+    executor: str | None = None,
+    address: str | None = None,
+    threads: int = 1,
+    isolate: bool = False,
+    plugins: Sequence[str | Path] = (),
+) -> Results:
+    """Run a suite from Python; the keys of a suite are those of ``privbench.grid.suite.Suite``.
+
+    >>> import privbench, tempfile
+    >>> suite = {"attacks": ["metric-loss"], "targets": [{"supervised": {"epochs": 1}}]}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     results = privbench.run(suite, out=folder, device="cpu")
+    >>> [(record.cell.defense, record.status) for record in results]
+    [('none', 'ok')]
+
+    Args:
+        suite: a suite, a mapping, or a path of a YAML file.
+        out: directory for results; existing ones are kept.
+        data_root: directory of datasets; None for the one that PRIVBENCH_DATA names, if any.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        jobs: number of worker processes; ``auto`` for one per core.
+        timeout: time limit for one attack in seconds; if exceeded, the cell fails.
+        executor: ``serial``, ``processes`` or ``ray``; by default processes if there are several
+            jobs or a time limit, otherwise serial.
+        address: of a Ray cluster.
+        threads: of each job. Other numbers give other last bits, so results and artifacts of one
+            number are not reused for another.
+        isolate: whether every cell runs in a process of its own, and its attack in one without the
+            truth.
+        plugins: paths of plugins that are single files.
+    """
+    suite = suite_of(suite)
+    options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
+               "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
+               "executor": executor, "address": address, "threads": threads,
+               "isolate": isolate}  # fmt: skip
+    files = [Path(one).absolute() for one in plugins]
+    session = Session(suite, files, options, console=Console(quiet=True))
+    session.run()
+    if session.problem:
+        warnings.warn(session.problem, RuntimeWarning, stacklevel=2)
+    results = Results(session.records)
+    results.match_utility, results.folders = suite.match_utility, (session.out,)
+    return results
+
+
+def suite_of(given: Suite | Mapping[str, Any] | str | Path) -> Suite:
+    """Return the suite that was given as one, as a mapping, or as the path of a YAML file."""
+    if isinstance(given, str | Path):
+        return read_suite(Path(given))
+    return given if isinstance(given, Suite) else suite_from(dict(given), "the suite")
+
+
+class Session:
+    """A planned grid and the means to run it."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        chosen: Sequence[Choice],
+        options: Mapping[str, Any],
+        console: Console | None = None,
+    ) -> None:
+        """Plan the grid; nothing is loaded or trained yet.
+
+        Raises:
+            PrivbenchError: if the suite or an option is invalid.
+        """
+        self.console = console or terminal_console()
+        self.suite = suite
+        self.shown_out: Path = options["out"]
+        self.out = self.shown_out.absolute()  # whatever folder a plugin goes to
+        if self.out.exists() and not self.out.is_dir():
+            raise BadInputError(f"--out {self.shown_out} is a file: choose a directory")
+        self.root = _root(options["data_root"])
+        self.device = _device(options["device"])
+        self.threads = _threads(options.get("threads", 1))
+        self.compiled: bool = options["compiled"]
+        self.registry = registry.load(chosen)
+        self.registry.refuse_broken_files()
+        self.planned = plan(
+            suite, self.registry, root=self.root, device=str(self.device), threads=self.threads,
+            compiled=self.compiled,
+        )  # fmt: skip
+        self.planned = _shard(self.planned, options.get("shard"))
+        self.timeout: float | None = options.get("timeout")
+        self.executor = _executor(options, self.device)
+        self.records: list[Record] = []
+        self.files = code_files()
+        self.problem = ""  # why there is no board
+
+    @property
+    def reads_given_files(self) -> bool:
+        """Whether the grid depends on files of the user, whose content only planning reads."""
+        cells = [item.trial.cell for item in self.planned]
+        datasets = {one for cell in cells for one in (cell.dataset, cell.adversary.dataset)}
+        canaries = {cell.protocol.canaries for cell in cells}
+        return any(one.reads_given_files for one in datasets if one) or any(
+            one.path is not None for one in canaries if one
+        )
+
+    def run(self) -> int:
+        """Run what is not done yet; return the exit status: 0, or 1 if a cell failed.
+
+        Raises:
+            BadInputError: if results cannot be written; this is checked before training.
+        """
+        _writable(self.out, self.shown_out)
+        with Watcher(self.console, len(self.planned)) as watcher:
+            runner = self.runner(watcher)
+            self.records = grid.execute(
+                self.planned, runner, self.out, executor=self.executor, watch=watcher
+            )
+        trained = runner.builder.trained_phases
+        self.problem = summarise(self.console, self.records, self.out, self.suite, trained=trained)
+        failed = any(record.status == "failed" for record in self.records)
+        return 1 if failed or self.problem else 0
+
+    def explain(self) -> None:
+        """Print the plan: what would run, what is kept, and what is skipped and why."""
+        runner = self.runner(None)
+        keys: dict[str, bool] = {}
+        known: dict[str, dict[str, bool]] = {}  # trials share most of their victims
+        shown = self.console.print
+        for item in self.planned:
+            cell = cell_record(item.trial.cell)
+            name = f"{cell.title}, {cell.adversary}, seed {item.trial.seed}"
+            if item.skip:
+                state = f"skipped: {item.skip}"
+            elif item.failed:
+                state = f"would fail: {item.failed[0]}"
+            elif is_kept(item.trial.digest, item.skip, self.out):
+                state = "kept"
+            else:
+                try:
+                    mine = _phases(runner, item, known)
+                except Exception as error:  # noqa: BLE001 - a run would record a failure
+                    shown(f"{name}: would fail: {encodable(str(error))}", **PLAIN)
+                    continue
+                todo = sum(not held for held in mine.values())
+                state = f"would run; {len(mine)} training phases, {len(mine) - todo} in the store"
+                keys |= mine
+            shown(f"{name}: {state}", **PLAIN)
+        missing = sum(not held for held in keys.values())
+        guess = _estimate(runner, missing)
+        limit = "no time limit" if self.timeout is None else f"at most {self.timeout:g} s"
+        shown(
+            f"{len(self.planned)} trials; {missing} distinct phases to train; {guess}; "
+            f"{limit} for each attack",
+            **PLAIN,
+        )
+
+    def runner(self, watcher: Watcher | None) -> TrialRunner:
+        """Return what runs the trials, with the user's store."""
+        return TrialRunner(
+            Store(default_root()), self.device, root=self.root, progress=watcher,
+            compiled=self.compiled, threads=self.threads,
+        )  # fmt: skip
+
+
+def _phases(
+    runner: TrialRunner, item: Planned, known: dict[str, dict[str, bool]]
+) -> dict[str, bool]:
+    made: dict[str, bool] = {}
+    for spec in runner.specs(item.trial).values():
+        if spec.identity not in known:
+            phases = runner.builder.planned(spec)
+            known[spec.identity] = {key.digest: held for key, held in phases.items()}
+        made |= known[spec.identity]
+    return made
+
+
+def _estimate(runner: TrialRunner, missing: int) -> str:
+    """Estimate the training time from the build seconds of the phases in the store."""
+    seconds = [row.seconds or 0.0 for row in runner.store.list()
+               if row.kind == "phase" and not row.damaged]  # fmt: skip
+    if not missing:
+        return "about 0 s"
+    if not seconds:
+        return "time unknown: no timings recorded yet"
+    return f"about {missing * sum(seconds) / len(seconds):.0f} s, if similar to those in the store"
+
+
+def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
+    """Run in this process, in workers if several are asked for or there is a limit, or on Ray."""
+    jobs, timeout = options.get("jobs", "1"), options.get("timeout")
+    isolate = bool(options.get("isolate"))
+    devices = _devices(options.get("devices"), device)
+    if jobs == "auto":
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    else:
+        count = int(jobs) if _is_number(str(jobs)) else 0
+    count = count or 0
+    if not 0 < count <= MOST_JOBS:
+        raise BadInputError(
+            f"--jobs {shown(jobs)}: give a whole number from 1 to {MOST_JOBS:,}, or auto"
+        )
+    if timeout is not None and not (_is_real(timeout) and 0 < timeout <= MOST_SECONDS):
+        raise BadInputError(
+            f"--timeout {shown(timeout)}: give a number of seconds above 0, up to 1e9"
+        )
+    kind = options.get("executor")
+    if kind not in (None, *EXECUTORS):
+        raise UnknownNameError("executor", str(kind), EXECUTORS)
+    if options.get("address") and kind != "ray":
+        raise BadInputError("--address is for --executor ray: give both")
+    if kind == "ray":
+        if devices or str(jobs) != "1" or isolate:
+            raise BadInputError("--executor ray takes CPUs and GPUs from the cluster: leave out "
+                                "--jobs, --devices and --isolate")  # fmt: skip
+        from privbench.grid.cluster import Ray
+
+        return Ray(options.get("address"), timeout)
+    workers = count > 1 or timeout is not None or bool(devices) or isolate
+    if kind == "serial" and workers:
+        raise BadInputError("--executor serial has neither workers nor a time limit: leave "
+                            "out --jobs, --devices, --timeout and --isolate")  # fmt: skip
+    if kind != "processes" and not workers:
+        return Serial()
+    from privbench.grid.processes import Processes
+
+    return Processes(max(count, len(devices)), timeout, devices, isolate)
+
+
+def _devices(given: str | None, device: torch.device) -> tuple[str, ...]:
+    """The CUDA devices of the workers, in turn; () for the runner's device.
+
+    Raises:
+        BadInputError: unless they are numbers of devices that torch finds.
+    """
+    if given is None:
+        return ()
+    numbers = [word.strip() for word in given.split(",")]
+    if not all(_is_number(word) for word in numbers):
+        raise BadInputError(
+            f"--devices {shown(given)}: write numbers of CUDA devices, for example 0,1"
+        )
+    if device.type != "cuda":
+        raise BadInputError(
+            f"--devices {shown(given)} needs --device cuda, and this run is on {device}"
+        )
+    return tuple(str(_device(f"cuda:{word}")) for word in numbers)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 9  # noqa: PLR2004 - below 2^31
+
+
+def _threads(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_JOBS:
+        raise BadInputError(f"--threads {shown(given)}: give a whole number from 1 to {MOST_JOBS}")
+    return given
+
+
+def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
+    """Part ``I/N`` of a grid; the parts are disjoint and cover the grid.
+
+    Raises:
+        BadInputError: unless it is two numbers with 1 <= I <= N.
+    """
+    if shard is None:
+        return planned
+    i, slash, n = shard.partition("/")
+    if not (slash and _is_number(i) and _is_number(n) and 1 <= int(i) <= int(n)):
+        raise BadInputError(
+            f"--shard {shown(shard)}: write I/N with I from 1 to N, for example 2/8"
+        )
+    return planned[int(i) - 1 :: int(n)]
+
+
+def _root(given: Path | None) -> Path | None:
+    if given is None and os.environ.get("PRIVBENCH_DATA"):  # from Python; click has read it
+        given = Path(os.environ["PRIVBENCH_DATA"])
+    if given is not None and not os.path.isdir(given):  # noqa: PTH112 - False for any bad name
+        raise BadInputError(
+            f"--data-root (or PRIVBENCH_DATA) {shown(str(given))} is not a directory: "
+            "create it or choose another"
+        )
+    return given
+
+
+def _writable(folder: Path, given: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BadInputError(
+            f"--out {shown(str(given))} cannot be written ({error.strerror}): "
+            "choose another directory"
+        ) from None
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except (RuntimeError, ValueError, TypeError):  # half a character is no device either
+        raise BadInputError(f"unknown device '{shown(name)}': use cpu, cuda or auto") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadInputError(f"--device {name}: torch finds no CUDA device: use cpu or auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise BadInputError(f"--device {name}: CUDA devices found: {count}; use a lower number")
+    if device.type not in ("cpu", "cuda"):
+        raise BadInputError(f"--device {name} is not supported: use cpu, cuda or auto")
+    return device
+
+
+__all__ = ["Results", "Session", "run"]

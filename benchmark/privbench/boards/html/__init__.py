@@ -1,0 +1,1 @@
+"""Boards as HTML, as notebooks show them, and as figures."""

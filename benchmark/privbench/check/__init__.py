@@ -1,0 +1,1 @@
+"""Checks of published results: score, reproduce, check-submission."""

@@ -1,0 +1,162 @@
+"""A result's trial again: the suite that plans it, and how it differs where it is another one."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from privbench.data.protocol import protocol_named
+from privbench.errors import BadInputError, UnknownNameError
+from privbench.grid.cell import cell_record, plain, protocol_record
+from privbench.grid.outcome import new_record
+from privbench.grid.suite import Suite, suite_from
+from privbench.results.record import SCHEMA, AdversaryRecord
+from privbench.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+    from privbench.grid.cell import Trial
+    from privbench.method import Method
+    from privbench.methods.registry import Registry
+    from privbench.results.record import CellRecord, MethodRecord, Record
+
+#: Adversaries of results that do not hold them as values.
+_IN_WORDS = {
+    label: AdversaryRecord(adaptive=label.startswith("adaptive"), white_box="white" in label)
+    for label in ("adaptive", "naive", "adaptive, white-box", "naive, white-box")
+}
+_PARTS = ("members", "nonmembers", "reference", "public", "downstream", "pool", "test")
+
+
+def suite_of(record: Record, registry: Registry) -> Suite:
+    """Return the suite whose only trial is that of a result.
+
+    Names are looked up in the registry, and values are checked as those of any suite.
+
+    Raises:
+        UnknownNameError: for a method or hyperparameter that does not exist here.
+        BadInputError: if the adversary is not recorded as values, or for a value out of range.
+    """
+    cell = record.cell
+    knows = cell.knows or _IN_WORDS.get(cell.adversary)
+    if knows is None:
+        raise BadInputError(
+            f"this result says only in words what the adversary knows ({shown(cell.adversary)}): "
+            "run its suite again"
+        )
+
+    def ref(kind: str, one: MethodRecord) -> dict[str, Any]:
+        return {one.name: _fields(registry.get(kind, one.name).preset(cell.preset), one)}
+
+    stack = [ref("defense", one) for one in cell.defenses]
+    alone = len(stack) == 1
+    values: dict[str, Any] = {
+        "name": "one trial",
+        "datasets": [ref("dataset", cell.dataset)],
+        "protocols": [_protocol(cell, registry)],
+        "targets": [ref("target", cell.target)],
+        "defenses": stack if alone else ["+".join(one.name for one in cell.defenses)],
+        "set": {} if alone else {name: given for one in stack for name, given in one.items()},
+        "attacks": [ref("attack", cell.attack)],
+        "adversaries": [
+            {
+                "adaptive": knows.adaptive, "white_box": knows.white_box,
+                "target": ref("target", knows.target) if knows.target else None,
+                "dataset": ref("dataset", knows.dataset) if knows.dataset else None,
+            }
+        ],
+        "seeds": [record.seed],
+        "preset": cell.preset,
+        "sensitive": cell.sensitive,
+        "baseline": False,
+    }  # fmt: skip
+    return suite_from(values, "the result")
+
+
+def _fields(here: Method, one: MethodRecord) -> dict[str, Any]:
+    """The recorded hyperparameters; results once held lists and mappings as their text."""
+    now = here.hyperparameters()
+    return {
+        name: plain(now[name]) if name in now and given == str(now[name]) else given
+        for name, given in one.fields.items()
+    }
+
+
+def _protocol(cell: CellRecord, registry: Registry) -> str | dict[str, Any]:
+    """The name of the protocol if it is the same here, or else the protocol in full."""
+    given = cell.protocol
+    with contextlib.suppress(UnknownNameError):
+        own = registry.get("dataset", cell.dataset.name).protocols
+        known = protocol_record(protocol_named(str(given.get("name")), own))
+        if given in (known, {name: part for name, part in known.items() if name != "sources"}):
+            return str(given["name"])
+    sources = given.get("sources", {})
+    if not isinstance(sources, dict):
+        raise BadInputError(f"the result: sources of a protocol are {{part: name}}, "
+                            f"not {shown(sources)}")  # fmt: skip
+    return {
+        name: {"size": size, "source": sources.get(name)} if name in _PARTS else size
+        for name, size in given.items()
+        if name != "sources"
+    }
+
+
+def differences(record: Record, trial: Trial, device: torch.device) -> list[str]:
+    """Return in what a trial differs from that of a result, one clause each; [] if in nothing."""
+    if trial.digest == record.trial:
+        return []
+    ours = new_record(trial, device)
+    found = list(_differences(record, ours))
+    found += _of_cells(record.cell, cell_record(trial.cell))
+    there, here = record.provenance, ours.provenance
+    if not found or there.get("code") != here["code"]:
+        commits = [one.get("commit") or "unknown" for one in (there, here)]
+        found.append(f"privbench's code (commit {_both(*commits)})")
+    return found
+
+
+def _differences(record: Record, ours: Record) -> Iterator[str]:
+    if record.schema_version != SCHEMA:
+        yield f"schema {_both(record.schema_version, SCHEMA)}"
+    there, here = record.provenance, ours.provenance
+    for name in ("threads", "compiled"):
+        if name in there and there[name] != here[name]:
+            yield f"{name} {_both(there[name], here[name])}"
+    for name, given in (("torch", _machine(there)), ("device", there)):
+        now = (_machine(here) if name == "torch" else here)[name]
+        if name in given and str(given[name]).split(" ")[0] != str(now).split(" ")[0]:
+            yield f"{name} {_both(given[name], now)}"
+    plugins = there.get("plugins")
+    for name, now in here["plugins"].items():
+        was = plugins.get(name) if isinstance(plugins, dict) else None
+        if isinstance(was, dict) and was.get("source") != now["source"]:
+            yield f"source code of {name}"
+
+
+def _machine(provenance: dict[str, Any]) -> dict[str, Any]:
+    made = provenance.get("machine")
+    return made if isinstance(made, dict) else {}
+
+
+def _of_cells(there: CellRecord, here: CellRecord) -> Iterator[str]:
+    pairs = [("dataset", there.dataset, here.dataset), ("target", there.target, here.target)]
+    pairs += [("defense", *both) for both in zip(there.defenses, here.defenses, strict=False)]
+    pairs += [("attack", there.attack, here.attack)]
+    for kind, was, now in pairs:
+        if was.version != now.version:
+            yield f"{kind} {shown(was.name)}, version {_both(was.version, now.version)}"
+        for name in sorted({*was.fields, *now.fields}):
+            old, new = (one.fields.get(name, "absent") for one in (was, now))
+            if old not in (new, str(new)) and not isinstance(new, list | dict):
+                yield f"{kind} {shown(was.name)}, {shown(name)} {_both(old, new)}"
+    for name in ("protocol", "sensitive", "preset"):
+        old, new = getattr(there, name), getattr(here, name)
+        if old != new and "sources" not in {*new} - {*old}:
+            yield f"{name} {_both(old, new)}"
+
+
+def _both(there: object, here: object) -> str:
+    return f"{shown(there)} there, {shown(here)} here"

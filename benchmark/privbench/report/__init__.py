@@ -1,1 +1,0 @@
-"""A board as one self-contained web page."""

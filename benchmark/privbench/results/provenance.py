@@ -1,0 +1,60 @@
+"""Provenance of a result: versions, machine, code."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from privbench.store.machine import machine
+
+_PACKAGES = ("privbench", "torch", "numpy", "scikit-learn", "scipy")
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """Versions, commit, machine and time; recorded with a result but not part of its identity.
+
+    Args:
+        device: kind of device, and its name in brackets.
+    """
+    return {
+        **_fixed(),
+        "device": device,
+        "machine": machine(),
+        "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    }
+
+
+@functools.cache
+def _fixed() -> dict[str, Any]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "unknown"
+    return {"python": platform.python_version(), "versions": versions, "commit": commit()}
+
+
+@functools.cache
+def commit(here: Path = Path(__file__)) -> str | None:
+    """Return the commit of the checkout that holds this file, with ``-dirty`` if files differ.
+
+    None outside of git, and for an installed copy inside a checkout of something else.
+    """
+    try:
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    made = subprocess.run(  # noqa: S603
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True,  # noqa: S607
+    )  # fmt: skip
+    return made.stdout.strip()

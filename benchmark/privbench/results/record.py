@@ -1,0 +1,539 @@
+"""Results: one JSON file per trial, validated on reading and written atomically.
+
+Beside it may be a file of per-sample scores, see ``samples``. The docstrings of the models here are
+the descriptions in ``docs/result.schema.json``, see ``schema``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import stat
+from base64 import b64decode
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import MaxLen
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    ValidationError,
+)
+from pydantic_core import from_json
+
+from privbench.errors import BadInputError, WriteError
+from privbench.games.board import Board  # noqa: TC001 - pydantic reads it
+from privbench.games.metrics import Estimate, Refused
+from privbench.results import limits, one_file, samples
+from privbench.store import files
+from privbench.store.canonical import checksum, digest
+from privbench.text import shown
+from privbench.values import Count, Measured  # noqa: TC001 - pydantic reads them
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+#: Schema 1 had no checksum, and 1 and 2 do not say how boards show them. Such results are shown and
+#: merged, but no run keeps them.
+SCHEMA, OLD_SCHEMAS = 3, (1, 2)
+#: File beside the results of a run, which is no result: operating points and curves.
+POINTS = "operating-points.json"
+
+_Name = Annotated[str, MaxLen(limits.LONGEST_NAME)]
+_Text = Annotated[str, MaxLen(limits.LONGEST_TEXT)]
+_Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+#: A trial names the file of its result, so none leads out of the folder.
+_FILE_NAME = r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,199}$"
+
+
+class Number(BaseModel):
+    """A metric with its 95 % interval, or the reason why it was refused.
+
+    Attributes:
+        value: the metric, in its own unit (rates and AUC from 0 to 1, epsilons from 0); null if it
+            was refused.
+        low, high: ends of the 95 % interval over the rows of this trial, in the same unit; both are
+            the value where it is exact, null if it was refused.
+        refused: why there is no value, in one sentence; null if there is one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: Measured | None = None
+    low: Measured | None = None
+    high: Measured | None = None
+    refused: _Text | None = None
+
+    @classmethod
+    def of(cls, metric: Estimate | Refused) -> Number:
+        """Convert a metric."""
+        if isinstance(metric, Refused):
+            return cls(refused=metric.reason)
+        return cls(value=metric.value, low=metric.low, high=metric.high)
+
+
+class MethodRecord(BaseModel):
+    """A method with the hyperparameters that it ran with.
+
+    Attributes:
+        name: by which the command line finds it.
+        label: the name with the hyperparameters that differ from their defaults.
+        version: of the method; increased when its numbers change.
+        fields: hyperparameter -> value. `privbench doc NAME` says units and ranges.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: _Name
+    label: _Text
+    version: Count
+    fields: dict[str, Any]
+
+
+class AdversaryRecord(BaseModel):
+    """What the adversary knows.
+
+    Attributes:
+        adaptive: whether its shadows are trained under the victim's defense.
+        white_box: whether it has gradients and weights.
+        target: how its shadows are trained; null for the victim's target.
+        dataset: source of its rows; null for the victim's dataset.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    adaptive: bool = True
+    white_box: bool = False
+    target: MethodRecord | None = None
+    dataset: MethodRecord | None = None
+
+
+class CellRecord(BaseModel):
+    """The cell as plain values; a leaderboard reads nothing else about methods.
+
+    Attributes:
+        dataset: whose rows the question is about.
+        protocol: its name, and how rows are split: counts of rows, or shares of their source from 0
+            to 1, of `members`, `nonmembers`, `reference`, `public`, `downstream`, `pool` and
+            `test`; the `sources` that parts are drawn from; the parts that `encoder` and
+            `classifier` train on; `inclusion`, `shadow`, `canaries` and `trained_elsewhere` where
+            they are not the default.
+        target: how the victim is trained.
+        defenses: the stack, in order.
+        adversary: what the adversary knows, in words.
+        knows: the same as values; null in results that were made before this field existed.
+        attack: that was run.
+        game: what the attack tries to find out, for example `membership`.
+        sensitive: attributes that are asked about.
+        preset: which set the sizes of the methods, for example `cpu`.
+        access: what the defended victim grants, joined by `+`, for example `LABELS+POSTERIORS`.
+        protects: games that the defenses are meant to protect against.
+        decides_at: where the attack puts its threshold; "" for the best balanced accuracy.
+        control: whether a defense is a positive control, which plants a leak.
+        needs: the part of `access` that the attack reads.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: MethodRecord
+    protocol: dict[str, Any]
+    target: MethodRecord
+    defenses: list[MethodRecord]
+    adversary: _Text
+    knows: AdversaryRecord | None = None
+    attack: MethodRecord
+    game: _Name
+    sensitive: list[_Name]
+    preset: _Name
+    access: _Name
+    protects: list[_Name]
+    decides_at: _Text = ""
+    control: bool = False
+    needs: _Name = ""
+
+    @property
+    def defense(self) -> str:
+        """Label of the stack of defenses."""
+        return "+".join(d.label for d in self.defenses)
+
+    @property
+    def title(self) -> str:
+        """The cell in one line."""
+        return f"{self.attack.label} × {self.defense} × {self.target.label} × {self.dataset.label}"
+
+
+class StrengthRecord(BaseModel):
+    """Which hyperparameter of a defense makes it stronger, and in which direction.
+
+    Attributes:
+        field: its name.
+        stronger: "up" or "down" for numbers; "listed" for later values of the sweep.
+        sweep: values from the weakest to the strongest.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    field: _Name
+    stronger: Literal["up", "down", "listed"]
+    sweep: list[Any]
+
+
+class Cost(BaseModel):
+    """Cost of the trial; not part of the result's identity.
+
+    Attributes:
+        seconds: of the trial without `seconds_training`, including what the attack itself trains
+            unless that was in the store.
+        seconds_training: build seconds of the artifacts of victim and shadows, each counted once,
+            even if an earlier run built them.
+        seconds_victim: the part of `seconds_training` that the victim took (the first one, if there
+            are several); null if unknown.
+        seconds_per_query: how long the victim takes for one label, in seconds; null where it gives
+            none.
+        queries_per_sample: rows that the victim answered, per row of the question.
+        queries_own: rows of its own about which the adversary asked the victim.
+        peak_bytes: largest memory of the process, in bytes; on a GPU, of its memory.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    seconds: Measured = 0.0
+    seconds_training: Measured = 0.0
+    seconds_victim: Measured | None = None
+    seconds_per_query: Measured | None = None
+    queries_per_sample: Measured = 0.0
+    queries_own: Count = 0
+    peak_bytes: Count = 0
+
+
+class SampleFile(BaseModel):
+    """The file of per-sample scores beside a result: its size and checksum.
+
+    Attributes:
+        bytes: size of the file.
+        blake2b: BLAKE2b digest of the file, 32 hexadecimal digits.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bytes: Count
+    blake2b: _Digest
+
+
+class Record(BaseModel):
+    """The result of one trial: cell, seed, status and numbers.
+
+    Attributes:
+        schema_version: of this form.
+        trial: digest of all that decides the result: cell, seed, code, torch, kind of device,
+            threads.
+        cell: what was run.
+        board: how boards show the game; null in results of schema 1 and 2.
+        seed: of the split and of all random numbers.
+        status: `ok`; `skipped` if the methods do not fit together; `failed` if something broke.
+        reason: why it was skipped or failed; "" if it is ok.
+        traceback: of a failure.
+        phase: training phases that see the members, `encoder`, `classifier` or both joined by `+`.
+        sizes: rows of the question, by name.
+        metrics: numbers of the attack on the victim, by name.
+        controls: control -> the same numbers of the same attack on it, for example on a `null`
+            victim that saw no row of the question.
+        baselines: answer that uses nothing of the victim -> its numbers.
+        utility: accuracy of the defended victim from 0 to 1, and what belongs to it, by name.
+        strengths: defense -> which of its hyperparameters makes it stronger.
+        updates: part of the model -> number of its gradient steps.
+        notes: what methods noted, for example distortion of a release.
+        claims: epsilons that defenses state: each with `epsilon` and `delta` (numbers from 0; an
+            infinite one is {"$float": "inf"}), adjacency, phases, and whether it is a guarantee.
+        split: part of the split -> digest of its rows.
+        flags: why the result is suspicious, one sentence each.
+        samples: the file of per-sample scores; null if there is none.
+        cost: time, memory and queries.
+        provenance: versions, commit, machine and time of the run.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: int = SCHEMA
+    trial: str = Field(json_schema_extra={"pattern": _FILE_NAME})
+    cell: CellRecord
+    board: Board | None = None
+    seed: Count
+    status: Literal["ok", "skipped", "failed"]
+    reason: _Text = ""
+    traceback: _Text = ""
+    phase: _Name = ""
+    sizes: dict[str, Count] = Field(default_factory=dict)
+    metrics: dict[str, Number] = Field(default_factory=dict)
+    controls: dict[str, dict[str, Number]] = Field(default_factory=dict)
+    baselines: dict[str, dict[str, Number]] = Field(default_factory=dict)
+    utility: dict[str, Measured] = Field(default_factory=dict)
+    strengths: dict[str, StrengthRecord] = Field(default_factory=dict)
+    updates: dict[str, Count] = Field(default_factory=dict)
+    notes: dict[str, Any] = Field(default_factory=dict)
+    claims: list[dict[str, Any]] = Field(default_factory=list)
+    split: dict[str, _Name] = Field(default_factory=dict)
+    flags: list[_Text] = Field(default_factory=list)
+    samples: SampleFile | None = None
+    cost: Cost = Field(default_factory=Cost)
+    provenance: dict[str, Any] = Field(default_factory=dict)
+    _samples: bytes = PrivateAttr(default=b"")  # until they are written
+
+    @property
+    def digest(self) -> str:
+        """Digest of all but cost, provenance and traceback: equal runs have equal digests."""
+        return digest(self.model_dump(mode="json", exclude={"cost", "provenance", "traceback"}))
+
+    def path(self, folder: Path) -> Path:
+        """Path of this record in a results folder."""
+        return folder / f"{self.trial}.json"
+
+    def samples_path(self, folder: Path) -> Path:
+        """Path of the per-sample scores in a results folder."""
+        return folder / f"{self.trial}{samples.SUFFIX}"
+
+    @property
+    def unwritten_samples(self) -> bytes:
+        """The per-sample scores that the next ``write`` writes, b"" for none."""
+        return self._samples
+
+    def attach(self, content: bytes) -> None:
+        """Let ``write`` also write these per-sample scores, of ``samples.pack``."""
+        self._samples = content
+        self.samples = SampleFile(bytes=len(content), blake2b=samples.checksum(content))
+
+    def decode(self, encoded: bytes, path: Path, where: str) -> None:
+        """Take the per-sample scores of a line.
+
+        Raises:
+            DamagedResultError: if they are too large, or not those that the record names.
+        """
+        if len(encoded) > limits.MOST_SCORES // 3 * 4 + 4:
+            told = f"it has more than {limits.MOST_SCORES:,} bytes of per-sample scores"
+            raise DamagedResultError(path, where + told)
+        try:
+            content = b64decode(encoded)
+        except ValueError:
+            raise DamagedResultError(path, f"{where}its scores are no base64") from None
+        named = self.samples and (self.samples.bytes, self.samples.blake2b)
+        if named != (len(content), samples.checksum(content)):
+            raise DamagedResultError(path, f"{where}its per-sample scores have changed")
+        self._samples = content
+
+    def excess(self) -> str:
+        """Why no reader would take this result, in a few words; "" if it is not too large."""
+        if len(self._text().encode()) > limits.MOST_BYTES:
+            return f"it has more than {limits.MOST_BYTES:,} bytes"
+        return limits.excess(self.model_dump(mode="json"))
+
+    def _text(self) -> str:
+        """The text of the file."""
+        values = json.loads(self.model_dump_json())
+        values["checksum"] = checksum(values)
+        return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+
+    def write(self, folder: Path) -> Path:
+        """Write atomically, with a checksum of all other fields, after attached per-sample scores.
+
+        Raises:
+            WriteError: if that is impossible; then nothing is left behind.
+        """
+        target, beside, text = self.path(folder), self.samples_path(folder), self._text()
+        if not self._samples:
+            files.write(target, text)
+            return target
+        files.write(beside, self._samples)
+        try:
+            files.write(target, text)
+        except WriteError:
+            beside.unlink(missing_ok=True)
+            raise
+        self._samples = b""
+        return target
+
+
+#: Bytes of a line that are read at once; in base64, four stand for three of the scores.
+_LONGEST_LINE = limits.MOST_BYTES + limits.MOST_SCORES // 3 * 4 + 8
+
+
+class DamagedResultError(BadInputError):
+    """A file is no valid result.
+
+    Attributes:
+        path: of the file.
+        reason: why, in a few words.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        """Compose the message."""
+        self.path, self.reason = path, reason
+        super().__init__(
+            f"{path} is not a privbench result: {reason}; remove it or run the trial again"
+        )
+
+
+def read(path: Path) -> Record:
+    """Read one result.
+
+    Raises:
+        DamagedResultError: if the file is not a result, or has changed since it was written.
+    """
+    with _opened(path) as file:
+        return parsed(file.read(limits.MOST_BYTES + 1), path)
+
+
+def read_lines(path: Path) -> list[Record]:
+    """Read all results of one file, see ``one_file``.
+
+    Raises:
+        DamagedResultError: if a line is not a result, or has changed since it was written, or if
+            there are too many.
+    """
+    return [record for _, record in each_line(path)]
+
+
+def each_line(path: Path, *, scores: bool = False) -> Iterator[tuple[int, Record]]:
+    """Yield the number of each line of such a file and its result; only one is in memory.
+
+    Args:
+        path: of the file.
+        scores: whether results keep the per-sample scores in their lines, for ``sample_bytes``.
+
+    Raises:
+        DamagedResultError: as ``read_lines``.
+    """
+    with _opened(path) as file:
+        for i in itertools.count(1):
+            line = file.readline(_LONGEST_LINE)
+            if not line:
+                return
+            if i > limits.MOST_RECORDS:
+                raise DamagedResultError(path, f"it has more than {limits.MOST_RECORDS:,} lines")
+            if line.strip():
+                line, encoded = one_file.without_scores(line)
+                record = parsed(line, path, f"line {i}: ")
+                if encoded and scores:
+                    record.decode(encoded, path, f"line {i}: ")
+                yield i, record
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            with path.open("rb") as file:
+                yield file
+            return
+    except OSError as error:
+        if error.errno in files.BUSY:
+            raise
+        raise DamagedResultError(path, f"it cannot be read ({error.strerror})") from None
+    raise DamagedResultError(path, "it is not a file")  # a pipe or a device may never end
+
+
+def parsed(text: bytes, path: Path, where: str = "") -> Record:
+    """Return a result from its JSON text.
+
+    Args:
+        text: of a file or a line.
+        path: of the file.
+        where: put before the reason if it is not a result.
+
+    Raises:
+        DamagedResultError: if it is not a result, or has changed since it was written.
+    """
+    if len(text) > limits.MOST_BYTES:
+        raise DamagedResultError(path, f"{where}it has more than {limits.MOST_BYTES:,} bytes")
+    try:
+        values = from_json(text, allow_inf_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise DamagedResultError(path, f"{where}it is not JSON ({error})") from None
+    if problem := limits.excess(values):
+        raise DamagedResultError(path, f"{where}{problem}")
+    told = dict(values) if isinstance(values, dict) else {}
+    written, schema = told.pop("checksum", None), told.get("schema_version", SCHEMA)
+    if schema not in (*OLD_SCHEMAS, SCHEMA):
+        known = f"but this privbench reads {', '.join(map(str, OLD_SCHEMAS))} and {SCHEMA}"
+        raise DamagedResultError(path, f"{where}it has schema {shown(schema)}, {known}")
+    try:
+        record = Record.model_validate(told or values)
+    except (ValidationError, RecursionError) as error:
+        raise DamagedResultError(path, where + _wrong(error)) from None
+    if not re.fullmatch(_FILE_NAME, record.trial):
+        raise DamagedResultError(path, f"{where}trial {shown(record.trial)} is no name of a file")
+    if not (_unchanged(told, written) or (written is None and schema == 1)):
+        raise DamagedResultError(path, f"{where}it has changed since it was written")
+    return record
+
+
+def _unchanged(values: dict[str, Any], written: Any) -> bool:
+    try:
+        return bool(checksum(values) == written)
+    except (ValueError, RecursionError):  # nested too deep
+        return False
+
+
+def _wrong(error: ValidationError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return str(error)
+    first = error.errors()[0]
+    where = shown(".".join(str(part) for part in first["loc"]) or "the file")
+    return f"{where}: {first['msg'].lower()}"
+
+
+def read_all(folders: Iterable[Path]) -> list[Record]:
+    """All results under these folders (or files), as ``located`` without their places."""
+    return [record for record, _ in located(folders)]
+
+
+def located(folders: Iterable[Path], *, scores: bool = False) -> list[tuple[Record, list[Path]]]:
+    """All results under these folders (or files), ordered by trial, each trial once.
+
+    With each come the folders where results of that trial are, and with ``scores`` the per-sample
+    scores that are in its line.
+
+    If a trial occurs twice, the better result counts (ok before skipped before failed), in
+    whatever order the folders are given.
+
+    Raises:
+        BadInputError: if a folder is missing, or if there is no result in any of them.
+    """
+    found: dict[str, Record] = {}
+    places: dict[str, list[Path]] = {}
+    for folder in folders:
+        if not folder.exists():
+            raise BadInputError(
+                f"no results folder at {shown(str(folder), 200)}: "
+                "run `privbench run --out FOLDER` first"
+            )
+        for path in _files(folder):
+            lines = path.suffix == one_file.SUFFIX
+            made = each_line(path, scores=scores) if lines else [(1, read(path))]
+            for _, record in made:
+                found[record.trial] = min(found.get(record.trial, record), record, key=_rank)
+                places.setdefault(record.trial, []).append(path.parent)
+    if not found:
+        listed = ", ".join(str(f) for f in folders)
+        raise BadInputError(
+            f"no results in {shown(listed, 200)}: run `privbench run --out FOLDER` first"
+        )
+    return [(found[trial], places[trial]) for trial in sorted(found)]
+
+
+def _rank(record: Record) -> tuple[int, bool, str, bool]:
+    rank, without = ("ok", "skipped", "failed").index(record.status), record.samples is None
+    return rank, without, record.model_dump_json(), not record.unwritten_samples
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    if not folder.is_dir():
+        yield folder
+    else:
+        found = [*folder.rglob("*.json"), *folder.rglob(f"*{one_file.SUFFIX}")]
+        yield from sorted(p for p in found if p.name != POINTS and not p.name.startswith("."))
