@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 #: Title -> pages, in the order of the navigation.
 PAGES: dict[str, list[str]] = {
-    "Start": ["index.md", "boards.md", "audit.md", "python.md"],
+    "Start": ["index.md", "usage.md", "own-data.md", "audit.md", "boards.md", "python.md"],
     "Concepts": [
         "threat-models.md", "protocols.md", "reproducibility.md", "claims.md", "glossary.md",
     ],
