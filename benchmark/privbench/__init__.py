@@ -303,18 +303,8 @@ __version__ = "0.2.0"
 make_strict()
 
 
-#: Names of 0.1.0 -> what they are called now.
-_RENAMED = {"Recipe": "Augmentation", "CellCard": "Cell"}
-
-
 def __getattr__(name: str) -> Any:
     """Load a public name from its module, the first time it is asked for."""
-    if name in _RENAMED:
-        import warnings
-
-        new = _RENAMED[name]
-        warnings.warn(f"privbench.{name} is now called {new}", DeprecationWarning, 2)
-        return __getattr__(new)
     if name not in HOME:
         raise AttributeError(f"module 'privbench' has no attribute '{name}'")
     value = getattr(importlib.import_module(HOME[name]), name)

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import sys
 import typing
-import warnings
 from abc import ABC
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -69,29 +68,11 @@ class Method(ABC):
         presets: name of a preset -> hyperparameters that it sets.
     """
 
-    #: Names from 0.1.0 that a subclass may still define -> their current names.
-    _RENAMED: ClassVar[Mapping[str, str]] = {
-        "unfit": "incompatible",
-        "asks": "max_rows",
-        "learns": "uses_training_data",
-        "claims": "claims_epsilon",
-    }
-
     name: ClassVar[str]
     version: ClassVar[int] = 1
     paper: ClassVar[Paper | None] = None
     deviations: ClassVar[str] = ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-
-    def __init_subclass__(cls, **named: Any) -> None:
-        """Accept members that a plugin written for 0.1.0 defines under an old name."""
-        super().__init_subclass__(**named)
-        for old, new in cls._RENAMED.items():
-            if old in vars(cls):
-                warnings.warn(
-                    f"{cls.__name__}.{old} is now called {new}: rename it", DeprecationWarning, 2
-                )
-                setattr(cls, new, vars(cls)[old])
 
     def __post_init__(self) -> None:
         """Check every hyperparameter against its annotation.

@@ -24,7 +24,7 @@ from privbench.boards.closing import closing
 from privbench.boards.matrix import certainly_apart
 from privbench.boards.panels import panels
 from privbench.games.catalog import GAMES
-from privbench.results.record import CellRecord, MethodRecord, Number, Record
+from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
 SEEDS = 5
 #: Defenses and attacks of a board.
@@ -68,7 +68,8 @@ def _record(attack: str, defense: str, seed: int) -> Record:
 
     cell = CellRecord(
         dataset=method("digits"), protocol={"name": "default"}, target=method("simclr"),
-        defenses=[method(defense)], adversary="adaptive", attack=method(attack),
+        defenses=[method(defense)],
+        knows=AdversaryRecord(), adversary="adaptive", attack=method(attack),
         game="membership", sensitive=[], preset="cpu", access="POSTERIORS", protects=[],
         needs="POSTERIORS",
     )  # fmt: skip

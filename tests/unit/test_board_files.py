@@ -18,7 +18,14 @@ from privbench.boards.panel import Line
 from privbench.boards.panels import panels
 from privbench.games import audit
 from privbench.games.catalog import GAMES
-from privbench.results.record import CellRecord, MethodRecord, Number, Record, StrengthRecord
+from privbench.results.record import (
+    AdversaryRecord,
+    CellRecord,
+    MethodRecord,
+    Number,
+    Record,
+    StrengthRecord,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +48,8 @@ def record(
     fields = {} if power is None else {"power": power}
     cell = CellRecord(
         dataset=method("digits"), protocol={"name": "default"}, target=method("simclr"),
-        defenses=[method(defense, **fields)], adversary="adaptive", attack=method(attack),
+        defenses=[method(defense, **fields)],
+        knows=AdversaryRecord(), adversary="adaptive", attack=method(attack),
         game=game, sensitive=["slant"], preset="cpu", access="LABELS", protects=["membership"],
         control=control, decides_at=decides_at, needs="POSTERIORS",
     )  # fmt: skip

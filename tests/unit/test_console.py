@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.unit.test_rows import record
 
 from privbench.api.console import Watcher, tables
-from privbench.results.record import CellRecord, MethodRecord, Record
+from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Record
 
 
 def test_lines_say_what_trains_and_how_long_the_rest_takes(
@@ -37,6 +37,7 @@ def test_a_reason_that_repeats_is_not_told_again() -> None:
     one = MethodRecord(name="x", label="x", version=1, fields={})
     cell = CellRecord(
         dataset=one, protocol={"name": "default"}, target=one, defenses=[one],
+        knows=AdversaryRecord(),
         adversary="adaptive", attack=one, game="membership", sensitive=[], preset="cpu",
         access="LABELS", protects=[],
     )  # fmt: skip

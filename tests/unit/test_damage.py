@@ -13,9 +13,8 @@ import torch
 from click.testing import CliRunner
 
 from privbench.cli.main import main
-from privbench.errors import BadInputError
 from privbench.methods import registry as plugins
-from privbench.results.record import read, read_all, read_lines
+from privbench.results.record import read, read_all
 from privbench.store.store import Key, Store
 from privbench.testing import TinyImages, TinyTarget
 
@@ -251,6 +250,10 @@ def without(path: Path, **changes: Any) -> None:
 RESULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a digit": (a_digit, "it has changed since it was written"),
     "no checksum": (without, "it has changed since it was written"),
+    "another schema": (
+        lambda at: without(at, schema_version=1),
+        "it has schema 1, but this privbench reads 3",
+    ),
     "nested too deep": (lambda at: at.write_text("[" * 200_000), "it is not JSON"),
     "half of it": (lambda at: at.write_text(at.read_text()[:400]), "it is not JSON"),
     "a list": (lambda at: at.write_text("[1]"), "the file: input should be a valid dict"),
@@ -267,9 +270,6 @@ RESULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 KEPT = {
     **RESULTS,
     "of another trial": (of_another_trial, "it is of trial 00000000000000000000000000000000"),
-    "an older schema": (
-        lambda at: without(at, schema_version=1), "its schema is 1, not 3"
-    ),
 }  # fmt: skip
 
 
@@ -308,20 +308,3 @@ def test_a_lone_reader_says_which_result_is_damaged(run: Any, name: str) -> None
         assert f"no result at {path}: " in line
     else:
         assert re.search(f"{path} is not a privbench result: {reason}", line)
-
-
-def test_results_of_schema_1_without_a_checksum_are_shown_and_merged(run: Any) -> None:
-    """Privbench 0.1 wrote such results."""
-    for record in read_lines(PUBLISHED)[::40]:
-        path, out = Path(f"{record.trial}.json"), Path(f"out-{record.trial}")
-        plain = {**record.model_dump(mode="json"), "schema_version": 1}
-        del plain["board"]
-        path.write_text(json.dumps(plain), encoding="utf-8")
-        old = read(path)
-        assert old.schema_version == 1
-        assert run("show", path).exit_code == 0
-        assert run("merge", path, "--out", out).exit_code == 0
-        assert read(old.path(out)) == old
-        edit(old.path(out), f'"seed": {old.seed}', f'"seed": {old.seed + 5}')
-        with pytest.raises(BadInputError, match="it has changed since it was written"):
-            read(old.path(out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -9,23 +10,28 @@ import pytest
 from click.testing import CliRunner
 
 from privbench.cli.main import main
-from privbench.results.record import CellRecord, MethodRecord, Number, Record
+from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
+from privbench.store.canonical import checksum
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def plain(**fields: Any) -> dict[str, Any]:
-    """A result as the values of its file, of the schema without a checksum."""
+    """A result as the values of its file, under a checksum that fits if they can be one."""
     one = MethodRecord(name="loud", label="loud", version=1, fields={})
     cell = CellRecord(
         dataset=one, protocol={"name": "default"}, target=one, defenses=[one],
+        knows=AdversaryRecord(),
         adversary="adaptive", attack=one, game="membership", sensitive=[], preset="cpu",
         access="LABELS", protects=[],
     )  # fmt: skip
     made = Record(trial="t", cell=cell, seed=0, status="ok")
     made.metrics = {"auc": Number(value=0.7, low=0.6, high=0.8)}
-    return {**made.model_dump(mode="json"), "schema_version": 1, **fields}
+    values = {**made.model_dump(mode="json"), **fields}
+    with contextlib.suppress(ValueError):  # values that no checksum is of are refused before
+        values["checksum"] = checksum(values)
+    return values
 
 
 def boards(tmp_path: Path, *results: Any) -> str:

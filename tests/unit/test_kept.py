@@ -127,15 +127,6 @@ def test_a_change_of_code_or_results_ends_a_note(tmp_path: Path, code: Path) -> 
     assert notes.find(out) is None
 
 
-def test_a_result_that_says_less_about_its_cell_is_made_again(tmp_path: Path) -> None:
-    full, less = _record("a"), _record("b")
-    less.cell = less.cell.model_copy(update={"knows": None})
-    for one in (full, less):
-        one.write(tmp_path)
-    assert kept.is_kept("a", None, tmp_path)
-    assert not kept.is_kept("b", None, tmp_path)
-
-
 def test_a_damaged_note_is_no_note(tmp_path: Path, code: Path) -> None:
     notes = _noted(tmp_path, code)
     notes.path.write_text('{"trials": [["a"]], "files": {}}')

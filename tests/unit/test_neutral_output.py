@@ -14,7 +14,7 @@ from privbench.api.console import Watcher, tables, terminal_console
 from privbench.boards.page import page
 from privbench.cli.show import result_card
 from privbench.games.board import Board, Column
-from privbench.results.record import CellRecord, MethodRecord, Number, Record
+from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
 HOSTILE = (
     "\x1b[31mred\x1b]0;title\x07", "\x9b31m", "<script>alert(1)</script>", "<img src=x onerror=y>",
@@ -30,6 +30,7 @@ def record(text: str, status: Any = "ok") -> Record:
     one = MethodRecord(name=f"x{text}", label=f"x{text}", version=1, fields={})
     cell = CellRecord(
         dataset=one, protocol={"name": text}, target=one, defenses=[one],
+        knows=AdversaryRecord(),
         adversary="adaptive", attack=one, game=f"x{text}", sensitive=[], preset="cpu",
         access="LABELS", protects=[],
     )  # fmt: skip

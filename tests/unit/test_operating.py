@@ -31,6 +31,7 @@ from privbench.errors import BadInputError
 from privbench.games.catalog import GAMES
 from privbench.results.record import (
     POINTS,
+    AdversaryRecord,
     CellRecord,
     MethodRecord,
     Number,
@@ -65,7 +66,8 @@ def record(
     defense = defense or method("none")
     cell = CellRecord(
         dataset=method("digits"), protocol={"name": "default", "reference": 100},
-        target=method("simclr"), defenses=[defense], adversary=adversary, attack=method(attack),
+        target=method("simclr"), defenses=[defense],
+        knows=AdversaryRecord(), adversary=adversary, attack=method(attack),
         game=game, sensitive=["slant"], preset="cpu", access="LABELS", protects=[],
     )  # fmt: skip
     metric = {"membership": "auc", "attributes": "accuracy", "reconstruction": "mse"}[game]

@@ -23,7 +23,15 @@ from privbench.errors import BadInputError
 from privbench.games import audit
 from privbench.games.board import Board, Column
 from privbench.games.catalog import GAMES
-from privbench.results.record import CellRecord, Cost, MethodRecord, Number, Record, read_all
+from privbench.results.record import (
+    AdversaryRecord,
+    CellRecord,
+    Cost,
+    MethodRecord,
+    Number,
+    Record,
+    read_all,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
 
@@ -50,6 +58,7 @@ def record(
     cell = CellRecord(
         dataset=method("digits"), protocol={"name": protocol, "members": members},
         target=method(target), defenses=[method(one) for one in defense.split("+")],
+        knows=AdversaryRecord(),
         adversary=adversary, attack=method(attack, version, **(fields or {})), game=game,
         sensitive=list(sensitive), preset=preset, access="LABELS", protects=list(protects),
         control=control, needs=needs,

@@ -86,14 +86,6 @@ class Silent(Nothing):
 
 
 @dataclass(frozen=True)
-class Old(Silent):
-    """Says what it releases as in 0.1.0."""
-
-    name: ClassVar[str] = "old"
-    masks_posteriors: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
 class Needless(MembershipAttack):
     """Does not say what it needs."""
 
@@ -158,10 +150,6 @@ BROKEN = {
         "Fussy: requires has 'class': choose from classes, ",
     ),
     "silent": (attacks(lambda: [Silent()], "privbench_defenses"), "but has no release_class"),
-    "old": (
-        attacks(lambda: [Old()], "privbench_defenses"),
-        'delete it, and write `of = "posterior"` in the class of the release',
-    ),
     "alone": (attacks(one), "privbench_attacks returned a Loud: return a list"),
     "none": (attacks(lambda: None), "privbench_attacks returned None: return a list"),
     "hookless": (module(privbench_attacks=lambda: [Loud()]), "implements no privbench hook"),

@@ -118,25 +118,6 @@ def first(registry: Any, **values: Any) -> Record:
     return published(plan(suite, registry, root=None, device="cpu")[0].trial)
 
 
-def test_results_that_hold_values_as_text(registry: Any) -> None:
-    record = first(registry, attacks=["attribute-decensoring"], protocols=["public-encoder"])
-    trial = again(record, registry)
-    cell = record.cell
-    fields = {
-        name: value if isinstance(value, int | float | str | None) else str(getattr(
-            trial.cell.attack, name))
-        for name, value in cell.attack.fields.items()
-    }  # fmt: skip
-    assert "(256, 128)" in fields.values()
-    old = cell.attack.model_copy(update={"fields": fields})
-    sizes = {name: size for name, size in cell.protocol.items() if name != "sources"}
-    record.cell = cell.model_copy(update={"knows": None, "attack": old, "protocol": sizes})
-    assert again(record, registry).digest == trial.digest
-    record.cell = record.cell.model_copy(update={"adversary": "adaptive, pool mnist"})
-    with pytest.raises(BadInputError, match="only in words what the adversary knows"):
-        suite_of(record, registry)
-
-
 def test_what_differs_is_said(registry: Any) -> None:
     record = first(registry)
     trial = again(record, registry)

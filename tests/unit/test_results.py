@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import pytest
 import privbench
 from privbench import BadInputError, Results
 from privbench.games.catalog import GAMES
-from privbench.results.record import CellRecord, MethodRecord, Number, Record
+from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +22,8 @@ def record(defense: str, seed: int, auc: float | None) -> Record:
 
     cell = CellRecord(
         dataset=named("digits"), protocol={"name": "default"}, target=named("supervised"),
-        defenses=[named(defense)], adversary="adaptive", attack=named("lira"), game="membership",
+        defenses=[named(defense)],
+        knows=AdversaryRecord(), adversary="adaptive", attack=named("lira"), game="membership",
         sensitive=[], preset="cpu", access="POSTERIORS", protects=["membership"],
     )  # fmt: skip
     made = Record(trial=f"{defense}{seed}", cell=cell, seed=seed, status="ok", reason="",
@@ -111,14 +111,3 @@ def test_what_was_written_is_read_as_the_same_board(tmp_path: Path) -> None:
     assert privbench.Results is Results
     with pytest.raises(BadInputError):
         Results.read(tmp_path / "absent")
-
-
-def test_results_of_an_old_schema_have_a_board_too(tmp_path: Path) -> None:
-    """Those of schema 1 do not say how boards show them."""
-    for i, one in enumerate([*RECORDS[:2], record("talos", 0, 0.6)]):
-        plain = {**one.model_dump(mode="json"), "schema_version": 1}
-        del plain["board"]
-        (tmp_path / f"{i}.json").write_text(json.dumps(plain), encoding="utf-8")
-    old = Results.read(tmp_path)
-    assert {record.schema_version for record in old} == {1}
-    assert "<svg" in old.front()

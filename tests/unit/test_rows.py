@@ -16,7 +16,16 @@ from privbench.games import audit
 from privbench.games.board import Board, Column
 from privbench.games.catalog import GAMES
 from privbench.games.game import new_game
-from privbench.results.record import CellRecord, Cost, MethodRecord, Number, Record, read, read_all
+from privbench.results.record import (
+    AdversaryRecord,
+    CellRecord,
+    Cost,
+    MethodRecord,
+    Number,
+    Record,
+    read,
+    read_all,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
 
@@ -36,7 +45,8 @@ def record(
 ) -> Record:  # fmt: skip
     cell = CellRecord(
         dataset=method("digits"), protocol={"name": protocol, "members": members},
-        target=method("simclr"), defenses=[method(defense)], adversary="adaptive",
+        target=method("simclr"), defenses=[method(defense)],
+        knows=AdversaryRecord(), adversary="adaptive",
         attack=method(attack), game=game, sensitive=list(sensitive), preset=preset,
         access="LABELS", protects=list(protects),
     )  # fmt: skip
@@ -142,7 +152,7 @@ def test_results_are_written_read_and_merged_in_any_order(tmp_path: Path) -> Non
         ("\x00\xff", "it is not JSON"),
         ("[]", "the file: "),
         ("{}", "trial: field required"),
-        ('{"schema_version": 99, "new": 1}', "has schema 99, but this privbench reads 1"),
+        ('{"schema_version": 99, "new": 1}', "has schema 99, but this privbench reads 3"),
     ],
 )
 def test_a_file_that_is_no_result(tmp_path: Path, text: str, message: str) -> None:

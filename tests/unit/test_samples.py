@@ -339,11 +339,12 @@ def test_a_hostile_file_is_named_in_one_sentence(run: Any, tmp_path: Path, name:
 
 
 def record_like(game: str) -> Record:
-    from privbench.results.record import CellRecord, MethodRecord
+    from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord
 
     one = MethodRecord(name="m", label="m", version=1, fields={})
     cell = CellRecord(
-        dataset=one, protocol={}, target=one, defenses=[one], adversary="adaptive", attack=one,
+        dataset=one, protocol={}, target=one, defenses=[one],
+        knows=AdversaryRecord(), adversary="adaptive", attack=one,
         game=game, sensitive=[], preset="cpu", access="", protects=[],
     )  # fmt: skip
     return Record(trial="t", cell=cell, seed=0, status="ok")

@@ -12,7 +12,7 @@ from privbench.boards import verdicts
 from privbench.boards.rows import cells, headings
 from privbench.games.catalog import GAMES
 from privbench.results import provenance
-from privbench.results.record import CellRecord, MethodRecord, Number, Record
+from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,8 @@ def result(
 ) -> Record:  # fmt: skip
     cell = CellRecord(
         dataset=method("digits"), protocol={"name": "default"}, target=method("simclr"),
-        defenses=[method(name) for name in defense.split("+")], adversary=adversary,
+        defenses=[method(name) for name in defense.split("+")],
+        knows=AdversaryRecord(), adversary=adversary,
         attack=method(attack), game="membership", sensitive=[], preset="cpu", protects=[],
         control=defense == "planted-leak",
         access="LABELS" if defense == "none" else "",

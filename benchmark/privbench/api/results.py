@@ -10,7 +10,6 @@ from privbench.boards import shown as show
 from privbench.boards.csv_table import table
 from privbench.boards.front import front
 from privbench.boards.html.notebook import notebook
-from privbench.boards.html.old_schemas import with_boards
 from privbench.boards.html.plot import Plot
 from privbench.boards.page import page
 from privbench.boards.panels import panels
@@ -57,7 +56,7 @@ class Results(list[Record]):
         Raises:
             BadInputError: if a place does not exist or holds no results, or a result is damaged.
         """
-        results = cls(with_boards(read_all([Path(place) for place in places])))
+        results = cls(read_all([Path(place) for place in places]))
         results.folders = tuple(Path(place) for place in places if Path(place).is_dir())
         return results
 

@@ -70,7 +70,7 @@ def texts(records: Sequence[Record]) -> dict[str, str]:
 
 def _texts(records: Sequence[Record]) -> dict[str, str]:
     together = over_seeds(records)
-    if together is None:  # without counts, as in results of older versions, each bound stands alone
+    if together is None:  # each bound stands alone
         return {
             name: _of_seeds([r.metrics.get(name) for r in records], _CHOSEN.get(name, min))
             for name in NAMES

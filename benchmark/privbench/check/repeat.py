@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.data.protocol import protocol_named
 from privbench.errors import BadInputError, UnknownNameError
-from privbench.grid.cell import cell_record, plain, protocol_record
+from privbench.grid.cell import cell_record, protocol_record
 from privbench.grid.outcome import new_record
 from privbench.grid.suite import Suite, suite_from
-from privbench.results.record import SCHEMA, AdversaryRecord
 from privbench.text import shown
 
 if TYPE_CHECKING:
@@ -19,15 +18,9 @@ if TYPE_CHECKING:
     import torch
 
     from privbench.grid.cell import Trial
-    from privbench.method import Method
     from privbench.methods.registry import Registry
     from privbench.results.record import CellRecord, MethodRecord, Record
 
-#: Adversaries of results that do not hold them as values.
-_IN_WORDS = {
-    label: AdversaryRecord(adaptive=label.startswith("adaptive"), white_box="white" in label)
-    for label in ("adaptive", "naive", "adaptive, white-box", "naive, white-box")
-}
 _PARTS = ("members", "nonmembers", "reference", "public", "downstream", "pool", "test")
 
 
@@ -38,34 +31,28 @@ def suite_of(record: Record, registry: Registry) -> Suite:
 
     Raises:
         UnknownNameError: for a method or hyperparameter that does not exist here.
-        BadInputError: if the adversary is not recorded as values, or for a value out of range.
+        BadInputError: for a value out of range.
     """
-    cell = record.cell
-    knows = cell.knows or _IN_WORDS.get(cell.adversary)
-    if knows is None:
-        raise BadInputError(
-            f"this result says only in words what the adversary knows ({shown(cell.adversary)}): "
-            "run its suite again"
-        )
+    cell, knows = record.cell, record.cell.knows
 
-    def ref(kind: str, one: MethodRecord) -> dict[str, Any]:
-        return {one.name: _fields(registry.get(kind, one.name).preset(cell.preset), one)}
+    def ref(method: MethodRecord) -> dict[str, Any]:
+        return {method.name: method.fields}
 
-    stack = [ref("defense", one) for one in cell.defenses]
+    stack = [ref(one) for one in cell.defenses]
     alone = len(stack) == 1
     values: dict[str, Any] = {
         "name": "one trial",
-        "datasets": [ref("dataset", cell.dataset)],
+        "datasets": [ref(cell.dataset)],
         "protocols": [_protocol(cell, registry)],
-        "targets": [ref("target", cell.target)],
+        "targets": [ref(cell.target)],
         "defenses": stack if alone else ["+".join(one.name for one in cell.defenses)],
         "set": {} if alone else {name: given for one in stack for name, given in one.items()},
-        "attacks": [ref("attack", cell.attack)],
+        "attacks": [ref(cell.attack)],
         "adversaries": [
             {
                 "adaptive": knows.adaptive, "white_box": knows.white_box,
-                "target": ref("target", knows.target) if knows.target else None,
-                "dataset": ref("dataset", knows.dataset) if knows.dataset else None,
+                "target": ref(knows.target) if knows.target else None,
+                "dataset": ref(knows.dataset) if knows.dataset else None,
             }
         ],
         "seeds": [record.seed],
@@ -76,22 +63,13 @@ def suite_of(record: Record, registry: Registry) -> Suite:
     return suite_from(values, "the result")
 
 
-def _fields(here: Method, one: MethodRecord) -> dict[str, Any]:
-    """The recorded hyperparameters; results once held lists and mappings as their text."""
-    now = here.hyperparameters()
-    return {
-        name: plain(now[name]) if name in now and given == str(now[name]) else given
-        for name, given in one.fields.items()
-    }
-
-
 def _protocol(cell: CellRecord, registry: Registry) -> str | dict[str, Any]:
     """The name of the protocol if it is the same here, or else the protocol in full."""
     given = cell.protocol
     with contextlib.suppress(UnknownNameError):
         own = registry.get("dataset", cell.dataset.name).protocols
         known = protocol_record(protocol_named(str(given.get("name")), own))
-        if given in (known, {name: part for name, part in known.items() if name != "sources"}):
+        if given == known:
             return str(given["name"])
     sources = given.get("sources", {})
     if not isinstance(sources, dict):
@@ -119,8 +97,6 @@ def differences(record: Record, trial: Trial, device: torch.device) -> list[str]
 
 
 def _differences(record: Record, ours: Record) -> Iterator[str]:
-    if record.schema_version != SCHEMA:
-        yield f"schema {_both(record.schema_version, SCHEMA)}"
     there, here = record.provenance, ours.provenance
     for name in ("threads", "compiled"):
         if name in there and there[name] != here[name]:
@@ -150,11 +126,11 @@ def _of_cells(there: CellRecord, here: CellRecord) -> Iterator[str]:
             yield f"{kind} {shown(was.name)}, version {_both(was.version, now.version)}"
         for name in sorted({*was.fields, *now.fields}):
             old, new = (one.fields.get(name, "absent") for one in (was, now))
-            if old not in (new, str(new)) and not isinstance(new, list | dict):
+            if old != new:
                 yield f"{kind} {shown(was.name)}, {shown(name)} {_both(old, new)}"
     for name in ("protocol", "sensitive", "preset"):
         old, new = getattr(there, name), getattr(here, name)
-        if old != new and "sources" not in {*new} - {*old}:
+        if old != new:
             yield f"{name} {_both(old, new)}"
 
 

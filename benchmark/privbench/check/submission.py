@@ -11,7 +11,7 @@ from privbench.check.compare import same, told
 from privbench.check.rescore import Scored
 from privbench.games.catalog import GAMES
 from privbench.games.game import Game
-from privbench.results.record import SCHEMA, DamagedResultError, each_line
+from privbench.results.record import DamagedResultError, each_line
 from privbench.results.sample_files import read_samples
 from privbench.text import shown
 
@@ -77,8 +77,6 @@ def _differences(record: Record, path: Path, unchecked: dict[str, int]) -> Itera
     if game is None:
         yield f"it plays '{shown(record.cell.game)}', which no plugin here knows"
         return
-    if record.schema_version != SCHEMA:
-        yield f"its schema is {record.schema_version}, not {SCHEMA}"
     if record.board != game.board:
         yield "it says otherwise than its game how boards show it"
     if type(game).measure is Game.measure:  # it is not about rows

@@ -47,7 +47,6 @@ def merge(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
 
 def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
     from privbench.boards.checks import refuse_unfit
-    from privbench.boards.html.old_schemas import with_boards
     from privbench.results.limits import MOST_SCORES
     from privbench.results.one_file import dumped
     from privbench.results.record import located
@@ -56,7 +55,7 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
 
     found = located(folders, scores=scores)
     records = [record for record, _ in found]
-    refuse_unfit(with_boards(records))
+    refuse_unfit(records)
     kept: dict[str, bytes] = {}
     for record, places in found if scores else ():
         content = sample_bytes(record, places)
@@ -76,7 +75,6 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
 def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     from privbench.boards.checks import refuse_unfit
     from privbench.boards.files import write_board
-    from privbench.boards.html.old_schemas import with_boards
     from privbench.boards.tradeoffs import dumped, stored_bound
     from privbench.results.record import POINTS, located
     from privbench.results.sample_files import sample_bytes
@@ -84,7 +82,7 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
 
     there = [out] if any(out.glob("*.json")) else []
     found = located([*folders, *there], scores=True)
-    records = with_boards([record for record, _ in found])
+    records = [record for record, _ in found]
     bound = stored_bound([*folders, *there])
     refuse_unfit(records)
     lost = 0
@@ -190,7 +188,6 @@ def leaderboard(
     from privbench.boards.as_json import document
     from privbench.boards.checks import refuse_unfit
     from privbench.boards.files import write_board
-    from privbench.boards.html.old_schemas import with_boards
     from privbench.boards.page import page
     from privbench.results.record import read_all
 
@@ -198,7 +195,7 @@ def leaderboard(
         raise BadInputError("--json prints to standard output: leave out -o")
     if output is not None and output.suffix != ".md":
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a page ends in .md")
-    records = with_boards(read_all(folders))
+    records = read_all(folders)
     name, settings = _named(folders, records, **told)
     if as_json:
         refuse_unfit(records)
@@ -232,7 +229,6 @@ def report(
     The page needs no other file and no network. ROC curves and histograms are drawn where the files
     of per-sample scores are beside the results.
     """
-    from privbench.boards.html.old_schemas import with_boards
     from privbench.boards.html.page import report as rendered
     from privbench.boards.html.pictures import figures
     from privbench.methods.registry import load
@@ -244,7 +240,7 @@ def report(
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a report ends in .html")
     found = located(folders)
     places = {record.trial: at for record, at in found}
-    records = with_boards([record for record, _ in found])
+    records = [record for record, _ in found]
     name, settings = _named(folders, records, **told)
 
     def samples(record: Record) -> Columns | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from privbench.data.protocol import Protocol
 
 Origin = Literal["victim", "offline", "online", "null", "public"]
-#: Seeds use the origin names of version 0.1.0, so that its worlds do not change.
+#: Words of the origins in seeds: others would draw other worlds.
 _SEED_WORDS = {"offline": "own", "online": "candidates"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -39,18 +38,11 @@ class Shadows:
     origin: Literal["offline", "online"] = "offline"
 
     def __post_init__(self) -> None:
-        """Check count and origin; accept the origin names of version 0.1.0.
+        """Check count and origin.
 
         Raises:
             PluginError: for a count or an origin that does not exist.
         """
-        renamed = {"own": "offline", "candidates": "online"}.get(self.origin)
-        if renamed:
-            warnings.warn(
-                f"the origin '{self.origin}' of shadows is now called '{renamed}'",
-                DeprecationWarning, 3,
-            )  # fmt: skip
-            object.__setattr__(self, "origin", renamed)
         if type(self.count) is not int or self.count < 0:
             raise PluginError(f"count of shadows is {self.count!r}: give a whole number, 0 or more")
         if wrong := no_choice("origin of shadows", self.origin, ("offline", "online")):

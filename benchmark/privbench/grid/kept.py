@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from privbench.errors import WriteError
-from privbench.results.record import SCHEMA, DamagedResultError, Record, read
+from privbench.results.record import DamagedResultError, Record, read
 from privbench.results.sample_files import sample_bytes
 from privbench.store.content import files_digested
 from privbench.store.files import write
@@ -49,12 +49,10 @@ def kept(trial: str, skip: str | None, folder: Path) -> Record | None:
     if not os.path.lexists(path):
         return None
     record = read(path)
-    if record.schema_version != SCHEMA:
-        raise DamagedResultError(path, f"its schema is {record.schema_version}, not {SCHEMA}")
     if record.trial != trial:  # somebody renamed a file
         raise DamagedResultError(path, f"it is of trial {record.trial}")
     still = record.status == "ok" or (record.status, record.reason) == ("skipped", skip)
-    if not still or record.cell.knows is None:
+    if not still:
         return None
     if record.samples is not None and sample_bytes(record, [folder]) is None:
         return None

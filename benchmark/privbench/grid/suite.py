@@ -92,8 +92,6 @@ def suite_from(values: dict[str, Any], where: str) -> Suite:
         UnknownNameError: for an unknown key.
         BadInputError: for invalid values, listing all of them in one sentence.
     """
-    if values.get("preset") == "quick":  # its name in 0.1.0
-        values = {**values, "preset": "cpu"}
     for key in values:
         if key not in Suite.model_fields:
             raise UnknownNameError(f"key in {where}", str(key), Suite.model_fields)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -274,12 +273,6 @@ class AttackContext(Context):
         self._train = train
         self._siblings = siblings
         self._build = build
-
-    @property
-    def own(self) -> Oracle:
-        """Return ``auxiliary_oracle``, which version 0.1.0 called ``own``."""
-        warnings.warn("ctx.own is now called ctx.auxiliary_oracle", DeprecationWarning, 2)
-        return self.auxiliary_oracle
 
     def siblings(self, n: int) -> tuple[Oracle, ...]:
         """Return up to n oracles of the victim, each with its own randomness at release.

@@ -29,11 +29,6 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "defense": ("protects",),
     "attack": ("game", "needs"),
 }
-#: Members of a defense in 0.1.0 -> what the class of its release says instead.
-_OF_THE_RELEASE = {
-    "feeds_classifier": "feeds_classifier = True",
-    "masks_posteriors": 'of = "posterior"',
-}
 
 
 def misfit(kind: str, method: Any) -> str | None:
@@ -68,12 +63,6 @@ def _incomplete(kind: str, method: Any) -> str | None:
 def _release_problem(defense: Defense) -> str | None:
     """Explain what a defense says wrongly about its release; None if nothing."""
     cls = type(defense)
-    for old, new in _OF_THE_RELEASE.items():
-        if hasattr(defense, old):
-            return (
-                f"{cls.__name__}.{old} is now a fact of the release: delete it, and write "
-                f"`{new}` in the class of the release"
-            )
     if cls.release is not Defense.release and cls.release_class is Defense.release_class:
         return (
             f"{cls.__name__} overrides release() but has no release_class: set "

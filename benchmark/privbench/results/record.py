@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-#: Schema 1 had no checksum, and 1 and 2 do not say how boards show them. Such results are shown and
-#: merged, but no run keeps them.
-SCHEMA, OLD_SCHEMAS = 3, (1, 2)
+#: Version of the form of results; no other is read.
+SCHEMA = 3
 #: File beside the results of a run, which is no result: operating points and curves.
 POINTS = "operating-points.json"
 
@@ -126,7 +125,7 @@ class CellRecord(BaseModel):
         target: how the victim is trained.
         defenses: the stack, in order.
         adversary: what the adversary knows, in words.
-        knows: the same as values; null in results that were made before this field existed.
+        knows: the same as values.
         attack: that was run.
         game: what the attack tries to find out, for example `membership`.
         sensitive: attributes that are asked about.
@@ -145,7 +144,7 @@ class CellRecord(BaseModel):
     target: MethodRecord
     defenses: list[MethodRecord]
     adversary: _Text
-    knows: AdversaryRecord | None = None
+    knows: AdversaryRecord
     attack: MethodRecord
     game: _Name
     sensitive: list[_Name]
@@ -233,7 +232,7 @@ class Record(BaseModel):
         trial: digest of all that decides the result: cell, seed, code, torch, kind of device,
             threads.
         cell: what was run.
-        board: how boards show the game; null in results of schema 1 and 2.
+        board: how boards show the game; null if no game of that name is installed.
         seed: of the split and of all random numbers.
         status: `ok`; `skipped` if the methods do not fit together; `failed` if something broke.
         reason: why it was skipped or failed; "" if it is ok.
@@ -458,16 +457,16 @@ def parsed(text: bytes, path: Path, where: str = "") -> Record:
         raise DamagedResultError(path, f"{where}{problem}")
     told = dict(values) if isinstance(values, dict) else {}
     written, schema = told.pop("checksum", None), told.get("schema_version", SCHEMA)
-    if schema not in (*OLD_SCHEMAS, SCHEMA):
-        known = f"but this privbench reads {', '.join(map(str, OLD_SCHEMAS))} and {SCHEMA}"
-        raise DamagedResultError(path, f"{where}it has schema {shown(schema)}, {known}")
+    if schema != SCHEMA:
+        problem = f"it has schema {shown(schema)}, but this privbench reads {SCHEMA}"
+        raise DamagedResultError(path, where + problem)
     try:
         record = Record.model_validate(told or values)
     except (ValidationError, RecursionError) as error:
         raise DamagedResultError(path, where + _wrong(error)) from None
     if not re.fullmatch(_FILE_NAME, record.trial):
         raise DamagedResultError(path, f"{where}trial {shown(record.trial)} is no name of a file")
-    if not (_unchanged(told, written) or (written is None and schema == 1)):
+    if not _unchanged(told, written):
         raise DamagedResultError(path, f"{where}it has changed since it was written")
     return record
 

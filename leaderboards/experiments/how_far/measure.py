@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 from grid import MEASURED, SUITE, graph_of, planned, runner, shape
 
-from privbench.boards.html.old_schemas import with_boards
 from privbench.boards.page import page
 from privbench.grid.executors import Workers
 from privbench.grid.run import execute
@@ -258,7 +257,7 @@ def board(copies: int) -> str:
         before, begun = _peak(), time.process_time()
         records = read_all([folder])
         middle, memory = time.process_time(), _peak()
-        text = page(with_boards(records), "board")
+        text = page(records, "board")
         ended = time.process_time()
     return json.dumps({
         "results": count, "bytes": size, "read": round(middle - begun, 2),
