@@ -24,7 +24,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from privbench.games.metrics import Estimate, mean_over_seeds
-from privbench.results.record import read_lines
+from privbench.results.record import read_all
 from privbench.results.statistics import Difference, accuracy_interval, paired
 from privbench.text import markdown
 
@@ -213,7 +213,7 @@ def load(root: Path = HERE) -> tuple[Published, Suites]:
     named = {table.suite for table in published.tables if table.suite}
     named |= {suite for finding in published.findings for suite in finding.suites}
     files = {name: root / "results" / f"{name}.jsonl" for name in sorted(named)}
-    results = {name: read_lines(path) for name, path in files.items() if path.exists()}
+    results = {name: read_all([path]) for name, path in files.items() if path.exists()}
     return published, {
         name: [one for one in records if one.status == "ok"] for name, records in results.items()
     }

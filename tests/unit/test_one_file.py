@@ -12,7 +12,7 @@ from tests.unit.test_rows import record
 
 from privbench.cli.main import main
 from privbench.results.one_file import dumped
-from privbench.results.record import DamagedResultError, Number, read_all, read_lines
+from privbench.results.record import DamagedResultError, Number, read_all
 from privbench.store.canonical import checksum
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, change: Any, told: str) -> None
     path = tmp_path / "all.jsonl"
     path.write_text("\n".join([lines[0], damaged, *lines[2:]]), encoding="utf-8")
     with pytest.raises(DamagedResultError, match=told):
-        read_lines(path)
+        read_all([path])
 
 
 def _signed(line: str, **changes: Any) -> str:

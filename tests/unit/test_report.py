@@ -32,7 +32,7 @@ from privbench.boards.panels import panels
 from privbench.cli.main import main
 from privbench.games.metrics import tpr_at_fpr
 from privbench.results.one_file import dumped
-from privbench.results.record import Record, SampleFile, read_lines
+from privbench.results.record import Record, SampleFile, read_all
 from privbench.results.samples import pack
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def test_downloads_are_the_files(tmp_path: Path) -> None:
     assert files["results.jsonl"] == dumped(made)
     path = tmp_path / "again.jsonl"
     path.write_text(files["results.jsonl"], encoding="utf-8")
-    assert len(read_lines(path)) == len(made)
+    assert len(read_all([path])) == len(made)
 
 
 def test_cards_say_what_methods_are(registry: Any) -> None:

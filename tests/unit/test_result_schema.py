@@ -17,7 +17,7 @@ from privbench.cli.main import main
 from privbench.grid import run as grid
 from privbench.results import limits
 from privbench.results.one_file import dumped
-from privbench.results.record import DamagedResultError, Record, each_line, read, read_lines
+from privbench.results.record import DamagedResultError, Record, each_line, read, read_all
 from privbench.results.schema import dumped as schema_text
 from privbench.results.schema import schema
 from privbench.store.canonical import checksum
@@ -131,10 +131,10 @@ def test_a_file_of_too_many_results(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path.write_text(dumped(everything()), encoding="utf-8")
     count = len(everything())
     monkeypatch.setattr(limits, "MOST_RECORDS", count)
-    assert len(read_lines(path)) == count
+    assert len(read_all([path])) == count
     monkeypatch.setattr(limits, "MOST_RECORDS", count - 1)
     with pytest.raises(DamagedResultError, match=f"it has more than {count - 1} lines"):
-        read_lines(path)
+        read_all([path])
 
 
 def test_one_line_at_a_time_is_read(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def tpr_at_fpr(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate | R
 
     In simulations (binormal and heavy-tailed scores, 2,000 draws each) its coverage is .995 to 1 at
     100 members, 400 nonmembers and FPR 1 %, and .984 to 1 at 1,000 and 10,000 and FPR 1 % or .1 %.
-    The bootstrap whose resamples choose their own thresholds (``fixed_fpr.tpr_bootstrap``) covers
+    The bootstrap whose resamples choose their own thresholds covers
     .89 to .97, .95 to .97 and .81 to .97, at about two thirds of the width. Results hold the
     interval that always covers. See ``leaderboards/experiments/tpr_intervals.md``.
 

@@ -386,25 +386,16 @@ def read(path: Path) -> Record:
         return parsed(file.read(limits.MOST_BYTES + 1), path)
 
 
-def read_lines(path: Path) -> list[Record]:
-    """Read all results of one file, see ``one_file``.
-
-    Raises:
-        DamagedResultError: if a line is not a result, or has changed since it was written, or if
-            there are too many.
-    """
-    return [record for _, record in each_line(path)]
-
-
 def each_line(path: Path, *, scores: bool = False) -> Iterator[tuple[int, Record]]:
-    """Yield the number of each line of such a file and its result; only one is in memory.
+    """Yield the number of each line of a file of ``one_file`` and its result, one at a time.
 
     Args:
         path: of the file.
         scores: whether results keep the per-sample scores in their lines, for ``sample_bytes``.
 
     Raises:
-        DamagedResultError: as ``read_lines``.
+        DamagedResultError: if a line is not a result, or has changed since it was written, or if
+            there are too many.
     """
     with _opened(path) as file:
         for i in itertools.count(1):
