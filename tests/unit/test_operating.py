@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import statistics
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -21,6 +23,7 @@ from privbench.boards.operating import (
     groups,
     most_lost,
     seen_by,
+    shown_within,
     strongest,
 )
 from privbench.boards.page import page
@@ -155,6 +158,54 @@ def test_choosing_agrees_with_trying_all(scores: list[float], none: float, bound
     assert got == (within[-1] if within else None)
     wider = strongest(settings, none, bound + 0.1)
     assert got is None or (wider is not None and wider.rank >= got.rank)
+
+
+def five(power: float, losses: list[float]) -> list[Record]:
+    return [shield(power, 0.9 - loss, seed=seed) for seed, loss in enumerate(losses)]
+
+
+def test_five_seeds_choose_one_setting_by_its_interval() -> None:
+    none = [record(seed=seed) for seed in range(5)]
+    close, far = [0.0, 0.01, 0.0, 0.01, 0.0], [0.0, 0.03, 0.0, 0.03, 0.0]
+    half = 2.7764451051977987 * statistics.stdev(close) / math.sqrt(5)  # Student, 4 degrees
+    assert chosen([*none, *five(1.0, close)], 0.004 + half) == dict.fromkeys(range(5), "1")
+    assert chosen([*none, *five(1.0, close)], 0.0039 + half) == dict.fromkeys(range(5))
+    # Power 2 lost .012 on average: within .02 as measured, but its interval reaches .032.
+    (group,) = groups([*none, *five(1.0, close), *five(2.0, far)])
+    points = choices(group, group.families[0], 0.02)
+    assert [(one.value, one.loss) for one in points] == [
+        ("1", pytest.approx(loss)) for loss in close
+    ]
+    assert [one.most for one in points] == pytest.approx([0.004 + half] * 5)
+    assert chosen([record(seed=0), *five(1.0, close)[:1], *five(2.0, far)[:1]]) == {0: "2"}  # draft
+    text = page([*none, *five(1.0, far)], "t", bound=0.02)
+    assert "No setting is shown to cost little enough: shield (seeds 0, 1, 2, 3, 4)." in text
+    assert "by the upper end of Student's 95 % interval over seeds" in text
+    short = five(1.0, close)[:4]
+    assert chosen([*none, *short])[0] is None, "four of five seeds show nothing"
+
+
+def test_after_a_setting_that_costs_too_much_none_is_tried() -> None:
+    """Else each further setting is another chance to look harmless by luck."""
+    low, high = dict.fromkeys(range(5), 0.0), {0: 0.0, 1: 0.1, 2: 0.0, 3: 0.1, 4: 0.0}
+    assert shown_within({1.0: low, 2.0: high, 3.0: low}, 0.02) == (1.0, 0.0)
+    assert shown_within({1.0: high, 2.0: low}, 0.02) is None
+    assert shown_within({}, 0.02) is None
+
+
+@pytest.mark.parametrize("settings", [1, 6])
+def test_settings_that_cost_more_are_rarely_chosen(settings: int) -> None:
+    """Every setting loses 2.01 points; accuracies are shares of 300 rows, of five seeds."""
+    rng = np.random.default_rng(0)
+    false = 0
+    for _ in range(2000):
+        none = rng.binomial(300, 0.9, 5) / 300
+        losses = {
+            float(rank): dict(enumerate(none - rng.binomial(300, 0.8799, 5) / 300))
+            for rank in range(settings)
+        }
+        false += shown_within(losses, 0.02) is not None
+    assert binomtest(false, 2000, 0.025, alternative="greater").pvalue > 1e-4
 
 
 def test_what_cannot_be_compared_says_so() -> None:

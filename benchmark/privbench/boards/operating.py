@@ -1,10 +1,12 @@
 """Operating points: the strongest setting of each defense that costs little utility.
 
-A setting is chosen for each seed by its accuracy on reference rows, compared with ``none``. The
-choice gets nothing else: ``strongest`` sees neither test rows nor what any attack found.
+A setting is chosen by its accuracy on reference rows, compared with ``none``. The choice gets
+nothing else: it sees neither test rows nor what any attack found.
 
-The rule compares two shares of the same reference rows, which are few: ``Choice.most`` says how
-much accuracy may be lost where the rule is met.
+With ``FEWEST_SEEDS`` seeds or more, one setting is chosen for all of them, and its loss is shown to
+be within the bound: by Student's 95 % interval over seeds (``shown_within``). A draft has no such
+interval, so each seed has its own choice, by the loss that was measured (``strongest``). Reference
+rows are few: ``Choice.most`` says how much may be lost on others.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from privbench.boards.statistics import FEWEST_SEEDS, paired
 from privbench.boards.verdicts import is_control
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from privbench.results.record import MethodRecord, Record
 
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-9
 #: Why there is no operating point where all settings cost too much.
 NO_SETTING = "no setting qualifies"
+#: Why there is none where the interval of the weakest setting's loss reaches beyond the bound.
+NOT_SHOWN = "no setting is shown to qualify"
+_NO_UNDEFENDED = "`none` has no accuracy on reference rows"
+_NO_ACCURACY = "no setting has an accuracy on reference rows"
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,8 @@ class Choice:
         rank: of the setting that was chosen; None if there is none.
         value: of its strength, as text.
         loss: of accuracy on reference rows; of the setting that loses least, if none was chosen.
-        most: upper end of its 95 % interval (``most_lost``); None if none was chosen.
+        most: upper end of its 95 % interval: Student's over seeds, in a draft that of
+            ``most_lost``; None if none was chosen.
         reason: why none was chosen.
     """
 
@@ -210,17 +218,20 @@ def choices(group: Group, family: Family, bound: float) -> list[Choice]:
     """Choose the operating point of a defense for each seed that it or ``none`` ran with."""
     seeds = {record.seed for record in group.undefended}
     seeds |= {record.seed for records in family.settings.values() for record in records}
-    return [_choice(group, family, seed, bound) for seed in sorted(seeds)]
+    if len(seeds) < FEWEST_SEEDS:
+        return [_measured(group, family, seed, bound) for seed in sorted(seeds)]
+    return _shown(group, family, sorted(seeds), bound)
 
 
-def _choice(group: Group, family: Family, seed: int, bound: float) -> Choice:
+def _measured(group: Group, family: Family, seed: int, bound: float) -> Choice:
+    """The choice for one seed of a draft."""
     undefended = accuracy(group.undefended, seed, "reference")
     if undefended is None:
-        return Choice(seed, reason="`none` has no accuracy on reference rows")
+        return Choice(seed, reason=_NO_UNDEFENDED)
     seen = {rank: accuracy(records, seed, "reference") for rank, records in family.settings.items()}
     settings = [Setting(rank, value) for rank, value in seen.items() if value is not None]
     if not settings:
-        return Choice(seed, reason="no setting has an accuracy on reference rows")
+        return Choice(seed, reason=_NO_ACCURACY)
     chosen = strongest(settings, undefended, bound)
     if chosen is None:
         least = undefended - max(one.accuracy for one in settings)
@@ -229,6 +240,66 @@ def _choice(group: Group, family: Family, seed: int, bound: float) -> Choice:
     most = most_lost(undefended, chosen.accuracy, rows) if isinstance(rows, int) and rows else None
     loss = undefended - chosen.accuracy
     return Choice(seed, chosen.rank, family.values[chosen.rank], loss, most)
+
+
+def _shown(group: Group, family: Family, seeds: list[int], bound: float) -> list[Choice]:
+    """The choices of all seeds, which are of one setting."""
+    undefended = {seed: accuracy(group.undefended, seed, "reference") for seed in seeds}
+    losses: dict[float, dict[int, float]] = {}
+    for rank, records in family.settings.items():
+        for seed, before in undefended.items():
+            after = accuracy(records, seed, "reference")
+            if before is not None and after is not None:
+                losses.setdefault(rank, {})[seed] = before - after
+    found = shown_within(losses, bound)
+    made = []
+    for seed in seeds:
+        mine = {rank: by_seed[seed] for rank, by_seed in losses.items() if seed in by_seed}
+        if undefended[seed] is None:
+            made.append(Choice(seed, reason=_NO_UNDEFENDED))
+        elif not mine or (found is not None and found[0] not in mine):
+            made.append(Choice(seed, reason=_NO_ACCURACY))
+        elif found is None:
+            made.append(Choice(seed, loss=min(mine.values()), reason=NOT_SHOWN))
+        else:
+            rank, most = found
+            made.append(Choice(seed, rank, family.values[rank], mine[rank], most))
+    return made
+
+
+def shown_within(
+    losses: Mapping[float, Mapping[int, float]], bound: float
+) -> tuple[float, float] | None:
+    """Return the strongest setting whose loss is shown to be at most ``bound``; None if none is.
+
+    Settings are tried from the weakest to the strongest, until the upper end of one's interval
+    (Student's 95 %, over seeds) is above the bound. In such a fixed sequence no setting that loses
+    more is chosen with a probability above 2.5 %, however many there are (Maurer, Hothorn,
+    Lehmacher 1995).
+
+    Args:
+        losses: rank of a setting -> seed -> accuracy of ``none`` minus its own, on the same rows.
+        bound: largest loss of accuracy, in [0, 1].
+
+    Returns:
+        Rank and upper end of the interval.
+
+    >>> close = {0: 0.0, 1: 0.01, 2: 0.0, 3: 0.01, 4: 0.0}
+    >>> more = {seed: loss + 0.015 for seed, loss in close.items()}
+    >>> rank, most = shown_within({1.0: close, 2.0: more}, 0.02)
+    >>> rank, round(most, 4)
+    (1.0, 0.0108)
+    """
+    chosen = None
+    for rank in sorted(losses):
+        lost = losses[rank]
+        if len(lost) < FEWEST_SEEDS:
+            break
+        found = paired(lost, dict.fromkeys(lost, 0.0))
+        if found is None or found.high is None or found.high > bound + _ROUNDING:
+            break
+        chosen = rank, found.high
+    return chosen
 
 
 def most_lost(undefended: float, accuracy: float, rows: int) -> float:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from privbench.boards import audits, matrix, notes, undefended, verdicts
 from privbench.boards.checks import refuse_unfit
-from privbench.boards.operating import NO_SETTING
+from privbench.boards.operating import NO_SETTING, NOT_SHOWN
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
@@ -140,12 +140,15 @@ def remarks(panel: Panel) -> str:
             numbers = ", ".join(map(str, seeds_))
             why.setdefault(reason, []).append(f"{name} (seed{'s' * (len(seeds_) > 1)} {numbers})")
     for reason, names in sorted(why.items()):
-        start = _NO_POINT if reason == NO_SETTING else f"No operating point, as {reason}"
+        start = _NO_POINT.get(reason, f"No operating point, as {reason}")
         told.append(f"{start}: {shown(', '.join(names), notes.LONG)}.")
     return markdown(" ".join(told))
 
 
-_NO_POINT = "No setting costs little enough"
+_NO_POINT = {
+    NO_SETTING: "No setting costs little enough",
+    NOT_SHOWN: "No setting is shown to cost little enough",
+}
 
 
 def protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | None) -> list[str]:
@@ -165,8 +168,9 @@ def protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | N
     knows = [_ADVERSARIES[name] for name in _ADVERSARIES if name in words]
     told = [*knows, "No attack sees the truth: the harness scores all answers."]
     if bound is not None:
+        draft = any(len(panel.seeds) < FEWEST_SEEDS for panel in found)
         told.append(f"Each defense stands at its strongest setting that loses at most {bound:g} of "
-                    "accuracy on reference rows, chosen for each seed.")  # fmt: skip
+                    f"accuracy on reference rows, {_MEASURED if draft else _SHOWN}")  # fmt: skip
         if most := [panel.most_lost for panel in found if panel.most_lost is not None]:
             told.append(f"On other rows the loss may be up to {max(most):.2f} (upper end of the "
                         "widest 95 % interval at the settings shown).")  # fmt: skip
@@ -178,6 +182,11 @@ def protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | N
     return [text for line in lines if line for text in (line, "")]
 
 
+_MEASURED = "chosen for each seed."
+_SHOWN = (
+    "by the upper end of Student's 95 % interval over seeds; stronger settings are tried until one "
+    "is above."
+)
 _ADVERSARIES = {
     "adaptive": "The adaptive adversary knows the defense and trains its shadows under it.",
     "naive": "The naive adversary does not know of the defense.",
