@@ -49,9 +49,9 @@ KINDS = {
     "Nothing is redistributed: `digits` is embedded in scikit-learn, and all others are downloaded "
     "from their publishers or read from your files.",
 }
-#: Home of a public name (a package of privbench) -> heading of the API page.
+#: Room of a public name (a package or a module in one) -> heading of the API page.
 HEADINGS = {
-    "cli": "Run and load", "report": "Results", "own_model": "Results",
+    "api": "Run, load, audit, results", "boards": "Results as pages",
     "method": "Methods", "methods": "Methods",
     "games": "Games", "training": "Models and training", "data": "Data", "errors": "Errors",
     "store": "Data", "toolbox": "Toolbox: what many plugins do",
@@ -191,7 +191,8 @@ def _api() -> str:
     for name, home in sorted(privbench.HOME.items()):
         package, *inside = home.split(".")
         if package == "privbench":
-            groups[HEADINGS[inside[0]]].append(f"::: {home}.{name}")
+            heading = next(HEADINGS[part] for part in inside if part in HEADINGS)
+            groups[heading].append(f"::: {home}.{name}")
     lines = ["# API reference", "", _API]
     for heading, names in groups.items():
         lines += ["", f"## {heading}", "", *("\n" + name for name in names)]
