@@ -2,8 +2,8 @@
 """Writes the tables of docs/how-far-it-goes.md from ``measured.json`` and by simulation.
 
 ``uv run python leaderboards/experiments/how_far/page.py`` replaces what stands between the markers
-of each table; equal measurements give the same bytes. With ``--check`` it writes nothing and fails
-if the page would change.
+of a table, and prints the tables that have no markers on the page; equal measurements give the same
+bytes. With ``--check`` it writes nothing and fails if the page would change.
 """
 
 from __future__ import annotations
@@ -329,15 +329,16 @@ TABLES = ("per_cell", "assumptions", "grids", "sensitivity", "coordinator", "pla
 
 
 def filled(text: str) -> str:
-    """The page with all its tables."""
+    """The page with its tables; the others are printed."""
     page = Page()
     for name in TABLES:
         begin, end = f"<!-- {name} -->", "<!-- end -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-        made = f"{begin}\n\n{getattr(page, name)()}\n\n{end}"
-        text, count = pattern.subn(lambda _, made=made: made, text)
-        if count != 1:
-            raise SystemExit(f"{PAGE}: no place for the table {name}")
+        made = getattr(page, name)()
+        place = f"{begin}\n\n{made}\n\n{end}"
+        text, count = pattern.subn(lambda _, place=place: place, text)
+        if not count:
+            print(f"{name}:\n\n{made}\n")
     return text
 
 
