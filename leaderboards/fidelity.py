@@ -23,10 +23,10 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from privbench.games.metrics import Estimate, mean_over_seeds
+from privbench.ground.text import markdown
+from privbench.measure.games.metrics import Estimate
 from privbench.results.record import read_all
-from privbench.results.statistics import Difference, accuracy_interval, paired
-from privbench.text import markdown
+from privbench.results.statistics import Difference, accuracy_interval, mean_over_seeds, paired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -28,8 +28,8 @@ from privbench.boards.matrix import certainly_apart
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
 from privbench.cli.main import main as privbench
+from privbench.ground.text import markdown, several
 from privbench.results.statistics import ERROR, FEWEST_SEEDS, paired
-from privbench.text import markdown, several
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

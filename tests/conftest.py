@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import settings
 
-from privbench.store.machine import make_strict
+from privbench.ground.store.machine import make_strict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
 
 settings.register_profile("privbench", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("privbench")
@@ -58,6 +58,6 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def registry() -> Registry:
     """All in-tree plugins."""
-    from privbench.methods import registry as plugins
+    from privbench.plugins import registry as plugins
 
     return plugins.load()

@@ -22,7 +22,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from privbench.store.machine import make_strict
+from privbench.ground.store.machine import make_strict
+from privbench.plugins.interface import API_VERSION
 
 if TYPE_CHECKING:
     from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, MultipleOf
@@ -33,19 +34,18 @@ if TYPE_CHECKING:
     from privbench.api.results import Results
     from privbench.api.session import run
     from privbench.boards.html.plot import Plot
-    from privbench.data.augmentation import Augmentation, augment
-    from privbench.data.examples import Card, Examples, as_float
-    from privbench.data.protocol import Part, Protocol
-    from privbench.data.row_random import fold, row_keys, salt, uniform
-    from privbench.data.split import World
-    from privbench.errors import BadInputError, PrivbenchError
-    from privbench.games.access import Access
-    from privbench.games.attack import Attack, Shadows
-    from privbench.games.attributes import AttributeAttack, AttributeQuestion, Attributes
-    from privbench.games.board import Board, Column
-    from privbench.games.game import BadAnswerError, Game, new_game
-    from privbench.games.membership import Membership, MembershipAttack, MembershipQuestion
-    from privbench.games.metrics import (
+    from privbench.ground.columns import Board, Column
+    from privbench.ground.errors import BadInputError, PrivbenchError
+    from privbench.ground.store.content import file_digest
+    from privbench.measure.data.augmentation import Augmentation, augment
+    from privbench.measure.data.examples import Card, Examples, as_float
+    from privbench.measure.data.protocol import Part, Protocol
+    from privbench.measure.data.row_random import fold, row_keys, salt, uniform
+    from privbench.measure.data.split import World
+    from privbench.measure.games.attributes import AttributeAttack, AttributeQuestion, Attributes
+    from privbench.measure.games.game import BadAnswerError, Game, new_game
+    from privbench.measure.games.membership import Membership, MembershipAttack, MembershipQuestion
+    from privbench.measure.games.metrics import (
         Estimate,
         Refused,
         accuracy,
@@ -53,37 +53,32 @@ if TYPE_CHECKING:
         best_threshold,
         tpr_at_fpr,
     )
-    from privbench.games.oracle import Oracle, Views
-    from privbench.games.property import Property, PropertyAttack, PropertyQuestion
-    from privbench.games.reconstruction import (
+    from privbench.measure.games.property import Property, PropertyAttack, PropertyQuestion
+    from privbench.measure.games.reconstruction import (
         Reconstruction,
         ReconstructionAttack,
         ReconstructionQuestion,
     )
-    from privbench.method import Method, Paper
-    from privbench.methods.adversary import Adversary
-    from privbench.methods.cell import Cell
-    from privbench.methods.context import AttackContext, DefenseContext, Shadow, TargetContext
-    from privbench.methods.dataset import Dataset
-    from privbench.methods.defense import Defense, Release
-    from privbench.methods.hookspecs import hookimpl
-    from privbench.methods.strength import Strength
-    from privbench.methods.target import Target
-    from privbench.store.content import file_digest
-    from privbench.toolbox.likelihood import hinge, log_confidence, scaled_logit
-    from privbench.toolbox.likelihood_ratio import likelihood_ratio
-    from privbench.toolbox.phases import (
-        classifier_phase,
-        cross_entropy,
-        reads_members,
-        sees_members,
-        supervised_phase,
+    from privbench.measure.methods.access import Access
+    from privbench.measure.methods.adversary import Adversary
+    from privbench.measure.methods.attack import Attack, Shadows
+    from privbench.measure.methods.cell import Cell
+    from privbench.measure.methods.context import (
+        AttackContext,
+        DefenseContext,
+        Shadow,
+        TargetContext,
     )
-    from privbench.toolbox.tables import CsvFile
-    from privbench.training.loop import Training
-    from privbench.training.model import Model
-    from privbench.training.nets import backbone, backbone_misfit, gradient_reversal, mlp
-    from privbench.training.phase import (
+    from privbench.measure.methods.dataset import Dataset
+    from privbench.measure.methods.defense import Defense, Release
+    from privbench.measure.methods.method import Method, Paper
+    from privbench.measure.methods.oracle import Oracle, Views
+    from privbench.measure.methods.strength import Strength
+    from privbench.measure.methods.target import Target
+    from privbench.measure.training.loop import Training
+    from privbench.measure.training.model import Model
+    from privbench.measure.training.nets import backbone, backbone_misfit, gradient_reversal, mlp
+    from privbench.measure.training.phase import (
         Batch,
         BatchSpec,
         Clock,
@@ -94,11 +89,17 @@ if TYPE_CHECKING:
         Step,
         Stream,
     )
-
-#: The version of the plugin interface, "MAJOR.MINOR". A plugin may state the one that it is
-#: written for as ``PRIVBENCH_API``. MINOR grows when something is added, MAJOR when plugins must
-#: change.
-API_VERSION = "1.0"
+    from privbench.plugins.hookspecs import hookimpl
+    from privbench.toolbox.likelihood import hinge, log_confidence, scaled_logit
+    from privbench.toolbox.likelihood_ratio import likelihood_ratio
+    from privbench.toolbox.phases import (
+        classifier_phase,
+        cross_entropy,
+        reads_members,
+        sees_members,
+        supervised_phase,
+    )
+    from privbench.toolbox.tables import CsvFile
 
 #: Public name -> the module that holds it.
 HOME = {
@@ -109,67 +110,67 @@ HOME = {
     "MaxLen": "annotated_types",
     "MinLen": "annotated_types",
     "MultipleOf": "annotated_types",
-    "Access": "privbench.games.access",
-    "Attributes": "privbench.games.attributes",
-    "AttributeQuestion": "privbench.games.attributes",
-    "Membership": "privbench.games.membership",
-    "MembershipQuestion": "privbench.games.membership",
-    "Property": "privbench.games.property",
-    "PropertyAttack": "privbench.games.property",
-    "PropertyQuestion": "privbench.games.property",
-    "Reconstruction": "privbench.games.reconstruction",
-    "ReconstructionQuestion": "privbench.games.reconstruction",
-    "Augmentation": "privbench.data.augmentation",
-    "augment": "privbench.data.augmentation",
-    "AttackContext": "privbench.methods.context",
-    "DefenseContext": "privbench.methods.context",
-    "Shadow": "privbench.methods.context",
-    "TargetContext": "privbench.methods.context",
-    "Adversary": "privbench.methods.adversary",
-    "Attack": "privbench.games.attack",
-    "AttributeAttack": "privbench.games.attributes",
-    "Cell": "privbench.methods.cell",
-    "Dataset": "privbench.methods.dataset",
-    "Defense": "privbench.methods.defense",
-    "MembershipAttack": "privbench.games.membership",
-    "ReconstructionAttack": "privbench.games.reconstruction",
-    "Release": "privbench.methods.defense",
-    "Shadows": "privbench.games.attack",
-    "Target": "privbench.methods.target",
-    "Card": "privbench.data.examples",
-    "Examples": "privbench.data.examples",
-    "as_float": "privbench.data.examples",
-    "BadInputError": "privbench.errors",
-    "PrivbenchError": "privbench.errors",
-    "hookimpl": "privbench.methods.hookspecs",
-    "Strength": "privbench.methods.strength",
-    "fold": "privbench.data.row_random",
-    "file_digest": "privbench.store.content",
-    "row_keys": "privbench.data.row_random",
-    "salt": "privbench.data.row_random",
-    "uniform": "privbench.data.row_random",
-    "Method": "privbench.method",
-    "Paper": "privbench.method",
-    "BadAnswerError": "privbench.games.game",
-    "Board": "privbench.games.board",
-    "Column": "privbench.games.board",
-    "Game": "privbench.games.game",
-    "new_game": "privbench.games.game",
-    "Estimate": "privbench.games.metrics",
-    "Refused": "privbench.games.metrics",
-    "accuracy": "privbench.games.metrics",
-    "auc": "privbench.games.metrics",
-    "best_threshold": "privbench.games.metrics",
-    "tpr_at_fpr": "privbench.games.metrics",
-    "Model": "privbench.training.model",
-    "backbone": "privbench.training.nets",
-    "backbone_misfit": "privbench.training.nets",
-    "gradient_reversal": "privbench.training.nets",
-    "mlp": "privbench.training.nets",
-    "Oracle": "privbench.games.oracle",
-    "Views": "privbench.games.oracle",
-    "Part": "privbench.data.protocol",
-    "Protocol": "privbench.data.protocol",
+    "Access": "privbench.measure.methods.access",
+    "Attributes": "privbench.measure.games.attributes",
+    "AttributeQuestion": "privbench.measure.games.attributes",
+    "Membership": "privbench.measure.games.membership",
+    "MembershipQuestion": "privbench.measure.games.membership",
+    "Property": "privbench.measure.games.property",
+    "PropertyAttack": "privbench.measure.games.property",
+    "PropertyQuestion": "privbench.measure.games.property",
+    "Reconstruction": "privbench.measure.games.reconstruction",
+    "ReconstructionQuestion": "privbench.measure.games.reconstruction",
+    "Augmentation": "privbench.measure.data.augmentation",
+    "augment": "privbench.measure.data.augmentation",
+    "AttackContext": "privbench.measure.methods.context",
+    "DefenseContext": "privbench.measure.methods.context",
+    "Shadow": "privbench.measure.methods.context",
+    "TargetContext": "privbench.measure.methods.context",
+    "Adversary": "privbench.measure.methods.adversary",
+    "Attack": "privbench.measure.methods.attack",
+    "AttributeAttack": "privbench.measure.games.attributes",
+    "Cell": "privbench.measure.methods.cell",
+    "Dataset": "privbench.measure.methods.dataset",
+    "Defense": "privbench.measure.methods.defense",
+    "MembershipAttack": "privbench.measure.games.membership",
+    "ReconstructionAttack": "privbench.measure.games.reconstruction",
+    "Release": "privbench.measure.methods.defense",
+    "Shadows": "privbench.measure.methods.attack",
+    "Target": "privbench.measure.methods.target",
+    "Card": "privbench.measure.data.examples",
+    "Examples": "privbench.measure.data.examples",
+    "as_float": "privbench.measure.data.examples",
+    "BadInputError": "privbench.ground.errors",
+    "PrivbenchError": "privbench.ground.errors",
+    "hookimpl": "privbench.plugins.hookspecs",
+    "Strength": "privbench.measure.methods.strength",
+    "fold": "privbench.measure.data.row_random",
+    "file_digest": "privbench.ground.store.content",
+    "row_keys": "privbench.measure.data.row_random",
+    "salt": "privbench.measure.data.row_random",
+    "uniform": "privbench.measure.data.row_random",
+    "Method": "privbench.measure.methods.method",
+    "Paper": "privbench.measure.methods.method",
+    "BadAnswerError": "privbench.measure.games.game",
+    "Board": "privbench.ground.columns",
+    "Column": "privbench.ground.columns",
+    "Game": "privbench.measure.games.game",
+    "new_game": "privbench.measure.games.game",
+    "Estimate": "privbench.measure.games.metrics",
+    "Refused": "privbench.measure.games.metrics",
+    "accuracy": "privbench.measure.games.metrics",
+    "auc": "privbench.measure.games.metrics",
+    "best_threshold": "privbench.measure.games.metrics",
+    "tpr_at_fpr": "privbench.measure.games.metrics",
+    "Model": "privbench.measure.training.model",
+    "backbone": "privbench.measure.training.nets",
+    "backbone_misfit": "privbench.measure.training.nets",
+    "gradient_reversal": "privbench.measure.training.nets",
+    "mlp": "privbench.measure.training.nets",
+    "Oracle": "privbench.measure.methods.oracle",
+    "Views": "privbench.measure.methods.oracle",
+    "Part": "privbench.measure.data.protocol",
+    "Protocol": "privbench.measure.data.protocol",
     "Results": "privbench.api.results",
     "Plot": "privbench.boards.html.plot",
     "Audit": "privbench.api.own_model.words",
@@ -177,16 +178,16 @@ HOME = {
     "load": "privbench.api.load",
     "audit": "privbench.api.auditing",
     "run": "privbench.api.session",
-    "World": "privbench.data.split",
-    "Batch": "privbench.training.phase",
-    "BatchSpec": "privbench.training.phase",
-    "Clock": "privbench.training.phase",
-    "Monitor": "privbench.training.phase",
-    "Optimizer": "privbench.training.phase",
-    "Outputs": "privbench.training.phase",
-    "Phase": "privbench.training.phase",
-    "Step": "privbench.training.phase",
-    "Stream": "privbench.training.phase",
+    "World": "privbench.measure.data.split",
+    "Batch": "privbench.measure.training.phase",
+    "BatchSpec": "privbench.measure.training.phase",
+    "Clock": "privbench.measure.training.phase",
+    "Monitor": "privbench.measure.training.phase",
+    "Optimizer": "privbench.measure.training.phase",
+    "Outputs": "privbench.measure.training.phase",
+    "Phase": "privbench.measure.training.phase",
+    "Step": "privbench.measure.training.phase",
+    "Stream": "privbench.measure.training.phase",
     "CsvFile": "privbench.toolbox.tables",
     "classifier_phase": "privbench.toolbox.phases",
     "cross_entropy": "privbench.toolbox.phases",
@@ -197,7 +198,7 @@ HOME = {
     "scaled_logit": "privbench.toolbox.likelihood",
     "sees_members": "privbench.toolbox.phases",
     "supervised_phase": "privbench.toolbox.phases",
-    "Training": "privbench.training.loop",
+    "Training": "privbench.measure.training.loop",
 }
 
 __all__ = [

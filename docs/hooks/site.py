@@ -93,8 +93,8 @@ def _nav(there: set[str]) -> list[dict[str, list[str]]]:
 
 def _cards() -> Iterator[tuple[str, str]]:
     """Yield path and text of a page for each kind of method."""
-    from privbench.methods import registry
-    from privbench.methods.about import about
+    from privbench.plugins import registry
+    from privbench.plugins.about import about
 
     known = registry.load()
     for kind, intro in KINDS.items():

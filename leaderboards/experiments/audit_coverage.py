@@ -5,7 +5,7 @@
 
 Simulates audits of mechanisms whose privacy is known exactly. Each of n coins is included with
 probability 1/2; scores are the mechanism's outputs, and the guesses are those of
-``privbench.games.audit``. The n coins are those of three runs together. For each mechanism and n,
+``measure.games.audit``. The n coins are those of three runs together. For each mechanism and n,
 prints the share of audits whose bound exceeds the truth (at most 5 %, by the theorems 2.5 %), the
 median bound, and how many times the truth exceeds it. The true mu is the smallest one that holds.
 """
@@ -21,7 +21,7 @@ import click
 import numpy as np
 from scipy.stats import norm
 
-from privbench.games import audit, curves
+from privbench.measure.games import audit, curves
 
 if TYPE_CHECKING:
     from collections.abc import Callable

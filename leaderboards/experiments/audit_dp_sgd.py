@@ -8,7 +8,7 @@ its card says how. Here the same plugin trains with a fault. Some members are in
 of M canaries is a member by a fair coin. Training runs as in a grid: its own batches, and the
 plugin's phases, clipping, noise and optimizer.
 
-The guesses are those of ``privbench.games.audit``; the claim is refuted if its p-value is below
+The guesses are those of ``measure.games.audit``; the claim is refuted if its p-value is below
 2.5 %. Broken are, each with the claim of the sound version:
 
 - ``no clipping``: noise is added, but gradients are not clipped;
@@ -28,7 +28,7 @@ sampling in 1.7 %. The other faults are audited in one run each.
 
 A claim that does not *state* its delta, (epsilon, 0), is refuted by no number of guesses at this
 size: outputs that show more than epsilon come once in 1 / delta = 100,000 coins. But it contradicts
-the accountant's profile, and ``privbench.games.audit.contradiction`` refuses it.
+the accountant's profile, and ``privbench.measure.games.audit.contradiction`` refuses it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ import numpy as np
 import torch
 from scipy.stats import binom
 
-from privbench.data.examples import Examples, join
-from privbench.data.protocol import Protocol
-from privbench.data.split import World
-from privbench.games import audit
-from privbench.store.store import Store
-from privbench.training.loop import Training
-from privbench.training.phase import BatchSpec
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
+from privbench.ground.store.store import Store
+from privbench.measure.data.examples import Examples, join
+from privbench.measure.data.protocol import Protocol
+from privbench.measure.data.split import World
+from privbench.measure.games import audit
+from privbench.measure.training.loop import Training
+from privbench.measure.training.phase import BatchSpec
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
 from privbench_plugins._shared.gradient_canaries import PART, directions
 from privbench_plugins.attacks.gradient_canary import log_ratios
 from privbench_plugins.datasets.digits import Digits

@@ -24,29 +24,29 @@ from typing import TYPE_CHECKING, Any
 import click
 import torch
 
-from privbench.data.validation import validated
-from privbench.errors import BadInputError
 from privbench.grid.cell import Trial
 from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
 from privbench.grid.trial import TrialRunner
-from privbench.methods import registry as plugins
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.machine import make_strict
+from privbench.ground.store.store import Store
+from privbench.measure.data.validation import validated
+from privbench.measure.training.phase import Phase
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.stages import LearnedRelease
+from privbench.plugins import registry as plugins
 from privbench.results.provenance import commit
-from privbench.store.machine import make_strict
-from privbench.store.store import Store
 from privbench.testing import CPU, Generated
-from privbench.training.phase import Phase
-from privbench.victims.build import Builder
-from privbench.victims.stages import LearnedRelease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from privbench import Cell, Dataset, Examples
     from privbench.grid.plan import Planned
-    from privbench.methods.registry import Registry
-    from privbench.victims.spec import VictimSpec
-    from privbench.victims.stages import Draft, Stage
+    from privbench.measure.victims.spec import VictimSpec
+    from privbench.measure.victims.stages import Draft, Stage
+    from privbench.plugins.registry import Registry
 
 HERE = Path(__file__).parents[1]
 PAGE = HERE / "costs.md"

@@ -15,8 +15,8 @@ import click
 import numpy as np
 from scipy.stats import norm
 
-from privbench.games.left_out import RATES, left_out
-from privbench.games.metrics import Refused
+from privbench.measure.games.left_out import RATES, left_out
+from privbench.measure.games.metrics import Refused
 
 WORLDS = 16
 #: Canaries, standard deviation of the difficulty, mean gain; the gain's deviation is half its mean.

@@ -33,22 +33,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privbench.data.row_random import fold, uniform
-from privbench.data.split import cut
-from privbench.games.metrics import mean_over_seeds
-from privbench.methods import registry as plugins
-from privbench.methods.context import seeded
-from privbench.store.store import Store, default_root
-from privbench.training.nets import mlp
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
+from privbench.ground.store.store import Store, default_root
+from privbench.measure.data.row_random import fold, uniform
+from privbench.measure.data.split import cut
+from privbench.measure.methods.context import seeded
+from privbench.measure.training.nets import mlp
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
+from privbench.plugins import registry as plugins
+from privbench.results.statistics import mean_over_seeds
 from privbench_plugins._shared.classifiers import fit, logits
 from privbench_plugins.attacks.nn_mia import talos_features
 from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one, probability
 
 if TYPE_CHECKING:
-    from privbench.data.examples import Examples
-    from privbench.data.split import Split, World
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.data.split import Split, World
 
 BUDGETS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
 VICTIM = {"hidden": (1024, 512, 256, 128), "initial": "glorot", "optimizer": "sgd", "lr": 0.01,

@@ -23,7 +23,7 @@ from scipy.stats import t
 from privbench.boards.closing import closing
 from privbench.boards.matrix import certainly_apart
 from privbench.boards.panels import panels
-from privbench.games.catalog import GAMES
+from privbench.measure.games.catalog import GAMES
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
 SEEDS = 5

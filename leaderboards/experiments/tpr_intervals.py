@@ -15,7 +15,7 @@ import click
 import numpy as np
 from scipy import stats
 
-from privbench.games.metrics import Estimate, Refused, tpr_at_fpr
+from privbench.measure.games.metrics import Estimate, Refused, tpr_at_fpr
 
 if TYPE_CHECKING:
     from collections.abc import Callable

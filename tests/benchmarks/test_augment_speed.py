@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from privbench.data.augmentation import Augmentation, augment
+from privbench.measure.data.augmentation import Augmentation, augment
 
 CIFAR = Augmentation(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
 DIGITS = Augmentation(crop=(0.5, 1.0), shift=1, jitter=(0.4, 0.4, 0.0, 0.0), blur=0.5)

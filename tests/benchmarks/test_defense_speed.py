@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from privbench.data.split import Split, cut
-from privbench.methods import registry as plugins
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.split import Split, cut
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
+from privbench.plugins import registry as plugins
 from privbench.testing import CPU
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
 from privbench_plugins.datasets.digits import Digits
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
 if TYPE_CHECKING:
-    from privbench.methods.defense import Defense
-    from privbench.methods.target import Target
-    from privbench.victims.served import Victim
+    from privbench.measure.methods.defense import Defense
+    from privbench.measure.methods.target import Target
+    from privbench.measure.victims.served import Victim
 
 RELEASES = (
     "none", "confidence-masking", "memguard", "hamp", "attriguard", "ars", "ars-attributes",

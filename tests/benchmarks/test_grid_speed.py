@@ -25,9 +25,9 @@ from privbench.grid.processes import Processes
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.methods.registry import load
+from privbench.ground.store.store import Store
+from privbench.plugins.registry import load
 from privbench.results.record import read_all
-from privbench.store.store import Store
 from privbench.testing import CPU
 
 if TYPE_CHECKING:

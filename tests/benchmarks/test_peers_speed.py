@@ -18,14 +18,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privbench.data.augmentation import Augmentation, augment
-from privbench.data.split import Split, cut
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.augmentation import Augmentation, augment
+from privbench.measure.data.split import Split, cut
+from privbench.measure.training.leave_one_out import refit
+from privbench.measure.training.loop import Training
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
 from privbench.testing import CPU
-from privbench.training.leave_one_out import refit
-from privbench.training.loop import Training
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
 from privbench_plugins._shared.hopskipjump import boundary
 from privbench_plugins._shared.sensitivity import draw, sample
 from privbench_plugins.datasets.digits import Digits

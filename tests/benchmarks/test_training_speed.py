@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from privbench.data.augmentation import augment
+from privbench.measure.data.augmentation import augment
+from privbench.measure.training.loop import Training
+from privbench.measure.training.nets.backbones import ConvNet
+from privbench.measure.training.nets.layers import HalvingMaxPool
 from privbench.testing import tiny_split
 from privbench.testing.fixtures import tiny_builder, tiny_spec
-from privbench.training.loop import Training
-from privbench.training.nets.backbones import ConvNet
-from privbench.training.nets.layers import HalvingMaxPool
 from privbench_plugins.targets.simclr import QUICK_VIEWS, SimCLR, nt_xent
 
 STEPS = 50

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from privbench.methods import registry as plugins
-from privbench.methods.valid import KINDS
+from privbench.plugins import registry as plugins
+from privbench.plugins.valid import KINDS
 from privbench.testing import (
     Check,
     TinyContrastive,

@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from privbench.cli.main import main
-from privbench.methods import registry as plugins
+from privbench.plugins import registry as plugins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
 
 LIMIT = 10  # seconds of computing
 WAIT = 60  # seconds on the clock

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from privbench.api.session import Session
 from privbench.cli.main import main
-from privbench.errors import PrivbenchError
 from privbench.grid.suite import suite_from
+from privbench.ground.errors import PrivbenchError
 
 pytestmark = pytest.mark.timeout(0)  # each case has a limit of its own
 

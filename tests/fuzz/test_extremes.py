@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
 
 pytestmark = pytest.mark.timeout(0)  # each case has a limit of its own
 

@@ -10,7 +10,7 @@ import pytest
 
 from privbench.api import session
 from privbench.grid.outcome import new_record
-from privbench.store.canonical import checksum
+from privbench.ground.store.canonical import checksum
 
 if TYPE_CHECKING:
     import random

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from privbench.cli.main import main
-from privbench.methods import registry as plugins
-from privbench.methods.registry import Plugin, Registry
+from privbench.plugins import registry as plugins
+from privbench.plugins.registry import Plugin, Registry
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:

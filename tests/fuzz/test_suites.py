@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privbench.errors import PrivbenchError
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
+from privbench.ground.errors import PrivbenchError
 
 pytestmark = pytest.mark.timeout(0)  # each case has a limit of its own
 

@@ -24,12 +24,12 @@ from privbench import (
     Shadow,
     World,
 )
-from privbench.data.examples import join
-from privbench.games import metrics as m
-from privbench.methods.requirements import reason_to_skip
+from privbench.measure.data.examples import join
+from privbench.measure.games import metrics as m
+from privbench.measure.victims.served import Victim
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench.toolbox.likelihood import scaled_logit
-from privbench.victims.served import Victim
 from privbench_plugins._shared.classifiers import slots
 from privbench_plugins._shared.pgd import of_network, pgd
 from privbench_plugins.attacks.adversarial_mia import (

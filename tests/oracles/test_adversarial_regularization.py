@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench import Protocol
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.requirements import reason_to_skip
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.training.loop import Training
+from privbench.measure.training.phase import Clock
+from privbench.measure.victims.build import Builder
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench.training.loop import Training
-from privbench.training.phase import Clock
-from privbench.victims.build import Builder
 from privbench_plugins.defenses.adversarial_regularization import (
     AdversarialRegularization,
     gain,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench import Examples
-    from privbench.victims.served import Victim
+    from privbench.measure.victims.served import Victim
 
 FAST = AdversarialRegularization(attack=3, train=2, width=16)
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from scipy.stats import binom, kstest
 
 from privbench import Access
-from privbench.games.catalog import GAMES
-from privbench.games.oracle import Oracle
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.context import AttackContext
-from privbench.methods.requirements import reason_to_skip
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.methods.context import AttackContext
+from privbench.measure.methods.oracle import Oracle
+from privbench.measure.victims.build import Builder
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench.victims.build import Builder
 from privbench_plugins._shared.masked_noise import against_classifier, against_decoder, combined
 from privbench_plugins.attacks.reconstruction import Decoder
 from privbench_plugins.defenses.ars import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench import Defense
-    from privbench.victims.served import Victim
+    from privbench.measure.victims.served import Victim
 
 FAST = Ars(epochs=1, updates=80, hidden=32)
 HIDING = ArsAttributes(epochs=1, updates=150, hidden=32)

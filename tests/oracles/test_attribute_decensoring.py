@@ -20,7 +20,7 @@ from privbench import (
     Oracle,
     Protocol,
 )
-from privbench.methods.requirements import reason_to_skip
+from privbench.plugins.requirements import reason_to_skip
 from privbench_plugins._shared.regression import regress
 from privbench_plugins.attacks.attribute_decensoring import AttributeDecensoring
 

@@ -21,7 +21,7 @@ from privbench import (
     Oracle,
     Protocol,
 )
-from privbench.methods.requirements import reason_to_skip
+from privbench.plugins.requirements import reason_to_skip
 from privbench_plugins.attacks.attribute_inference import (
     AttributeInference,
     AttributeInferencePaper,

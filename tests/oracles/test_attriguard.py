@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from privbench import BadInputError, Defense, mlp
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.requirements import reason_to_skip
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.victims.build import Builder
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench.victims.build import Builder
 from privbench_plugins.defenses.attriguard import (
     AttriGuard,
     Mechanism,

@@ -10,14 +10,13 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from privbench.data.protocol import Protocol
-from privbench.data.split import Split, cut
-from privbench.games.audit import (
+from privbench.measure.data.protocol import Protocol
+from privbench.measure.data.split import Split, cut
+from privbench.measure.games.audit import (
     COUNTS,
     ERROR,
     Guesses,
     assessed,
-    audited,
     bound,
     contradiction,
     counted,
@@ -26,8 +25,9 @@ from privbench.games.audit import (
     p_value,
     pooled,
 )
-from privbench.games.curves import gaussian_delta
-from privbench.games.metrics import Estimate, Refused
+from privbench.measure.games.audited import audited
+from privbench.measure.games.curves import gaussian_delta
+from privbench.measure.games.metrics import Estimate, Refused
 from privbench.testing import TinyImages
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privbench.data.augmentation import Augmentation, augment, boxes
+from privbench.measure.data.augmentation import Augmentation, augment, boxes
 
 N = 40
 Box = tuple[int, int, int, int]

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privbench import Card
-from privbench.data.protocol import PROTOCOLS
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.protocol import PROTOCOLS
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.training.phase import Batch
+from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, TinyImages, checks, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_builder, tiny_spec
-from privbench.training.phase import Batch
-from privbench.victims.build import Builder
 from privbench_plugins.targets.autoencoder import Autoencoder, partition, starts
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 from tests.unit.scripts import script as loaded
 
-from privbench.games import audit
+from privbench.measure.games import audit
 from privbench.testing import rate_band
 
 pytest.importorskip("opacus")
@@ -45,7 +45,7 @@ def test_scores_of_canaries_are_gaussians_at_the_distance_of_clip_over_noise(scr
 
 def test_the_claim_has_the_accountants_profile() -> None:
     pairs = profile(1.0, 1e-5, ((1.0, 1),), "prv")  # one Gaussian with mu 1
-    from privbench.games.curves import gaussian_delta, summarised
+    from privbench.measure.games.curves import gaussian_delta, summarised
 
     for epsilon, delta in pairs:
         assert gaussian_delta(epsilon, 1.0) == pytest.approx(delta, rel=0.15)

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from privbench.measure.training.loop import Training
+from privbench.measure.training.phase import Batch, Clock
 from privbench.testing import tiny_split
 from privbench.testing.fixtures import tiny_builder, tiny_spec
-from privbench.training.loop import Training
-from privbench.training.phase import Batch, Clock
 from privbench_plugins.targets.byol import BYOL, distance, kept
 
 

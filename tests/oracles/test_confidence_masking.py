@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from privbench import Access
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, TinyTarget
 from privbench.testing.fixtures import tiny_spec
-from privbench.victims.build import Builder
 from privbench_plugins.defenses.confidence_masking import (
     ConfidenceMasking,
     Masked,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privbench import Augmentation, Protocol
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.requirements import reason_to_skip
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import TinyImages, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_builder, tiny_spec
 from privbench.toolbox.phases import Views

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import linprog
 from scipy.stats import binom
 
-from privbench.games import curves
+from privbench.measure.games import curves
 
 
 def _largest_tail(coins: int, made: int, right: int, profile: list[tuple[float, float]]) -> float:

@@ -12,14 +12,14 @@ from scipy import stats
 from torch.nn import functional as F
 
 from privbench import Protocol
-from privbench.data.split import cut
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.split import cut
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
 from privbench.testing import CPU, TinyImages
 from privbench.testing.fixtures import AnyAttack
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
 from privbench_plugins._shared import noise
 from privbench_plugins._shared.undefended import embeddings
 from privbench_plugins.defenses.dp_features import (

@@ -12,16 +12,16 @@ from scipy import stats
 from torch import nn
 
 from privbench import Augmentation, BatchSpec, Optimizer
-from privbench.errors import BadInputError
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.store import Store
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.training.loop import Training
+from privbench.measure.training.phase import Stream
+from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
 from privbench.toolbox.phases import Views
-from privbench.training.loop import Training
-from privbench.training.phase import Stream
-from privbench.victims.build import Builder
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench import Batch, Clock, Model, Outputs, Phase, TargetContext, World
-    from privbench.data.protocol import Protocol
+    from privbench.measure.data.protocol import Protocol
 
 HUGE = 1e9
 

@@ -10,13 +10,13 @@ import torch
 from torch.nn import functional as F
 
 from privbench import Protocol
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.requirements import reason_to_skip
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.victims.build import Builder
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import CPU, TinyImages, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench.victims.build import Builder
 from privbench_plugins.defenses.early_stopping import EarlyStopping
 from privbench_plugins.targets.moco import MoCo
 from privbench_plugins.targets.simclr import SimCLR

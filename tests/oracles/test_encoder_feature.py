@@ -19,8 +19,8 @@ from privbench import (
     Shadow,
     World,
 )
-from privbench.data.examples import join
-from privbench.games.metrics import auc
+from privbench.measure.data.examples import join
+from privbench.measure.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench_plugins.attacks.encoder_feature import EncoderFeature
 

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench.games.membership import MembershipQuestion
-from privbench.games.oracle import Oracle, Views
-from privbench.methods.context import AttackContext, Shadow, seeded
+from privbench.measure.games.membership import MembershipQuestion
+from privbench.measure.methods.context import AttackContext, Shadow, seeded
+from privbench.measure.methods.oracle import Oracle, Views
 from privbench.testing import arena, memoriser, tiny_split
 from privbench_plugins.attacks.encodermi import (
     DeepSet,

@@ -23,11 +23,11 @@ from privbench import (
     Shadow,
     World,
 )
-from privbench.data.split import Split, cut
-from privbench.games import metrics as m
-from privbench.methods.requirements import reason_to_skip
+from privbench.measure.data.split import Split, cut
+from privbench.measure.games import metrics as m
+from privbench.measure.victims.served import Victim
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import TinyImages, arena, auc_band, memoriser, tiny_split
-from privbench.victims.served import Victim
 from privbench_plugins._shared.classifiers import scale
 from privbench_plugins._shared.pgd import of_network, pgd
 from privbench_plugins.attacks.encodermi_baselines import (

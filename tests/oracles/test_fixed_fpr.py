@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privbench.games.fixed_fpr import true_fpr
+from privbench.results.fixed_fpr import true_fpr
 
 
 def test_the_fifth_largest_of_400() -> None:

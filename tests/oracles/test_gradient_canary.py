@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import privbench
 from privbench import BadInputError
-from privbench.games.metrics import auc_band
+from privbench.measure.games.metrics import auc_band
 
 pytest.importorskip("opacus")
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench import Access
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.training.phase import Batch, Clock, Outputs
+from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, TinyTarget, tiny_split
 from privbench.testing.fixtures import tiny_spec
-from privbench.training.phase import Batch, Clock, Outputs
-from privbench.victims.build import Builder
 from privbench_plugins.defenses.hamp import (
     HAMP,
     Ranked,

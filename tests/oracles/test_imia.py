@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privbench import Batch, BatchSpec, MembershipQuestion, Optimizer, Outputs, Phase, Step
-from privbench.games.access import Access
-from privbench.games.catalog import GAMES
-from privbench.games.metrics import auc
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.metrics import auc
+from privbench.measure.methods.access import Access
+from privbench.measure.training.loop import Training
+from privbench.measure.victims.served import Victim
 from privbench.testing import arena, auc_band, memoriser, tiny_split
-from privbench.training.loop import Training
-from privbench.victims.served import Victim
 from privbench_plugins._shared.undefended import log_posteriors, posteriors
 from privbench_plugins.attacks import imia
 from privbench_plugins.attacks.imia import IMIA, best_fitted, by_class, imitation_loss, nearer

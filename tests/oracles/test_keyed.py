@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from privbench.data.row_random import fold, normal, row_keys, salt, uniform
+from privbench.measure.data.row_random import fold, normal, row_keys, salt, uniform
 
 MASK = 0xFFFFFFFFFFFFFFFF
 GAMMA = 0x9E3779B97F4A7C15
@@ -50,7 +50,7 @@ def test_normal_is_the_quantile_of_the_top_32_bits() -> None:
 
 
 def test_quantiles_in_both_tails() -> None:
-    from privbench.data.row_random import _ndtri
+    from privbench.measure.data.row_random import _ndtri
 
     low = torch.logspace(-33, -1.01, 2000, base=2, dtype=torch.float64)
     p = torch.cat([low, 1 - low, torch.linspace(0.01, 0.99, 2000, dtype=torch.float64)])

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from privbench import Access, Membership, MembershipAttack, Shadows
-from privbench.data.canaries import Canaries
-from privbench.data.protocol import Protocol
-from privbench.games.left_out import judges, left_out
-from privbench.games.metrics import Estimate, Refused, auc, tpr_at_fpr
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.canaries import Canaries
+from privbench.measure.data.protocol import Protocol
+from privbench.measure.games.left_out import judges, left_out
+from privbench.measure.games.metrics import Estimate, Refused, auc, tpr_at_fpr
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
 from privbench.testing import CPU, TinyImages, TinyTarget, auc_band
 from privbench_plugins.targets.supervised import Supervised
 

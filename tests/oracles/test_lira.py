@@ -14,8 +14,8 @@ from scipy import stats
 from torch import Tensor
 
 from privbench import MembershipQuestion
-from privbench.games.catalog import GAMES
-from privbench.games.metrics import auc
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, rate_band, tiny_split
 from privbench.toolbox import likelihood_ratio
 from privbench.toolbox.likelihood import (

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privbench import Protocol
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.requirements import reason_to_skip
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.victims.build import Builder
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench.victims.build import Builder
 from privbench_plugins.defenses.memguard import (
     Guard,
     MembershipClassifier,

@@ -12,7 +12,7 @@ import pytest
 from scipy import special, stats
 from sklearn import metrics as reference
 
-from privbench.games.metrics import (
+from privbench.measure.games.metrics import (
     Estimate,
     Refused,
     Thresholds,
@@ -22,11 +22,11 @@ from privbench.games.metrics import (
     balanced_class_accuracy,
     best_threshold,
     clopper_pearson,
-    mean_over_seeds,
     precision,
     recall,
     tpr_at_fpr,
 )
+from privbench.results.statistics import mean_over_seeds
 from privbench.testing import rate_band
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from privbench.games.metrics import Bools, Floats
+    from privbench.measure.games.metrics import Bools, Floats
 
 SCORES = [0.9, 0.8, 0.3, 0.7, 0.2, 0.1, 0.05]
 MEMBER = [1, 1, 1, 0, 0, 0, 0]
@@ -442,7 +442,7 @@ def test_lists_arrays_and_float32_are_the_same_question() -> None:
 
 def test_importing_metrics_imports_nothing_heavy() -> None:
     code = (
-        "import sys, privbench.games.metrics;"
+        "import sys, privbench.measure.games.metrics;"
         "print([m for m in ('torch', 'scipy', 'sklearn') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.training.loop import Training
+from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, TinyTarget, tiny_split
 from privbench.testing.fixtures import tiny_spec
-from privbench.training.loop import Training
-from privbench.victims.build import Builder
 from privbench_plugins.defenses.mist import MIST, cross_difference, subsets
 from privbench_plugins.targets.supervised import Supervised
 
@@ -83,7 +83,7 @@ def test_a_sub_model_learns_locally_from_its_own_rows_only(tmp_path: Path) -> No
 
     def gradients(change: int) -> list[Tensor]:
         """Gradients of both sub-models, with the label of row ``change`` changed; -1 for none."""
-        from privbench.training.phase import Batch, Clock
+        from privbench.measure.training.phase import Batch, Clock
 
         y = rows.y.clone()
         if change >= 0:

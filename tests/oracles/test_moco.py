@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from privbench.measure.training.loop import Training
 from privbench.testing import tiny_split
 from privbench.testing.fixtures import tiny_builder, tiny_spec
-from privbench.training.loop import Training
 from privbench_plugins.targets.moco import MoCo, Queue, _interleaved, info_nce
 
 

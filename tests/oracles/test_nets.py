@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privbench.errors import UnknownNameError
-from privbench.training.nets import (
+from privbench.ground.errors import UnknownNameError
+from privbench.measure.training.nets import (
     BACKBONES,
     SplitBatchNorm,
     backbone,
@@ -18,7 +18,7 @@ from privbench.training.nets import (
     gradient_reversal,
     mlp,
 )
-from privbench.training.nets.layers import HalvingMaxPool
+from privbench.measure.training.nets.layers import HalvingMaxPool
 
 IMAGES = [name for name in BACKBONES if name != "mlp"]
 #: VGG-11 reads no smaller images.

@@ -18,7 +18,7 @@ from privbench import (
     Shadow,
     World,
 )
-from privbench.data.examples import join
+from privbench.measure.data.examples import join
 from privbench.testing import rate_band
 from privbench_plugins.attacks.nn_mia import NNMIA, talos_features
 

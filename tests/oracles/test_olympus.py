@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench import Batch, Clock, Defense, Protocol
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.requirements import reason_to_skip
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.training.loop import Training
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_builder, tiny_spec
-from privbench.training.loop import Training
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
 from privbench_plugins.defenses.olympus import (
     ADVERSARY,
     OBFUSCATOR,

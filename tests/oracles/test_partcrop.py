@@ -13,14 +13,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from privbench import Access, Augmentation, Card, Dataset, Examples, Model, Protocol
-from privbench.data.split import Split, cut
-from privbench.games.membership import MembershipGame, MembershipQuestion
-from privbench.games.metrics import Estimate
-from privbench.games.oracle import Oracle
-from privbench.methods.context import AttackContext, Shadow
-from privbench.store.source import digest
+from privbench.ground.store.source import digest
+from privbench.measure.data.split import Split, cut
+from privbench.measure.games.membership import MembershipGame, MembershipQuestion
+from privbench.measure.games.metrics import Estimate
+from privbench.measure.methods.context import AttackContext, Shadow
+from privbench.measure.methods.oracle import Oracle
+from privbench.measure.victims.served import Victim
 from privbench.testing import CPU, auc_band
-from privbench.victims.served import Victim
 from privbench_plugins.attacks.partcrop import PartCrop, bell_curves, divergences, windows_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from privbench.boards.per_example import agreement, exposure, found, vulnerability
-from privbench.games.metrics import auc
+from privbench.measure.games.metrics import auc
 
 
 def trial(rows: Any, member: Any, scores: Any) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_constant_answers_have_no_correlation() -> None:
 def test_found_counts_as_the_metric_does() -> None:
     rng = np.random.default_rng(1)
     member, scores = np.arange(1400) < 400, np.round(rng.normal(size=1400), 1)
-    from privbench.games.metrics import Estimate, tpr_at_fpr
+    from privbench.measure.games.metrics import Estimate, tpr_at_fpr
 
     metric = tpr_at_fpr(scores, member, 0.01)
     assert isinstance(metric, Estimate)

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from privbench.data.examples import as_float
-from privbench.data.row_random import fold, uniform
-from privbench.games.access import BLACK_BOX, Access
-from privbench.games.metrics import auc_band
 from privbench.grid.cell import Trial
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.methods import registry as plugins
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.examples import as_float
+from privbench.measure.data.row_random import fold, uniform
+from privbench.measure.games.metrics import auc_band
+from privbench.measure.methods.access import BLACK_BOX, Access
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.plugins import registry as plugins
 from privbench.testing import TinyImages, TinyTarget, tiny_split
 from privbench_plugins.defenses.planted_leak import (
     SURE,

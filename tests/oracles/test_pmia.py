@@ -11,8 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 from privbench import MembershipQuestion
-from privbench.games.catalog import GAMES
-from privbench.games.metrics import auc
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench_plugins.attacks.pmia import PMIA, alike, nearest, pooled
 

@@ -12,14 +12,14 @@ import torch
 from scipy.stats import entropy
 
 from privbench import BadAnswerError, BadInputError, Property, PropertyAttack
-from privbench.games.catalog import GAMES
-from privbench.games.metrics import Estimate
-from privbench.games.property import VICTIMS, PropertyGame, PropertyQuestion
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.metrics import Estimate
+from privbench.measure.games.property import VICTIMS, PropertyGame, PropertyQuestion
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
 from privbench.testing import (
     CPU,
     TinyImages,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench import Examples, Oracle, Shadow, World
-    from privbench.data.split import Split
+    from privbench.measure.data.split import Split
 
 GAME = cast("PropertyGame", GAMES["property"])
 BRIGHT = ("bright",)

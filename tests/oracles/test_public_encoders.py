@@ -14,22 +14,22 @@ from click.testing import CliRunner
 from torch import Tensor
 
 from privbench.cli.main import main
-from privbench.data.canaries import Canaries
-from privbench.data.protocol import PROTOCOLS, Part, Protocol
-from privbench.data.split import cut
-from privbench.errors import BadInputError
-from privbench.games.access import Access
-from privbench.games.attack import Shadows
-from privbench.games.membership import Membership, MembershipAttack
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.requirements import reason_to_skip
-from privbench.store.store import Store
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.store import Store
+from privbench.measure.data.canaries import Canaries
+from privbench.measure.data.protocol import PROTOCOLS, Part, Protocol
+from privbench.measure.data.split import cut
+from privbench.measure.games.membership import Membership, MembershipAttack
+from privbench.measure.methods.access import Access
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.attack import Shadows
+from privbench.measure.methods.cell import Cell
+from privbench.measure.victims.spec import VictimSpec
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import CPU, TinyImages, TinyTarget, checks
 from privbench.testing.fixtures import AnyAttack, rebuild, tiny_builder, tiny_split
-from privbench.victims.spec import VictimSpec
 from privbench_plugins._shared import public_encoder
 from privbench_plugins._shared.public_encoder import PublicEncoder, fitted
 from privbench_plugins.defenses.early_stopping import EarlyStopping
@@ -413,7 +413,7 @@ def test_null_victims_and_the_untrained_control_have_random_weights(
 @pytest.fixture
 def refused(registry: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The one sentence of a run that ends with status 2."""
-    from privbench.methods import registry as plugins
+    from privbench.plugins import registry as plugins
 
     monkeypatch.setattr(plugins, "load", lambda _: registry)
     monkeypatch.chdir(tmp_path)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from privbench import Access, Card, Model, Reconstruction, ReconstructionQuestion, Release
-from privbench.games.metrics import Estimate, Refused
-from privbench.games.reconstruction import PSNR_CAP, ReconstructionGame, ReconstructionTruth
+from privbench.measure.games.metrics import Estimate, Refused
+from privbench.measure.games.reconstruction import PSNR_CAP, ReconstructionGame, ReconstructionTruth
+from privbench.measure.victims.served import Victim
 from privbench.testing import TinyImages, arena, tiny_split
-from privbench.victims.served import Victim
 from privbench_plugins.attacks.reconstruction import (
     RMLE,
     Decoder,

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.training.phase import Batch, Clock, Outputs
+from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench.training.phase import Batch, Clock, Outputs
-from privbench.victims.build import Builder
 from privbench_plugins.defenses.relaxloss import RelaxLoss, flattened, relaxed
 from privbench_plugins.targets.supervised import Supervised
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from privbench import MembershipQuestion
-from privbench.games.catalog import GAMES
-from privbench.games.metrics import auc
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench.toolbox.likelihood import Evidence, threshold
 from privbench_plugins.attacks.rmia import (

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privbench import BadInputError, Protocol
-from privbench.data.examples import join
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.examples import join
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
 from privbench_plugins._shared.undefended import posteriors
 from privbench_plugins.defenses.selena import Selena, out_mean, withheld
 from privbench_plugins.targets.simclr import SimCLR
@@ -117,7 +117,7 @@ def test_keys_are_known_before_sub_models_are_trained(tmp_path: Path) -> None:
 
 
 def test_a_classifier_on_a_public_encoder(tmp_path: Path) -> None:
-    from privbench.data.split import cut
+    from privbench.measure.data.split import cut
 
     data = TinyImages()
     protocol = Protocol(

@@ -98,7 +98,7 @@ def accuracy(answer: Membership, members: int) -> float:
 
 
 def both(pair: tuple[Examples, Examples]) -> Examples:
-    from privbench.data.examples import join
+    from privbench.measure.data.examples import join
 
     return join(pair)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from privbench.games.metrics import auc, clopper_pearson
+from privbench.measure.games.metrics import auc, clopper_pearson
 from privbench.results.statistics import (
     accuracy_interval,
     compared,

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench.victims.build import Builder
 from privbench_plugins._shared import noise
 from privbench_plugins._shared.students import TEACHERS, only
 from privbench_plugins._shared.undefended import posteriors
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench import Defense, Examples
-    from privbench.victims.stages import Draft
+    from privbench.measure.victims.stages import Draft
 
 TAUGHT = [DMP(), PATE(teachers=5)]
 

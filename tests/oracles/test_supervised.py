@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from privbench import BadInputError, Optimizer
-from privbench.methods.context import TargetContext
+from privbench.measure.methods.context import TargetContext
 from privbench.testing import CPU, TinyImages, tiny_split
 from privbench_plugins.targets.supervised import Supervised
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from privbench.measure.training.loop import Training
+from privbench.measure.training.phase import Batch, Clock
 from privbench.testing import tiny_split
 from privbench.testing.fixtures import tiny_builder, tiny_spec
-from privbench.training.loop import Training
-from privbench.training.phase import Batch, Clock
 from privbench_plugins.defenses.talos import Talos
 from privbench_plugins.targets.moco import MoCo
 from privbench_plugins.targets.simclr import SimCLR

@@ -12,10 +12,10 @@ import torch
 from scipy import stats
 
 from privbench import BadInputError
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, tiny_split
 from privbench.testing.fixtures import tiny_spec
-from privbench.victims.build import Builder
 from privbench_plugins._shared import noise
 from privbench_plugins._shared.sensitivity import draw, sample
 from privbench_plugins.defenses.weight_noise import AdditiveLogistic, GaussianNoise, LaplaceNoise
@@ -197,8 +197,8 @@ def test_more_noise_for_smaller_epsilon_and_worse_accuracy(tmp_path: Path) -> No
 
 
 def test_there_must_be_a_classifier_trained_apart() -> None:
-    from privbench.methods.adversary import Adversary
-    from privbench.methods.cell import Cell
+    from privbench.measure.methods.adversary import Adversary
+    from privbench.measure.methods.cell import Cell
     from privbench.testing.fixtures import AnyAttack
 
     split = tiny_split()

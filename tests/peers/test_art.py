@@ -28,11 +28,11 @@ from privbench import (
     Shadow,
     as_float,
 )
-from privbench.data.split import Split, World, cut
-from privbench.games.metrics import auc
-from privbench.store.store import Store
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
+from privbench.ground.store.store import Store
+from privbench.measure.data.split import Split, World, cut
+from privbench.measure.games.metrics import auc
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
 from privbench_plugins.attacks.label_only_boundary import LabelOnlyBoundary
 from privbench_plugins.attacks.metric import MetricCorrectness
 from privbench_plugins.attacks.nn_mia import NNMIA
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from privbench import Model
-    from privbench.victims.served import Victim
+    from privbench.measure.victims.served import Victim
 
 
 CPU = torch.device("cpu")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privbench.games import curves
-from privbench.games.audit import ERROR, Guesses, bound
+from privbench.measure.games import curves
+from privbench.measure.games.audit import ERROR, Guesses, bound
 
 #: Shares of the coins that are guessed, and of the guesses that are right.
 MADE, RIGHT = (0.25, 0.5, 0.8, 0.95), (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn
 
-from privbench.games.metrics import (
+from privbench.measure.games.metrics import (
     auc,
     balanced_accuracy,
     best_threshold,

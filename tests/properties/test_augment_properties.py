@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from privbench.data.augmentation import Augmentation, augment
+from privbench.measure.data.augmentation import Augmentation, augment
 
 unhurried = settings(deadline=None, max_examples=60)
 probability = st.sampled_from([0.0, 0.3, 1.0])

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from privbench.store.canonical import canonical, digest, leaves, loads, plain
-from privbench.store.store import Key
+from privbench.ground.store.canonical import canonical, digest, leaves, loads, plain
+from privbench.ground.store.store import Key
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(

@@ -15,13 +15,13 @@ import torch
 from torch.nn import functional as F
 
 from privbench import Protocol
-from privbench.data.split import cut
-from privbench.methods import registry
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.split import cut
+from privbench.measure.training.loop import Training
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
+from privbench.plugins import registry
 from privbench.testing import CPU, TinyImages, TinyTarget
-from privbench.training.loop import Training
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
 from privbench_plugins._shared import noise
 from privbench_plugins._shared.undefended import posteriors
 from privbench_plugins.defenses import dp_features
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench import Defense, Examples, Target
-    from privbench.victims.served import Victim
+    from privbench.measure.victims.served import Victim
 
 #: Methods that claim a guarantee; each is tested below.
 TESTED = {"pate", "dp-sgd", "dp-features"}

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privbench.games.metrics import (
+from privbench.measure.games.metrics import (
     Estimate,
     Refused,
     auc,

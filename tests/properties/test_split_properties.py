@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench.data.examples import Card, Examples, join
-from privbench.data.protocol import PROTOCOLS, Part, Protocol
-from privbench.data.split import Split, cut
-from privbench.data.strata import rounded
+from privbench.measure.data.examples import Card, Examples, join
+from privbench.measure.data.protocol import PROTOCOLS, Part, Protocol
+from privbench.measure.data.split import Split, cut
+from privbench.measure.data.strata import rounded
 
 if TYPE_CHECKING:
     from torch import Tensor

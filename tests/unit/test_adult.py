@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privbench import BadInputError
-from privbench.data.protocol import PROTOCOLS
+from privbench.measure.data.protocol import PROTOCOLS
 from privbench_plugins._shared import data_folder
 from privbench_plugins.datasets import adult
 from privbench_plugins.datasets.adult import (

@@ -18,19 +18,19 @@ from privbench import (
     MembershipAttack,
     Shadows,
 )
-from privbench.data.examples import adopted
 from privbench.grid.cell import Trial
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.methods.registry import Plugin, Registry
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.examples import adopted
+from privbench.plugins.registry import Plugin, Registry
 from privbench.testing import CPU, TinyImages, TinyTarget
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.methods.cell import Cell
+    from privbench.measure.methods.cell import Cell
 
 
 @dataclass(frozen=True)

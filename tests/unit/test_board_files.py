@@ -16,8 +16,8 @@ from privbench.boards.files import write_board
 from privbench.boards.front import best, drawable, front
 from privbench.boards.panel import Line
 from privbench.boards.panels import panels
-from privbench.games import audit
-from privbench.games.catalog import GAMES
+from privbench.measure.games import audit
+from privbench.measure.games.catalog import GAMES
 from privbench.results.record import (
     AdversaryRecord,
     CellRecord,

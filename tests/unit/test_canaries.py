@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from privbench.data.canaries import Canaries
-from privbench.data.protocol import Protocol
-from privbench.data.split import Split, cut
-from privbench.errors import BadInputError
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite
-from privbench.methods import registry
+from privbench.ground.errors import BadInputError
+from privbench.measure.data.canaries import Canaries
+from privbench.measure.data.protocol import Protocol
+from privbench.measure.data.split import Split, cut
+from privbench.plugins import registry
 from privbench.testing import TinyImages
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from privbench import Access, Defense, Membership, MembershipAttack, Method, Strength, __version__
 from privbench.cli.main import main
-from privbench.methods import registry as plugins
-from privbench.methods.registry import Plugin, Registry
+from privbench.plugins import registry as plugins
+from privbench.plugins.registry import Plugin, Registry
 from privbench.results.record import read_all
 from privbench.testing import TinyImages, TinyTarget
 
@@ -328,7 +328,7 @@ def test_ctrl_c(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_dry_run_trains_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from privbench.training.loop import Training
+    from privbench.measure.training.loop import Training
 
     def never(*_: Any) -> None:
         raise AssertionError("a dry run trained")

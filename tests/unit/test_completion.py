@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from privbench.cli.completion import games, names, protocols
-from privbench.data.protocol import PROTOCOLS
-from privbench.games.catalog import GAMES
+from privbench.measure.data.protocol import PROTOCOLS
+from privbench.measure.games.catalog import GAMES
 
 if TYPE_CHECKING:
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
 
 
 @pytest.mark.parametrize("kind", ["attack", "defense", "target", "dataset"])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from privbench.methods.context import TargetContext
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.context import TargetContext
 from privbench.testing import CPU, TinyImages
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def test_seconds_of_shared_work_count_once_and_are_kept(
 ) -> None:
     """By a clock of our own: 10 s of work, of which another computation, shared by all, took 7."""
     clock = _Clock()
-    monkeypatch.setattr("privbench.methods.context.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("privbench.measure.methods.context.time.perf_counter", lambda: clock.now)
     data, store = TinyImages(), Store(tmp_path)
 
     def fresh() -> TargetContext:

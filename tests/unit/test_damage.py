@@ -13,9 +13,9 @@ import torch
 from click.testing import CliRunner
 
 from privbench.cli.main import main
-from privbench.methods import registry as plugins
+from privbench.ground.store.store import Key, Store
+from privbench.plugins import registry as plugins
 from privbench.results.record import read, read_all
-from privbench.store.store import Key, Store
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from privbench import BadInputError, Dataset, Examples
-from privbench.data.protocol import PROTOCOLS
-from privbench.data.split import cut
+from privbench.measure.data.protocol import PROTOCOLS
+from privbench.measure.data.split import cut
 from privbench.testing import Check, checks
 from privbench_plugins._shared import data_folder
 from privbench_plugins.datasets.cifar10 import CIFAR10

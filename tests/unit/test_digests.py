@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privbench.store.source import canonical, digest, source_digest
+from privbench.ground.store.source import canonical, digest, source_digest
 
 
 class Access(Flag):
@@ -215,16 +215,16 @@ def test_order_of_objects_is_irrelevant_and_each_counts(load: Any) -> None:
 
 
 def test_of_privbench_only_named_modules_count() -> None:
-    from privbench.store import canonical as values
-    from privbench.store import source as digests
+    from privbench.ground.store import canonical as values
+    from privbench.ground.store import source as digests
 
     assert source_digest(digests) != source_digest(digests, values)
 
 
 def test_a_plugin_does_not_depend_on_privbench_itself(load: Any) -> None:
-    text = "from privbench.store.source import digest\n" + PLUGIN["attack"]
+    text = "from privbench.ground.store.source import digest\n" + PLUGIN["attack"]
     parts = set[str]()
-    from privbench.store.source import _add, _Live
+    from privbench.ground.store.source import _add, _Live
 
     _add(load(attack=text), _Live(parts))
     assert {part.split()[0] for part in parts} == {
@@ -267,7 +267,7 @@ def test_a_reloaded_module_is_read_again(load: Any) -> None:
 
 
 def test_helpers_beside_a_script_count(tmp_path: Path) -> None:
-    script = "import helpers, json\nfrom privbench.store.source import source_digest\n"
+    script = "import helpers, json\nfrom privbench.ground.store.source import source_digest\n"
     script += "class A:\n    pass\nprint(source_digest(A))\n"
     (tmp_path / "run.py").write_text(script)
     seen = []

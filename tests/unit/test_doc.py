@@ -15,14 +15,14 @@ import privbench
 from privbench import HOME, Ge, Lt
 from privbench.cli.doc import _method, _public
 from privbench.cli.main import main
-from privbench.data.protocol import PROTOCOLS
-from privbench.games.catalog import GAMES
-from privbench.methods.hyperparameters import hyperparameters, values
-from privbench.methods.requirements import REQUIREMENTS
-from privbench.methods.variables import OWNERS, VARIABLES, Variable, of, page, settable
+from privbench.measure.data.protocol import PROTOCOLS
+from privbench.measure.games.catalog import GAMES
+from privbench.plugins.hyperparameters import hyperparameters, values
+from privbench.plugins.requirements import REQUIREMENTS
+from privbench.plugins.variables import OWNERS, VARIABLES, Variable, of, page, settable
 
 if TYPE_CHECKING:
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "plugins" / "class-variables.md"
 
@@ -50,7 +50,7 @@ def test_help_of_a_class_lists_its_variables(one: Variable) -> None:
 def test_the_reference_is_the_generated_page() -> None:
     made = page()
     assert REFERENCE.read_text(encoding="utf-8") == made, (
-        "write it by `python -m privbench.methods.variables`"
+        "write it by `python -m privbench.plugins.variables`"
     )
     assert all(f"| `{name}` |" in made for name in REQUIREMENTS)
 

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 import privbench
 from privbench.cli.main import main
 from privbench.grid.trial import TrialRunner
-from privbench.methods import registry
+from privbench.plugins import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,31 +9,31 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from privbench.games.access import Access
-from privbench.games.attack import Attack, Shadows
-from privbench.games.attributes import AttributeAttack, Attributes
-from privbench.games.membership import Membership, MembershipAttack
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.defense import Defense
-from privbench.store.machine import machine
-from privbench.store.store import Store
+from privbench.ground.store.machine import machine
+from privbench.ground.store.store import Store
+from privbench.measure.games.attributes import AttributeAttack, Attributes
+from privbench.measure.games.membership import Membership, MembershipAttack
+from privbench.measure.methods.access import Access
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.attack import Attack, Shadows
+from privbench.measure.methods.cell import Cell
+from privbench.measure.methods.defense import Defense
 from privbench.testing import CPU, TinyImages, TinyTarget, auc_band
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from privbench.data.split import World
-    from privbench.games.attributes import AttributeQuestion
-    from privbench.games.membership import MembershipQuestion
-    from privbench.games.oracle import Oracle
-    from privbench.methods.context import AttackContext, DefenseContext
+    from privbench.measure.data.split import World
+    from privbench.measure.games.attributes import AttributeQuestion
+    from privbench.measure.games.membership import MembershipQuestion
+    from privbench.measure.methods.context import AttackContext, DefenseContext
+    from privbench.measure.methods.oracle import Oracle
+    from privbench.measure.training.model import Model
+    from privbench.measure.training.phase import Phase
     from privbench.results.record import Record
-    from privbench.training.model import Model
-    from privbench.training.phase import Phase
 
 
 class _Log:

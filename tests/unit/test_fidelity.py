@@ -9,7 +9,7 @@ import pytest
 from tests.unit.scripts import ROOT, script
 from tests.unit.test_rows import record
 
-from privbench.games.catalog import GAMES
+from privbench.measure.games.catalog import GAMES
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from privbench.api.session import run as from_python
 from privbench.cli.main import main
-from privbench.methods import registry as plugins
+from privbench.ground.store.store import Key, Store
+from privbench.plugins import registry as plugins
 from privbench.results.record import read_all
-from privbench.store.store import Key, Store
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: privbench with the kit's plugins, where no file may be larger than the first argument.
 LIMITED = """
 import resource, sys
-from privbench.methods import registry as plugins
+from privbench.plugins import registry as plugins
 from privbench.testing import TinyImages, TinyTarget
 registry = plugins.load()
 kit = plugins.Plugin("kit", "privbench.testing", "privbench")

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from privbench.data.examples import Card, Examples, as_float
-from privbench.data.protocol import Part, Protocol
-from privbench.data.split import Split, cut
-from privbench.errors import BadInputError
-from privbench.games.attributes import Attributes
-from privbench.games.catalog import GAMES
-from privbench.games.controls import Pixels
-from privbench.games.game import BadAnswerError
-from privbench.games.membership import Membership, blind_auc
-from privbench.games.metrics import Estimate, Refused
+from privbench.ground.errors import BadInputError
+from privbench.measure.data.examples import Card, Examples, as_float
+from privbench.measure.data.protocol import Part, Protocol
+from privbench.measure.data.split import Split, cut
+from privbench.measure.games.attributes import Attributes
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.controls import Pixels
+from privbench.measure.games.game import BadAnswerError
+from privbench.measure.games.membership import Membership, blind_auc
+from privbench.measure.games.metrics import Estimate, Refused
 from privbench.testing import TinyImages, memoriser, tiny_split
 from privbench_plugins.datasets.digits import Digits
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from privbench.games.attributes import AttributeGame, Attributes, AttributeTruth
-from privbench.games.game import BadAnswerError
-from privbench.games.membership import Membership, MembershipGame
-from privbench.games.reconstruction import Reconstruction, ReconstructionGame
+from privbench.measure.games.attributes import AttributeGame, Attributes, AttributeTruth
+from privbench.measure.games.game import BadAnswerError
+from privbench.measure.games.membership import Membership, MembershipGame
+from privbench.measure.games.reconstruction import Reconstruction, ReconstructionGame
 
 TRUTH = np.array([True, False, True, False])
 

@@ -8,14 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 from privbench.cli.main import main
-from privbench.errors import BadInputError
 from privbench.grid.suite import parse_settings, read_suite, suite_from
-from privbench.methods import registry as plugins
+from privbench.ground.errors import BadInputError
+from privbench.plugins import registry as plugins
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
 
 BOMB = "a: &a [x, x]\n" + "".join(
     f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True)

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from privbench.cli.main import main
+from privbench.ground.store.canonical import checksum
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
-from privbench.store.canonical import checksum
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from privbench.grid.processes import Processes
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.methods.registry import load
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.plugins.registry import load
 from privbench.testing import CPU
 
 if TYPE_CHECKING:

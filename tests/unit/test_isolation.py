@@ -20,15 +20,15 @@ from privbench import (
 )
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
 from privbench.testing import CPU, TinyImages, TinyTarget
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.data.examples import Card, Examples
+    from privbench.measure.data.examples import Card, Examples
     from privbench.results.record import Record
 
 

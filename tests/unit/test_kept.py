@@ -11,8 +11,8 @@ import pytest
 
 from privbench.grid import kept
 from privbench.grid.kept import FinishedGrids, code_files
+from privbench.ground.store.store import Store
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Record
-from privbench.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

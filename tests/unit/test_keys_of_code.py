@@ -11,39 +11,39 @@ import pytest
 
 import privbench
 from privbench.grid.cell import CODE as RESULTS
-from privbench.store import source
-from privbench.victims.plan import CODE as VICTIMS
+from privbench.ground.store import source
+from privbench.measure.victims.plan import CODE as VICTIMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOTS = {"outputs": ("privbench.games.oracle",), "victims": VICTIMS, "results": RESULTS}
+ROOTS = {"outputs": ("privbench.measure.methods.oracle",), "victims": VICTIMS, "results": RESULTS}
 MODULES = sorted(m.name for m in walk_packages(privbench.__path__, "privbench."))
 
 #: Packages and modules -> what a change of a line there makes stale; the longest name that fits.
 STALE = {
     "privbench": set(),  # orchestration: cli, grid, boards, store, testing, errors, method
-    "privbench.data": {"victims", "results"},
-    "privbench.data.augmentation": {"outputs", "victims", "results"},
-    "privbench.data.examples": {"outputs", "victims", "results"},
-    "privbench.data.row_random": {"outputs", "victims", "results"},
-    "privbench.training": {"victims", "results"},
-    "privbench.victims": {"results"},
-    "privbench.victims.build": {"victims", "results"},
-    "privbench.victims.obeyed": {"victims", "results"},
-    "privbench.victims.plan": {"victims", "results"},
-    "privbench.victims.reloaded": {"victims", "results"},
-    "privbench.victims.served": {"victims", "results"},
-    "privbench.victims.spec": {"victims", "results"},
-    "privbench.victims.stages": {"victims", "results"},
-    "privbench.games": {"results"},
-    "privbench.games.access": {"outputs", "victims", "results"},
-    "privbench.games.oracle": {"outputs", "victims", "results"},
-    "privbench.methods": set(),
-    "privbench.methods.cell": {"results"},
-    "privbench.methods.context": {"victims", "results"},
-    "privbench.methods.defense": {"victims", "results"},
-    "privbench.methods.target": {"victims", "results"},
+    "privbench.measure.data": {"victims", "results"},
+    "privbench.measure.data.augmentation": {"outputs", "victims", "results"},
+    "privbench.measure.data.examples": {"outputs", "victims", "results"},
+    "privbench.measure.data.row_random": {"outputs", "victims", "results"},
+    "privbench.measure.training": {"victims", "results"},
+    "privbench.measure.victims": {"results"},
+    "privbench.measure.victims.build": {"victims", "results"},
+    "privbench.measure.victims.obeyed": {"victims", "results"},
+    "privbench.measure.victims.plan": {"victims", "results"},
+    "privbench.measure.victims.reloaded": {"victims", "results"},
+    "privbench.measure.victims.served": {"victims", "results"},
+    "privbench.measure.victims.spec": {"victims", "results"},
+    "privbench.measure.victims.stages": {"victims", "results"},
+    "privbench.measure.games": {"results"},
+    "privbench.measure.methods.access": {"outputs", "victims", "results"},
+    "privbench.measure.methods.oracle": {"outputs", "victims", "results"},
+    "privbench.measure.methods": set(),
+    "privbench.measure.methods.cell": {"results"},
+    "privbench.measure.methods.context": {"victims", "results"},
+    "privbench.measure.methods.defense": {"victims", "results"},
+    "privbench.measure.methods.target": {"victims", "results"},
 }
 
 
@@ -87,7 +87,7 @@ def test_every_module_makes_stale_what_it_computes_and_nothing_else(mutated: lis
 
 
 def test_a_comment_or_docstring_makes_nothing_stale() -> None:
-    spec = source._find("privbench.data.split")
+    spec = source._find("privbench.measure.data.split")
     assert spec is not None
     text = spec.loader.get_source(spec.name)  # type: ignore[union-attr]
 
@@ -120,7 +120,7 @@ def signal(log_p, y):
 def test_a_method_depends_on_what_it_imports_of_the_toolbox(
     mutated: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privbench.methods.plugin_file import PluginFile
+    from privbench.plugins.plugin_file import PluginFile
     from privbench_plugins.attacks import lira, metric
     from privbench_plugins.targets import supervised
 
@@ -139,4 +139,4 @@ def test_a_method_depends_on_what_it_imports_of_the_toolbox(
     assert stale("privbench.toolbox.likelihood_ratio") == {"lira"}
     assert stale("privbench.toolbox.likelihood") == {"lira", "theirs"}
     assert stale("privbench.toolbox.phases") == {"supervised", "theirs"}
-    assert stale("privbench.games.metrics") == set()
+    assert stale("privbench.measure.games.metrics") == set()

@@ -12,7 +12,7 @@ from privbench.testing import TinyTarget, checks
 
 if TYPE_CHECKING:
     from privbench import Method
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
 
 
 def run(method: Method, name: str) -> None:

@@ -22,12 +22,12 @@ from privbench import (
     Release,
     Strength,
 )
-from privbench.errors import PluginError
-from privbench.games.catalog import GAMES
 from privbench.grid.cell import learning_from_reference
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
-from privbench.methods import registry as plugins
+from privbench.ground.errors import PluginError
+from privbench.measure.games.catalog import GAMES
+from privbench.plugins import registry as plugins
 from privbench.testing import TinyImages, TinyTarget, checks, tiny_builder, tiny_spec, tiny_split
 from privbench.testing.attack_checks import fills_board
 from privbench_plugins.defenses.early_stopping import EarlyStopping

@@ -11,8 +11,8 @@ from tests.unit.small_run import SUITE, SmallRun
 
 import privbench
 from privbench import BadInputError
-from privbench.errors import UnknownNameError
-from privbench.training.loop import Training
+from privbench.ground.errors import UnknownNameError
+from privbench.measure.training.loop import Training
 
 if TYPE_CHECKING:
     from pathlib import Path

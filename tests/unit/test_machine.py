@@ -9,12 +9,12 @@ import sys
 import pytest
 import torch
 
-from privbench.data.examples import Card
-from privbench.games.access import BLACK_BOX
-from privbench.store.machine import STRICT, machine
-from privbench.training.model import Model
-from privbench.training.nets import backbone
-from privbench.victims.served import ROWS_PER_PASS, Victim
+from privbench.ground.store.machine import STRICT, machine
+from privbench.measure.data.examples import Card
+from privbench.measure.methods.access import BLACK_BOX
+from privbench.measure.training.model import Model
+from privbench.measure.training.nets import backbone
+from privbench.measure.victims.served import ROWS_PER_PASS, Victim
 
 QUICK = [
     ("mlp", (1, 8, 8)), ("mlp", (446,)), ("convnet", (1, 8, 8)), ("convnet", (3, 32, 32)),

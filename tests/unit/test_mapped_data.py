@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from privbench import BadInputError, Card, Examples, Part, Protocol
-from privbench.data import examples as module
-from privbench.data.examples import adopted, join
-from privbench.data.row_random import salt
-from privbench.data.split import _drawn, cut
-from privbench.data.validation import validated
+from privbench.measure.data import examples as module
+from privbench.measure.data.examples import adopted, join
+from privbench.measure.data.row_random import salt
+from privbench.measure.data.split import _drawn, cut
+from privbench.measure.data.validation import validated
 from privbench_plugins._shared import mapped_array
 from privbench_plugins._shared.mapped_array import Array, Arrays
 
@@ -261,8 +261,8 @@ _MEASURED = """
 import json, resource, sys
 import torch
 from privbench import Protocol
-from privbench.data.split import cut
-from privbench.data.validation import validated
+from privbench.measure.data.split import cut
+from privbench.measure.data.validation import validated
 from privbench_plugins.datasets.npz import Npz
 
 def peak():

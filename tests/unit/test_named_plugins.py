@@ -14,15 +14,15 @@ from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
+from privbench.ground.store.source import source_digest
+from privbench.ground.store.store import Store
 from privbench.results.record import read
-from privbench.store.source import source_digest
-from privbench.store.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench.grid.cell import Trial
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
     from privbench.results.record import Record
 
 SUITE = {

@@ -13,7 +13,7 @@ from rich.console import Console
 from privbench.api.console import Watcher, tables, terminal_console
 from privbench.boards.page import page
 from privbench.cli.show import result_card
-from privbench.games.board import Board, Column
+from privbench.ground.columns import Board, Column
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
 HOSTILE = (

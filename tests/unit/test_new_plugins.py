@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from privbench.cli.main import main
 from privbench.cli.plugins import EXAMPLES
-from privbench.games.catalog import GAMES
-from privbench.methods import registry as plugins
-from privbench.methods.valid import KINDS
+from privbench.measure.games.catalog import GAMES
+from privbench.plugins import registry as plugins
+from privbench.plugins.valid import KINDS
 from privbench.testing import checks
 
 if TYPE_CHECKING:

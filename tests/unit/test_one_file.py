@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from tests.unit.test_rows import record
 
 from privbench.cli.main import main
+from privbench.ground.store.canonical import checksum
 from privbench.results.one_file import dumped
 from privbench.results.record import DamagedResultError, Number, read_all
-from privbench.store.canonical import checksum
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,8 +30,9 @@ from privbench.boards.page import page
 from privbench.boards.panels import panels
 from privbench.boards.tradeoffs import stored_bound, told
 from privbench.cli.main import main
-from privbench.errors import BadInputError
-from privbench.games.catalog import GAMES
+from privbench.ground.errors import BadInputError
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.victims.play import utility
 from privbench.results.record import (
     POINTS,
     AdversaryRecord,
@@ -43,7 +44,6 @@ from privbench.results.record import (
     read_all,
 )
 from privbench.testing import tiny_split
-from privbench.victims.play import utility
 
 if TYPE_CHECKING:
     import random

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from privbench.data.augmentation import Augmentation
-from privbench.errors import AccessDeniedError
-from privbench.games.access import Access
-from privbench.games.oracle import Oracle, Views, views_seed
-from privbench.store.store import Store
+from privbench.ground.errors import AccessDeniedError
+from privbench.ground.store.store import Store
+from privbench.measure.data.augmentation import Augmentation
+from privbench.measure.methods.access import Access
+from privbench.measure.methods.oracle import Oracle, Views, views_seed
 from privbench.testing import TinyImages, memoriser, tiny_split
 
 if TYPE_CHECKING:

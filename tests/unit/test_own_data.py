@@ -19,10 +19,10 @@ from click.testing import CliRunner
 
 from privbench import BadInputError, Dataset
 from privbench.cli.main import main
-from privbench.data.split import cut
-from privbench.data.validation import validated
+from privbench.ground.store import content
+from privbench.measure.data.split import cut
+from privbench.measure.data.validation import validated
 from privbench.results.record import read_all
-from privbench.store import content
 from privbench.testing import Check, checks
 from privbench.toolbox import tables
 from privbench.toolbox.tables import FEWEST, numbered

@@ -35,7 +35,7 @@ from privbench_plugins._shared.endpoint import Endpoint
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
 
 Arrays = dict[str, Any]
 QUICK = ["metric-confidence", "metric-correctness"]

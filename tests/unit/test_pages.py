@@ -19,10 +19,10 @@ from privbench.boards.front import front
 from privbench.boards.notes import troubles
 from privbench.boards.page import LONGEST, page
 from privbench.boards.panels import panels
-from privbench.errors import BadInputError
-from privbench.games import audit
-from privbench.games.board import Board, Column
-from privbench.games.catalog import GAMES
+from privbench.ground.columns import Board, Column
+from privbench.ground.errors import BadInputError
+from privbench.measure.games import audit
+from privbench.measure.games.catalog import GAMES
 from privbench.results.record import (
     AdversaryRecord,
     CellRecord,
@@ -199,7 +199,7 @@ def test_what_there_is_no_room_for_is_counted() -> None:
 def test_a_page_needs_neither_torch_nor_games_nor_matplotlib() -> None:
     code = (
         "import sys, privbench.boards.page, privbench.boards.rows, privbench.boards.files; "
-        "bad = {'torch', 'matplotlib', 'privbench.games.catalog', 'privbench.games.game'}; "
+        "bad = {'torch', 'matplotlib', 'privbench.measure.games.catalog'}; "
         "assert not bad & {*sys.modules}, bad & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

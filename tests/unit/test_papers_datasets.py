@@ -21,8 +21,8 @@ from PIL import Image
 
 import privbench
 from privbench import BadInputError, Dataset
-from privbench.data.protocol import PROTOCOLS, Protocol
-from privbench.data.validation import validated
+from privbench.measure.data.protocol import PROTOCOLS, Protocol
+from privbench.measure.data.validation import validated
 from privbench.testing import checks
 from privbench_plugins._shared import data_folder, downloads, published_tables
 from privbench_plugins.datasets import celeba, stl10, texas100

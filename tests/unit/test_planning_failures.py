@@ -13,9 +13,9 @@ from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.methods.registry import Plugin, Registry
-from privbench.methods.valid import misfit
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.plugins.registry import Plugin, Registry
+from privbench.plugins.valid import misfit
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 
 import privbench
 from privbench.cli.main import main
-from privbench.games.catalog import GAMES
-from privbench.methods import registry as plugins
-from privbench.methods.plugin_file import PREFIX
+from privbench.measure.games.catalog import GAMES
+from privbench.plugins import registry as plugins
+from privbench.plugins.plugin_file import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

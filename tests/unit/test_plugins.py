@@ -20,14 +20,14 @@ from privbench import (
     hookimpl,
 )
 from privbench.cli.main import main
-from privbench.errors import PluginError, UnknownNameError
-from privbench.methods import registry as plugins
+from privbench.ground.errors import PluginError, UnknownNameError
+from privbench.plugins import registry as plugins
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
 
 
 @dataclass(frozen=True)

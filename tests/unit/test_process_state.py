@@ -19,12 +19,12 @@ import torch
 from privbench import Access, Membership, MembershipAttack
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.registry import load
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.training.process_state import known, restored, threads
+from privbench.plugins.registry import load
 from privbench.testing import CPU, TinyImages, TinyTarget
-from privbench.training.process_state import known, restored, threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,7 +204,7 @@ from typing import ClassVar
 import privbench
 from privbench import Access, Membership, MembershipAttack
 from privbench.cli.main import main
-from privbench.methods import registry
+from privbench.plugins import registry
 
 @dataclass(frozen=True)
 class Lingers(MembershipAttack):

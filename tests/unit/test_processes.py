@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from privbench.api.session import _executor, _shard
-from privbench.errors import BadInputError
 from privbench.grid.executors import Serial
 from privbench.grid.graph import Node, Role, depths, graph
 from privbench.grid.plan import plan
@@ -23,9 +22,10 @@ from privbench.grid.run import execute
 from privbench.grid.schedule import Schedule
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.methods.registry import load
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.store import Store
+from privbench.plugins.registry import load
 from privbench.results.record import read_all
-from privbench.store.store import Store
 from privbench.testing import CPU
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from privbench.data.examples import Card, Examples
-from privbench.data.protocol import PROTOCOLS, Part, Protocol, protocol_named
-from privbench.data.split import cut
-from privbench.errors import BadInputError, UnknownNameError
+from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.measure.data.examples import Card, Examples
+from privbench.measure.data.protocol import PROTOCOLS, Part, Protocol, protocol_named
+from privbench.measure.data.split import cut
 
 
 def _card(**sources: int) -> Card:

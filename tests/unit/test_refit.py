@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from privbench.data.protocol import Protocol
-from privbench.data.split import cut
-from privbench.methods.context import DefenseContext
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.protocol import Protocol
+from privbench.measure.data.split import cut
+from privbench.measure.methods.context import DefenseContext
+from privbench.measure.training.phase import TrainingError
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
 from privbench.testing import CPU, TinyImages
 from privbench.testing.fixtures import tiny_spec
-from privbench.training.phase import TrainingError
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
 from privbench_plugins.defenses.none import NoDefense
 from privbench_plugins.defenses.weight_noise import AdditiveLogistic
 from privbench_plugins.targets.simclr import SimCLR

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import pytest
 
 from privbench import Access, BadInputError, Defense, MembershipAttack, Release, Shadows
-from privbench.errors import PluginError
-from privbench.methods import registry as plugins
-from privbench.methods.requirements import reason_to_skip
-from privbench.methods.valid import KINDS, misfit
+from privbench.ground.errors import PluginError
+from privbench.measure.training.phase import BatchSpec, Monitor, Optimizer, Stream
+from privbench.plugins import registry as plugins
+from privbench.plugins.requirements import reason_to_skip
+from privbench.plugins.valid import KINDS, misfit
 from privbench.testing import AnyAttack, TinyImages, TinyTarget, tiny_split
-from privbench.training.phase import BatchSpec, Monitor, Optimizer, Stream
 
 
 class Plain(Release):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from privbench import Defense, Release
-from privbench.errors import PluginError
+from privbench.ground.errors import PluginError
 from privbench.testing import TinyTarget, tiny_builder, tiny_spec, tiny_split
 
 if TYPE_CHECKING:

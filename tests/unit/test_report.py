@@ -30,7 +30,7 @@ from privbench.boards.html.pictures import figures
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
 from privbench.cli.main import main
-from privbench.games.metrics import tpr_at_fpr
+from privbench.measure.games.metrics import tpr_at_fpr
 from privbench.results.one_file import dumped
 from privbench.results.record import Record, SampleFile, read_all
 from privbench.results.samples import pack
@@ -562,7 +562,7 @@ def test_figures_have_the_same_bytes_whatever_the_order() -> None:
 
 def test_texts_of_cards_flow_and_lists_keep_their_lines() -> None:
     from privbench.boards.html.cards import Card
-    from privbench.methods.about import About
+    from privbench.plugins.about import About
 
     told = About(("One\nline of ``code``.\n\nSteps:\n\n1. first\n2. second", "a:\n  b"), "", {}, "")
     card = Card("attack", "x", "1", told, "", {}, [], 0)

@@ -18,16 +18,16 @@ from privbench import Access, Membership, MembershipAttack
 from privbench.check.compare import compared, same, within_intervals
 from privbench.check.repeat import differences, suite_of
 from privbench.cli.main import main
-from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid.outcome import new_record
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
-from privbench.methods import registry as plugins
+from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.store.canonical import checksum
+from privbench.plugins import registry as plugins
 from privbench.results.one_file import dumped
 from privbench.results.record import Number, Record, parsed, read, read_all
 from privbench.results.samples import checksum as sum_of
 from privbench.results.samples import pack, unpack
-from privbench.store.canonical import checksum
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 
 from privbench import Access, AttributeAttack, Cell, Defense, MembershipAttack, Protocol, Release
 from privbench.grid.compatible import why_not
-from privbench.methods.about import about
-from privbench.methods.adversary import Adversary
-from privbench.methods.requirements import REQUIREMENTS, reason_to_skip, required
+from privbench.measure.methods.adversary import Adversary
+from privbench.plugins.about import about
+from privbench.plugins.requirements import REQUIREMENTS, reason_to_skip, required
 from privbench.testing import AnyAttack, TinyImages, TinyTarget
 
 DATA = TinyImages()

@@ -15,12 +15,12 @@ from tests.unit.test_rows import everything, record
 
 from privbench.cli.main import main
 from privbench.grid import run as grid
+from privbench.ground.store.canonical import checksum
 from privbench.results import limits
 from privbench.results.one_file import dumped
 from privbench.results.record import DamagedResultError, Record, each_line, read, read_all
 from privbench.results.schema import dumped as schema_text
 from privbench.results.schema import schema
-from privbench.store.canonical import checksum
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "result.schema.json"
 

@@ -9,7 +9,7 @@ import pytest
 
 import privbench
 from privbench import BadInputError, Results
-from privbench.games.catalog import GAMES
+from privbench.measure.games.catalog import GAMES
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
 if TYPE_CHECKING:

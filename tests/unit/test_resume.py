@@ -14,9 +14,9 @@ from rich.console import Console
 
 from privbench.api.session import Session
 from privbench.grid.suite import suite_from
-from privbench.methods import registry as plugins
+from privbench.measure.training.loop import Training
+from privbench.plugins import registry as plugins
 from privbench.testing import TinyImages
-from privbench.training.loop import Training
 
 SUITE = {
     "datasets": ["tiny-images"],

@@ -11,11 +11,11 @@ import pytest
 
 from privbench.api.console import tables
 from privbench.boards.rows import cells, headings, summary
-from privbench.errors import BadInputError, PluginError
-from privbench.games import audit
-from privbench.games.board import Board, Column
-from privbench.games.catalog import GAMES
-from privbench.games.game import new_game
+from privbench.ground.columns import Board, Column
+from privbench.ground.errors import BadInputError, PluginError
+from privbench.measure.games import audit
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.game import new_game
 from privbench.results.record import (
     AdversaryRecord,
     CellRecord,

@@ -17,12 +17,12 @@ from safetensors.numpy import save
 from privbench import Access, Attributes, Membership, Reconstruction
 from privbench.check.rescore import read_scored
 from privbench.cli.main import main
-from privbench.data.split import cut
-from privbench.games.attributes import AttributeAttack, strangers
-from privbench.games.catalog import GAMES
-from privbench.games.membership import MembershipAttack
-from privbench.games.reconstruction import ReconstructionAttack
-from privbench.methods import registry as plugins
+from privbench.measure.data.split import cut
+from privbench.measure.games.attributes import AttributeAttack, strangers
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.membership import MembershipAttack
+from privbench.measure.games.reconstruction import ReconstructionAttack
+from privbench.plugins import registry as plugins
 from privbench.results import samples
 from privbench.results.record import Number, Record, read_all
 from privbench.results.sample_files import read_samples
@@ -377,8 +377,8 @@ def test_an_unknown_slice_names_the_known_ones(run: Any) -> None:
 def test_nothing_is_left_of_a_result_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from privbench.errors import WriteError
-    from privbench.store import files
+    from privbench.ground.errors import WriteError
+    from privbench.ground.store import files
 
     made, real = record_like("membership"), files.write
     made.attach(save(GOOD))

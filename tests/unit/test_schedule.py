@@ -20,14 +20,14 @@ from privbench import (
     Release,
     Strength,
 )
-from privbench.errors import PluginError, UnknownNameError
-from privbench.games.attack import Shadows
 from privbench.grid.cell import cell_record
 from privbench.grid.compatible import why_not
 from privbench.grid.plan import Planned, plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
-from privbench.methods.registry import Plugin, Registry
+from privbench.ground.errors import PluginError, UnknownNameError
+from privbench.measure.methods.attack import Shadows
+from privbench.plugins.registry import Plugin, Registry
 from privbench.results.record import Record, read
 from privbench.testing import TinyImages, TinyTarget
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench.data.split import cut
-from privbench.games.oracle import Views
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.methods import registry as plugins
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.split import cut
+from privbench.measure.methods.oracle import Views
+from privbench.measure.training.loop import Training
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
+from privbench.plugins import registry as plugins
 from privbench.testing import CPU, TinyImages, TinyTarget
-from privbench.training.loop import Training
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
 from privbench_plugins.defenses.ars import Ars, ArsAttributes
 from privbench_plugins.defenses.attriguard import AttriGuard
 from privbench_plugins.defenses.memguard import MemGuard
@@ -25,7 +25,7 @@ from privbench_plugins.defenses.memguard import MemGuard
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.methods.defense import Defense
+    from privbench.measure.methods.defense import Defense
 
 TINY = TinyImages()
 #: Training of what a release learns, for tests.

@@ -70,7 +70,7 @@ def test_no_page_names_a_file_of_another_host(site: Path) -> None:
 
 def test_every_method_and_every_public_name_is_there(site: Path) -> None:
     import privbench
-    from privbench.methods import registry
+    from privbench.plugins import registry
 
     known = registry.load()
     for kind in ("attack", "defense", "target", "dataset"):

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from privbench.games.oracle import Oracle
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import Suite
 from privbench.grid.trial import TrialRunner
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.oracle import Oracle
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.served import Victim
 from privbench.testing import CPU, TinyTarget, tiny_split
 from privbench.testing.fixtures import tiny_spec
-from privbench.victims.build import Builder
-from privbench.victims.served import Victim
 from privbench_plugins._shared.undefended import posteriors
 from privbench_plugins.targets.simclr import SimCLR
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.methods.defense import Defense
-    from privbench.methods.registry import Registry
+    from privbench.measure.methods.defense import Defense
+    from privbench.plugins.registry import Registry
 
 FAST: dict[str, dict[str, Any]] = {
     "alm": {"pairs": 3},

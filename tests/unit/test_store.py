@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from privbench.errors import BadInputError
-from privbench.store.machine import machine
-from privbench.store.store import Key, Store, default_root
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.machine import machine
+from privbench.ground.store.store import Key, Store, default_root
 
 KEY = Key("phase", {"target": {"name": "simclr", "epochs": 3}, "seed": 0})
 
@@ -30,7 +30,7 @@ def key(**fields: Any) -> Key:
 
 def in_process(code: str, *arguments: object) -> subprocess.Popen[str]:
     """Start Python on the code, with `store`, KEY and os at hand."""
-    head = "import os, sys, time, pathlib\nfrom privbench.store.store import Key, Store\n"
+    head = "import os, sys, time, pathlib\nfrom privbench.ground.store.store import Key, Store\n"
     head += f"KEY = Key('phase', {dict(KEY.fields)!r})\nstore = Store(pathlib.Path(sys.argv[1]))\n"
     command = [sys.executable, "-c", head + code, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -207,7 +207,7 @@ def test_a_damaged_artifact_is_set_aside_and_made_again(
 DIE = {
     # the tensors are bytes here, so that torch is not needed
     "between the files": """
-import privbench.store.artifacts as artifacts
+import privbench.ground.store.artifacts as artifacts
 artifacts._serialise = lambda tensors: b"x" * 1000
 write = artifacts._write
 def die(path, content):
@@ -270,7 +270,7 @@ print(store.make(KEY, build).facts["by"])
 
 def test_a_draft_that_is_being_written_outlives_gc(store: Store, tmp_path: Path) -> None:
     code = """
-import privbench.store.artifacts as artifacts
+import privbench.ground.store.artifacts as artifacts
 write = artifacts._write
 def slow(path, content):
     write(path, content)
@@ -400,7 +400,7 @@ def test_the_whole_of_it_without_tensors_needs_no_torch(tmp_path: Path) -> None:
 made = store.make(KEY, lambda: ({}, {}))
 assert made.tensors == {} and store.find(KEY)
 str(store.why(KEY.digest)), list(store.list()), store.gc(0)
-import privbench.store.source
+import privbench.ground.store.source
 print(sorted({"torch", "safetensors", "numpy", "pydantic"} & set(sys.modules)))
 """
     process = in_process(code, tmp_path)

@@ -9,8 +9,8 @@ import pytest
 from annotated_types import Ge, Le
 
 from privbench import Defense, Strength
-from privbench.methods.about import about
-from privbench.methods.valid import misfit
+from privbench.plugins.about import about
+from privbench.plugins.valid import misfit
 
 
 @dataclass(frozen=True)

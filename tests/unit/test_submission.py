@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from tests.unit.test_samples import ALL, done, run  # noqa: F401 - a fixture
 
+from privbench.ground.store.canonical import checksum
 from privbench.results.samples import checksum as sum_of
 from privbench.results.samples import pack, unpack
 from privbench.results.schema import schema
-from privbench.store.canonical import checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench.errors import BadInputError
 from privbench.grid.suite import Suite, parse_settings, read_suite, suite_from
+from privbench.ground.errors import BadInputError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,13 +20,13 @@ from rich.console import Console
 
 from privbench import backbone
 from privbench.api.session import Session
-from privbench.data.protocol import Part, Protocol
 from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
 from privbench.grid.plan import Planned, plan
 from privbench.grid.suite import read_suite
 from privbench.grid.trial import TrialRunner
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.protocol import Part, Protocol
 from privbench.testing import CPU, Generated
 from privbench.toolbox.phases import chosen_backbone
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from privbench import Card
-    from privbench.methods.adversary import Adversary
-    from privbench.methods.cell import Cell
+    from privbench.measure.methods.adversary import Adversary
+    from privbench.measure.methods.cell import Cell
 
 SUITES = sorted(Path(__file__).parents[2].glob("leaderboards/suites/*.yaml"))
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from privbench.data.examples import Card, Examples
-from privbench.training.loop import Training
-from privbench.training.model import Model
-from privbench.training.phase import (
+from privbench.measure.data.examples import Card, Examples
+from privbench.measure.training.loop import Training
+from privbench.measure.training.model import Model
+from privbench.measure.training.phase import (
     Batch,
     BatchSpec,
     Clock,

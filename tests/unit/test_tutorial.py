@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from tests.environment import HERE, clean_environment
 
 from privbench.cli.main import main
-from privbench.methods import registry as plugins
-from privbench.methods.plugin_file import PREFIX
+from privbench.plugins import registry as plugins
+from privbench.plugins.plugin_file import PREFIX
 from privbench.testing import checks
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from privbench.boards.verdicts import cell_of, doubtful, idle_encoder
 from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
 from privbench.grid.trial import TrialRunner
-from privbench.methods.context import TargetContext
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.methods.context import TargetContext
+from privbench.measure.victims.play import gain, probe
 from privbench.testing import CPU, memoriser, tiny_split
 from privbench.testing.fixtures import tiny_builder, tiny_spec
-from privbench.victims.play import gain, probe
 from privbench_plugins.targets.autoencoder import Autoencoder
 from privbench_plugins.targets.moco import MoCo
 from privbench_plugins.targets.simclr import SimCLR

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench.data.split import cut
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.registry import load
-from privbench.methods.requirements import reason_to_skip
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.split import cut
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.spec import VictimSpec
+from privbench.plugins.registry import load
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import CPU
-from privbench.victims.build import Builder
-from privbench.victims.spec import VictimSpec
 from privbench_plugins.attacks.metric import MetricLoss
 from privbench_plugins.datasets.digits import Digits
 from privbench_plugins.targets.simclr import SimCLR

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from privbench import BadInputError
-from privbench.data.protocol import PROTOCOLS
+from privbench.measure.data.protocol import PROTOCOLS
 from privbench_plugins._shared import data_folder
 from privbench_plugins.datasets import utkface
 from privbench_plugins.datasets.utkface import AGES, UTKFace, faces

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from privbench import BadInputError, Card, Dataset, Examples, Protocol
-from privbench.data.validation import validated
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.measure.data.validation import validated
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
 from privbench.testing import AnyAttack, TinyImages, TinyTarget, checks
 
 if TYPE_CHECKING:

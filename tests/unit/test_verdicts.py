@@ -10,7 +10,7 @@ import pytest
 
 from privbench.boards import verdicts
 from privbench.boards.rows import cells, headings
-from privbench.games.catalog import GAMES
+from privbench.measure.games.catalog import GAMES
 from privbench.results import provenance
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 

@@ -11,18 +11,17 @@ from annotated_types import Ge
 from torch import nn
 from torch.nn import functional as F
 
-from privbench.data.examples import Card, Examples, as_float
-from privbench.data.protocol import Protocol
-from privbench.data.split import Split, World, cut
-from privbench.errors import PluginError
-from privbench.games.access import Access
-from privbench.methods.defense import Defense, Release
-from privbench.methods.target import Target
-from privbench.store.store import Store
-from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
-from privbench.training.loop import Training
-from privbench.training.model import Model
-from privbench.training.phase import (
+from privbench.ground.errors import PluginError
+from privbench.ground.store.store import Store
+from privbench.measure.data.examples import Card, Examples, as_float
+from privbench.measure.data.protocol import Protocol
+from privbench.measure.data.split import Split, World, cut
+from privbench.measure.methods.access import Access
+from privbench.measure.methods.defense import Defense, Release
+from privbench.measure.methods.target import Target
+from privbench.measure.training.loop import Training
+from privbench.measure.training.model import Model
+from privbench.measure.training.phase import (
     Batch,
     BatchSpec,
     Monitor,
@@ -33,9 +32,10 @@ from privbench.training.phase import (
     Stream,
     TrainingError,
 )
-from privbench.victims.build import Builder, access
-from privbench.victims.play import Siblings, as_adversary_sees
-from privbench.victims.spec import VictimSpec
+from privbench.measure.victims.build import Builder, access
+from privbench.measure.victims.play import Siblings, as_adversary_sees
+from privbench.measure.victims.spec import VictimSpec
+from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.methods.context import DefenseContext, TargetContext
-    from privbench.victims.served import Victim
+    from privbench.measure.methods.context import DefenseContext, TargetContext
+    from privbench.measure.victims.served import Victim
 
 SPEC = Optimizer("adam", 1e-2)
 

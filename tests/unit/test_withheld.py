@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional as F
 
 from privbench import Defense, Phase, Stream
+from privbench.measure.training.leave_one_out import refit
+from privbench.measure.training.loop import Training
+from privbench.measure.training.phase import TrainingError
 from privbench.testing import TinyTarget, tiny_builder, tiny_spec, tiny_split
-from privbench.training.leave_one_out import refit
-from privbench.training.loop import Training
-from privbench.training.phase import TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

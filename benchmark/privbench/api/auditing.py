@@ -24,15 +24,15 @@ from privbench.api.own_model.words import (
     summary,
 )
 from privbench.api.session import Session
-from privbench.errors import BadInputError
 from privbench.grid.cell import cell_record
 from privbench.grid.suite import suite_from
-from privbench.methods import registry as registries
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.files import write
+from privbench.ground.store.store import default_root
+from privbench.ground.text import shown
+from privbench.plugins import registry as registries
 from privbench.results.record import read_all
 from privbench.results.sample_files import read_samples
-from privbench.store.files import write
-from privbench.store.store import default_root
-from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from privbench.api.own_model.rows import Given, Rows
-    from privbench.methods.registry import Choice
+    from privbench.plugins.registry import Choice
 
 #: The ledger of an endpoint, in the folder of its audit.
 LEDGER = "queries.ndjson"

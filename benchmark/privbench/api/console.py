@@ -17,10 +17,10 @@ from privbench.boards.files import write_board
 from privbench.boards.rows import cells, differing, headings, ranked
 from privbench.boards.shown import columns, games
 from privbench.boards.verdicts import control_lines
-from privbench.errors import WriteError
+from privbench.ground.errors import WriteError
+from privbench.ground.store.files import write
+from privbench.ground.text import several, terminal
 from privbench.results.record import POINTS
-from privbench.store.files import write
-from privbench.text import several, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

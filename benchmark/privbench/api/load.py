@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from privbench.api.session import Session, suite_of
-from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid.cell import cell_record
-from privbench.text import shown
-from privbench.training.process_state import threads as thread_count
+from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.text import shown
+from privbench.measure.training.process_state import threads as thread_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.data.examples import Examples
-    from privbench.data.split import World
     from privbench.grid.plan import Planned
     from privbench.grid.suite import Suite
     from privbench.grid.trial import TrialRunner
-    from privbench.methods.cell import Cell
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.data.split import World
+    from privbench.measure.methods.cell import Cell
+    from privbench.measure.training.model import Model
+    from privbench.measure.victims.served import Victim
+    from privbench.measure.victims.spec import VictimSpec
     from privbench.results.record import CellRecord
-    from privbench.training.model import Model
-    from privbench.victims.served import Victim
-    from privbench.victims.spec import VictimSpec
 
 #: Cells that a message names.
 _SHOWN = 6

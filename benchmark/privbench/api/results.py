@@ -13,9 +13,9 @@ from privbench.boards.html.notebook import notebook
 from privbench.boards.html.plot import Plot
 from privbench.boards.page import page
 from privbench.boards.panels import panels
-from privbench.errors import BadInputError
+from privbench.ground.errors import BadInputError
+from privbench.ground.text import several, shown
 from privbench.results.record import Record, read_all
-from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from privbench.api.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.api.results import Results
-from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Serial
@@ -22,16 +21,17 @@ from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.methods import registry
-from privbench.store.store import Store, default_root
-from privbench.text import shown
+from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.store.store import Store, default_root
+from privbench.ground.text import shown
+from privbench.plugins import registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from privbench.grid.executors import Executor
     from privbench.grid.plan import Planned
-    from privbench.methods.registry import Choice
+    from privbench.plugins.registry import Choice
     from privbench.results.record import Record
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.games.audit import COUNTS, assessed, counted
-from privbench.games.metrics import Refused
-from privbench.text import shown
+from privbench.ground.text import shown
+from privbench.measure.games.audit import COUNTS, assessed, counted
+from privbench.measure.games.metrics import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from privbench.games.metrics import Estimate
+    from privbench.measure.games.metrics import Estimate
     from privbench.results.record import Number, Record
 
 #: Metrics that ``texts`` shows.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.errors import BadInputError
-from privbench.text import shown
+from privbench.ground.errors import BadInputError
+from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

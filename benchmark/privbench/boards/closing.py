@@ -13,8 +13,8 @@ from privbench.boards import verdicts
 from privbench.boards.matrix import COSTLY, costly, not_judged
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
+from privbench.ground.text import several, shown
 from privbench.results.statistics import FEWEST_SEEDS
-from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ import io
 from typing import TYPE_CHECKING
 
 from privbench.boards import audits, verdicts
-from privbench.games.metrics import mean_over_seeds
-from privbench.text import terminal
+from privbench.ground.text import terminal
+from privbench.results.statistics import mean_over_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

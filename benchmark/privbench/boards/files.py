@@ -8,7 +8,7 @@ from privbench.boards.csv_table import table
 from privbench.boards.front import drawable, front
 from privbench.boards.page import page
 from privbench.boards.panels import panels
-from privbench.store.files import write
+from privbench.ground.store.files import write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

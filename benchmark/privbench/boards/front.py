@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from privbench.boards.matrix import aim_text, ranked
 from privbench.boards.panel import foremost
 from privbench.boards.placing import Room, around, chain, free, nearest
+from privbench.ground.text import several, shown
 from privbench.results.statistics import FEWEST_SEEDS
-from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

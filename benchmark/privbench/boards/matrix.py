@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.boards.panel import estimate
+from privbench.ground.text import markdown
 from privbench.results.statistics import ERROR, holm
-from privbench.text import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.panel import Aim, Attack, Line, Panel, Spot
-    from privbench.games.metrics import Estimate
+    from privbench.measure.games.metrics import Estimate
     from privbench.results.statistics import Difference, Worst
 
 #: A table has at most this many columns.
@@ -45,7 +45,7 @@ RANKED = (
 def with_error(estimate: Estimate | None, seeds: int, digits: int = 3) -> str:
     """A mean with half of its interval, which one seed does not have.
 
-    >>> from privbench.games.metrics import Estimate
+    >>> from privbench.measure.games.metrics import Estimate
     >>> with_error(Estimate(0.7, 0.6, 0.8), 3), with_error(Estimate(0.7, 0.6, 0.8), 1)
     ('0.700 ±0.100', '0.700')
     """

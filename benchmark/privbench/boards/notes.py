@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from privbench.boards import shown as show
 from privbench.boards import verdicts
-from privbench.games.fixed_fpr import true_fpr
-from privbench.text import markdown, several, shown
+from privbench.ground.text import markdown, several, shown
+from privbench.results.fixed_fpr import true_fpr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

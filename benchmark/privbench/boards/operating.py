@@ -17,8 +17,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from privbench.boards.statistics import FEWEST_SEEDS, paired
 from privbench.boards.verdicts import is_control
+from privbench.results.statistics import FEWEST_SEEDS, paired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,8 +13,8 @@ from privbench.boards.checks import refuse_unfit
 from privbench.boards.operating import NO_SETTING, NOT_SHOWN
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
+from privbench.ground.text import markdown, several, shown
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
-from privbench.text import markdown, several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from privbench.games.metrics import Estimate, mean_over_seeds
+from privbench.measure.games.metrics import Estimate
+from privbench.results.statistics import mean_over_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from privbench.boards.operating import Choice, Family, Group
     from privbench.boards.verdicts import Judged
-    from privbench.games.board import Column
+    from privbench.ground.columns import Column
     from privbench.results.record import MethodRecord, Record
 
 #: Metric that is reported at its worst beside the headline.

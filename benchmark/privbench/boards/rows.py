@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from privbench.boards import audits, verdicts
 from privbench.boards import shown as show
-from privbench.games.metrics import mean_over_seeds
-from privbench.results.statistics import FEWEST_SEEDS
+from privbench.results.statistics import FEWEST_SEEDS, mean_over_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from privbench.games.board import Column
+    from privbench.ground.columns import Column
     from privbench.results.record import Number, Record
     from privbench.results.statistics import Difference
 

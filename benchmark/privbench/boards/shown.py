@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.games.board import Board, Column
+    from privbench.ground.columns import Board, Column
     from privbench.results.record import Number, Record
 
 

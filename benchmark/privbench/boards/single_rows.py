@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privbench.boards.per_example import vulnerability
-from privbench.text import markdown
+from privbench.ground.text import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

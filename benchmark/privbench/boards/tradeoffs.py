@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from pydantic_core import from_json
 
 from privbench.boards.operating import choices, groups
-from privbench.errors import BadInputError
+from privbench.ground.errors import BadInputError
+from privbench.ground.text import shown
 from privbench.results.record import POINTS
-from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.boards import shown as show
+from privbench.ground.text import several, shown
 from privbench.results.statistics import (
     ERROR,
     FEWEST_SEEDS,
@@ -15,7 +16,6 @@ from privbench.results.statistics import (
     null_p,
     paired,
 )
-from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from privbench.ground.text import shown
 from privbench.results.record import Number
 from privbench.results.statistics import accuracy_interval
-from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from privbench.data.protocol import protocol_named
-from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid.cell import cell_record, protocol_record
 from privbench.grid.outcome import new_record
 from privbench.grid.suite import Suite, suite_from
-from privbench.text import shown
+from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.text import shown
+from privbench.measure.data.protocol import protocol_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from privbench.grid.cell import Trial
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
     from privbench.results.record import CellRecord, MethodRecord, Record
 
 _PARTS = ("members", "nonmembers", "reference", "public", "downstream", "pool", "test")

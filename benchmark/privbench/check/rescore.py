@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privbench.errors import BadInputError, UnknownNameError
-from privbench.games.catalog import GAMES
+from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.text import shown
+from privbench.measure.games.catalog import GAMES
 from privbench.results.provenance import commit
 from privbench.results.record import DamagedResultError, Number, Record, located
 from privbench.results.sample_files import read_samples
 from privbench.results.samples import pack, part
-from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,8 +10,8 @@ from privbench.boards.per_example import FPR, agreement
 from privbench.boards.rows import summary
 from privbench.boards.single_rows import ROWS_TEXT, named, plain, single_rows, table
 from privbench.check.rescore import by_cell
-from privbench.games.catalog import GAMES
-from privbench.text import markdown
+from privbench.ground.text import markdown
+from privbench.measure.games.catalog import GAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,11 +9,11 @@ import numpy as np
 
 from privbench.check.compare import same, told
 from privbench.check.rescore import Scored
-from privbench.games.catalog import GAMES
-from privbench.games.game import Game
+from privbench.ground.text import shown
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.game import Game
 from privbench.results.record import DamagedResultError, each_line
 from privbench.results.sample_files import read_samples
-from privbench.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,7 +13,7 @@ from privbench.cli import completion
 from privbench.cli.border import Finite, Whole, say
 
 if TYPE_CHECKING:
-    from privbench.methods.registry import Choice
+    from privbench.plugins.registry import Choice
 
 _NO_VERDICT = 3  # status
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privbench.cli.border import Finite, say
-from privbench.errors import BadInputError
-from privbench.text import shown
+from privbench.ground.errors import BadInputError
+from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from privbench.grid.suite import Ref, Suite
-    from privbench.methods.registry import Choice
+    from privbench.plugins.registry import Choice
     from privbench.results.record import Record
     from privbench.results.samples import Columns
 
@@ -47,11 +47,11 @@ def merge(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
 
 def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
     from privbench.boards.checks import refuse_unfit
+    from privbench.ground.store.files import write
     from privbench.results.limits import MOST_SCORES
     from privbench.results.one_file import dumped
     from privbench.results.record import located
     from privbench.results.sample_files import sample_bytes
-    from privbench.store.files import write
 
     found = located(folders, scores=scores)
     records = [record for record, _ in found]
@@ -76,9 +76,9 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     from privbench.boards.checks import refuse_unfit
     from privbench.boards.files import write_board
     from privbench.boards.tradeoffs import dumped, stored_bound
+    from privbench.ground.store.files import write
     from privbench.results.record import POINTS, located
     from privbench.results.sample_files import sample_bytes
-    from privbench.store.files import write
 
     there = [out] if any(out.glob("*.json")) else []
     found = located([*folders, *there], scores=True)
@@ -231,10 +231,10 @@ def report(
     """
     from privbench.boards.html.page import report as rendered
     from privbench.boards.html.pictures import figures
-    from privbench.methods.registry import load
+    from privbench.ground.store.files import write
+    from privbench.plugins.registry import load
     from privbench.results.record import located
     from privbench.results.sample_files import read_samples
-    from privbench.store.files import write
 
     if output.suffix not in (".html", ".htm"):
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a report ends in .html")
@@ -298,8 +298,8 @@ def score(
     """Recompute all metrics from the per-sample scores of results; nothing runs again."""
     from privbench.check.rescore import read_scored
     from privbench.check.score_report import report
-    from privbench.methods.registry import load
-    from privbench.store.files import write
+    from privbench.ground.store.files import write
+    from privbench.plugins.registry import load
 
     load(chosen)  # games of plugins are known once these are imported
     found, notes = read_scored(folders)

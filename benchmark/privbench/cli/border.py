@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from privbench.text import shown, terminal
+from privbench.ground.text import shown, terminal
 
 
 class Whole(click.IntRange):

@@ -52,6 +52,6 @@ def gc(older_than: float | None) -> None:
 
 
 def _store() -> Any:
-    from privbench.store.store import Store, default_root
+    from privbench.ground.store.store import Store, default_root
 
     return Store(default_root())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HOOK = re.compile(r"^def privbench_(attack|defense|target|dataset)s\(", re.MULTILINE)
 _NAME = re.compile(r'^    name(?:: [\w\[\]]+)? = "([a-z0-9-]+)"$', re.MULTILINE)
-_GAMES = Path(__file__).parents[1] / "games"
+_GAMES = Path(__file__).parents[1] / "measure" / "games"
 
 
 def names(kind: str = "") -> list[str]:
@@ -45,7 +45,7 @@ def games() -> list[str]:
 
 def protocols() -> list[str]:
     """Return names of the protocols that every dataset has."""
-    from privbench.data.protocol import PROTOCOLS
+    from privbench.measure.data.protocol import PROTOCOLS
 
     return sorted({"default", *PROTOCOLS})
 

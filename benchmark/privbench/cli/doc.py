@@ -14,17 +14,17 @@ import click
 
 from privbench.cli import completion
 from privbench.cli.border import say
-from privbench.errors import BadInputError, UnknownNameError, nearest
-from privbench.text import shown
+from privbench.ground.errors import BadInputError, UnknownNameError, nearest
+from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from privbench.data.protocol import Protocol
-    from privbench.games.game import Game
-    from privbench.method import Method
-    from privbench.methods.registry import Choice, Registry
-    from privbench.methods.variables import Variable
+    from privbench.measure.data.protocol import Protocol
+    from privbench.measure.games.game import Game
+    from privbench.measure.methods.method import Method
+    from privbench.plugins.registry import Choice, Registry
+    from privbench.plugins.variables import Variable
 
 _WIDE = 98
 #: Lines of a summary; `--full` prints all of it.
@@ -49,10 +49,10 @@ def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> 
     `Defense.on_phases`, and the class variables of methods, `privbench doc protects`.
     """
     from privbench import HOME
-    from privbench.data.protocol import PROTOCOLS
-    from privbench.games.catalog import GAMES
-    from privbench.methods.registry import load
-    from privbench.methods.variables import VARIABLES
+    from privbench.measure.data.protocol import PROTOCOLS
+    from privbench.measure.games.catalog import GAMES
+    from privbench.plugins.registry import load
+    from privbench.plugins.variables import VARIABLES
 
     registry = load(chosen)
     found = [*_all(registry, name, GAMES, PROTOCOLS, full=full, root=data_root)]
@@ -104,9 +104,9 @@ def _all(
 def _method(
     kind: str, method: Method, registry: Registry, *, full: bool, root: Path | None
 ) -> Iterator[str]:
-    from privbench.methods.about import about
-    from privbench.methods.hyperparameters import hyperparameters, short
-    from privbench.methods.variables import of
+    from privbench.plugins.about import about
+    from privbench.plugins.hyperparameters import hyperparameters, short
+    from privbench.plugins.variables import of
 
     told = about(kind, method, root)
     plugin = registry.owner(kind, method.name)

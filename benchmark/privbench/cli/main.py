@@ -24,14 +24,14 @@ from privbench.cli.doc import doc
 from privbench.cli.plugins import check, new
 from privbench.cli.show import show
 from privbench.cli.trust import check_submission, reproduce
-from privbench.errors import BadInputError, PrivbenchError, UnknownNameError
-from privbench.text import shown
+from privbench.ground.errors import BadInputError, PrivbenchError, UnknownNameError
+from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from privbench.grid.suite import Suite
-    from privbench.methods.registry import Choice, Registry
+    from privbench.plugins.registry import Choice, Registry
 
 _PACKAGE = Path(__file__).parents[1]
 _KINDS = ("attacks", "defenses", "targets", "datasets", "plugins")
@@ -267,7 +267,7 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     from privbench.api.console import show_finished, terminal_console
     from privbench.boards.as_json import document
     from privbench.grid.kept import FinishedGrids
-    from privbench.store.store import NOTES, default_root
+    from privbench.ground.store.store import NOTES, default_root
 
     given = {name: str(value) for name, value in options.items()}
     plugins = [[type(one).__name__, str(one)] for one in chosen]
@@ -366,7 +366,7 @@ def _first_sentence(text: str | None) -> str:
 
 
 def _registry(chosen: Sequence[Choice]) -> Registry:
-    from privbench.methods import registry as plugins
+    from privbench.plugins import registry as plugins
 
     return plugins.load(chosen)
 

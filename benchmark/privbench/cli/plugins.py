@@ -15,14 +15,14 @@ from privbench import API_VERSION, __version__
 from privbench import __all__ as PUBLIC
 from privbench.cli import completion
 from privbench.cli.border import say
-from privbench.errors import BadInputError, UnknownNameError
-from privbench.text import shown
+from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from privbench.method import Method
-    from privbench.methods.registry import Choice, Registry
+    from privbench.measure.methods.method import Method
+    from privbench.plugins.registry import Choice, Registry
 
 #: Kind -> a command that runs a new method in the grid.
 EXAMPLES = {
@@ -111,7 +111,7 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
 
     Exit status: 0 if every check passes, 1 if one fails, 2 for bad input.
     """
-    from privbench.methods import registry as plugins
+    from privbench.plugins import registry as plugins
     from privbench.testing import checks
 
     if name.endswith(".py"):
@@ -162,7 +162,7 @@ def _methods(registry: Registry, name: str) -> Iterator[Method]:
         if name in (plugin.name, plugin.distribution, plugin.module.partition(".")[0])
     ]
     if not held:
-        from privbench.games.catalog import GAMES
+        from privbench.measure.games.catalog import GAMES
 
         plays = [attack for attack in registry.all("attack") if attack.game == name]
         if name in GAMES and plays:

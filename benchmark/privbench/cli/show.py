@@ -9,8 +9,8 @@ import click
 
 from privbench.cli import completion
 from privbench.cli.border import say
-from privbench.errors import BadInputError
-from privbench.text import listed, shown
+from privbench.ground.errors import BadInputError
+from privbench.ground.text import listed, shown
 
 if TYPE_CHECKING:
     from privbench.results.record import Number, Record

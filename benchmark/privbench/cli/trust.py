@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privbench.cli.border import say
-from privbench.errors import BadInputError
-from privbench.text import shown
+from privbench.ground.errors import BadInputError
+from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from privbench.api.session import Session
-    from privbench.methods.registry import Choice
+    from privbench.plugins.registry import Choice
     from privbench.results.record import Record
 
 #: Sentences and names that a check prints.
@@ -110,7 +110,7 @@ def _session(record: Record, chosen: list[Choice], options: dict[str, Any], out:
 
     from privbench.api.session import Session
     from privbench.check.repeat import suite_of
-    from privbench.methods.registry import load
+    from privbench.plugins.registry import load
 
     made_by = record.provenance
     recorded = str(made_by.get("device")).split(" ")[0]
@@ -170,7 +170,7 @@ def check_submission(chosen: list[Choice], /, file: Path) -> None:
     Exit status: 0 if all is as the scores say, 1 if not, 2 if the file is damaged.
     """
     from privbench.check.submission import check
-    from privbench.methods.registry import load
+    from privbench.plugins.registry import load
     from privbench.results.one_file import SUFFIX
 
     if file.suffix != SUFFIX or not file.exists():

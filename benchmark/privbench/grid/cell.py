@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from privbench.ground.store.source import computing_digest, digest
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, StrengthRecord
-from privbench.store.source import computing_digest, digest
-from privbench.victims.plan import CODE as VICTIM_CODE
 
 if TYPE_CHECKING:
-    from privbench.data.protocol import Protocol
-    from privbench.method import Method
-    from privbench.methods.adversary import Adversary
-    from privbench.methods.cell import Cell
-    from privbench.methods.dataset import Dataset
+    from privbench.measure.data.protocol import Protocol
+    from privbench.measure.methods.adversary import Adversary
+    from privbench.measure.methods.cell import Cell
+    from privbench.measure.methods.dataset import Dataset
+    from privbench.measure.methods.method import Method
 
 
 def cell_record(cell: Cell) -> CellRecord:
@@ -157,8 +156,8 @@ class Trial:
         )
 
 
-#: Modules whose code determines a result; the modules that they import count too.
-CODE = ("privbench.games", "privbench.victims", "privbench.methods.cell", *VICTIM_CODE)
+#: Code that determines a result.
+CODE = ("privbench.measure",)
 
 
 def code_digest() -> str:

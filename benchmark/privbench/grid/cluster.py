@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from privbench.errors import BadInputError
 from privbench.grid.executors import Workers
 from privbench.grid.worker import Begun, Done, Lost, Message, Reporter, Setup, Step, make
+from privbench.ground.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

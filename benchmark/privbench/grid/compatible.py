@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from privbench.errors import BadInputError
-from privbench.games.access import BLACK_BOX, Access
-from privbench.games.catalog import GAMES
-from privbench.methods.cell import Cell
-from privbench.methods.requirements import reason_to_skip
+from privbench.ground.errors import BadInputError
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.methods.access import BLACK_BOX, Access
+from privbench.measure.methods.cell import Cell
+from privbench.plugins.requirements import reason_to_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from privbench.methods.cell import Cell
+    from privbench.measure.methods.cell import Cell
 
 
 def why_not(cell: Cell) -> str | None:

@@ -10,7 +10,7 @@ from privbench.grid.graph import graph
 from privbench.grid.outcome import failed_record
 from privbench.grid.schedule import Schedule
 from privbench.grid.worker import Begun, Done, Lost, Setup, Step
-from privbench.methods.plugin_file import loaded_files
+from privbench.plugins.plugin_file import loaded_files
 from privbench.results.record import Record
 
 if TYPE_CHECKING:

@@ -12,18 +12,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from privbench.training.phase import Phase
-from privbench.victims.stages import LearnedRelease
+from privbench.measure.training.phase import Phase
+from privbench.measure.victims.stages import LearnedRelease
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from privbench.grid.cell import Trial
     from privbench.grid.trial import TrialRunner
-    from privbench.store.store import Key
-    from privbench.victims.build import Builder
-    from privbench.victims.spec import VictimSpec
-    from privbench.victims.stages import Stage
+    from privbench.ground.store.store import Key
+    from privbench.measure.victims.build import Builder
+    from privbench.measure.victims.spec import VictimSpec
+    from privbench.measure.victims.stages import Stage
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
-from privbench.errors import AnswerError
 from privbench.grid.outcome import reason
 from privbench.grid.server import begin
-from privbench.training.process_state import threads
+from privbench.ground.errors import AnswerError
+from privbench.measure.training.process_state import threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.grid.worker import Setup
-    from privbench.methods.context import Shadow
-    from privbench.victims.play import Match
+    from privbench.measure.methods.context import Shadow
+    from privbench.measure.victims.play import Match
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - as in multiprocessing and concurrent.futures

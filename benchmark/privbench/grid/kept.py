@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from privbench.errors import WriteError
+from privbench.ground.errors import WriteError
+from privbench.ground.store.content import files_digested
+from privbench.ground.store.files import write
+from privbench.ground.store.source import digest, files_read
 from privbench.results.record import DamagedResultError, Record, read
 from privbench.results.sample_files import sample_bytes
-from privbench.store.content import files_digested
-from privbench.store.files import write
-from privbench.store.source import digest, files_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

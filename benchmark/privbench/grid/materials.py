@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.data.examples import Examples, adopted
-from privbench.data.split import Split, cut
-from privbench.data.validation import validated
-from privbench.games.catalog import GAMES
-from privbench.games.controls import Pixels
-from privbench.games.oracle import Oracle
 from privbench.grid.cell import code_digest, dataset_of
 from privbench.grid.outcome import numbers
-from privbench.methods.context import Shadow
+from privbench.ground.store.source import digest, source_digest
+from privbench.ground.store.store import Key
+from privbench.measure.data.examples import Examples, adopted
+from privbench.measure.data.split import Split, cut
+from privbench.measure.data.validation import validated
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.controls import Pixels
+from privbench.measure.methods.context import Shadow
+from privbench.measure.methods.oracle import Oracle
+from privbench.measure.training.process_state import known
+from privbench.measure.victims.play import Models, gain, probe, utility, wins
 from privbench.results.record import Number
-from privbench.store.source import digest, source_digest
-from privbench.store.store import Key
-from privbench.training.process_state import known
-from privbench.victims.play import Models, gain, probe, utility, wins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.games.game import Metrics
-    from privbench.games.oracle import Served
-    from privbench.methods.cell import Cell
-    from privbench.methods.dataset import Dataset
-    from privbench.store.store import Store
-    from privbench.victims.build import Builder
-    from privbench.victims.served import Victim
-    from privbench.victims.spec import VictimSpec
+    from privbench.ground.store.store import Store
+    from privbench.measure.games.game import Metrics
+    from privbench.measure.methods.cell import Cell
+    from privbench.measure.methods.dataset import Dataset
+    from privbench.measure.methods.oracle import Served
+    from privbench.measure.victims.build import Builder
+    from privbench.measure.victims.served import Victim
+    from privbench.measure.victims.spec import VictimSpec
 
 
 class Materials:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
-from privbench.games.catalog import GAMES
 from privbench.grid.cell import cell_record, strengths
 from privbench.grid.plugins import provenance_of
+from privbench.ground.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
+from privbench.measure.games.catalog import GAMES
 from privbench.results.limits import cut
 from privbench.results.record import Number, Record
 
 if TYPE_CHECKING:
     import torch
 
-    from privbench.games.game import Metrics
     from privbench.grid.cell import Trial
+    from privbench.measure.games.game import Metrics
 
 
 def new_record(trial: Trial, device: torch.device) -> Record:

@@ -9,9 +9,9 @@ from privbench.results.samples import pack
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from privbench.data.split import Split
-    from privbench.games.game import Game
-    from privbench.methods.cell import Cell
+    from privbench.measure.data.split import Split
+    from privbench.measure.games.game import Game
+    from privbench.measure.methods.cell import Cell
 
 
 def gathered(game: Game, cell: Cell, parts: Split, truth: Any, answers: Mapping[str, Any]) -> bytes:

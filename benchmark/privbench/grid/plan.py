@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-from privbench.data import protocol as protocols
-from privbench.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
-from privbench.games.access import BLACK_BOX
 from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
 from privbench.grid.outcome import encodable
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.text import LONGEST, shown
-from privbench.training.process_state import restored
-from privbench.values import misfit
+from privbench.ground.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
+from privbench.ground.text import LONGEST, shown
+from privbench.ground.values import misfit
+from privbench.measure.data import protocol as protocols
+from privbench.measure.methods.access import BLACK_BOX
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.measure.training.process_state import restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from privbench.data.examples import Card
-    from privbench.games.attack import Attack
     from privbench.grid.suite import AdversarySpec, Ref, Suite
-    from privbench.method import Method
-    from privbench.methods.dataset import Dataset
-    from privbench.methods.defense import Defense
-    from privbench.methods.registry import Registry
-    from privbench.methods.target import Target
+    from privbench.measure.data.examples import Card
+    from privbench.measure.methods.attack import Attack
+    from privbench.measure.methods.dataset import Dataset
+    from privbench.measure.methods.defense import Defense
+    from privbench.measure.methods.method import Method
+    from privbench.measure.methods.target import Target
+    from privbench.plugins.registry import Registry
 
 
 MOST_TRIALS = 120_000

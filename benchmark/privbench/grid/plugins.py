@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privbench.grid.cell import code_digest, dataset_of
-from privbench.methods.plugin_file import file_of
+from privbench.ground.store.source import source_digest
+from privbench.plugins.plugin_file import file_of
 from privbench.results.provenance import provenance
-from privbench.store.source import source_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from privbench.grid.cell import Trial
-    from privbench.method import Method
-    from privbench.methods.cell import Cell
+    from privbench.measure.methods.cell import Cell
+    from privbench.measure.methods.method import Method
 
 
 def origins(cell: Cell) -> dict[str, dict[str, str]]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from privbench.errors import WriteError
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Executor, Serial, Watch
 from privbench.grid.kept import kept
 from privbench.grid.outcome import failed_record
 from privbench.grid.plugins import provenance_of
+from privbench.ground.errors import WriteError
+from privbench.ground.store.files import set_aside
 from privbench.results.record import DamagedResultError, Record
-from privbench.store.files import set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

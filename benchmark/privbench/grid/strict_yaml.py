@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NoReturn
 import yaml
 from yaml.constructor import ConstructorError
 
-from privbench.text import quoted
+from privbench.ground.text import quoted
 
 #: Characters of a text, levels of nesting, and values once every alias is written out.
 LONGEST = 100_000

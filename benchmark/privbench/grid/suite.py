@@ -8,9 +8,9 @@ import yaml
 from annotated_types import Ge, Le, Len
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
-from privbench.errors import BadInputError, UnknownNameError
 from privbench.grid import strict_yaml
-from privbench.text import quoted, shown
+from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.text import quoted, shown
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.games import left_out
-from privbench.games.controls import Pixels
 from privbench.grid.cell import Trial, code_digest, dataset_of, learning_from_reference
 from privbench.grid.materials import Materials
 from privbench.grid.outcome import encodable, new_record, numbers, reason
 from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer
-from privbench.results.record import Cost, Record
-from privbench.store.source import digest
-from privbench.store.store import Key
-from privbench.training.process_state import threads
-from privbench.victims.build import Builder
-from privbench.victims.play import (
+from privbench.ground.store.source import digest
+from privbench.ground.store.store import Key
+from privbench.measure.games import left_out
+from privbench.measure.games.controls import Pixels
+from privbench.measure.training.process_state import threads
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.play import (
     Match,
     Models,
     Trainer,
     as_adversary_sees,
     key_as_adversary_sees,
 )
-from privbench.victims.served import Victim
+from privbench.measure.victims.served import Victim
+from privbench.results.record import Cost, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.data.examples import Examples
-    from privbench.games.game import Game, Metrics
-    from privbench.games.oracle import Served
     from privbench.grid.graph import Role
     from privbench.grid.isolated import Apart
-    from privbench.store.artifacts import Artifact
-    from privbench.store.store import Store
-    from privbench.training.phase import Progress
-    from privbench.victims.spec import VictimSpec
+    from privbench.ground.store.artifacts import Artifact
+    from privbench.ground.store.store import Store
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.games.game import Game, Metrics
+    from privbench.measure.methods.oracle import Served
+    from privbench.measure.training.phase import Progress
+    from privbench.measure.victims.spec import VictimSpec
 
 
 class TrialRunner:

@@ -11,7 +11,7 @@ import torch
 
 from privbench.grid.outcome import encodable, reason
 from privbench.grid.trial import TrialRunner
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from privbench.grid.graph import Node
     from privbench.grid.isolated import Apart
-    from privbench.methods.plugin_file import PluginFile
-    from privbench.training.phase import Progress
+    from privbench.measure.training.phase import Progress
+    from privbench.plugins.plugin_file import PluginFile
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import re
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
-from privbench.store.canonical import checksum
+from privbench.ground.store.canonical import checksum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

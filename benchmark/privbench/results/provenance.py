@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from privbench.store.machine import machine
+from privbench.ground.store.machine import machine
 
 _PACKAGES = ("privbench", "torch", "numpy", "scikit-learn", "scipy")
 

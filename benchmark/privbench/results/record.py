@@ -25,14 +25,14 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from privbench.errors import BadInputError, WriteError
-from privbench.games.board import Board  # noqa: TC001 - pydantic reads it
-from privbench.games.metrics import Estimate, Refused
+from privbench.ground.columns import Board  # noqa: TC001 - pydantic reads it
+from privbench.ground.errors import BadInputError, WriteError
+from privbench.ground.store import files
+from privbench.ground.store.canonical import checksum, digest
+from privbench.ground.text import shown
+from privbench.ground.values import Count, Measured  # noqa: TC001 - pydantic reads them
+from privbench.measure.games.metrics import Estimate, Refused
 from privbench.results import limits, one_file, samples
-from privbench.store import files
-from privbench.store.canonical import checksum, digest
-from privbench.text import shown
-from privbench.values import Count, Measured  # noqa: TC001 - pydantic reads them
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

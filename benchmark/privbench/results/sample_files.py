@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from privbench.ground.store import files
 from privbench.results import samples
 from privbench.results.record import DamagedResultError
-from privbench.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

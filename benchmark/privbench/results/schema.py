@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from privbench.games import board
+from privbench.ground import columns as board
 from privbench.results import limits, record
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from privbench.games.metrics import Estimate, clopper_pearson, mean_over_seeds
+import numpy as np
+
+from privbench.measure.games.metrics import Estimate, clopper_pearson
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,6 +70,27 @@ def _wider(seeds: int, k: int) -> float:
 
     wide, plain = (float(stdtrit(seeds - 1, 1 - ERROR / 2 / n)) for n in (k, 1))
     return wide / plain
+
+
+def mean_over_seeds(values: Sequence[float]) -> Estimate:
+    """Return the mean over training runs, with Student's t interval.
+
+    Takes at least two finite values of any range.
+
+    >>> mean_over_seeds([0.0, 1.0]).value
+    0.5
+    """
+    from scipy.special import stdtrit
+
+    runs = np.asarray(values, np.float64)
+    if runs.ndim != 1 or runs.size < 2 or not np.isfinite(runs).all():  # noqa: PLR2004
+        raise ValueError(
+            f"an interval over seeds needs at least two finite values, got {runs.tolist()}; "
+            "run another seed."
+        )
+    mean, error = float(runs.mean()), float(runs.std(ddof=1)) / math.sqrt(runs.size)
+    half = float(stdtrit(runs.size - 1, 1 - ERROR / 2)) * error
+    return Estimate(mean, mean - half, mean + half)
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:

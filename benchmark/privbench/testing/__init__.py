@@ -17,7 +17,7 @@ stay at chance on a model trained on none of these samples. Each check gets new 
 run on rows stored as floats as well. A failing check says what was tried and what to change.
 """
 
-from privbench.games.metrics import auc_band
+from privbench.measure.games.metrics import auc_band
 from privbench.testing.checks import Check, checks
 from privbench.testing.fixtures import (
     CPU,

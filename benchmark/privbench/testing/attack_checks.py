@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from privbench.games.attributes import AttributeQuestion
-from privbench.games.catalog import GAMES
-from privbench.games.membership import MembershipQuestion
-from privbench.games.metrics import Refused, auc_band
-from privbench.games.property import VICTIMS, PropertyQuestion
-from privbench.games.reconstruction import ReconstructionQuestion
+from privbench.measure.games.attributes import AttributeQuestion
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.membership import MembershipQuestion
+from privbench.measure.games.metrics import Refused, auc_band
+from privbench.measure.games.property import VICTIMS, PropertyQuestion
+from privbench.measure.games.reconstruction import ReconstructionQuestion
 from privbench.testing.fixtures import (
     _Copy,
     _planted,
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.games.attack import Attack
-    from privbench.games.game import Game
-    from privbench.games.oracle import Oracle
-    from privbench.methods.context import AttackContext
-    from privbench.victims.served import Victim
+    from privbench.measure.games.game import Game
+    from privbench.measure.methods.attack import Attack
+    from privbench.measure.methods.context import AttackContext
+    from privbench.measure.methods.oracle import Oracle
+    from privbench.measure.victims.served import Victim
 
 
 #: The games whose questions and planted victims the kit knows. An attack of another game is asked

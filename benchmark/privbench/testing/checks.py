@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privbench.errors import BadInputError
-from privbench.games.attack import Attack
-from privbench.methods.dataset import Dataset
-from privbench.methods.defense import Defense
-from privbench.methods.target import Target
+from privbench.ground.errors import BadInputError
+from privbench.measure.methods.attack import Attack
+from privbench.measure.methods.dataset import Dataset
+from privbench.measure.methods.defense import Defense
+from privbench.measure.methods.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from privbench.method import Method
+    from privbench.measure.methods.method import Method
 
 
 from privbench.testing import (

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from privbench.data.split import cut
-from privbench.data.validation import validated
-from privbench.errors import BadInputError
+from privbench.ground.errors import BadInputError
+from privbench.measure.data.split import cut
+from privbench.measure.data.validation import validated
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.methods.dataset import Dataset
+    from privbench.measure.methods.dataset import Dataset
 
 
 def card_agrees(data: Dataset, *, root: Path | None) -> None:

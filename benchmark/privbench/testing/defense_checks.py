@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from privbench.data.examples import as_float
-from privbench.games.access import Access
+from privbench.measure.data.examples import as_float
+from privbench.measure.methods.access import Access
+from privbench.measure.victims.served import no_posteriors
 from privbench.testing.fixtures import (
     TinyContrastive,
     TinyTarget,
@@ -30,15 +31,14 @@ from privbench.testing.small import (
     trained,
     untouched,
 )
-from privbench.victims.served import no_posteriors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench.data.split import World
-    from privbench.methods.defense import Defense, Release
-    from privbench.methods.target import Target
-    from privbench.training.phase import Phase
+    from privbench.measure.data.split import World
+    from privbench.measure.methods.defense import Defense, Release
+    from privbench.measure.methods.target import Target
+    from privbench.measure.training.phase import Phase
 
 
 #: A classifier that trains with its encoder, and one on an encoder that views have trained.

@@ -13,24 +13,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from privbench.data.augmentation import Augmentation
-from privbench.data.examples import Card, Examples, as_float
-from privbench.data.protocol import Protocol
-from privbench.data.split import Split, World, cut
-from privbench.games.access import Access
-from privbench.games.catalog import GAMES
-from privbench.games.membership import MembershipAttack, MembershipQuestion
-from privbench.games.oracle import Oracle
-from privbench.methods.context import AttackContext, Shadow, TargetContext
-from privbench.methods.dataset import Dataset
-from privbench.methods.target import Target
-from privbench.store.source import digest
-from privbench.store.store import Store
-from privbench.training.model import Model
-from privbench.victims.build import Builder
-from privbench.victims.play import Siblings
-from privbench.victims.served import Victim
-from privbench.victims.spec import VictimSpec
+from privbench.ground.store.source import digest
+from privbench.ground.store.store import Store
+from privbench.measure.data.augmentation import Augmentation
+from privbench.measure.data.examples import Card, Examples, as_float
+from privbench.measure.data.protocol import Protocol
+from privbench.measure.data.split import Split, World, cut
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.membership import MembershipAttack, MembershipQuestion
+from privbench.measure.methods.access import Access
+from privbench.measure.methods.context import AttackContext, Shadow, TargetContext
+from privbench.measure.methods.dataset import Dataset
+from privbench.measure.methods.oracle import Oracle
+from privbench.measure.methods.target import Target
+from privbench.measure.training.model import Model
+from privbench.measure.victims.build import Builder
+from privbench.measure.victims.play import Siblings
+from privbench.measure.victims.served import Victim
+from privbench.measure.victims.spec import VictimSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.games.attack import Attack
-    from privbench.methods.defense import Defense
-    from privbench.training.phase import Phase
+    from privbench.measure.methods.attack import Attack
+    from privbench.measure.methods.defense import Defense
+    from privbench.measure.training.phase import Phase
 
 
 CPU = torch.device("cpu")
@@ -304,7 +304,7 @@ class TinyTarget(Target):
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
         """Return a supervised phase, and one of the classifier if it sees other rows."""
-        from privbench.training.phase import BatchSpec, Optimizer, Outputs, Phase, Step
+        from privbench.measure.training.phase import BatchSpec, Optimizer, Outputs, Phase, Step
 
         del model, world
         rows, others = ctx.protocol.encoder[-1], ctx.protocol.classifier
@@ -348,8 +348,8 @@ class TinyContrastive(TinyTarget):
 
     def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
         """Pull two views of a row together and rows apart; then train the classifier."""
+        from privbench.measure.training.phase import BatchSpec, Optimizer, Outputs, Phase, Step
         from privbench.toolbox.phases import Views, classifier_phase, encoder_phases
-        from privbench.training.phase import BatchSpec, Optimizer, Outputs, Phase, Step
 
         del model
 

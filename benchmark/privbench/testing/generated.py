@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from privbench.data.examples import Card, Examples
-from privbench.methods.dataset import Dataset
-from privbench.store.source import source_digest
+from privbench.ground.store.source import source_digest
+from privbench.measure.data.examples import Card, Examples
+from privbench.measure.methods.dataset import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.data.protocol import Protocol
+    from privbench.measure.data.protocol import Protocol
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from privbench.errors import BadInputError
-from privbench.method import Method, Paper
-from privbench.methods.valid import KINDS, misfit
+from privbench.ground.errors import BadInputError
+from privbench.measure.methods.method import Method, Paper
+from privbench.plugins.valid import KINDS, misfit
 
 
 def is_frozen(method: Method) -> None:

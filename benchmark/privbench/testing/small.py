@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.methods.adversary import Adversary
-from privbench.methods.cell import Cell
-from privbench.methods.requirements import reason_to_skip
+from privbench.measure.methods.adversary import Adversary
+from privbench.measure.methods.cell import Cell
+from privbench.plugins.requirements import reason_to_skip
 from privbench.testing.fixtures import (
     AnyAttack,
     stored_as_floats,
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.data.split import Split, World
-    from privbench.method import Method
-    from privbench.methods.defense import Defense
-    from privbench.methods.target import Target
-    from privbench.victims.served import Victim
+    from privbench.measure.data.split import Split, World
+    from privbench.measure.methods.defense import Defense
+    from privbench.measure.methods.method import Method
+    from privbench.measure.methods.target import Target
+    from privbench.measure.victims.served import Victim
 
 
 def shortened(method: Any) -> Any:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.data.protocol import Protocol
-from privbench.data.split import cut
-from privbench.methods.context import TargetContext, seeded
+from privbench.measure.data.protocol import Protocol
+from privbench.measure.data.split import cut
+from privbench.measure.methods.context import TargetContext, seeded
+from privbench.measure.training.phase import Batch, Clock
+from privbench.measure.training.withheld import Declared, visible
+from privbench.measure.victims.obeyed import disobedience
 from privbench.testing.fixtures import (
     CPU,
     TinyImages,
@@ -27,21 +30,18 @@ from privbench.testing.small import (
     trained,
     untouched,
 )
-from privbench.training.phase import Batch, Clock
-from privbench.training.withheld import Declared, visible
-from privbench.victims.obeyed import disobedience
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from privbench.data.examples import Examples
-    from privbench.data.split import Split
-    from privbench.methods.target import Target
-    from privbench.training.model import Model
-    from privbench.training.phase import Phase, Step
-    from privbench.victims.spec import VictimSpec
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.data.split import Split
+    from privbench.measure.methods.target import Target
+    from privbench.measure.training.model import Model
+    from privbench.measure.training.phase import Phase, Step
+    from privbench.measure.victims.spec import VictimSpec
 
 
 def shapes(target: Target) -> None:

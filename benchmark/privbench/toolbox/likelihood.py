@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from privbench.data.augmentation import Augmentation
-from privbench.games.metrics import best_threshold
+from privbench.measure.data.augmentation import Augmentation
+from privbench.measure.games.metrics import best_threshold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from privbench.data.examples import Examples
-    from privbench.games.oracle import Oracle
-    from privbench.methods.context import AttackContext, Shadow
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.methods.context import AttackContext, Shadow
+    from privbench.measure.methods.oracle import Oracle
 
     Ask = Callable[[Oracle, Examples], Tensor]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from privbench.games.membership import Membership
+from privbench.measure.games.membership import Membership
 from privbench.toolbox.likelihood import observe, stand_in, threshold
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.data.examples import Examples
-    from privbench.games.oracle import Oracle
-    from privbench.methods.context import Shadow
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.methods.context import Shadow
+    from privbench.measure.methods.oracle import Oracle
     from privbench.toolbox.likelihood import Ask, Evidence
 
 Location = Literal["mean", "median"]

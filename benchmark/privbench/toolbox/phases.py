@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.nn import functional as F
 
-from privbench.data.augmentation import Augmentation, augment
-from privbench.data.examples import as_float
-from privbench.training.nets import backbone_misfit
-from privbench.training.phase import Batch, BatchSpec, Optimizer, Outputs, Phase, Step
+from privbench.measure.data.augmentation import Augmentation, augment
+from privbench.measure.data.examples import as_float
+from privbench.measure.training.nets import backbone_misfit
+from privbench.measure.training.phase import Batch, BatchSpec, Optimizer, Outputs, Phase, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
-    from privbench.data.examples import Card, Examples
-    from privbench.data.protocol import Protocol
-    from privbench.data.split import World
-    from privbench.methods.context import TargetContext
-    from privbench.training.model import Model
-    from privbench.training.phase import Clock
+    from privbench.measure.data.examples import Card, Examples
+    from privbench.measure.data.protocol import Protocol
+    from privbench.measure.data.split import World
+    from privbench.measure.methods.context import TargetContext
+    from privbench.measure.training.model import Model
+    from privbench.measure.training.phase import Clock
 
 BackboneName = Literal[
     "auto", "mlp", "convnet", "resnet18", "resnet18-stock", "resnet50", "resnet50-stock",
@@ -138,7 +138,7 @@ def follow(model: Model, pairs: Mapping[str, str], keep: float) -> None:
 def cross_entropy(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
     """Mean cross-entropy of the logits, in nats; y may be (n,) classes or (n, k) soft labels.
 
-    >>> from privbench.training.phase import Clock
+    >>> from privbench.measure.training.phase import Clock
     >>> x, y = torch.zeros(3, 4), torch.tensor([0, 1, 1])
     >>> out = Outputs(logits=lambda: torch.zeros(3, 2))
     >>> loss = cross_entropy(out, Batch(x, y, {}, torch.arange(3)), Clock(0, 0, 1, 1))
@@ -175,7 +175,7 @@ def supervised_phase(
 ) -> Phase:
     """Train encoder and classifier together by cross-entropy.
 
-    >>> from privbench.methods.context import TargetContext
+    >>> from privbench.measure.methods.context import TargetContext
     >>> from privbench.testing import tiny_split
     >>> split = tiny_split()
     >>> ctx = TargetContext(card=split.card, protocol=split.protocol, sensitive=(), store=None,
@@ -230,7 +230,7 @@ def classifier_phase(
 ) -> Phase:
     """Train the classifier on embeddings of the frozen encoder, with Adam.
 
-    >>> from privbench.methods.context import TargetContext
+    >>> from privbench.measure.methods.context import TargetContext
     >>> from privbench.testing import tiny_split
     >>> split = tiny_split()
     >>> ctx = TargetContext(card=split.card, protocol=split.protocol, sensitive=(), store=None,

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from privbench.data.examples import Card, Examples
-from privbench.errors import BadInputError
-from privbench.store.content import file_digest
-from privbench.text import shown
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.content import file_digest
+from privbench.ground.text import shown
+from privbench.measure.data.examples import Card, Examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,8 +15,8 @@ from privbench.grid.graph import Node, Role, graph
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.methods.registry import load
-from privbench.store.store import Store
+from privbench.ground.store.store import Store
+from privbench.plugins.registry import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -30,8 +30,8 @@ from privbench.grid.executors import Workers
 from privbench.grid.run import execute
 from privbench.grid.schedule import Schedule
 from privbench.grid.worker import make
+from privbench.ground.store.source import digest
 from privbench.results.record import read_all
-from privbench.store.source import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import numpy as np
 
 from privbench.api.own_model import KINDS
 from privbench.api.own_model.rows import ORIGIN
-from privbench.errors import BadInputError, UnknownNameError
+from privbench.ground.errors import BadInputError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from privbench.api.own_model.rows import Rows
-    from privbench.games.attack import Attack
-    from privbench.methods.registry import Registry
+    from privbench.measure.methods.attack import Attack
+    from privbench.plugins.registry import Registry
 
 #: Games whose question can be about a model that exists already.
 GAMES = ("membership", "attributes")

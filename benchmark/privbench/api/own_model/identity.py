@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privbench.errors import BadInputError
-from privbench.store.files import write
-from privbench.text import shown
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.files import write
+from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from pathlib import Path

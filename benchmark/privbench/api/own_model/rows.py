@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privbench.errors import BadInputError
-from privbench.text import shown
+from privbench.ground.errors import BadInputError
+from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,9 +14,9 @@ from privbench.api.results import Results
 from privbench.boards import verdicts
 from privbench.boards.html.notebook import notebook
 from privbench.boards.per_example import exposure
-from privbench.games.metrics import auc_band, clopper_pearson
+from privbench.ground.text import several, shown
+from privbench.measure.games.metrics import auc_band, clopper_pearson
 from privbench.results.record import Number
-from privbench.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privbench.methods.about import about
-from privbench.text import listed, shown
+from privbench.ground.text import listed, shown
+from privbench.plugins.about import about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from privbench.methods.about import About
-    from privbench.methods.registry import Registry
+    from privbench.plugins.about import About
+    from privbench.plugins.registry import Registry
     from privbench.results.record import MethodRecord, Record
 
 #: Characters of the settings of one method, and how many different ones are listed.

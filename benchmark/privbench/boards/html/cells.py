@@ -10,12 +10,12 @@ from privbench.boards import csv_table, verdicts
 from privbench.boards import shown as show
 from privbench.boards.html import words
 from privbench.boards.rows import over_seeds, summary
-from privbench.text import listed, shown
+from privbench.ground.text import listed, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from privbench.games.board import Column
+    from privbench.ground.columns import Column
     from privbench.results.record import Number, Record
 
 #: Characters of one fact, and of a traceback's end.

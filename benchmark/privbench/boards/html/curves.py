@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privbench.games.metrics import Estimate, Refused, mean_over_seeds, tpr_at_fpr
+from privbench.measure.games.metrics import Estimate, Refused, tpr_at_fpr
+from privbench.results.statistics import mean_over_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,7 +14,7 @@ from privbench.boards.matrix import (
     strongest_first,
     with_error,
 )
-from privbench.text import markdown
+from privbench.ground.text import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

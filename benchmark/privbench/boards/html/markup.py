@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from privbench.boards.front import GREY
-from privbench.text import terminal
+from privbench.ground.text import terminal
 
 #: What texts of boards use; links, pictures and HTML are left out, so they are plain text.
 _RULES = ("backticks", "emphasis", "entity", "escape", "fence", "heading", "list", "table")

@@ -10,7 +10,7 @@ from privbench.boards.html.heat import SHADES, heat
 from privbench.boards.html.page import counted, fronts, template
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
-from privbench.errors import BadInputError
+from privbench.ground.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,16 +30,16 @@ from privbench.boards.html.markup import block, figure, inline
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
 from privbench.boards.single_rows import ROWS_TEXT
+from privbench.ground.text import several, terminal
 from privbench.results.one_file import lines
 from privbench.results.statistics import FEWEST_SEEDS
-from privbench.text import several, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from privbench.boards.html.cells import Cell
     from privbench.boards.panel import Panel
-    from privbench.methods.registry import Registry
+    from privbench.plugins.registry import Registry
     from privbench.results.record import Record
     from privbench.results.samples import Columns
 

@@ -24,7 +24,7 @@ from privbench.boards.html.heat import SHADES, shades
 from privbench.boards.matrix import aim_text, ranked
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
-from privbench.text import shown
+from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

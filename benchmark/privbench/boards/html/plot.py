@@ -9,7 +9,7 @@ from privbench.boards.front import drawable, painted, plain
 from privbench.boards.html.pictures import curves_of, rocs
 from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
-from privbench.errors import BadInputError
+from privbench.ground.errors import BadInputError
 from privbench.results.sample_files import read_samples
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Plot:
         >>> import privbench
         >>> privbench.Results.read("leaderboards/results/digits.jsonl").plot.roc()
         Traceback (most recent call last):
-        privbench.errors.BadInputError: ...
+        privbench.ground.errors.BadInputError: ...
 
         Bands are 95 % intervals: Student's over seeds, or over the rows of one seed.
 

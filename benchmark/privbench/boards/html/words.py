@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench.games.board import Column
+    from privbench.ground.columns import Column
 
 #: Names that no column has; all others are themselves, with spaces.
 _WORDS = {

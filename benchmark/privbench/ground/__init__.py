@@ -1,0 +1,1 @@
+"""What every room uses: text, checks of values, errors, columns, files, the artifact store."""

@@ -1,0 +1,1 @@
+"""All that is in keys: data, training, methods, games and victims. An edit here trains again."""

@@ -1,0 +1,1 @@
+"""What methods are and what they get: interfaces, contexts and the oracle."""

@@ -1,1 +1,0 @@
-"""The plugin interfaces: datasets, targets, defenses and the context they receive."""

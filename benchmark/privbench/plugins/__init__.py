@@ -1,0 +1,1 @@
+"""Plugins: found, checked and described. Nothing here is in a key."""
