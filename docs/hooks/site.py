@@ -52,9 +52,9 @@ KINDS = {
 #: Room of a public name (a package or a module in one) -> heading of the API page.
 HEADINGS = {
     "api": "Run, load, audit, results", "boards": "Results as pages",
-    "method": "Methods", "methods": "Methods",
-    "games": "Games", "training": "Models and training", "data": "Data", "errors": "Errors",
-    "store": "Data", "toolbox": "Toolbox: what many plugins do",
+    "methods": "Methods", "plugins": "Methods",
+    "games": "Games", "columns": "Games", "training": "Models and training", "data": "Data",
+    "store": "Data", "toolbox": "Toolbox: what many plugins do", "errors": "Errors",
 }  # fmt: skip
 #: Board results that the front page draws.
 FRONT = "leaderboards/results/digits-operating-points.jsonl"
