@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from privbench_plugins.datasets.adult import Adult
-from privbench_plugins.datasets.cifar10 import CIFAR10
+from privbench_plugins.datasets.torchvision_images import CIFAR10
 
 SIZES = {
     "adult": {"members": 2000, "nonmembers": 2000, "shadow": 4000},

@@ -29,7 +29,7 @@ from privbench.testing import CPU
 from privbench_plugins._shared.hopskipjump import boundary
 from privbench_plugins._shared.sensitivity import draw, sample
 from privbench_plugins.datasets.digits import Digits
-from privbench_plugins.datasets.location30 import Location30
+from privbench_plugins.datasets.published_tables import Location30
 from privbench_plugins.defenses.dp_sgd import DPSGD
 from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one
 from privbench_plugins.targets.simclr import SimCLR

@@ -24,7 +24,7 @@ from privbench_plugins.attacks.metric import (
     MetricEntropy,
     MetricModifiedEntropy,
 )
-from privbench_plugins.datasets.location30 import Location30
+from privbench_plugins.datasets.published_tables import Location30
 from privbench_plugins.defenses.memguard import MemGuard
 
 if TYPE_CHECKING:

@@ -24,13 +24,11 @@ from privbench import BadInputError, Dataset
 from privbench.measure.data.protocol import PROTOCOLS, Protocol
 from privbench.measure.data.validation import validated
 from privbench.testing import checks
-from privbench_plugins._shared import data_folder, downloads, published_tables
-from privbench_plugins.datasets import celeba, stl10, texas100
+from privbench_plugins._shared import data_folder, downloads
+from privbench_plugins.datasets import celeba, published_tables, stl10
 from privbench_plugins.datasets.celeba import ATTRIBUTES, CelebA
-from privbench_plugins.datasets.location30 import Location30
-from privbench_plugins.datasets.purchase100 import Purchase100
+from privbench_plugins.datasets.published_tables import Location30, Purchase100, Texas100
 from privbench_plugins.datasets.stl10 import STL10
-from privbench_plugins.datasets.texas100 import Texas100
 from privbench_plugins.datasets.tiny_imagenet import TinyImageNet
 
 if TYPE_CHECKING:
@@ -631,7 +629,7 @@ def test_the_real_location_30() -> None:
 def test_texas_needs_as_many_classes_as_rows(tmp_path: Path) -> None:
     texts = _texts("texas-100")
     for classes in ("3\n1\n2\n3\n2\n", "3\n1\n2\n3\n2\n1\n1\n"):
-        _pack(tmp_path, "texas-100", texts | {texas100.CLASSES: classes})
+        _pack(tmp_path, "texas-100", texts | {published_tables.CLASSES: classes})
         with pytest.raises(BadInputError, match=r"texas-100: .* is damaged \(ValueError: "):
             Texas100().load(tmp_path)
 

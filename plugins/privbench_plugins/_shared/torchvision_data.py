@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import torch
-
-from privbench import BadInputError, Card, Dataset, Examples, Part, Protocol
-from privbench_plugins._shared.data_folder import home
+from privbench import BadInputError, Part, Protocol
 from privbench_plugins._shared.messages import one_line
 
 if TYPE_CHECKING:
@@ -41,59 +37,6 @@ def fetched(read: Callable[[], T], name: str, place: Path, folder: str, origin: 
             f"get it from {origin} and set --data-root or PRIVBENCH_DATA to the folder that holds "
             "it"
         ) from error
-
-
-@dataclass(frozen=True)
-class TrainThenTest(Dataset):
-    """Images that a class of torchvision reads: the train rows, then the test rows, in file order.
-
-    Attributes:
-        described: the card; its sources are train and test, in that order.
-        made_by: name of torchvision's class.
-        folder: the folder that torchvision looks for under the data root.
-        origin: where the data are published, and under which licence.
-    """
-
-    described: ClassVar[Card]
-    made_by: ClassVar[str]
-    folder: ClassVar[str]
-    origin: ClassVar[str]
-
-    def card(self, root: Path | None) -> Card:
-        """Describe the dataset."""
-        del root
-        return self.described
-
-    def load(self, root: Path | None) -> Examples:
-        """Read (or download) the data: x (n, channels, height, width) uint8.
-
-        Raises:
-            BadInputError: if the files are missing, damaged or incomplete and cannot be downloaded.
-        """
-        card, place = self.card(root), home(root)
-
-        def read() -> list[Any]:
-            from torchvision import datasets
-
-            made_by = getattr(datasets, self.made_by)
-            return [made_by(place, train=True, download=True), made_by(place, train=False)]
-
-        halves = fetched(read, self.name, place, self.folder, self.origin)
-        rows = [len(half) for half in halves]
-        if rows != list(card.sources.values()):
-            raise BadInputError(
-                f"{self.name}: {self.folder} in {place} holds {rows[0]} train and {rows[1]} test "
-                f"rows where {' and '.join(map(str, card.sources.values()))} were published; "
-                "remove it to download it again"
-            )
-        channels, *sides = card.shape
-        x = torch.cat([torch.as_tensor(half.data) for half in halves])  # channels last, or grey
-        return Examples.of(
-            x.view(len(x), *sides, channels).permute(0, 3, 1, 2),
-            torch.cat([torch.as_tensor(half.targets) for half in halves]),
-            scale=card.scale,
-            source=torch.arange(len(rows)).repeat_interleave(torch.tensor(rows)),
-        )
 
 
 def short_run(members: int, pool: int) -> Protocol:
