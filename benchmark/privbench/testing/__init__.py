@@ -13,8 +13,9 @@ In a plugin package's tests::
 The fixtures are tiny and deterministic: ``TinyImages`` (smooth random images), a smooth memoriser
 (confidence and view similarity decrease with the distance to the nearest member), and a revealer
 (the embedding contains the sensitive attribute). An attack must beat chance on a planted victim and
-stay at chance on a model trained on none of these samples. Each check gets new fixtures, and some
-run on rows stored as floats as well. A failing check says what was tried and what to change.
+stay at chance on a model trained on none of these samples. Each check gets new rows; those that
+look at one answer, or at one small victim, share it. Some run on rows stored as floats as well. A
+failing check says what was tried and what to change.
 """
 
 from privbench.measure.games.metrics import auc_band

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,14 +30,12 @@ from privbench.testing.fixtures import (
 from privbench.testing.small import NotTriedError, copies
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
     from privbench.measure.games.game import Game
     from privbench.measure.methods.attack import Attack
-    from privbench.measure.methods.context import AttackContext
-    from privbench.measure.methods.oracle import Oracle
     from privbench.measure.victims.served import Victim
 
 
@@ -55,25 +56,63 @@ def _victims(attack: Attack) -> tuple[Victim, Victim]:
     return _planted(_Reveal()), _planted(_Scramble())
 
 
-def _play(attack: Attack, served: Victim, order: Tensor | None = None) -> tuple[Any, Any]:
-    """Return question and answer, with the question's rows in the given order."""
-    question, oracle, ctx = _posed(attack, served, order)
-    return question, attack.answer(oracle, question, ctx)
+@dataclass(frozen=True)
+class _Asked:
+    """A question, the truth, the answer, and the arguments that the attack changed meanwhile."""
+
+    question: Any
+    truth: Any
+    answer: Any
+    changed: tuple[str, ...] = ()
 
 
-def _posed(
-    attack: Attack, served: Victim, order: Tensor | None = None
-) -> tuple[Any, Oracle, AttackContext]:
-    """Return question, oracle and context, with the question's rows in the given order."""
+@dataclass(frozen=True)
+class Plain:
+    """An attack's answer about the planted victim, asked once for all checks that look at it.
+
+    Attributes:
+        attack: the attack.
+    """
+
+    attack: Attack
+
+    @cached_property
+    def asked(self) -> _Asked:
+        """The question, its answer under a seed of the global generators, and the truth."""
+        with _noise(1):
+            return _play(self.attack, _victims(self.attack)[0])
+
+
+@contextmanager
+def _noise(seed: int) -> Iterator[None]:
+    """Seed the global generators of torch and numpy meanwhile."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # noqa: TID251 - to see that nothing depends on it
+        np.random.seed(seed)  # noqa: NPY002, TID251
+        yield
+
+
+def _play(attack: Attack, served: Victim, order: Tensor | None = None) -> _Asked:
+    """Ask the attack, with the question's rows in the given order."""
     split, game = tiny_split(), GAMES[attack.game]
-    question, _ = game.pose(split, served, max_rows=None, sensitive=split.card.sensitive)
+    question, truth = game.pose(split, served, max_rows=None, sensitive=split.card.sensitive)
     if order is not None and isinstance(question, MembershipQuestion):
         question = MembershipQuestion(question.examples.select(order), question.phase)
     elif order is not None and isinstance(question, AttributeQuestion):
         question = AttributeQuestion(question.embeddings[order], question.values)
     elif order is not None and isinstance(question, ReconstructionQuestion):
         question = ReconstructionQuestion(question.embeddings[order])
-    return question, *arena(attack, served)
+    oracle, ctx = arena(attack, served)
+    shadows = {f"shadow {i}'s members": s.world.members for i, s in enumerate(ctx.shadows)}
+    given = {"the question": question, "ctx.auxiliary": ctx.auxiliary, **shadows}
+    before = {what: copies(value) for what, value in given.items()}
+    answer = attack.answer(oracle, question, ctx)
+    changed = [
+        what
+        for what, value in given.items()
+        if not all(map(torch.equal, before[what], copies(value)))
+    ]
+    return _Asked(question, truth, answer, tuple(changed))
 
 
 def _numbers(attack: Attack, answer: Any) -> Tensor:
@@ -87,28 +126,27 @@ def _numbers(attack: Attack, answer: Any) -> Tensor:
     return answer.x.double().flatten(1)  # type: ignore[no-any-return]
 
 
-def answers(attack: Attack) -> None:
+def answers(plain: Plain) -> None:
     """The answer is finite, has a row per row of the question, and can be scored.
 
     Tried: one question about a planted victim, with the access in ``needs`` alone; its score.
     """
-    question, answer = _play(attack, _victims(attack)[0])
-    numbers = _numbers(attack, answer)
+    attack, asked = plain.attack, plain.asked
+    game, question = GAMES[attack.game], asked.question
+    numbers = _numbers(attack, asked.answer)
     assert numbers.isfinite().all(), "the answer is not finite"
     if isinstance(question, PropertyQuestion):
-        GAMES[attack.game].pack(answer)  # about one victim; all answers are scored together
+        game.pack(asked.answer)  # about one victim; all answers are scored together
         return
     if attack.game not in CORE_GAMES:
         _about_all(attack, null=False)
         return
     n = len(question.examples if isinstance(question, MembershipQuestion) else question.embeddings)
     assert len(numbers) == n, f"the question has {n} rows, but the answer has {len(numbers)}"
-    split, game = tiny_split(), GAMES[attack.game]
-    _, truth = game.pose(
-        split, _victims(attack)[0], max_rows=None, sensitive=split.card.sensitive
-    )  # fmt: skip
     headline = game.board.columns[0].name  # an answer without decisions leaves others empty
-    assert headline in game.score(answer, truth), f"the answer cannot be scored by {headline}"
+    assert headline in game.score(asked.answer, asked.truth), (
+        f"the answer cannot be scored by {headline}"
+    )
 
 
 def fills_board(
@@ -134,72 +172,59 @@ def fills_board(
     )
 
 
-def is_deterministic(attack: Attack) -> None:
+def is_deterministic(plain: Plain) -> None:
     """The answer does not depend on a global generator.
 
     Tried: the same question under two seeds of the global generators of torch and numpy.
     """
-    served = _victims(attack)[0]
-    outcomes = []
-    for noise in (1, 2):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(noise)  # noqa: TID251 - to see that nothing depends on it
-            np.random.seed(noise)  # noqa: NPY002, TID251
-            outcomes.append(_numbers(attack, _play(attack, served)[1]))
-    assert torch.equal(*outcomes), "the attack draws from a global generator: use ctx.generator"
+    attack = plain.attack
+    first = _numbers(attack, plain.asked.answer)
+    with _noise(2):
+        second = _numbers(attack, _play(attack, _victims(attack)[0]).answer)
+    assert torch.equal(first, second), "the attack draws from a global generator: use ctx.generator"
 
 
-def is_equivariant(attack: Attack) -> None:
+def is_equivariant(plain: Plain) -> None:
     """A permuted question gives a permuted answer.
 
     Tried: a question, and the same rows in another order.
     """
-    served = _victims(attack)[0]
-    _, plain = _play(attack, served)
-    numbers = _numbers(attack, plain)
+    attack = plain.attack
+    numbers = _numbers(attack, plain.asked.answer)
     order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(5))
-    _, moved = _play(attack, served, order)
+    moved = _play(attack, _victims(attack)[0], order).answer
     assert torch.allclose(_numbers(attack, moved), numbers[order], rtol=1e-4, atol=1e-4), (
         "key random numbers by row (ctx.uniform, ctx.views), not by position"
     )
 
 
-def leaves_inputs(attack: Attack) -> None:
+def leaves_inputs(plain: Plain) -> None:
     """The attack does not change the question, nor the rows that it is given.
 
     Tried: the question, auxiliary rows and shadows' members, before and after the answer.
     """
-    served = _victims(attack)[0]
-    question, oracle, ctx = _posed(attack, served)
-    shadows = {f"shadow {i}'s members": s.world.members for i, s in enumerate(ctx.shadows)}
-    given = {"the question": question, "ctx.auxiliary": ctx.auxiliary, **shadows}
-    before = {what: copies(value) for what, value in given.items()}
-    attack.answer(oracle, question, ctx)
-    for what, value in given.items():
-        for old, new in zip(before[what], copies(value), strict=True):
-            assert torch.equal(old, new), (
-                f"the attack changed {what} while it answered: work on copies"
-            )
+    for what in plain.asked.changed:
+        raise AssertionError(f"the attack changed {what} while it answered: work on copies")
 
 
-def reads_floats(attack: Attack) -> None:
+def reads_floats(plain: Plain) -> None:
     """The answer is the same if the same images are stored as floats instead of whole numbers.
 
     Tried: the question on images of whole numbers, and of floats in [0, 1].
     """
-    whole = _numbers(attack, _play(attack, _victims(attack)[0])[1])
+    attack = plain.attack
+    whole = _numbers(attack, plain.asked.answer)
     with stored_as_floats():
-        real = _numbers(attack, _play(attack, _victims(attack)[0])[1])
+        real = _numbers(attack, _play(attack, _victims(attack)[0]).answer)
     assert torch.allclose(whole, real, rtol=1e-4, atol=1e-4), (
         "the answer changed when the same images were stored as floats in [0, 1] instead of whole "
         "numbers: read x through as_float(x, card.scale)"
     )
 
 
-def _headline(attack: Attack, served: Victim) -> Any:
-    split, game = tiny_split(), GAMES[attack.game]
-    _, truth = game.pose(split, served, max_rows=None, sensitive=split.card.sensitive)
-    return game.score(_play(attack, served)[1], truth)[game.board.columns[0].name]
+def _headline(attack: Attack, asked: _Asked) -> Any:
+    game = GAMES[attack.game]
+    return game.score(asked.answer, asked.truth)[game.board.columns[0].name]
 
 
 def _about_all(attack: Attack, seed: int = 0, *, null: bool) -> tuple[Any, Any]:
@@ -241,11 +266,12 @@ def _mean_image() -> float:
     return value.value
 
 
-def beats_chance(attack: Attack, *, auc: float) -> None:
+def beats_chance(plain: Plain, *, auc: float) -> None:
     """The attack finds what a planted victim leaks.
 
     Tried: a victim that remembers its members, or whose embeddings hold the attribute or image.
     """
+    attack = plain.attack
     if attack.game not in CORE_GAMES:
         _beats_guesses(attack)
         return
@@ -253,7 +279,7 @@ def beats_chance(attack: Attack, *, auc: float) -> None:
         found = _property_auc(attack, 0, null=False)
         assert found > auc, f"only {found:.3f} on memorisers of both shares: check the sign"
         return
-    found = _headline(attack, _victims(attack)[0])
+    found = _headline(attack, plain.asked)
     if attack.game == "reconstruction":
         assert found.value < 0.5 * _mean_image(), (
             f"MSE {found.value:.4f} on a rotated image is not below half of the mean image's "
@@ -266,11 +292,12 @@ def beats_chance(attack: Attack, *, auc: float) -> None:
     )
 
 
-def stays_at_chance(attack: Attack) -> None:
+def stays_at_chance(plain: Plain) -> None:
     """The attack finds nothing in a victim without signal.
 
     Tried: a victim that saw no candidate, or whose embeddings hold no attribute and no image.
     """
+    attack = plain.attack
     if attack.game not in CORE_GAMES:
         _is_a_guess(attack)
         return
@@ -282,7 +309,7 @@ def stays_at_chance(attack: Attack) -> None:
             "(by chance, less than once in 10,000 runs)"
         )
         return
-    found = _headline(attack, _victims(attack)[1])
+    found = _headline(attack, _play(attack, _victims(attack)[1]))
     if attack.game == "reconstruction":
         assert found.value > 0.9 * _mean_image(), (
             f"MSE {found.value:.4f} on a victim without signal: x leaks into the attack"

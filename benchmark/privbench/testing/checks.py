@@ -7,7 +7,7 @@ import traceback
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privbench.ground.errors import BadInputError
 from privbench.measure.methods.attack import Attack
@@ -47,7 +47,7 @@ class Check:
         return inspect.cleandoc(run.__doc__ or "").partition("Tried: ")[2].replace("``", "`")
 
     def __call__(self) -> str:
-        """Run the check, with fixtures of its own.
+        """Run the check, on the kit's rows as they were generated.
 
         Returns:
             "", or why there was nothing to try: the method cannot run in the kit's small cell.
@@ -89,6 +89,8 @@ def _place(error: Exception, method: Method) -> str:
 def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> list[Check]:
     """Return all checks for a method, depending on its kind.
 
+    Some of them look at one answer of an attack, or at one small victim: the first makes it.
+
     Args:
         method: an instance with default hyperparameters.
         root: data folder, for datasets that read files.
@@ -105,7 +107,10 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
             ("loads the same rows each time", partial(dataset_checks.loads_alike, root=root)),
             ("default protocol fits", partial(dataset_checks.protocol_fits, root=root)),
         ]
+    shared: list[tuple[str, Callable[..., None]]] = []
+    small: Any = None  # what the shared checks look at
     if isinstance(method, Target):
+        small = target_checks.small(method)
         table += [
             ("shapes", target_checks.shapes),
             ("facts of the encoder's loss agree with its phases", target_checks.facts_agree),
@@ -113,6 +118,8 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
             ("trains on the rows of the protocol", target_checks.obeys),
             ("says whether the classifier has its own phase", target_checks.apart_agrees),
             ("writes into no row that it is given", target_checks.leaves_world),
+        ]
+        shared = [
             ("reads only the labels and attributes that it declares", target_checks.reads_declared),
             ("is the same from the store, and on whole numbers and floats", target_checks.reloads),
             (
@@ -121,18 +128,22 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
             ),
         ]
     if isinstance(method, Defense):
+        small = defense_checks.small(method)
         table += [
             ("never widens access", defense_checks.never_widens),
-            ("releases each row on its own, and changes nothing else", defense_checks.releases),
             ("untouched phases stay the same objects", defense_checks.keeps_phases),
             ("every setting of its sweep can be built", defense_checks.sweeps),
             ("writes into no row that it is given", defense_checks.leaves_world),
+        ]
+        shared = [
+            ("releases each row on its own, and changes nothing else", defense_checks.releases),
             ("learns from reference rows only if it says so", defense_checks.leaves_reference),
             ("defended training is deterministic, and release is row-wise", defense_checks.defends),
             ("is the same from the store, and on whole numbers and floats", defense_checks.reloads),
         ]
     if isinstance(method, Attack):
-        table += [
+        small = attack_checks.Plain(method)
+        shared = [
             ("answers well-formed, from declared access only", attack_checks.answers),
             ("is deterministic and blind to the global generator", attack_checks.is_deterministic),
             *(
@@ -145,4 +156,8 @@ def checks(method: Method, *, root: Path | None = None, auc: float = 0.6) -> lis
             ("beats chance on a planted victim", partial(attack_checks.beats_chance, auc=auc)),
             ("stays at chance on a null victim", attack_checks.stays_at_chance),
         ]
-    return [Check(method, name, partial(check, method)) for name, check in table]
+    return [
+        Check(method, name, partial(check, subject))
+        for subject, some in ((method, table), (small, shared))
+        for name, check in some
+    ]

@@ -22,10 +22,10 @@ from privbench.testing.fixtures import (
 )
 from privbench.testing.small import (
     NotTriedError,
+    Small,
     answers,
     compatible,
     needs_compatible,
-    same_when_stored,
     shortened,
     tiny_cell,
     trained,
@@ -91,26 +91,28 @@ def sweeps(defense: Defense) -> None:
             _phases(one)
 
 
-def leaves_reference(defense: Defense) -> None:
+def small(defense: Defense) -> Small:
+    """Return the kit's victim with that defense."""
+    return Small(defense, lambda: tiny_spec(_target(defense), (shortened(defense),)))
+
+
+def leaves_reference(small: Small) -> None:
     """A defense that does not say that it learns from reference rows ignores them.
 
     They are replaced by members with wrong labels: their loss rises while the target learns.
 
     Tried: two trainings, one of them with wrongly labelled members as reference rows.
     """
-    target, split = _target(defense), tiny_split()
-    if defense.learns_from_reference(tiny_cell(target, (defense,))):
+    defense = small.method
+    if defense.learns_from_reference(tiny_cell(_target(defense), (defense,))):
         raise NotTriedError("it says that it learns from them")
-    spec = tiny_spec(target, (shortened(defense),))
+    spec, split = small.plan(), tiny_split()
     others = spec.world.members.select(slice(0, len(spec.world.reference)))
     others = others.with_y((others.y + 1) % (split.card.classes or 1))
-    seen = []
-    for world in (spec.world, spec.world.replace(reference=others)):
-        with tempfile.TemporaryDirectory() as tmp:
-            victim = tiny_builder(tmp).victim(replace(spec, world=world))
-            seen.append(answers(victim, split.pool.x[:40]))
-    for name, answer in seen[0].items():
-        assert torch.equal(answer, seen[1][name]), (
+    victim = trained(replace(spec, world=spec.world.replace(reference=others)))
+    seen = answers(victim, split.pool.x[:40])
+    for name, answer in small.made[1].items():
+        assert torch.equal(answer, seen[name]), (
             f"{name} depend on the reference rows: add 'reference-rows' to requires, or override "
             "learns_from_reference, so that "
             "boards say that its accuracy on these rows is optimistic"
@@ -144,29 +146,28 @@ def leaves_world(defense: Defense) -> None:
     Tried: ``on_data``, ``inner_worlds`` and ``on_phases``, on rows compared before and after.
     """
     target = _target(defense)
-    small, spec = shortened(defense), tiny_spec(target, (defense,))
+    short, spec = shortened(defense), tiny_spec(target, (defense,))
     with tempfile.TemporaryDirectory() as tmp:
         builder = tiny_builder(tmp)
         draft = builder.draft(tiny_spec(target))
 
         def hooks(world: World) -> None:
-            ctx = builder._context(replace(spec, world=world), small)  # noqa: SLF001
+            ctx = builder._context(replace(spec, world=world), short)  # noqa: SLF001
             ctx.world = world
-            changed = small.on_data(world, ctx)
-            small.inner_worlds(changed, ctx)  # as when a victim is planned
-            small.on_phases(draft.phases, draft.model, world, ctx)
+            changed = short.on_data(world, ctx)
+            short.inner_worlds(changed, ctx)  # as when a victim is planned
+            short.on_phases(draft.phases, draft.model, world, ctx)
 
         untouched(spec.world, hooks, "on_data(), inner_worlds() or on_phases()")
 
 
-def defends(defense: Defense) -> None:
+def defends(small: Small) -> None:
     """Defended training is deterministic, and each row is released on its own.
 
     Tried: two trainings under two seeds of the global generator; 40 rows in two orders.
     """
-    target = _target(defense)
-    small = shortened(defense)
-    first, second = trained(target, (small,), noise=1), trained(target, (small,), noise=2)
+    spec = small.plan()
+    first, second = small.victim, trained(spec, noise=2)
     x = tiny_split().pool.x[:40]
     assert torch.equal(first.embeddings(x), second.embeddings(x)), (
         "training is not deterministic: draw from ctx, not from a global generator"
@@ -177,10 +178,10 @@ def defends(defense: Defense) -> None:
         assert torch.allclose(moved, first.log_posteriors(x)[order], atol=1e-5), (
             "the released value of a row depends on other rows of the query"
         )
-    assert first.grants & ~target.grants == Access.NONE, (
+    assert first.grants & ~spec.target.grants == Access.NONE, (
         f"the defended victim grants {first.grants}, more than its target: only remove access"
     )
-    assert bool(first.releases) == ("release" in small.stages()), (
+    assert bool(first.releases) == ("release" in spec.defenses[0].stages()), (
         "stages() does not match the release: include 'release' if there is one"
     )
     for release in first.releases:
@@ -189,13 +190,12 @@ def defends(defense: Defense) -> None:
         )
 
 
-def releases(defense: Defense) -> None:
+def releases(small: Small) -> None:
     """A release answers each row on its own, twice the same, and leaves its arguments alone.
 
     Tried: each release of a small victim on 40 rows: at once, again, and as 7 and 33 rows.
     """
-    target = _target(defense)
-    victim = trained(target, (shortened(defense),))
+    victim = small.victim
     rows = tiny_split().pool.select(slice(0, 40))
     x = as_float(rows.x, rows.scale)
     for release in victim.releases:
@@ -239,10 +239,9 @@ def _asked(release: Release, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
     return made
 
 
-def reloads(defense: Defense) -> None:
+def reloads(small: Small) -> None:
     """Defended victims answer the same from the store, and if x is stored as floats.
 
     Tried: a small victim as trained, as read from a store, and trained on floats.
     """
-    target = _target(defense)
-    same_when_stored(target, (shortened(defense),))
+    small.same_when_stored()

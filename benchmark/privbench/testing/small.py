@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,6 @@ from privbench.testing.fixtures import (
     AnyAttack,
     stored_as_floats,
     tiny_builder,
-    tiny_spec,
     tiny_split,
 )
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from privbench.measure.methods.method import Method
     from privbench.measure.methods.target import Target
     from privbench.measure.victims.served import Victim
+    from privbench.measure.victims.spec import VictimSpec
 
 
 def shortened(method: Any) -> Any:
@@ -40,36 +41,58 @@ def shortened(method: Any) -> Any:
     return method.replace(**few)
 
 
-def trained(target: Target, defenses: tuple[Defense, ...] = (), noise: int = 0) -> Victim:
-    """Train a victim while the global generator has that seed."""
+def trained(spec: VictimSpec, noise: int = 1) -> Victim:
+    """Train a victim on a store of its own, while the global generator has that seed."""
     with tempfile.TemporaryDirectory() as tmp, torch.random.fork_rng(devices=[]):
         torch.manual_seed(noise)  # noqa: TID251 - to see that nothing depends on it
-        return tiny_builder(tmp).victim(tiny_spec(target, defenses))
+        return tiny_builder(tmp).victim(spec)
 
 
-def same_when_stored(target: Target, defenses: tuple[Defense, ...] = ()) -> None:
-    """Make a victim twice on one store, and once on rows that are stored as floats.
+@dataclass(frozen=True)
+class Small:
+    """A small victim of a target or a defense, trained once for all checks that look at it.
 
-    Raises:
-        AssertionError: if their answers differ.
+    Attributes:
+        method: the target or the defense.
+        plan: returns what the victim is trained from, as the kit's rows are stored now.
     """
-    spec, x = tiny_spec(target, defenses), tiny_split().pool.x[:40]
-    with tempfile.TemporaryDirectory() as tmp:
-        first, second = (answers(tiny_builder(tmp).victim(spec), x) for _ in range(2))
-    for name, answer in first.items():
-        assert torch.equal(answer, second[name]), (
-            f"{name} differ when it is loaded from the store instead of made: keep all state in "
-            "parameters and buffers, and change weights only (no hooks, no attributes)"
-        )
-    with tempfile.TemporaryDirectory() as tmp, stored_as_floats():
-        real = answers(
-            tiny_builder(tmp).victim(tiny_spec(target, defenses)), tiny_split().pool.x[:40]
-        )
-    for name, answer in first.items():
-        assert torch.allclose(answer, real[name], rtol=1e-3, atol=1e-4), (
-            f"{name} differ if the same images are stored as floats in [0, 1] instead of whole "
-            "numbers: read x through as_float(x, card.scale)"
-        )
+
+    method: Any
+    plan: Callable[[], VictimSpec]
+
+    @cached_property
+    def made(self) -> tuple[Victim, dict[str, Tensor], dict[str, Tensor]]:
+        """The victim, its answers about 40 rows as trained, and those as read from the store."""
+        spec, x = self.plan(), tiny_split().pool.x[:40]
+        with tempfile.TemporaryDirectory() as tmp, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)  # noqa: TID251 - as `trained` does
+            victim = tiny_builder(tmp).victim(spec)
+            return victim, answers(victim, x), answers(tiny_builder(tmp).victim(spec), x)
+
+    @property
+    def victim(self) -> Victim:
+        """The victim as trained."""
+        return self.made[0]
+
+    def same_when_stored(self) -> None:
+        """Compare its answers with those from the store, and on rows that are stored as floats.
+
+        Raises:
+            AssertionError: if they differ.
+        """
+        _, first, second = self.made
+        for name, answer in first.items():
+            assert torch.equal(answer, second[name]), (
+                f"{name} differ when it is loaded from the store instead of made: keep all state "
+                "in parameters and buffers, and change weights only (no hooks, no attributes)"
+            )
+        with stored_as_floats():
+            real = answers(trained(self.plan()), tiny_split().pool.x[:40])
+        for name, answer in first.items():
+            assert torch.allclose(answer, real[name], rtol=1e-3, atol=1e-4), (
+                f"{name} differ if the same images are stored as floats in [0, 1] instead of whole "
+                "numbers: read x through as_float(x, card.scale)"
+            )
 
 
 def answers(victim: Victim, x: Tensor) -> dict[str, Tensor]:

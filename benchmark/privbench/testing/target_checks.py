@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,23 +17,20 @@ from privbench.measure.victims.obeyed import disobedience
 from privbench.testing.fixtures import (
     CPU,
     TinyImages,
-    tiny_builder,
     tiny_spec,
     tiny_split,
 )
 from privbench.testing.small import (
+    Small,
     compatible,
     needs_compatible,
-    same_when_stored,
     shortened,
     trained,
     untouched,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
+    from collections.abc import Callable, Sequence
 
     from privbench.measure.data.examples import Examples
     from privbench.measure.data.split import Split
@@ -170,49 +166,68 @@ def _told(protocol: Protocol) -> str:
     return f"encoder={protocol.encoder} and classifier='{protocol.classifier}'"
 
 
-def reads_declared(target: Target) -> None:
+def small(target: Target) -> Small:
+    """Return the kit's victim of that target."""
+
+    def plan() -> VictimSpec:
+        needs_compatible(target, target)
+        return tiny_spec(shortened(target))
+
+    return Small(target, plan)
+
+
+def reads_declared(small: Small) -> None:
     """Labels and attributes that no phase of the encoder declares do not change the encoder.
 
     Tried: trainings in which rows exchanged their labels, or their attributes.
     """
-    needs_compatible(target, target)
-    _, phases = _planned(target)
+    needs_compatible(small.method, small.method)
+    _, phases = _planned(small.method)
     phases = [phase for phase in phases if phase.trains("encoder")]
-    spec, x = tiny_spec(shortened(target)), tiny_split().pool.x[:40]
-    members = spec.world.members
-    moved = {n: a.flip(0) for n, a in members.attributes.items()}
-    changes = {
-        "labels": (any(p.reads_labels for p in phases), members.with_y(members.y.flip(0))),
-        "attributes": (
-            any(p.reads_attributes for p in phases), replace(members, attributes=moved),
-        ),
-    }  # fmt: skip
-    plain = None
-    for what, (declared, rows) in changes.items():
-        if declared:
-            continue
-        plain = _embeddings(spec, x) if plain is None else plain
-        other = _embeddings(replace(spec, world=spec.world.replace(members=rows)), x)
-        assert torch.equal(plain, other), (
+    untold: dict[str, Callable[[Examples], Examples]] = {}
+    if not any(phase.reads_labels for phase in phases):
+        untold["labels"] = _with_other_labels
+    if not any(phase.reads_attributes for phase in phases):
+        untold["attributes"] = _with_other_attributes
+    if not untold or _same_encoder(small, *untold.values()):
+        return
+    for what, exchanged in untold.items():
+        assert _same_encoder(small, exchanged), (
             f"the encoder changed when the {what} of its rows were exchanged, but no phase says "
             f"that it reads {what}: declare reads_{what}, and read them from the batch, not from "
             "the world"
         )
+    raise AssertionError(
+        "the encoder changed when labels and attributes of its rows were exchanged together: "
+        "declare reads_labels and reads_attributes"
+    )
 
 
-def _embeddings(spec: VictimSpec, x: Tensor) -> Tensor:
-    """Train a victim on a store of its own; return its embeddings."""
-    with tempfile.TemporaryDirectory() as tmp:
-        return tiny_builder(tmp).victim(spec).embeddings(x)
+def _with_other_labels(rows: Examples) -> Examples:
+    return rows.with_y(rows.y.flip(0))
 
 
-def reloads(target: Target) -> None:
+def _with_other_attributes(rows: Examples) -> Examples:
+    return replace(rows, attributes={n: a.flip(0) for n, a in rows.attributes.items()})
+
+
+def _same_encoder(small: Small, *changes: Callable[[Examples], Examples]) -> bool:
+    """Whether the victim's embeddings are the same after these changes of its members."""
+    spec = small.plan()
+    members = spec.world.members
+    for change in changes:
+        members = change(members)
+    other = trained(replace(spec, world=spec.world.replace(members=members)))
+    return torch.equal(small.made[1]["embeddings"], other.embeddings(tiny_split().pool.x[:40]))
+
+
+def reloads(small: Small) -> None:
     """Its victims answer the same from the store, and if x is stored as floats.
 
     Tried: a small victim as trained, as read from a store, and trained on floats.
     """
-    needs_compatible(target, target)
-    same_when_stored(shortened(target))
+    needs_compatible(small.method, small.method)
+    small.same_when_stored()
 
 
 def _planned(target: Target, split: Split | None = None) -> tuple[Model, Sequence[Phase]]:
@@ -241,15 +256,14 @@ def leaves_world(target: Target) -> None:
     untouched(split.victim(), lambda world: target.phases(model, world, ctx), "phases()")
 
 
-def trains_alike(target: Target) -> None:
+def trains_alike(small: Small) -> None:
     """Training is deterministic, ignores the global generator and leaves its data as they were.
 
     Tried: two trainings under two seeds of the global generator.
     """
-    needs_compatible(target, target)
-    small = shortened(target)
-    before = tiny_split().candidates.x.clone()
-    first, second = trained(small, noise=1), trained(small, noise=2)
+    needs_compatible(small.method, small.method)
+    first, before = small.victim, tiny_split().candidates.x.clone()
+    second = trained(small.plan(), noise=2)
     x = tiny_split().pool.x[:40]
     assert torch.equal(first.embeddings(x), second.embeddings(x)), (
         "two trainings gave different embeddings under different seeds of the global generator: "
