@@ -20,7 +20,7 @@ from privbench.measure.methods.context import AttackContext
 from privbench.measure.methods.oracle import Oracle
 from privbench.measure.victims.build import Builder
 from privbench.plugins.requirements import reason_to_skip
-from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
+from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
 from privbench_plugins._shared.masked_noise import against_classifier, against_decoder, combined
 from privbench_plugins.attacks.reconstruction import Decoder
@@ -432,11 +432,3 @@ def test_reconstruction_suffers_least_where_the_mask_is_known(tmp_path: Path) ->
     victim = _victim(tmp_path, FAST.replace(parties=1))
     assert clean < known < own
     assert own < _error(victim, victim.unreleased()) + 0.05
-
-
-@pytest.mark.parametrize(
-    "check", [c for m in (FAST, HIDING, UniformNoise()) for c in checks(m)], ids=str
-)
-def test_the_kit(check: Any) -> None:
-    if check.name != "says what it is":  # of default settings, as conformance checks it
-        check()

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from privbench import BadInputError, Defense, mlp
+from privbench import BadInputError, mlp
 from privbench.ground.store.store import Store
 from privbench.measure.methods.adversary import Adversary
 from privbench.measure.methods.cell import Cell
 from privbench.measure.victims.build import Builder
 from privbench.plugins.requirements import reason_to_skip
-from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
+from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
 from privbench_plugins.defenses.attriguard import (
     AttriGuard,
@@ -355,10 +355,3 @@ def test_it_needs_one_attribute() -> None:
     assert why("bright") is None
     assert "one sensitive attribute" in (why() or "")
     assert "one sensitive attribute" in (why("bright", "dark") or "")
-
-
-@pytest.mark.parametrize("check", checks(FAST), ids=str)
-def test_conformance(check: Any) -> None:
-    if check.name != "says what it is":
-        check()
-    assert issubclass(AttriGuard, Defense)

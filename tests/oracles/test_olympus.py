@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from privbench import Batch, Clock, Defense, Protocol
+from privbench import Batch, Clock, Protocol
 from privbench.ground.store.store import Store
 from privbench.measure.methods.adversary import Adversary
 from privbench.measure.methods.cell import Cell
@@ -20,7 +20,7 @@ from privbench.measure.training.loop import Training
 from privbench.measure.victims.build import Builder
 from privbench.measure.victims.spec import VictimSpec
 from privbench.plugins.requirements import reason_to_skip
-from privbench.testing import CPU, TinyImages, TinyTarget, checks, tiny_split
+from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_builder, tiny_spec
 from privbench_plugins.defenses.olympus import (
     ADVERSARY,
@@ -259,10 +259,3 @@ def test_it_needs_one_attribute_and_a_task() -> None:
     assert "one sensitive attribute" in why()
     assert "one sensitive attribute" in why("bright", "dark")
     assert "two classes" in why("bright", task=False)
-
-
-@pytest.mark.parametrize("check", checks(FAST), ids=str)
-def test_conformance(check: Any) -> None:
-    if check.name != "says what it is":
-        check()
-    assert issubclass(Olympus, Defense)
