@@ -47,7 +47,6 @@ def test_all_games_and_protocols_are_found() -> None:
         ("run --protocol quar", {"quarters"}),
         ("doc simc", {"simclr"}),
         ("doc prop", {"property", "property-inference"}),  # a game, and its attack
-        ("doc classifier", {"classifier_phase"}),
         ("check attack_lira", {"attack_lira", "attack_lira_encoder"}),
         ("list plu", {"plugins"}),
     ],

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import pytest
 from click.testing import CliRunner
 
-import privbench
-from privbench import HOME, Ge, Lt
-from privbench.cli.doc import _method, _public
+from privbench import Ge, Lt
+from privbench.cli.cards import method_card, summary
 from privbench.cli.main import main
 from privbench.measure.data.protocol import PROTOCOLS
 from privbench.measure.games.catalog import GAMES
+from privbench.plugins.about import about
 from privbench.plugins.hyperparameters import hyperparameters, values
 from privbench.plugins.requirements import REQUIREMENTS
 from privbench.plugins.variables import OWNERS, VARIABLES, Variable, of, page, settable
@@ -65,7 +65,7 @@ def test_a_method_is_on_one_screen_with_ranges_and_defaults(registry: Registry) 
     for kind in ("attack", "defense", "target", "dataset"):
         for method in registry.all(kind):
             if method.name not in {"csv", "npz", "imagefolder"}:
-                lines = [*_method(kind, method, registry, full=False, root=None)]
+                lines = [*summary(about(kind, method).texts), *method_card(kind, method)]
                 shown, long[method.name] = "\n".join(lines), len(lines)
                 assert all(name.name in shown for name in hyperparameters(method))
     assert max(long.values()) < 100, long
@@ -107,47 +107,7 @@ def test_a_protocol_says_who_sees_what() -> None:
 
 def test_unknown_names_are_suggested() -> None:
     assert "unknown name 'simcrl': did you mean 'simclr'?" in told("simcrl", want=2)
-    assert "did you mean 'classifier_phase'?" in told("clasifier_phase", want=2)
     assert "`privbench list` shows methods" in told("![x](y)", want=2)  # no list of hundreds
-
-
-def test_every_public_name_is_explained() -> None:
-    for name in HOME:
-        first, _, *rest = _public(name)
-        assert first.startswith(f"{name}: ")
-        assert first.endswith(f"from privbench import {name}")
-        assert str(inspect.getdoc(getattr(privbench, name))).splitlines()[0] in rest
-    assert "audit: protocol of every dataset" in (both := told("audit"))
-    assert "audit: function, from privbench import audit" in both
-
-
-def test_a_public_class_is_explained_with_its_methods_and_without_quoted_types() -> None:
-    text = told("privbench.Release")
-    assert "Release.fit(self, model: Model, world: World, ctx: DefenseContext) -> None" in text
-    assert "Learn what the release needs, from the defender's world only." in text
-
-
-@pytest.mark.parametrize("name", ["on_phases", "Defense.on_phases", "privbench.Defense.on_phases"])
-def test_a_method_of_a_public_class_is_explained(name: str) -> None:
-    text = told(name)
-    assert text.startswith("Defense.on_phases(self, phases: ")
-    assert str(inspect.getdoc(privbench.Defense.on_phases)).splitlines()[0] in text
-    assert "did you mean 'on_phases'?" in told("onphases", want=2)
-
-
-def test_a_method_of_several_classes_is_explained_for_each() -> None:
-    text = told("score")
-    assert "Game.score(" in text
-    assert "Estimate.score" not in text
-
-
-def test_class_variables_are_explained_with_their_values() -> None:
-    text = told("protects")
-    assert text.startswith("protects: class variable of a defense\n")
-    assert "Values: a tuple of membership, attributes" in text
-    assert text.rstrip().endswith("Default: needed")
-    both = [one for one in VARIABLES if one.name == "presets"]
-    assert told("presets").count("class variable of") == len(both) > 0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from privbench.grid import kept
-from privbench.grid.kept import FinishedGrids, code_files
+from privbench.grid.kept import FinishedGrids
+from privbench.ground.store import stamps
 from privbench.ground.store.store import Store
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Record
 
@@ -138,12 +139,12 @@ def test_a_damaged_note_is_no_note(tmp_path: Path, code: Path) -> None:
 def test_code_edited_while_it_was_imported_is_not_noted(
     tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_STARTED", 10**18 - 1)
+    monkeypatch.setattr(stamps, "_STARTED", 10**18 - 1)
     assert not _noted(tmp_path, code).path.exists()
 
 
 def test_imported_modules_count() -> None:
-    assert {__file__, kept.__file__} <= set(code_files())
+    assert {__file__, kept.__file__} <= set(stamps.imported_files())
 
 
 def test_a_note_does_not_count_once_a_file_that_the_suite_names_has_changed(tmp_path: Path) -> None:

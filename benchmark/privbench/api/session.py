@@ -16,12 +16,13 @@ from privbench.api.results import Results
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Serial
-from privbench.grid.kept import code_files, is_kept
+from privbench.grid.kept import is_kept
 from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.store.stamps import imported_files
 from privbench.ground.store.store import Store, default_root
 from privbench.ground.text import shown
 from privbench.plugins import registry
@@ -137,7 +138,7 @@ class Session:
         self.timeout: float | None = options.get("timeout")
         self.executor = _executor(options, self.device)
         self.records: list[Record] = []
-        self.files = code_files()
+        self.files = imported_files()
         self.problem = ""  # why there is no board
 
     @property

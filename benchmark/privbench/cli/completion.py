@@ -51,10 +51,8 @@ def protocols() -> list[str]:
 
 
 def explained() -> list[str]:
-    """Return what ``privbench doc`` explains: methods, games, protocols and public names."""
-    from privbench import HOME
-
-    return sorted({*names(), *games(), *protocols(), *HOME})
+    """Return what ``privbench doc`` explains: methods, games and protocols."""
+    return sorted({*names(), *games(), *protocols()})
 
 
 def checked() -> list[str]:

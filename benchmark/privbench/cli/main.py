@@ -28,7 +28,7 @@ from privbench.ground.errors import BadInputError, PrivbenchError, UnknownNameEr
 from privbench.ground.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from privbench.grid.suite import Suite
     from privbench.plugins.registry import Choice, Registry
@@ -340,14 +340,16 @@ def list_(chosen: list[Choice], kind: str | None, errors: bool) -> None:
     """List attacks, defenses, targets, datasets or plugins; by default all of them."""
     if kind is not None and kind not in _KINDS:
         raise UnknownNameError("kind", kind, _KINDS)
-    registry = _registry(chosen)
+    from privbench.cli.index import index
+
+    known = index(chosen)
     for listed in (kind,) if kind else _KINDS:
         say(f"{listed}:")
         if listed == "plugins":
-            _list_plugins(registry, errors=errors)
+            _list_plugins(known, errors=errors)
             continue
-        for method in registry.all(listed[:-1]):
-            say(f"  {method.name:<26} {_first_sentence(type(method).__doc__)}")
+        for method in known.all(listed[:-1]):
+            say(f"  {method.name:<26} {method.title}")
 
 
 def _list_plugins(registry: Registry, *, errors: bool) -> None:
@@ -359,16 +361,6 @@ def _list_plugins(registry: Registry, *, errors: bool) -> None:
         say(f"  {plugin.name:<26} {plugin.status:<9} {origin}{tail}")
         if errors and plugin.trace:
             say(plugin.trace)
-
-
-def _first_sentence(text: str | None) -> str:
-    return next(iter((text or "").strip().splitlines()), "")
-
-
-def _registry(chosen: Sequence[Choice]) -> Registry:
-    from privbench.plugins import registry as plugins
-
-    return plugins.load(chosen)
 
 
 for command in (

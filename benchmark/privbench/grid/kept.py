@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,19 +15,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from privbench.ground.errors import WriteError
-from privbench.ground.store.content import files_digested
+from privbench.ground.store.canonical import digest
 from privbench.ground.store.files import write
-from privbench.ground.store.source import digest, files_read
+from privbench.ground.store.stamps import edited_since_start, stamps
 from privbench.results.record import DamagedResultError, Record, read
 from privbench.results.sample_files import sample_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 #: Environment variables that change what a run is.
 _ENVIRONMENT = ("PRIVBENCH_", "PYTHON", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "ONEDNN_", "ATEN_")
-
-_STARTED = time.time_ns()
 
 
 def kept(trial: str, skip: str | None, folder: Path) -> Record | None:
@@ -106,7 +103,7 @@ class FinishedGrids:
             note = _Note.model_validate_json(self.path.read_bytes())
         except (OSError, ValidationError):
             return None
-        if _stamps(note.files) != note.files:
+        if stamps(note.files) != note.files:
             return None
         try:
             found = [kept(trial, skip, out) for trial, skip in note.trials]
@@ -122,31 +119,13 @@ class FinishedGrids:
 
         Args:
             trials: digest of each trial, and the reason if it is skipped.
-            files: ``code_files()`` when the grid was planned.
+            files: ``imported_files()`` when the grid was planned.
         """
-        if max((changed for changed, _ in files.values()), default=0) > _STARTED:
-            return  # a file was edited while it was imported: which text ran is not known
+        if edited_since_start(files):
+            return
         note = _Note(trials=list(trials), files=dict(files))
         with contextlib.suppress(WriteError):  # a note only saves time
             write(self.path, note.model_dump_json())
-
-
-def code_files() -> dict[str, tuple[int, int]]:
-    """The files that were imported or are part of a digest -> time of the last change and size."""
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    return _stamps({*files, *files_read(), *files_digested()} - {None})
-
-
-def _stamps(files: Iterable[Any]) -> dict[str, tuple[int, int]]:
-    """Stamps of those files that exist."""
-    stamps = {}
-    for file in files:
-        try:
-            stat = os.stat(file)  # noqa: PTH116 - thousands of files
-        except (OSError, ValueError):  # a string that is no path
-            continue
-        stamps[file] = (stat.st_mtime_ns, stat.st_size)
-    return stamps
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -160,11 +139,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _named(text: str) -> list[Any]:
     """Stamps of what a string is the path of; nothing if it is none."""
-    found = [*_stamps([text]).values()]
+    found = [*stamps([text]).values()]
     if not found or not Path(text).is_dir():
         return list(found)
     inside = [os.path.join(at, name) for at, _, names in os.walk(text) for name in names]  # noqa: PTH118
-    return [*found, digest([*sorted(_stamps(inside).items())])]
+    return [*found, digest([*sorted(stamps(inside).items())])]
 
 
 def _listing(folder: Path | None) -> list[list[Any]]:

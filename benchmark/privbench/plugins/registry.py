@@ -1,4 +1,7 @@
-"""The plugin registry: finds plugins and isolates broken ones from the rest."""
+"""The plugin registry: finds plugins and isolates broken ones from the rest.
+
+torch is imported only to load plugins.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import pluggy
 
 from privbench.ground.errors import BadInputError, PluginError, UnknownNameError, nearest
-from privbench.measure.games.catalog import GAMES
-from privbench.measure.training.process_state import restored
-from privbench.plugins.hookspecs import Hooks
 from privbench.plugins.interface import STATED, source_of, stated_in, unsuited
 from privbench.plugins.plugin_file import PluginFile, read_plugins
-from privbench.plugins.valid import KINDS, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from privbench.measure.methods.method import Method
 
 GROUP = "privbench"
+#: What a method can be.
+KINDS = ("dataset", "target", "defense", "attack")
 #: What chooses plugins: the name of one to disable, or the path of a file to load.
 Choice = str | Path
 
@@ -149,7 +149,7 @@ class Registry:
         broken = [p.name for p in self.plugins if p.status == "broken"]
         return f" (broken plugins: {', '.join(broken)})" if broken else ""
 
-    def add(self, kind: str, method: Method, plugin: Plugin) -> None:
+    def add(self, kind: str, method: Any, plugin: Plugin) -> None:
         """Add a method; in a name conflict keep the first and report the second."""
         taken = self._owner.get((kind, method.name))
         if taken is not None:
@@ -236,12 +236,16 @@ def _load(point: Any, plugin: Plugin, registry: Registry) -> None:
     for kind, method in _guarded(plugin, "its hooks failed:", collect) or ():
         registry.add(kind, method, plugin)
     if plugin.status == "ok":
+        from privbench.measure.games.catalog import GAMES
+
         here = getattr(module, "__name__", "")
         plugin.games = sorted(name for name, game in GAMES.items() if type(game).__module__ == here)
 
 
 def _guarded(plugin: Plugin, what: str, call: Callable[[], Any]) -> Any:
     """Call plugin code; if it raises anything, even SystemExit, mark the plugin as broken."""
+    from privbench.measure.training.process_state import restored
+
     try:
         with restored():
             return call()
@@ -259,6 +263,9 @@ def _in_tree_first(point: Any) -> tuple[bool, str]:
 
 def _collect(module: Any, plugin: Plugin) -> list[tuple[str, Any]]:
     """Call one plugin's hooks with a separate plugin manager, isolated from other plugins."""
+    from privbench.plugins.hookspecs import Hooks
+    from privbench.plugins.valid import misfit
+
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Hooks)
     try:

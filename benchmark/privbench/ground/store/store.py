@@ -51,6 +51,7 @@ COMPARED = 2000
 DRAFT, DAMAGED = ".draft-", ".damaged-"
 LOCKS = ".locks"
 NOTES = "finished"  #: notes about finished grids, see `privbench.grid.kept`
+INDEX = "methods"  #: what plugins offer, see `privbench.cli.index`
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
@@ -290,7 +291,7 @@ class Store:
                 digest = aside[1] if aside else entry.name
                 with self._lock(digest, wait=False) as locked:
                     freed += _delete(entry, digest) if locked else 0
-        for note in [*self.root.glob(f"{NOTES}/*.json")]:
+        for note in [*self.root.glob(f"{NOTES}/*.json"), *self.root.glob(f"{INDEX}/*.json")]:
             if cutoff is not None and note.lstat().st_mtime < cutoff:
                 freed += _remove(note)
         for lock in [*self.root.glob(f"{LOCKS}/*")]:
