@@ -108,6 +108,7 @@ class Closed(TinyTarget):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Invoke privbench in an empty folder, with tiny plugins only."""
     registry = Registry()
+    registry.plugins.append(Plugin("tiny", "tiny", "tests"))
     tiny: dict[str, list[Method]] = {
         "dataset": [TinyImages()], "target": [TinyTarget(), Closed()],
         "defense": [Nothing(), Short()],
@@ -115,7 +116,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     }  # fmt: skip
     for kind, methods in tiny.items():
         for method in methods:
-            registry.add(kind, method, Plugin("tiny", "tiny", "tests"))
+            registry.add(kind, method, registry.plugins[0])
     real = plugins.load
     monkeypatch.setattr(plugins, "load", lambda off: registry if not off else real(off))
     monkeypatch.chdir(tmp_path)

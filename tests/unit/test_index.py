@@ -229,11 +229,12 @@ def test_an_index_in_another_form_is_made_again(
 def test_hostile_annotations_run_nothing() -> None:
     from privbench.cli.annotations import read
 
-    for form in (
+    forms: list[Any] = [
         ["type", "eval"], ["type", "__import__"], ["fields", "x", {"a=print(1)": ["none"]}, []],
         ["fields", "x\n", {}, []], ["bounded", ["type", "int"], [["__class__", 1]]], ["choice", []],
         ["choice", [[]]], ["tuple"], "none", None, {}, ["bounded", ["type", "int"], [["Ge", "x"]]],
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for form in forms:
         with pytest.raises(ValueError, match=r"is no|Field names"):
             read(form)
     method = Listed("a", 1, "", {"x": ["type", "eval"]}, [], [], [])

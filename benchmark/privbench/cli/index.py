@@ -62,7 +62,7 @@ def index(chosen: Iterable[Choice]) -> Index:
     path = _path(chosen)
     try:
         return _kept(path)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         pass  # there is none, it is older than a file, or it is damaged
     with _patience():
         made = _made(chosen)
@@ -104,10 +104,9 @@ def _made(chosen: list[Choice]) -> Index:
 
     live = registry.load(chosen)
     made = Index()
-    copies: dict[int, Plugin] = {}
-    for plugin in live.plugins:
-        made.plugins.append(copies.setdefault(id(plugin), replace(plugin, methods=[])))
-        made.whole &= plugin.status != "broken"  # what would mend it is not known
+    copies = {id(plugin): replace(plugin, methods=[]) for plugin in live.plugins}
+    made.plugins = list(copies.values())
+    made.whole = all(one.status != "broken" for one in made.plugins)  # what would mend it is open
     for kind in KINDS:
         for method in live.all(kind):
             owner = live.owner(kind, method.name)
@@ -116,7 +115,7 @@ def _made(chosen: list[Choice]) -> Index:
             except Exception as error:  # noqa: BLE001 - of a plugin, which is listed all the same
                 made.whole = False
                 one = undescribed(method, error)
-            made.add(kind, one, copies.setdefault(id(owner), replace(owner, methods=[])))
+            made.add(kind, one, copies[id(owner)])
     made.games = {name: [*game_card(game, live)] for name, game in sorted(GAMES.items())}
     return made
 
