@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict
 
 from privbench.ground.text import markdown
 from privbench.measure.games.metrics import Estimate
-from privbench.results.record import read_all
+from privbench.results.files import read_all
 from privbench.results.statistics import Difference, accuracy_interval, mean_over_seeds, paired
 
 if TYPE_CHECKING:

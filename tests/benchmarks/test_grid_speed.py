@@ -27,7 +27,7 @@ from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.plugins.registry import load
-from privbench.results.record import read_all
+from privbench.results.files import read_all
 from privbench.testing import CPU
 
 if TYPE_CHECKING:

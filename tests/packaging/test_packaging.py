@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from privbench.results.record import read_all
+from privbench.results.files import read_all
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "plugins" / "privbench_plugins"

@@ -16,7 +16,7 @@ from privbench import Access, Defense, Membership, MembershipAttack, Method, Str
 from privbench.cli.main import main
 from privbench.plugins import registry as plugins
 from privbench.plugins.registry import Plugin, Registry
-from privbench.results.record import read_all
+from privbench.results.files import read_all
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from privbench.cli.main import main
 from privbench.ground.store.store import Key, Store
 from privbench.plugins import registry as plugins
-from privbench.results.record import read, read_all
+from privbench.results.files import read, read_all
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:

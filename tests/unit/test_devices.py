@@ -7,7 +7,7 @@ from typing import Any
 
 from privbench.grid.devices import PROCESS_BYTES, Devices, room
 from privbench.grid.executors import Workers
-from privbench.grid.worker import Done
+from privbench.grid.messages import Done
 
 GIB = 2**30
 

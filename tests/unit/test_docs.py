@@ -360,5 +360,5 @@ def test_an_interruption_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("privbench.results.record.read_all", interrupted)
+    monkeypatch.setattr("privbench.results.files.read_all", interrupted)
     assert invoke("leaderboard", "results").exit_code == 130

@@ -17,7 +17,7 @@ from privbench.api.session import run as from_python
 from privbench.cli.main import main
 from privbench.ground.store.store import Key, Store
 from privbench.plugins import registry as plugins
-from privbench.results.record import read_all
+from privbench.results.files import read_all
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:

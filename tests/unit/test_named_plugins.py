@@ -16,7 +16,7 @@ from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.ground.store.source import source_digest
 from privbench.ground.store.store import Store
-from privbench.results.record import read
+from privbench.results.files import read
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,9 @@ from tests.unit.test_rows import record
 
 from privbench.cli.main import main
 from privbench.ground.store.canonical import checksum
+from privbench.results.files import read_all
 from privbench.results.one_file import dumped
-from privbench.results.record import DamagedResultError, Number, read_all
+from privbench.results.record import DamagedResultError, Number
 
 if TYPE_CHECKING:
     from pathlib import Path

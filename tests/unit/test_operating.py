@@ -33,15 +33,14 @@ from privbench.cli.main import main
 from privbench.ground.errors import BadInputError
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.victims.play import utility
+from privbench.results.files import POINTS, read_all
 from privbench.results.record import (
-    POINTS,
     AdversaryRecord,
     CellRecord,
     MethodRecord,
     Number,
     Record,
     StrengthRecord,
-    read_all,
 )
 from privbench.testing import tiny_split
 

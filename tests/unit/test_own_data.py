@@ -22,7 +22,7 @@ from privbench.cli.main import main
 from privbench.ground.store import content
 from privbench.measure.data.split import cut
 from privbench.measure.data.validation import validated
-from privbench.results.record import read_all
+from privbench.results.files import read_all
 from privbench.testing import Check, checks
 from privbench.toolbox import tables
 from privbench.toolbox.tables import FEWEST, numbered

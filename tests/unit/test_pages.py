@@ -23,15 +23,8 @@ from privbench.ground.columns import Board, Column
 from privbench.ground.errors import BadInputError
 from privbench.measure.games import audit
 from privbench.measure.games.catalog import GAMES
-from privbench.results.record import (
-    AdversaryRecord,
-    CellRecord,
-    Cost,
-    MethodRecord,
-    Number,
-    Record,
-    read_all,
-)
+from privbench.results.files import read_all
+from privbench.results.record import AdversaryRecord, CellRecord, Cost, MethodRecord, Number, Record
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
 

@@ -15,7 +15,8 @@ import pytest
 
 from privbench.api.session import _executor, _shard
 from privbench.grid.executors import Serial
-from privbench.grid.graph import Node, Role, depths, graph
+from privbench.grid.graph import depths, graph
+from privbench.grid.messages import Node, Role
 from privbench.grid.plan import plan
 from privbench.grid.processes import Processes
 from privbench.grid.run import execute
@@ -25,7 +26,7 @@ from privbench.grid.trial import TrialRunner
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.store import Store
 from privbench.plugins.registry import load
-from privbench.results.record import read_all
+from privbench.results.files import read_all
 from privbench.testing import CPU
 
 if TYPE_CHECKING:

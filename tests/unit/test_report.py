@@ -31,8 +31,9 @@ from privbench.boards.panel import foremost
 from privbench.boards.panels import panels
 from privbench.cli.main import main
 from privbench.measure.games.metrics import tpr_at_fpr
+from privbench.results.files import read_all
 from privbench.results.one_file import dumped
-from privbench.results.record import Record, SampleFile, read_all
+from privbench.results.record import Record, SampleFile
 from privbench.results.samples import pack
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from privbench.grid.suite import suite_from
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.store.canonical import checksum
 from privbench.plugins import registry as plugins
+from privbench.results.files import parsed, read, read_all
 from privbench.results.one_file import dumped
-from privbench.results.record import Number, Record, parsed, read, read_all
+from privbench.results.record import Number, Record
 from privbench.results.samples import checksum as sum_of
 from privbench.results.samples import pack, unpack
 from privbench.testing import TinyImages, TinyTarget

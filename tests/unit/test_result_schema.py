@@ -17,8 +17,9 @@ from privbench.cli.main import main
 from privbench.grid import run as grid
 from privbench.ground.store.canonical import checksum
 from privbench.results import limits
+from privbench.results.files import each_line, read, read_all
 from privbench.results.one_file import dumped
-from privbench.results.record import DamagedResultError, Record, each_line, read, read_all
+from privbench.results.record import DamagedResultError, Record
 from privbench.results.schema import dumped as schema_text
 from privbench.results.schema import schema
 

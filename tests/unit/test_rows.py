@@ -16,16 +16,8 @@ from privbench.ground.errors import BadInputError, PluginError
 from privbench.measure.games import audit
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.game import new_game
-from privbench.results.record import (
-    AdversaryRecord,
-    CellRecord,
-    Cost,
-    MethodRecord,
-    Number,
-    Record,
-    read,
-    read_all,
-)
+from privbench.results.files import read, read_all
+from privbench.results.record import AdversaryRecord, CellRecord, Cost, MethodRecord, Number, Record
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
 

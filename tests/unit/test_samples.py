@@ -24,7 +24,8 @@ from privbench.measure.games.membership import MembershipAttack
 from privbench.measure.games.reconstruction import ReconstructionAttack
 from privbench.plugins import registry as plugins
 from privbench.results import samples
-from privbench.results.record import Number, Record, read_all
+from privbench.results.files import read_all
+from privbench.results.record import Number, Record
 from privbench.results.sample_files import read_samples
 from privbench.testing import TinyImages, TinyTarget
 

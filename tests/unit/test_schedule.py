@@ -28,7 +28,8 @@ from privbench.grid.suite import suite_from
 from privbench.ground.errors import PluginError, UnknownNameError
 from privbench.measure.methods.attack import Shadows
 from privbench.plugins.registry import Plugin, Registry
-from privbench.results.record import Record, read
+from privbench.results.files import read
+from privbench.results.record import Record
 from privbench.testing import TinyImages, TinyTarget
 
 if TYPE_CHECKING:

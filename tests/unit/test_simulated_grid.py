@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench.grid.graph import Node, Role
+from privbench.grid.messages import Node, Role
 from privbench.grid.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -128,7 +128,7 @@ def test_nor_from_elsewhere(where: str, tmp_path: Path) -> None:
         step = replace(phase.steps["train"], loss=lambda out, *_: out.logits.sum())
         made = replace(phase, steps={"train": step}, reads_labels=False)
         if where == "wrap":
-            return replace(made, wrap=lambda run: run.rows.y.sum())  # type: ignore[arg-type,return-value]
+            return replace(made, wrap=lambda run: run.rows.y.sum())
         if where == "prepare":
             return replace(made, prepare=lambda batch, _: replace(batch, y=batch.y * 2))
         stream = Stream(tiny_split().reference)

@@ -31,7 +31,7 @@ from privbench.ground.store.files import write
 from privbench.ground.store.store import default_root
 from privbench.ground.text import shown
 from privbench.plugins import registry as registries
-from privbench.results.record import read_all
+from privbench.results.files import read_all
 from privbench.results.sample_files import read_samples
 
 if TYPE_CHECKING:

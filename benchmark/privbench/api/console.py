@@ -20,7 +20,7 @@ from privbench.boards.verdicts import control_lines
 from privbench.ground.errors import WriteError
 from privbench.ground.store.files import write
 from privbench.ground.text import several, terminal
-from privbench.results.record import POINTS
+from privbench.results.files import POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

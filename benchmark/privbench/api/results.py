@@ -15,7 +15,8 @@ from privbench.boards.page import page
 from privbench.boards.panels import panels
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import several, shown
-from privbench.results.record import Record, read_all
+from privbench.results.files import read_all
+from privbench.results.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,7 +26,7 @@ LONG = 400
 
 
 def code(records: Iterable[Record]) -> list[str]:
-    """Which commits made the results; warnings are bold."""
+    """Which code made the results; warnings are bold."""
     lines = verdicts.code_lines(records)
     return [f"**{markdown(x)}**" if x.startswith("WARNING") else markdown(x) for x in lines]
 
@@ -152,7 +152,7 @@ def reproduce(records: Sequence[Record], again: Sequence[str], table: str) -> li
     where = ""
     if table:
         where = f"All numbers with their intervals: [{markdown(table)}]({quote(table)}). "
-    commits = {str(record.provenance.get("commit") or "unknown") for record in records}
+    commits = {commit or "unknown" for commit, _, _ in verdicts.codes(records)}
     presets = ", ".join(sorted({record.cell.preset for record in records}))
     cite = f"privbench, commit {', '.join(sorted(commits))}, preset {presets}, this page"
     return [*lines, f"{where}Cite as: {markdown(shown(cite, LONG))}."]

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from privbench.boards.operating import choices, groups
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
-from privbench.results.record import POINTS
+from privbench.results.files import POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -354,18 +354,40 @@ def control_lines(records: Sequence[Record]) -> list[str]:
 # ---- code ----------------------------------------------------------------------------------------
 
 
-def code_lines(records: Iterable[Record]) -> list[str]:
-    """Return which commits made the results; a warning if that is not known or not committed."""
-    counts: dict[str, int] = {}
+def codes(records: Iterable[Record]) -> list[tuple[str, str, int]]:
+    """Return the code that made the results, ordered by commit.
+
+    Results of equal digests come from equal code, whatever their commits.
+
+    Returns:
+        Commit, digest and number of results of each code. Of several commits it is the first clean
+        one; "" if none is known. The digest is "" if results do not name it.
+    """
+    found: dict[str, list[str]] = {}
     for record in records:
-        commit = record.provenance.get("commit")
-        name = commit if isinstance(commit, str) and commit else ""
-        counts[name] = counts.get(name, 0) + 1
-    unknown = counts.pop("", 0)
+        commit, digest = (record.provenance.get(name) for name in ("commit", "code"))
+        at = commit if isinstance(commit, str) else ""
+        code = f" {digest}" if isinstance(digest, str) and digest else at
+        found.setdefault(code, []).append(at)
+    made = []
+    for code, commits in found.items():
+        one = min(commits, key=lambda name: (not name, name.endswith(DIRTY), name))
+        made.append((one, code[1:13] if code.startswith(" ") else "", len(commits)))
+    return sorted(made)
+
+
+def code_lines(records: Iterable[Record]) -> list[str]:
+    """Return which code made the results; a warning if it is not known or not committed."""
+    found = codes(records)
+    unknown = sum(count for commit, _, count in found if not commit)
 
     def listed(dirty: bool) -> str:
-        named = [(name, n) for name, n in sorted(counts.items()) if name.endswith(DIRTY) == dirty]
-        return ", ".join(f"{shown(name.removesuffix(DIRTY))} ({n} results)" for name, n in named)
+        return ", ".join(
+            f"{shown(commit.removesuffix(DIRTY))}"
+            f"{digest and f', digest {shown(digest)}'} ({count} results)"
+            for commit, digest, count in found
+            if commit and commit.endswith(DIRTY) == dirty
+        )
 
     lines = []
     if clean := listed(dirty=False):

@@ -10,8 +10,9 @@ import numpy as np
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.text import shown
 from privbench.measure.games.catalog import GAMES
+from privbench.results.files import located
 from privbench.results.provenance import commit
-from privbench.results.record import DamagedResultError, Number, Record, located
+from privbench.results.record import DamagedResultError, Number, Record
 from privbench.results.sample_files import read_samples
 from privbench.results.samples import pack, part
 

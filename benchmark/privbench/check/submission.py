@@ -12,7 +12,8 @@ from privbench.check.rescore import Scored
 from privbench.ground.text import shown
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.game import Game
-from privbench.results.record import DamagedResultError, each_line
+from privbench.results.files import each_line
+from privbench.results.record import DamagedResultError
 from privbench.results.sample_files import read_samples
 
 if TYPE_CHECKING:

@@ -48,9 +48,9 @@ def merge(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
 def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
     from privbench.boards.checks import refuse_unfit
     from privbench.ground.store.files import write
+    from privbench.results.files import located
     from privbench.results.limits import MOST_SCORES
     from privbench.results.one_file import dumped
-    from privbench.results.record import located
     from privbench.results.sample_files import sample_bytes
 
     found = located(folders, scores=scores)
@@ -77,7 +77,7 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     from privbench.boards.files import write_board
     from privbench.boards.tradeoffs import dumped, stored_bound
     from privbench.ground.store.files import write
-    from privbench.results.record import POINTS, located
+    from privbench.results.files import POINTS, located
     from privbench.results.sample_files import sample_bytes
 
     there = [out] if any(out.glob("*.json")) else []
@@ -189,7 +189,7 @@ def leaderboard(
     from privbench.boards.checks import refuse_unfit
     from privbench.boards.files import write_board
     from privbench.boards.page import page
-    from privbench.results.record import read_all
+    from privbench.results.files import read_all
 
     if as_json and output is not None:
         raise BadInputError("--json prints to standard output: leave out -o")
@@ -233,7 +233,7 @@ def report(
     from privbench.boards.html.pictures import figures
     from privbench.ground.store.files import write
     from privbench.plugins.registry import load
-    from privbench.results.record import located
+    from privbench.results.files import located
     from privbench.results.sample_files import read_samples
 
     if output.suffix not in (".html", ".htm"):

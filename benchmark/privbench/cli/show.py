@@ -23,7 +23,7 @@ def show(result: str) -> None:
 
     A method is explained by `privbench doc NAME`.
     """
-    from privbench.results.record import read
+    from privbench.results.files import read
 
     path = Path(result)
     if not path.exists():

@@ -77,8 +77,8 @@ def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
 
 def _chosen(path: Path, prefix: str | None) -> Record:
     """The result of a file, or that of its lines whose trial begins with the prefix."""
+    from privbench.results.files import each_line, read
     from privbench.results.one_file import SUFFIX
-    from privbench.results.record import each_line, read
 
     at = shown(str(path), 200)
     if not path.exists() or path.is_dir():

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.executors import Workers
-from privbench.grid.worker import Begun, Done, Lost, Message, Reporter, Setup, Step, make
+from privbench.grid.messages import Begun, Done, Lost, Message, Setup, Step
+from privbench.grid.worker import Reporter, make, runner_of
 from privbench.ground.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from privbench.grid.graph import Node
+    from privbench.grid.messages import Node
     from privbench.grid.trial import TrialRunner
 
 
@@ -235,7 +236,7 @@ class _News:
 def _runner(setup: Setup) -> tuple[TrialRunner, Reporter]:
     """Return the runner of this worker process; it keeps data and victims in memory."""
     reporter = Reporter(lambda _: None)
-    return setup.runner(reporter), reporter
+    return runner_of(setup, reporter), reporter
 
 
 def _make(packed: bytes, setup: Setup, news: Any) -> Done | Lost:

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from privbench.grid.graph import graph
+from privbench.grid.messages import Begun, Done, Lost, Setup, Step
 from privbench.grid.outcome import failed_record
 from privbench.grid.schedule import Schedule
-from privbench.grid.worker import Begun, Done, Lost, Setup, Step
 from privbench.plugins.plugin_file import loaded_files
 from privbench.results.record import Record
 
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from privbench.grid.cell import Trial
-    from privbench.grid.graph import Node
+    from privbench.grid.messages import Message, Node
     from privbench.grid.trial import TrialRunner
-    from privbench.grid.worker import Message
 
 
 class Watch(Protocol):

@@ -9,9 +9,10 @@ and nothing is made twice.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from privbench.grid.messages import Node, Role
 from privbench.measure.training.phase import Phase
 from privbench.measure.victims.stages import LearnedRelease
 
@@ -26,41 +27,8 @@ if TYPE_CHECKING:
     from privbench.measure.victims.stages import Stage
 
 
-@dataclass(frozen=True)
-class Role:
-    """The part of a trial that a node makes: ``victim``, ``null``, ``shadow 3`` or ``baselines``.
-
-    ``inner`` is the position of a model that a defense of that victim trains.
-    """
-
-    name: str
-    inner: int | None = None
-
-
 #: Models that an attack queries.
 _ASKED = (Role("victim"), Role("null"), Role("shadow 0"))
-
-
-@dataclass
-class Node:
-    """Something to make.
-
-    Attributes:
-        name: digest of the key of its last stage, or of the trial.
-        trial: the first trial that needs it.
-        role: role of the victim in the trial; None for the trial itself.
-        kind: readable name; nodes of one kind take about equally long.
-        needs: names of nodes that must be made before it.
-        after: names of nodes that store something that it would also compute. It waits for them, so
-            that nothing is computed twice, but does not fail with them.
-    """
-
-    name: str
-    trial: Trial
-    role: Role | None
-    kind: str
-    needs: set[str] = field(default_factory=set)
-    after: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.grid.worker import Setup
+    from privbench.grid.messages import Setup
     from privbench.measure.methods.context import Shadow
     from privbench.measure.victims.play import Match
 

@@ -18,7 +18,8 @@ from privbench.ground.errors import WriteError
 from privbench.ground.store.canonical import digest
 from privbench.ground.store.files import write
 from privbench.ground.store.stamps import edited_since_start, stamps
-from privbench.results.record import DamagedResultError, Record, read
+from privbench.results.files import read
+from privbench.results.record import DamagedResultError, Record
 from privbench.results.sample_files import sample_bytes
 
 if TYPE_CHECKING:

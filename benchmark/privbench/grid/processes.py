@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
 from privbench.grid.isolated import Apart, answer_apart
+from privbench.grid.messages import Begun, Done, Lost, Setup
 from privbench.grid.server import as_child, begin, start_server
-from privbench.grid.worker import Begun, Done, Lost, Reporter, Setup, make
+from privbench.grid.worker import Reporter, make, runner_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
-    from privbench.grid.graph import Node
-    from privbench.grid.worker import Message
+    from privbench.grid.messages import Message, Node
 
 #: Nodes that a worker makes before it is replaced by a fresh one, which bounds its memory.
 NODES_PER_WORKER = 500
@@ -221,7 +221,7 @@ def work(
     """
     begin(lifeline, partial(os._exit, 1))
     setup.load_plugins()
-    runner = setup.runner(Reporter(pipe.send), Apart(*led_to) if led_to else None)
+    runner = runner_of(setup, Reporter(pipe.send), Apart(*led_to) if led_to else None)
     while True:
         try:
             node: Node = pipe.recv()

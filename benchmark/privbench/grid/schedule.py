@@ -10,7 +10,7 @@ from privbench.grid.graph import depths
 
 if TYPE_CHECKING:
     from privbench.grid.cell import Trial
-    from privbench.grid.graph import Node
+    from privbench.grid.messages import Node
 
 
 class Schedule:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.grid.graph import Role
     from privbench.grid.isolated import Apart
+    from privbench.grid.messages import Role
     from privbench.ground.store.artifacts import Artifact
     from privbench.ground.store.store import Store
     from privbench.measure.data.examples import Examples

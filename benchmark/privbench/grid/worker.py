@@ -4,114 +4,34 @@ from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
+from privbench.grid.messages import Done, Lost, Step
 from privbench.grid.outcome import encodable, reason
 from privbench.grid.trial import TrialRunner
 from privbench.ground.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from privbench.grid.graph import Node
     from privbench.grid.isolated import Apart
+    from privbench.grid.messages import Node, Setup
     from privbench.measure.training.phase import Progress
-    from privbench.plugins.plugin_file import PluginFile
 
 
-@dataclass(frozen=True)
-class Setup:
-    """Everything that a worker needs to start.
-
-    Attributes:
-        store: folder of artifacts.
-        device: device on which it computes.
-        root: folder of datasets.
-        compiled: whether encoders are compiled by torch.compile.
-        threads: number of threads of each node.
-        plugins: plugins that are single files, and loaded before anything is unpickled.
-    """
-
-    store: Path
-    device: str
-    root: Path | None
-    compiled: bool
-    threads: int = 1
-    plugins: tuple[PluginFile, ...] = ()
-
-    def load_plugins(self) -> None:
-        """Load plugin files, so that what names their classes can be unpickled."""
-        for file in self.plugins:
-            file.load()
-
-    def runner(self, progress: Progress, apart: Apart | None = None) -> TrialRunner:
-        """Return a runner with this setup."""
-        return TrialRunner(
-            Store(self.store), torch.device(self.device), root=self.root, progress=progress,
-            compiled=self.compiled, threads=self.threads, apart=apart,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Begun:
-    """The worker has started and begins its node."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """Progress of a training phase; see ``Progress``."""
-
-    phase: str
-    done: float
-    total: int
-    rows: int
-
-
-@dataclass(frozen=True)
-class Done:
-    """The worker finished its node.
-
-    Attributes:
-        seconds: seconds that it took.
-        trained_phases: number of phases that it trained.
-        record: the record of a trial, as JSON.
-        samples: its per-sample scores; b"" for none.
-        error: why the node could not be made; "" if it was made.
-        traceback: traceback of the error.
-        peak_bytes: most memory that it took on a CUDA device; 0 on the CPU.
-    """
-
-    seconds: float = 0.0
-    trained_phases: int = 0
-    record: str = ""
-    samples: bytes = b""
-    error: str = ""
-    traceback: str = ""
-    peak_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Lost:
-    """The worker died or ran out of memory before it finished its node.
-
-    ``again`` says whether to try once more; the rest as in ``Done``.
-    """
-
-    how: str
-    again: bool = True
-    trained_phases: int = 0
-    traceback: str = ""
-    peak_bytes: int | None = None
+def runner_of(setup: Setup, progress: Progress, apart: Apart | None = None) -> TrialRunner:
+    """Return a runner with that setup."""
+    return TrialRunner(
+        Store(setup.store), torch.device(setup.device), root=setup.root, progress=progress,
+        compiled=setup.compiled, threads=setup.threads, apart=apart,
+    )  # fmt: skip
 
 
 #: Errors of memory: a second try, alone, may succeed.
 _NO_MEMORY = ("MemoryError", "OutOfMemoryError")
-
-Message: TypeAlias = "Begun | Step | Done | Lost"
 
 
 def make(node: Node, runner: TrialRunner) -> Done | Lost:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from privbench.grid.graph import Node, Role, graph
+from privbench.grid.graph import graph
+from privbench.grid.messages import Node, Role
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner

@@ -31,14 +31,13 @@ from privbench.grid.run import execute
 from privbench.grid.schedule import Schedule
 from privbench.grid.worker import make
 from privbench.ground.store.source import digest
-from privbench.results.record import read_all
+from privbench.results.files import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from privbench.grid.graph import Node
+    from privbench.grid.messages import Message, Node, Setup
     from privbench.grid.trial import TrialRunner
-    from privbench.grid.worker import Message, Setup
 
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "digits-operating-points.jsonl"

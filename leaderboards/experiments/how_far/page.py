@@ -22,7 +22,7 @@ from simulated import Figures, simulate, uniform
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from privbench.grid.graph import Node
+    from privbench.grid.messages import Node
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-far-it-goes.md"
 CELLS, SMALL, WORKERS = 100_000, 5_000, 64

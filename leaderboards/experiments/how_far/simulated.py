@@ -11,14 +11,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from privbench.grid.executors import Workers
+from privbench.grid.messages import Done, Lost
 from privbench.grid.schedule import Schedule
-from privbench.grid.worker import Done, Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from privbench.grid.graph import Node
-    from privbench.grid.worker import Message, Setup
+    from privbench.grid.messages import Message, Node, Setup
 
 #: All that a schedule needs of a runner: failed records name its device.
 _RUNNER = cast("Any", SimpleNamespace(device="cpu", builder=SimpleNamespace(trained_phases=0)))

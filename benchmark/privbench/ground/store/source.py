@@ -22,6 +22,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from privbench.ground.store.canonical import canonical, digest, plain
+from privbench.ground.store.texts import without_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -47,11 +48,11 @@ def source_digest(*objects: Any) -> str:
 
     Covers the modules that define the objects and all modules that these import, transitively and
     from anywhere in the file, if they belong to the same top-level package, to the in-tree plugins,
-    or are next to a script. Of privbench itself, only the given modules count. Comments, docstrings
-    and formatting do not count. Code without source (a class in a notebook) counts by its bytecode,
-    defaults, closure and the globals that it uses; of objects among those, only the type counts. A
-    module is read at its first use here: call this before a long run, not after the file was
-    edited.
+    or are next to a script. Of privbench itself, only the given modules count. Comments, formatting
+    and what ``texts`` leaves out do not count. Code without source (a class in a notebook) counts
+    by its bytecode, defaults, closure and the globals that it uses; of objects among those, only
+    the type counts. A module is read at its first use here: call this before a long run, not after the
+    file was edited.
 
     The order of the objects does not matter; the minor version of Python does.
 
@@ -264,15 +265,8 @@ def _parse(spec: ModuleSpec) -> _Source | None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             defines.add(node.name)
         imports.update(_imported(node, spec))
-        body = getattr(node, "body", None)
-        if isinstance(body, list):  # bare strings: docstrings of modules, classes, attributes
-            node.body = [one for one in body if not _is_text(one)]  # type: ignore[attr-defined]
-    return _Source(digest(ast.dump(tree)), frozenset(imports), frozenset(defines))
-
-
-def _is_text(node: ast.AST) -> bool:
-    constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return constant and isinstance(node.value.value, str)  # type: ignore[attr-defined]
+    code = ast.dump(without_texts(tree))
+    return _Source(digest(code), frozenset(imports), frozenset(defines))
 
 
 def _imported(node: ast.AST, spec: ModuleSpec) -> set[str]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.measure.data.examples import Examples
-    from privbench.measure.training.loop import Training
     from privbench.measure.training.model import Model
 
 
@@ -283,6 +282,13 @@ class Monitor:
     patience: int | None = None
 
 
+class Wrap(Protocol):
+    """What runs around a phase."""
+
+    def __call__(self, training: Any, /) -> AbstractContextManager[None]:
+        """Enter before the first step of a running ``Training``, and leave after the last one."""
+
+
 @dataclass(frozen=True)
 class Phase:
     """One stage of training.
@@ -337,7 +343,7 @@ class Phase:
     per_example: bool = True
     reads_labels: bool = True
     reads_attributes: tuple[str, ...] = ()
-    wrap: Callable[[Training], AbstractContextManager[None]] | None = None
+    wrap: Wrap | None = None
     monitor: Monitor | None = None
     made_by: tuple[str, ...] = ()
 

@@ -1,0 +1,126 @@
+"""What a run and its workers tell each other, as plain data: nodes, setup, progress, outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from privbench.grid.cell import Trial
+    from privbench.plugins.plugin_file import PluginFile
+
+
+@dataclass(frozen=True)
+class Role:
+    """The part of a trial that a node makes: ``victim``, ``null``, ``shadow 3`` or ``baselines``.
+
+    ``inner`` is the position of a model that a defense of that victim trains.
+    """
+
+    name: str
+    inner: int | None = None
+
+
+@dataclass
+class Node:
+    """Something to make.
+
+    Attributes:
+        name: digest of the key of its last stage, or of the trial.
+        trial: the first trial that needs it.
+        role: role of the victim in the trial; None for the trial itself.
+        kind: readable name; nodes of one kind take about equally long.
+        needs: names of nodes that must be made before it.
+        after: names of nodes that store something that it would also compute. It waits for them, so
+            that nothing is computed twice, but does not fail with them.
+    """
+
+    name: str
+    trial: Trial
+    role: Role | None
+    kind: str
+    needs: set[str] = field(default_factory=set)
+    after: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a worker needs to start.
+
+    Attributes:
+        store: folder of artifacts.
+        device: device on which it computes.
+        root: folder of datasets.
+        compiled: whether encoders are compiled by torch.compile.
+        threads: number of threads of each node.
+        plugins: plugins that are single files, and loaded before anything is unpickled.
+    """
+
+    store: Path
+    device: str
+    root: Path | None
+    compiled: bool
+    threads: int = 1
+    plugins: tuple[PluginFile, ...] = ()
+
+    def load_plugins(self) -> None:
+        """Load plugin files, so that what names their classes can be unpickled."""
+        for file in self.plugins:
+            file.load()
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The worker has started and begins its node."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Progress of a training phase; see ``Progress``."""
+
+    phase: str
+    done: float
+    total: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """The worker finished its node.
+
+    Attributes:
+        seconds: seconds that it took.
+        trained_phases: number of phases that it trained.
+        record: the record of a trial, as JSON.
+        samples: its per-sample scores; b"" for none.
+        error: why the node could not be made; "" if it was made.
+        traceback: traceback of the error.
+        peak_bytes: most memory that it took on a CUDA device; 0 on the CPU.
+    """
+
+    seconds: float = 0.0
+    trained_phases: int = 0
+    record: str = ""
+    samples: bytes = b""
+    error: str = ""
+    traceback: str = ""
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The worker died or ran out of memory before it finished its node.
+
+    ``again`` says whether to try once more; the rest as in ``Done``.
+    """
+
+    how: str
+    again: bool = True
+    trained_phases: int = 0
+    traceback: str = ""
+    peak_bytes: int | None = None
+
+
+Message: TypeAlias = "Begun | Step | Done | Lost"
