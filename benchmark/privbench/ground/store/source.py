@@ -51,8 +51,8 @@ def source_digest(*objects: Any) -> str:
     or are next to a script. Of privbench itself, only the given modules count. Comments, formatting
     and what ``texts`` leaves out do not count. Code without source (a class in a notebook) counts
     by its bytecode, defaults, closure and the globals that it uses; of objects among those, only
-    the type counts. A module is read at its first use here: call this before a long run, not after the
-    file was edited.
+    the type counts. A module is read at its first use here: call this before a long run, not after
+    the file was edited.
 
     The order of the objects does not matter; the minor version of Python does.
 
