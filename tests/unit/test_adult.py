@@ -141,6 +141,7 @@ def test_protocols_fit_what_is_published() -> None:
         assert sum(protocol.sizes(card).values()) <= card.rows
 
 
+@pytest.mark.slow
 def test_importing_and_describing_reads_nothing_heavy() -> None:
     code = """
 import sys

@@ -80,6 +80,7 @@ def test_a_cluster_of_two_nodes_gives_the_results_of_a_serial_run(tmp_path: Path
     assert found["phases"][0] == found["phases"][1]
 
 
+@pytest.mark.slow
 def test_an_address_where_no_cluster_answers_is_refused_at_once(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     suite = tmp_path / "suite.yaml"

@@ -116,6 +116,7 @@ def run(command: str, place: Path) -> tuple[int, str]:
 @pytest.mark.usefixtures("planned")
 @pytest.mark.filterwarnings("ignore:y of mine.npz")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.slow
 def test_the_commands_of_a_page_run(page: Path, place: Path) -> None:
     failed = []
     for command in commands(page):

@@ -116,6 +116,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return go
 
 
+@pytest.mark.slow
 def test_the_truth_is_found_only_where_the_attack_shares_a_process(run: Any) -> None:
     (open_,) = run(["snoop"], Serial()).values()
     (apart,) = run(["snoop"], Processes(1, isolate=True)).values()
@@ -136,6 +137,7 @@ def test_the_truth_is_found_only_where_the_attack_shares_a_process(run: Any) -> 
 @pytest.mark.skipif(
     "PRIVBENCH_TEST_ROUNDING" in os.environ, reason="workers do not inject rounding errors"
 )
+@pytest.mark.slow
 def test_results_are_equal(run: Any) -> None:
     attacks = ["trains", {"lira": {"k": 2}}]
     serial, apart = run(attacks, Serial()), run(attacks, Processes(2, isolate=True))

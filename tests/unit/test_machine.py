@@ -21,7 +21,10 @@ QUICK = [
 ]  # fmt: skip
 #: The number of classes concerns the classifier alone, which is linear for every encoder.
 SLOW = [("resnet18", (3, 16, 16)), ("resnet50", (3, 4, 4)), ("mobilenetv2", (3, 32, 32))]
-SHAPES = [(*shape, n) for shape in QUICK for n in (2, 10, 30)] + [(*shape, 10) for shape in SLOW]
+SHAPES = [
+    *((*shape, n) for shape in QUICK for n in (2, 10, 30)),
+    *(pytest.param(*shape, 10, marks=pytest.mark.slow) for shape in SLOW),
+]
 
 
 @pytest.mark.parametrize(("name", "shape", "classes"), SHAPES)

@@ -280,6 +280,7 @@ print(json.dumps({"begun": begun, "peak": peak(), "members": split.size, "rows":
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.slow
 def test_a_large_set_needs_less_memory_than_it_has_bytes(tmp_path: Path, dtype: Any) -> None:
     """256 MB: digest, card, load, validation, split and worlds take at most 100 MB."""
     file, width, size = tmp_path / "large.npz", 12_288, np.dtype(dtype).itemsize

@@ -321,6 +321,7 @@ SORTS: dict[str, Any] = {
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
 @pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.slow
 def test_torchscript_and_other_precisions_answer_like_the_module(tmp_path: Path, sort: str) -> None:
     plain = run(tmp_path / "plain", _net(), attacks="metric-confidence")
     other = run(tmp_path / "other", SORTS[sort](_net()), attacks="metric-confidence")
@@ -530,6 +531,7 @@ def test_an_endpoint_is_asked_each_row_once_and_resumes(
 
 
 @pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.slow
 def test_a_retrained_endpoint_keeps_no_verdict(
     tmp_path: Path, server: tuple[Server, str], labels: bool
 ) -> None:
@@ -716,6 +718,7 @@ def test_a_checkpoint_with_a_payload_runs_nothing(
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.slow
 def test_a_torchscript_file_of_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors.torch import save_file
 
@@ -733,6 +736,7 @@ def test_a_torchscript_file_of_a_function(tmp_path: Path, monkeypatch: pytest.Mo
     sys.modules.pop("my_script")
 
 
+@pytest.mark.slow
 def test_weights_change_the_key(tmp_path: Path, module: str) -> None:
     from safetensors.torch import save_file
 

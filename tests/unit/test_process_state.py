@@ -224,6 +224,7 @@ main(["run", "--attack", "lingers", "--target", "supervised", "--set", "supervis
 """
 
 
+@pytest.mark.slow
 def test_a_thread_that_never_ends_does_not_keep_the_process_alive(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", THREAD, str(tmp_path / "out")], timeout=120, check=False,

@@ -517,6 +517,7 @@ def stored(folder: Path) -> list[Record]:
     return made
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_page_and_figures(tmp_path: Path) -> None:
     folder, out = tmp_path / "r", tmp_path / "r.html"
     folder.mkdir()

@@ -25,10 +25,14 @@ BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
 
-pytestmark = pytest.mark.skipif(
-    not BROWSER, reason="no chromium here, so the report was not opened in a browser: apt-get "
-    "install chromium",
-)  # fmt: skip
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not BROWSER,
+        reason="no chromium here, so the report was not opened in a browser: apt-get "
+        "install chromium",
+    ),
+]
 
 
 def results() -> list[Any]:

@@ -56,6 +56,7 @@ def again(record: Record, registry: Any) -> Trial:
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_every_suite_has_cells_that_follow_from_their_results(path: Path, registry: Any) -> None:
     items = planned_of(path, registry)
     for item in random.Random(path.stem).sample(items, min(4, len(items))):

@@ -228,6 +228,7 @@ def test_slices_are_the_metrics_of_their_rows(run: Any) -> None:
 @pytest.mark.skipif(
     "PRIVBENCH_TEST_ROUNDING" in os.environ, reason="workers do not inject rounding errors"
 )
+@pytest.mark.slow
 def test_workers_and_shards_write_what_a_serial_run_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

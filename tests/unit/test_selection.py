@@ -18,6 +18,7 @@ def selection() -> Any:
 
 
 @pytest.mark.parametrize(("defenses", "attacks"), [(16, 1), (1, 9)])
+@pytest.mark.slow
 def test_a_board_without_a_difference_rarely_claims_one(
     selection: Any, defenses: int, attacks: int
 ) -> None:

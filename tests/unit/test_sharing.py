@@ -71,6 +71,7 @@ def _run(
     return {record.cell.attack.name: record.digest for record in records}, len(trained)
 
 
+@pytest.mark.slow
 def test_one_offline_and_one_online_pool(
     tmp_path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,14 @@ def _same(first: Victim, second: Victim) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", ["talos", "memguard", "ars", "label-smoothing", "uniform-noise"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "talos",
+        "uniform-noise",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("memguard", "ars", "label-smoothing")),
+    ],
+)
 def test_none_in_a_stack_changes_no_bit(tmp_path: Path, registry: Registry, name: str) -> None:
     alone = _victim(tmp_path, registry, name)
     for stack in (f"none+{name}", f"{name}+none"):
@@ -68,10 +75,14 @@ def test_none_in_a_stack_changes_no_bit(tmp_path: Path, registry: Registry, name
 @pytest.mark.parametrize(
     "names",
     [
-        "talos+memguard", "ars+memguard", "memguard+ars", "attriguard+memguard",
-        "uniform-noise+attriguard",
-        "label-smoothing+confidence-masking", "ars+uniform-noise", "talos+ars+memguard",
-        "alm+confidence-masking", "memguard+uniform-noise",
+        "ars+memguard", "uniform-noise+attriguard", "label-smoothing+confidence-masking",
+        *(
+            pytest.param(names, marks=pytest.mark.slow)
+            for names in (
+                "talos+memguard", "memguard+ars", "attriguard+memguard", "ars+uniform-noise",
+                "talos+ars+memguard", "alm+confidence-masking", "memguard+uniform-noise",
+            )
+        ),
     ],
 )  # fmt: skip
 def test_stacks_make_victims_that_answer(tmp_path: Path, registry: Registry, names: str) -> None:

@@ -193,6 +193,7 @@ def test_every_suite_runs_to_its_end(
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_dry_run(path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says how many phases would be trained."""
     monkeypatch.setattr("privbench.api.session.registry.load", lambda _: registry)

@@ -69,6 +69,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("defense", _defenses(), ids=lambda defense: defense.name)
+@pytest.mark.slow
 def test_a_default_costs_at_most_ten_points(lab: Any, defense: Defense) -> None:
     if _says_from_which_size(defense):
         pytest.skip("its card says from which size it makes sense")
