@@ -3,36 +3,52 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from hypothesis import settings
 
-from privbench.ground.store.machine import make_strict
-
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from privbench.plugins.registry import Registry
 
 settings.register_profile("privbench", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("privbench")
 
-make_strict()
+if sys.dont_write_bytecode:  # tests start many processes, and each would compile torch again
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
-# Small steps on busy cores are ten times slower with two OpenMP threads than with one.
-torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
 
-if os.environ.get("PRIVBENCH_TEST_ROUNDING"):  # another machine's rounding: see .ci/variants
-    _backward: Any = torch.Tensor.backward
+def pytest_configure(config: pytest.Config) -> None:
+    """Set how torch computes, except in the process that only hands tests to workers."""
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return
+    import torch
 
-    def _rounded(self: torch.Tensor, *given: Any, **named: Any) -> None:
-        """Multiply every loss by 1 ± 1e-7; the sign is a function of the loss's own bits."""
+    from privbench.ground.store.machine import make_strict
+
+    make_strict()
+    # Small steps on busy cores are ten times slower with two OpenMP threads than with one.
+    torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
+    if os.environ.get("PRIVBENCH_TEST_ROUNDING"):  # another machine's rounding: see .ci/variants
+        _round_losses()
+
+
+def _round_losses() -> None:
+    """Multiply every loss by 1 ± 1e-7; the sign is a function of the loss's own bits."""
+    import torch
+
+    backward: Any = torch.Tensor.backward
+
+    def rounded(self: torch.Tensor, *given: Any, **named: Any) -> None:
         odd = self.detach().double().sum().view(torch.int64) >> 31 & 1
-        _backward(self * (1 + 1e-7 * (2.0 * odd - 1)), *given, **named)
+        backward(self * (1 + 1e-7 * (2.0 * odd - 1)), *given, **named)
 
-    torch.Tensor.backward = _rounded  # type: ignore[method-assign]
+    torch.Tensor.backward = rounded  # type: ignore[method-assign]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
