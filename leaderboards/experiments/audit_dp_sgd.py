@@ -54,7 +54,7 @@ from privbench.measure.training.loop import Training
 from privbench.measure.training.phase import BatchSpec
 from privbench.measure.victims.build import Builder
 from privbench.measure.victims.spec import VictimSpec
-from privbench_plugins._shared.gradient_canaries import PART, directions
+from privbench.toolbox.gradient_canaries import PART, directions
 from privbench_plugins.attacks.gradient_canary import log_ratios
 from privbench_plugins.datasets.digits import Digits
 from privbench_plugins.defenses.dp_sgd import DPSGD

@@ -42,7 +42,7 @@ from privbench.measure.victims.build import Builder
 from privbench.measure.victims.spec import VictimSpec
 from privbench.plugins import registry as plugins
 from privbench.results.statistics import mean_over_seeds
-from privbench_plugins._shared.classifiers import fit, logits
+from privbench.toolbox.classifiers import fit, logits
 from privbench_plugins.attacks.nn_mia import talos_features
 from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one, probability
 

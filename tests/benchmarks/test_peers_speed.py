@@ -26,12 +26,12 @@ from privbench.measure.training.loop import Training
 from privbench.measure.victims.build import Builder
 from privbench.measure.victims.spec import VictimSpec
 from privbench.testing import CPU
-from privbench_plugins._shared.hopskipjump import boundary
-from privbench_plugins._shared.sensitivity import draw, sample
+from privbench.toolbox.hopskipjump import boundary
 from privbench_plugins.datasets.digits import Digits
 from privbench_plugins.datasets.published_tables import Location30
 from privbench_plugins.defenses.dp_sgd import DPSGD
 from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one
+from privbench_plugins.defenses.weight_noise import draw, sample
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
@@ -284,7 +284,7 @@ def test_private_opacus(benchmark: Any, tmp_path: Path, monkeypatch: pytest.Monk
     pytest.importorskip("opacus")
     from opacus import grad_sample, optimizers
 
-    from privbench_plugins._shared import row_gradients
+    from privbench.toolbox import row_gradients
 
     monkeypatch.setattr(row_gradients, "RowGradients", grad_sample.GradSampleHooks)
     monkeypatch.setattr(row_gradients, "ClippingOptimizer", optimizers.DPOptimizer)

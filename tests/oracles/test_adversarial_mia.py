@@ -29,9 +29,9 @@ from privbench.measure.games import metrics as m
 from privbench.measure.victims.served import Victim
 from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import arena, auc_band, memoriser, tiny_split
+from privbench.toolbox.classifiers import slots
 from privbench.toolbox.likelihood import scaled_logit
-from privbench_plugins._shared.classifiers import slots
-from privbench_plugins._shared.pgd import of_network, pgd
+from privbench.toolbox.pgd import of_network, pgd
 from privbench_plugins.attacks.adversarial_mia import (
     AdversarialMIA,
     AdversarialMIATargeted,

@@ -22,13 +22,15 @@ from privbench.measure.victims.build import Builder
 from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench_plugins._shared.masked_noise import against_classifier, against_decoder, combined
 from privbench_plugins.attacks.reconstruction import Decoder
 from privbench_plugins.defenses.ars import (
     Ars,
     ArsAttributes,
     Shared,
+    against_classifier,
+    against_decoder,
     alike,
+    combined,
     learn_to_decode,
     places,
     random_masks,
@@ -183,7 +185,7 @@ def test_every_row_has_a_place_of_its_own(owners: list[int]) -> None:
 
 def test_decoders_side_by_side_learn_as_if_alone() -> None:
     """Each party's decoder learns its own rows: here, two opposite codes."""
-    from privbench_plugins._shared.classifiers import stacked_mlp
+    from privbench.toolbox.classifiers import stacked_mlp
 
     generator = _generator(0)
     z = torch.rand(60, 1, generator=generator) * 2 - 1

@@ -21,8 +21,7 @@ from privbench import (
     Protocol,
 )
 from privbench.plugins.requirements import reason_to_skip
-from privbench_plugins._shared.regression import regress
-from privbench_plugins.attacks.attribute_decensoring import AttributeDecensoring
+from privbench_plugins.attacks.attribute_decensoring import AttributeDecensoring, regress
 
 D = 6
 CARD = Card(

@@ -20,8 +20,8 @@ from privbench.measure.victims.build import Builder
 from privbench.measure.victims.spec import VictimSpec
 from privbench.testing import CPU, TinyImages
 from privbench.testing.fixtures import AnyAttack
-from privbench_plugins._shared import noise
-from privbench_plugins._shared.undefended import embeddings
+from privbench.toolbox import noise
+from privbench.toolbox.undefended import embeddings
 from privbench_plugins.defenses.dp_features import (
     LIPSCHITZ,
     DPFeatures,

@@ -28,8 +28,8 @@ from privbench.measure.games import metrics as m
 from privbench.measure.victims.served import Victim
 from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import TinyImages, arena, auc_band, memoriser, tiny_split
-from privbench_plugins._shared.classifiers import scale
-from privbench_plugins._shared.pgd import of_network, pgd
+from privbench.toolbox.classifiers import scale
+from privbench.toolbox.pgd import of_network, pgd
 from privbench_plugins.attacks.encodermi_baselines import (
     Downstream,
     EncoderMIBaselineA,

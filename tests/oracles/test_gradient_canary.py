@@ -15,8 +15,8 @@ from privbench.measure.games.metrics import auc_band
 
 pytest.importorskip("opacus")
 
-from privbench_plugins._shared import gradient_canaries
-from privbench_plugins._shared.gradient_canaries import LENGTH, PART, directions
+from privbench.toolbox import gradient_canaries
+from privbench.toolbox.gradient_canaries import LENGTH, PART, directions
 from privbench_plugins.attacks.gradient_canary import log_ratios
 
 if TYPE_CHECKING:

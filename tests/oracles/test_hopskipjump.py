@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from privbench_plugins._shared import hopskipjump
-from privbench_plugins._shared.hopskipjump import Boundary, boundary
+from privbench.toolbox import hopskipjump
+from privbench.toolbox.hopskipjump import Boundary, boundary
 
 
 class Linear:

@@ -19,7 +19,7 @@ from privbench.measure.methods.access import Access
 from privbench.measure.training.loop import Training
 from privbench.measure.victims.served import Victim
 from privbench.testing import arena, auc_band, memoriser, tiny_split
-from privbench_plugins._shared.undefended import log_posteriors, posteriors
+from privbench.toolbox.undefended import log_posteriors, posteriors
 from privbench_plugins.attacks import imia
 from privbench_plugins.attacks.imia import IMIA, best_fitted, by_class, imitation_loss, nearer
 

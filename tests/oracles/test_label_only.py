@@ -29,7 +29,7 @@ from privbench.measure.data.examples import join
 from privbench.measure.games import metrics as m
 from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import arena, auc_band, memoriser, tiny_split
-from privbench_plugins._shared import copies
+from privbench.toolbox import copies
 from privbench_plugins.attacks.label_only_augment import (
     LabelOnlyAugment,
     classes_of_both,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from privbench.testing import arena, memoriser, tiny_split
-from privbench_plugins._shared import pgd as module
-from privbench_plugins._shared.pgd import PGD, of_network, of_oracle, pgd
+from privbench.toolbox import pgd as module
+from privbench.toolbox.pgd import PGD, of_network, of_oracle, pgd
 from privbench_plugins.attacks.adversarial_mia import AdversarialMIA
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from privbench.measure.victims.spec import VictimSpec
 from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import CPU, TinyImages, TinyTarget, checks
 from privbench.testing.fixtures import AnyAttack, rebuild, tiny_builder, tiny_split
-from privbench_plugins._shared import public_encoder
-from privbench_plugins._shared.public_encoder import PublicEncoder, fitted
+from privbench.toolbox import public_encoder
+from privbench.toolbox.public_encoder import PublicEncoder, fitted
 from privbench_plugins.defenses.early_stopping import EarlyStopping
 from privbench_plugins.defenses.none import NoDefense
 from privbench_plugins.defenses.talos import Talos

@@ -14,7 +14,7 @@ pytest.importorskip("opacus")
 from opacus.grad_sample import GradSampleHooks
 from opacus.optimizers import DPOptimizer
 
-from privbench_plugins._shared.row_gradients import ClippingOptimizer, Outer, RowGradients
+from privbench.toolbox.row_gradients import ClippingOptimizer, Outer, RowGradients
 
 
 class Net(nn.Module):

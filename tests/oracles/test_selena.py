@@ -19,7 +19,7 @@ from privbench.measure.victims.build import Builder
 from privbench.measure.victims.spec import VictimSpec
 from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench_plugins._shared.undefended import posteriors
+from privbench.toolbox.undefended import posteriors
 from privbench_plugins.defenses.selena import Selena, out_mean, withheld
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised

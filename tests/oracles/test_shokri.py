@@ -21,7 +21,7 @@ from privbench import (
     World,
 )
 from privbench.testing import rate_band
-from privbench_plugins._shared.classifiers import (
+from privbench.toolbox.classifiers import (
     fit,
     logits,
     rows_by,

@@ -18,9 +18,9 @@ from privbench.measure.methods.cell import Cell
 from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
-from privbench_plugins._shared import noise
-from privbench_plugins._shared.students import TEACHERS, only
-from privbench_plugins._shared.undefended import posteriors
+from privbench.toolbox import noise
+from privbench.toolbox.students import TEACHERS, only
+from privbench.toolbox.undefended import posteriors
 from privbench_plugins.defenses.dmp import DMP, softened, surest
 from privbench_plugins.defenses.memguard import MemGuard
 from privbench_plugins.defenses.pate import PATE, shards, spent_epsilon

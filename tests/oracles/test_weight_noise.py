@@ -16,9 +16,14 @@ from privbench.ground.store.store import Store
 from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, tiny_split
 from privbench.testing.fixtures import tiny_spec
-from privbench_plugins._shared import noise
-from privbench_plugins._shared.sensitivity import draw, sample
-from privbench_plugins.defenses.weight_noise import AdditiveLogistic, GaussianNoise, LaplaceNoise
+from privbench.toolbox import noise
+from privbench_plugins.defenses.weight_noise import (
+    AdditiveLogistic,
+    GaussianNoise,
+    LaplaceNoise,
+    draw,
+    sample,
+)
 from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 

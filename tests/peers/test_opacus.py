@@ -18,7 +18,7 @@ from privbench.ground.store.store import Store
 from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, TinyTarget
 from privbench.testing.fixtures import tiny_spec
-from privbench_plugins._shared.noise import analytic_sigma
+from privbench.toolbox.noise import analytic_sigma
 from privbench_plugins.defenses import pate
 from privbench_plugins.defenses.dp_sgd import DPSGD, noise_multiplier, spent_epsilon
 

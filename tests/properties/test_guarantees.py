@@ -22,8 +22,8 @@ from privbench.measure.victims.build import Builder
 from privbench.measure.victims.spec import VictimSpec
 from privbench.plugins import registry
 from privbench.testing import CPU, TinyImages, TinyTarget
-from privbench_plugins._shared import noise
-from privbench_plugins._shared.undefended import posteriors
+from privbench.toolbox import noise
+from privbench.toolbox.undefended import posteriors
 from privbench_plugins.defenses import dp_features
 from privbench_plugins.defenses.dp_features import DPFeatures
 from privbench_plugins.defenses.dp_sgd import DPSGD
@@ -263,7 +263,7 @@ def test_dp_sgd_a_row_moves_the_sum_of_a_step_by_the_clip_at_most(
     pytest.importorskip("opacus")
     from opacus.optimizers import optimizer as opacus
 
-    from privbench_plugins._shared.row_gradients import ClippingOptimizer
+    from privbench.toolbox.row_gradients import ClippingOptimizer
 
     spec = _spec(defense, target, protocol)
     index = int(spec.world.members.index[ROW])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from privbench import BadInputError
 from privbench.measure.data.protocol import PROTOCOLS
-from privbench_plugins._shared import data_folder
+from privbench.toolbox import published
 from privbench_plugins.datasets import adult
 from privbench_plugins.datasets.adult import (
     BINS,
@@ -55,7 +55,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise URLError("no network")
 
     monkeypatch.setattr("torchvision.datasets.utils.download_url", refuse)
-    monkeypatch.setattr(data_folder, "user_data_dir", lambda _: str(tmp_path / "of-the-user"))
+    monkeypatch.setattr(published, "user_data_dir", lambda _: str(tmp_path / "of-the-user"))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from privbench import BadInputError, Dataset, Examples
 from privbench.measure.data.protocol import PROTOCOLS
 from privbench.measure.data.split import cut
 from privbench.testing import Check, checks
-from privbench_plugins._shared import data_folder
+from privbench.toolbox import published
 from privbench_plugins.datasets.digits import Digits, ink, skew, upper_half
 from privbench_plugins.datasets.torchvision_images import CIFAR10, CIFAR100, MNIST, FashionMNIST
 
@@ -317,7 +317,7 @@ def test_without_a_root_the_user_s_data_folder_is_asked(
     def refuse(home: Path, **_: Any) -> None:
         raise RuntimeError(f"asked {home}")
 
-    monkeypatch.setattr(data_folder, "user_data_dir", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(published, "user_data_dir", lambda name: str(tmp_path / name))
     monkeypatch.setattr("torchvision.datasets.MNIST", refuse)
     with pytest.raises(BadInputError, match=re.escape(f"asked {tmp_path / 'privbench'}")):
         MNIST().load(None)

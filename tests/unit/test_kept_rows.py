@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from privbench import BadInputError
-from privbench_plugins._shared import mapped_array
-from privbench_plugins._shared.kept_rows import kept, stamp
+from privbench.toolbox import mapped_array
+from privbench.toolbox.kept_rows import kept, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,8 +19,8 @@ from privbench.measure.data.examples import adopted, join
 from privbench.measure.data.row_random import salt
 from privbench.measure.data.split import _drawn, cut
 from privbench.measure.data.validation import validated
-from privbench_plugins._shared import mapped_array
-from privbench_plugins._shared.mapped_array import Array, Arrays
+from privbench.toolbox import mapped_array
+from privbench.toolbox.mapped_array import Array, Arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,10 +24,9 @@ from privbench.measure.data.split import cut
 from privbench.measure.data.validation import validated
 from privbench.results.files import read_all
 from privbench.testing import Check, checks
-from privbench.toolbox import tables
+from privbench.toolbox import mapped_array, tables
+from privbench.toolbox.own_data import default_protocol, views
 from privbench.toolbox.tables import FEWEST, numbered
-from privbench_plugins._shared import mapped_array
-from privbench_plugins._shared.own_data import default_protocol, views
 from privbench_plugins.datasets import imagefolder
 from privbench_plugins.datasets.csv_file import Csv
 from privbench_plugins.datasets.imagefolder import ImageFolder

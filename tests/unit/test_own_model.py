@@ -30,7 +30,7 @@ from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.shift import shift
 from privbench.boards import verdicts
 from privbench.cli.main import main
-from privbench_plugins._shared.endpoint import Endpoint
+from privbench.toolbox.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -596,7 +596,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr("privbench_plugins._shared.endpoint.time", made)
+    monkeypatch.setattr("privbench.toolbox.endpoint.time", made)
     return made
 
 

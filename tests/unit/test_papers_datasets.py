@@ -24,7 +24,7 @@ from privbench import BadInputError, Dataset
 from privbench.measure.data.protocol import PROTOCOLS, Protocol
 from privbench.measure.data.validation import validated
 from privbench.testing import checks
-from privbench_plugins._shared import data_folder, downloads
+from privbench.toolbox import published
 from privbench_plugins.datasets import celeba, published_tables, stl10
 from privbench_plugins.datasets.celeba import ATTRIBUTES, CelebA
 from privbench_plugins.datasets.published_tables import Location30, Purchase100, Texas100
@@ -49,7 +49,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("torchvision.datasets.utils.download_url", refuse)
     monkeypatch.setattr("torchvision.datasets.utils.download_and_extract_archive", refuse)
     monkeypatch.setattr(torchvision.datasets.stl10, "download_and_extract_archive", refuse)
-    monkeypatch.setattr(data_folder, "user_data_dir", lambda _: str(tmp_path / "of-the-user"))
+    monkeypatch.setattr(published, "user_data_dir", lambda _: str(tmp_path / "of-the-user"))
 
 
 def _md5(file: Path) -> str:
@@ -611,7 +611,7 @@ def test_the_real_location_30() -> None:
     root = Path(os.environ.get("PRIVBENCH_DATA", "/nonexistent"))
     if not (root / "location/dataset_location.tgz").exists():
         pytest.skip("PRIVBENCH_DATA holds no location/dataset_location.tgz")
-    assert downloads.git_blob(root / "location/dataset_location.tgz") == Location30.blob
+    assert published.git_blob(root / "location/dataset_location.tgz") == Location30.blob
     rows = Location30().load(root)
     assert rows.x.shape == (5_010, 446)
     assert len(np.unique(rows.x.numpy(), axis=0)) == 5_010
@@ -672,9 +672,9 @@ def test_a_download_with_the_published_checksum_is_read(
 def test_git_s_id_of_a_file(tmp_path: Path) -> None:
     """Ids that `git hash-object` gives."""
     (tmp_path / "file").touch()
-    assert downloads.git_blob(tmp_path / "file") == ("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391")
+    assert published.git_blob(tmp_path / "file") == ("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391")
     (tmp_path / "file").write_bytes(b"hello\n")
-    assert downloads.git_blob(tmp_path / "file") == ("ce013625030ba8dba906f756967f9e9ca394464a")
+    assert published.git_blob(tmp_path / "file") == ("ce013625030ba8dba906f756967f9e9ca394464a")
 
 
 # ---- the conformance kit on generated files ----

@@ -18,7 +18,7 @@ from privbench.measure.victims.build import Builder
 from privbench.measure.victims.served import Victim
 from privbench.testing import CPU, TinyTarget, tiny_split
 from privbench.testing.fixtures import tiny_spec
-from privbench_plugins._shared.undefended import posteriors
+from privbench.toolbox.undefended import posteriors
 from privbench_plugins.targets.simclr import SimCLR
 
 if TYPE_CHECKING:

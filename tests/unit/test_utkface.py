@@ -17,7 +17,7 @@ import torch
 
 from privbench import BadInputError
 from privbench.measure.data.protocol import PROTOCOLS
-from privbench_plugins._shared import data_folder
+from privbench.toolbox import published
 from privbench_plugins.datasets import utkface
 from privbench_plugins.datasets.utkface import AGES, UTKFace, faces
 
@@ -30,7 +30,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise URLError("no network")
 
     monkeypatch.setattr("torchvision.datasets.utils.download_url", refuse)
-    monkeypatch.setattr(data_folder, "user_data_dir", lambda _: str(tmp_path / "of-the-user"))
+    monkeypatch.setattr(published, "user_data_dir", lambda _: str(tmp_path / "of-the-user"))
 
 
 def test_importing_and_describing_reads_nothing_heavy() -> None:

@@ -15,14 +15,14 @@ from privbench.measure.training.nets import backbone_misfit
 from privbench.measure.training.phase import Batch, BatchSpec, Optimizer, Outputs, Phase, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
     from privbench.measure.data.examples import Card, Examples
     from privbench.measure.data.protocol import Protocol
     from privbench.measure.data.split import World
-    from privbench.measure.methods.context import TargetContext
+    from privbench.measure.methods.context import DefenseContext, TargetContext
     from privbench.measure.training.model import Model
     from privbench.measure.training.phase import Clock
 
@@ -175,7 +175,7 @@ def supervised_phase(
 ) -> Phase:
     """Train encoder and classifier together by cross-entropy.
 
-    >>> from privbench.measure.methods.context import TargetContext
+    >>> from privbench.measure.methods.context import DefenseContext, TargetContext
     >>> from privbench.testing import tiny_split
     >>> split = tiny_split()
     >>> ctx = TargetContext(card=split.card, protocol=split.protocol, sensitive=(), store=None,
@@ -230,7 +230,7 @@ def classifier_phase(
 ) -> Phase:
     """Train the classifier on embeddings of the frozen encoder, with Adam.
 
-    >>> from privbench.measure.methods.context import TargetContext
+    >>> from privbench.measure.methods.context import DefenseContext, TargetContext
     >>> from privbench.testing import tiny_split
     >>> split = tiny_split()
     >>> ctx = TargetContext(card=split.card, protocol=split.protocol, sensitive=(), store=None,
@@ -257,3 +257,12 @@ def classifier_phase(
         batch=spec,
         optimizers={"classifier": Optimizer("adam", lr, weight_decay)},
     )
+
+
+def note_reach(name: str, phases: Sequence[Phase], ctx: DefenseContext) -> None:
+    """Note that a defense changes no encoder, if the encoder's phases read no labels.
+
+    Call it in ``Defense.on_phases``, with the phases that the defense gets.
+    """
+    if any(phase.trains("encoder") and not phase.reads_labels for phase in phases):
+        ctx.note(**{name: "touches the classifier only: the encoder's loss reads no labels"})

@@ -34,11 +34,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
 
-from privbench import Access, Membership, MembershipAttack, Paper, Shadows, best_threshold, hookimpl
-from privbench.toolbox.likelihood import scaled_logit
-from privbench_plugins._shared.classifiers import (
+from privbench import (
+    Access,
+    Ge,
+    Gt,
+    Membership,
+    MembershipAttack,
+    Paper,
+    Shadows,
+    best_threshold,
+    hookimpl,
+)
+from privbench.toolbox.classifiers import (
     fit,
     log_odds,
     rows_by,
@@ -46,7 +54,8 @@ from privbench_plugins._shared.classifiers import (
     stacked_logits,
     stacked_mlp,
 )
-from privbench_plugins._shared.pgd import PGD, of_network, of_oracle
+from privbench.toolbox.likelihood import scaled_logit
+from privbench.toolbox.pgd import PGD, of_network, of_oracle
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +68,7 @@ if TYPE_CHECKING:
         Model,
         Oracle,
     )
-    from privbench_plugins._shared.pgd import Gradient
+    from privbench.toolbox.pgd import Gradient
 
 SONG = Paper(
     "Privacy Risks of Securing Machine Learning Models against Adversarial Examples",

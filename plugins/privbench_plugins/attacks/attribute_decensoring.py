@@ -28,7 +28,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
 from torch import nn
 from torch.nn import functional as F
 
@@ -36,15 +35,16 @@ from privbench import (
     AttributeAttack,
     Attributes,
     BadInputError,
+    Ge,
+    Gt,
     Paper,
     as_float,
     backbone,
     hookimpl,
     mlp,
 )
+from privbench.toolbox.classifiers import fit, logits, standardised
 from privbench.toolbox.phases import BackboneName, chosen_backbone, unfit_backbone
-from privbench_plugins._shared.classifiers import fit, logits, standardised
-from privbench_plugins._shared.regression import regress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,6 +186,48 @@ def _own_model(name: str, shape: tuple[int, ...], values: int) -> nn.Module:
     features = backbone(name, shape)
     head = nn.Linear(features.width, values)
     return nn.Sequential(OrderedDict(features=features, head=head))
+
+
+def regress(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    lr: float,
+    batch: int,
+    generator: torch.Generator,
+    epochs: int = 0,
+    steps: int = 0,
+    weight_decay: float = 0.0,
+) -> nn.Module:
+    """Train in place by mean squared error on mini-batches with Adam; the last state is kept.
+
+    Args:
+        network: (b, ...) -> (b, d), without dropout.
+        x: (n, ...) features.
+        y: (n, d) targets of the regression.
+        lr: learning rate of Adam (betas .9, .999).
+        batch: rows per update; the last batch of an epoch may be smaller.
+        generator: on the device of x; shuffles each epoch.
+        epochs: passes over the rows.
+        steps: minimum number of updates: with few rows there are more epochs, the last cut short.
+        weight_decay: L2 penalty, added to the gradient.
+
+    Returns:
+        The network, in eval mode.
+    """
+    left = max(epochs * -(-len(x) // batch), steps)
+    descent = torch.optim.Adam(network.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
+    network.train()
+    while left > 0:
+        order = torch.randperm(len(x), generator=generator, device=x.device)
+        for chosen in torch.split(order, batch)[:left]:
+            loss = F.mse_loss(network(x[chosen]), y[chosen])
+            descent.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            descent.step()
+            left -= 1
+    return network.eval()
 
 
 @hookimpl

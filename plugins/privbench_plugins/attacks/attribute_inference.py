@@ -30,11 +30,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le, MinLen
 from torch.nn import functional as F
 
-from privbench import AttributeAttack, Attributes, BadInputError, Paper, hookimpl, mlp
-from privbench_plugins._shared.classifiers import (
+from privbench import (
+    AttributeAttack,
+    Attributes,
+    BadInputError,
+    Ge,
+    Gt,
+    Le,
+    MinLen,
+    Paper,
+    hookimpl,
+    mlp,
+)
+from privbench.toolbox.classifiers import (
     ROWS,
     fan_in_normal,
     fit,

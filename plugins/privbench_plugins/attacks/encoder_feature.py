@@ -26,11 +26,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
 
 from privbench import (
     Access,
     BadInputError,
+    Ge,
+    Gt,
     Membership,
     MembershipAttack,
     Paper,
@@ -38,7 +39,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.classifiers import member_odds, scale
+from privbench.toolbox.classifiers import member_odds, scale
 
 if TYPE_CHECKING:
     from privbench import Attack, AttackContext, MembershipQuestion, Oracle

@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt
 from torch import nn
 from torch.nn import functional as F
 
 from privbench import (
     Access,
     Augmentation,
+    Ge,
+    Gt,
     Membership,
     MembershipAttack,
     Paper,
@@ -38,7 +39,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.classifiers import member_odds
+from privbench.toolbox.classifiers import member_odds
 
 if TYPE_CHECKING:
     from torch import Tensor

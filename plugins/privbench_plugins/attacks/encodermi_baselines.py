@@ -31,13 +31,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, cast
 
 import torch
-from annotated_types import Ge, Gt
 from torch import nn
 
 from privbench import (
     Access,
     Augmentation,
     BadInputError,
+    Ge,
+    Gt,
     Membership,
     MembershipAttack,
     Paper,
@@ -45,8 +46,8 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench_plugins._shared.classifiers import fit, logits, member_odds, scale
-from privbench_plugins._shared.pgd import PGD, of_network
+from privbench.toolbox.classifiers import fit, logits, member_odds, scale
+from privbench.toolbox.pgd import PGD, of_network
 
 if TYPE_CHECKING:
     from torch import Tensor

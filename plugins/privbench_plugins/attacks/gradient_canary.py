@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from privbench import Access, Membership, MembershipAttack, Paper, hookimpl
-from privbench_plugins._shared.gradient_canaries import PART, directions
+from privbench.toolbox.gradient_canaries import PART, directions
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -27,12 +27,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 
 from privbench import (
     Access,
     Batch,
     BatchSpec,
+    Ge,
+    Gt,
+    Le,
+    Lt,
     Membership,
     MembershipAttack,
     Optimizer,
@@ -45,7 +48,7 @@ from privbench import (
 )
 from privbench.toolbox.likelihood import floored, hinge
 from privbench.toolbox.phases import cross_entropy
-from privbench_plugins._shared.undefended import log_posteriors
+from privbench.toolbox.undefended import log_posteriors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -27,19 +27,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench_plugins._shared.classifiers import (
+from privbench import Access, Ge, Gt, Membership, MembershipAttack, Paper, Shadows, hookimpl
+from privbench.toolbox.classifiers import (
     fit,
     log_odds,
     rows_by,
     stacked_logits,
     stacked_mlp,
 )
-from privbench_plugins._shared.copies import survivors
+from privbench.toolbox.copies import survivors
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ of the candidate rows. Steps:
 
 1. A misclassified row has distance 0.
 2. For any other row, HopSkipJump finds a nearby input of another class from labels alone: see
-   ``_shared/hopskipjump.py``. The L2 distance to it is the score.
+   ``privbench.toolbox.hopskipjump``. The L2 distance to it is the score.
 3. The threshold is the best one on the distances of a shadow's members and nonmembers
    (Choquette-Choo and others). Without a shadow, it is a percentile of the distances of uniform
    noise inputs, each labelled with its predicted class (Li and Zhang).
@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Le
 
 from privbench import (
     Access,
+    Ge,
+    Le,
     Membership,
     MembershipAttack,
     Paper,
@@ -35,7 +36,7 @@ from privbench import (
     best_threshold,
     hookimpl,
 )
-from privbench_plugins._shared.hopskipjump import Boundary, boundary
+from privbench.toolbox.hopskipjump import Boundary, boundary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,10 +25,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, MinLen
 
-from privbench import Access, Membership, MembershipAttack, Paper, Shadows, best_threshold, hookimpl
-from privbench_plugins._shared.copies import survivors
+from privbench import (
+    Access,
+    Ge,
+    Gt,
+    Membership,
+    MembershipAttack,
+    MinLen,
+    Paper,
+    Shadows,
+    best_threshold,
+    hookimpl,
+)
+from privbench.toolbox.copies import survivors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

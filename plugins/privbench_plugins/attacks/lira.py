@@ -27,9 +27,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from annotated_types import Ge
-
-from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
+from privbench import Access, Ge, Membership, MembershipAttack, Paper, Shadows, hookimpl
 from privbench.toolbox.likelihood import logits_of_views
 from privbench.toolbox.likelihood_ratio import Location, Variance, likelihood_ratio
 

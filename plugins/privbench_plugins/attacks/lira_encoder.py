@@ -24,10 +24,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge
 from torch.nn import functional as F
 
-from privbench import Access, Augmentation, Membership, MembershipAttack, Paper, Shadows, hookimpl
+from privbench import (
+    Access,
+    Augmentation,
+    Ge,
+    Membership,
+    MembershipAttack,
+    Paper,
+    Shadows,
+    hookimpl,
+)
 from privbench.toolbox.likelihood_ratio import Location, Variance, likelihood_ratio
 
 if TYPE_CHECKING:

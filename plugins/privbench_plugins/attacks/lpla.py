@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge
 
-from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
+from privbench import Access, Ge, Membership, MembershipAttack, Paper, Shadows, hookimpl
 from privbench.toolbox.likelihood_ratio import fit
 
 if TYPE_CHECKING:

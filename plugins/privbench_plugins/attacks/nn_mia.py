@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
 
-from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl, mlp
-from privbench_plugins._shared.classifiers import fan_in_normal, member_odds
+from privbench import Access, Ge, Gt, Membership, MembershipAttack, Paper, Shadows, hookimpl, mlp
+from privbench.toolbox.classifiers import fan_in_normal, member_odds
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

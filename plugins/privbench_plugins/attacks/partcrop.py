@@ -30,13 +30,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
 from privbench import (
     Access,
     Augmentation,
+    Ge,
+    Gt,
+    Le,
     Membership,
     MembershipAttack,
     Paper,
@@ -45,7 +47,7 @@ from privbench import (
     augment,
     hookimpl,
 )
-from privbench_plugins._shared.classifiers import member_odds
+from privbench.toolbox.classifiers import member_odds
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge
 
-from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
+from privbench import Access, Ge, Membership, MembershipAttack, Paper, Shadows, hookimpl
 from privbench.toolbox.likelihood import logits_of_views, observe, watch
 from privbench.toolbox.likelihood_ratio import (
     Location,

@@ -24,11 +24,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
 from torch import nn
 
-from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl, mlp
-from privbench_plugins._shared.classifiers import member_odds
+from privbench import Access, Ge, Gt, Membership, MembershipAttack, Paper, Shadows, hookimpl, mlp
+from privbench.toolbox.classifiers import member_odds
 
 if TYPE_CHECKING:
     from torch import Tensor

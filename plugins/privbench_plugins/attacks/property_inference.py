@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge
 
 from privbench import (
     Access,
+    Ge,
     Paper,
     Property,
     PropertyAttack,

@@ -27,12 +27,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 import torch
-from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 
-from privbench import Access, Membership, MembershipAttack, Paper, as_float, backbone, hookimpl, mlp
+from privbench import (
+    Access,
+    Ge,
+    Gt,
+    Lt,
+    Membership,
+    MembershipAttack,
+    Paper,
+    as_float,
+    backbone,
+    hookimpl,
+    mlp,
+)
+from privbench.toolbox.classifiers import logits
 from privbench.toolbox.likelihood import hinge
-from privbench_plugins._shared.classifiers import logits
 
 if TYPE_CHECKING:
     from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle

@@ -30,11 +30,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le, MinLen
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import Access, Paper, Reconstruction, ReconstructionAttack, as_float, hookimpl, mlp
+from privbench import (
+    Access,
+    Ge,
+    Gt,
+    Le,
+    MinLen,
+    Paper,
+    Reconstruction,
+    ReconstructionAttack,
+    as_float,
+    hookimpl,
+    mlp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

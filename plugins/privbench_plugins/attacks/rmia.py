@@ -27,9 +27,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le, MultipleOf
 
-from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
+from privbench import (
+    Access,
+    Ge,
+    Gt,
+    Le,
+    Membership,
+    MembershipAttack,
+    MultipleOf,
+    Paper,
+    Shadows,
+    hookimpl,
+)
 from privbench.toolbox.likelihood import (
     Evidence,
     floored,

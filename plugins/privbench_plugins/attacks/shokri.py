@@ -27,11 +27,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
 from torch import nn
 
-from privbench import Access, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench_plugins._shared.classifiers import (
+from privbench import Access, Ge, Gt, Membership, MembershipAttack, Paper, Shadows, hookimpl
+from privbench.toolbox.classifiers import (
     fit,
     log_odds,
     rows_by,

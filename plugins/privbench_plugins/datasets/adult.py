@@ -35,9 +35,8 @@ import numpy as np
 import torch
 
 from privbench import Card, Dataset, Examples, Paper, Part, Protocol, hookimpl
-from privbench_plugins._shared.data_folder import home
-from privbench_plugins._shared.downloads import damaged, found_or_downloaded
-from privbench_plugins._shared.messages import one_line
+from privbench.toolbox.messages import one_line
+from privbench.toolbox.published import damaged, found_or_downloaded, home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ Files, under the data root, as torchvision's ``CelebA`` expects and checks them 
 ``celeba/list_attr_celeba.txt``, ``identity_CelebA.txt``, ``list_bbox_celeba.txt``,
 ``list_landmarks_align_celeba.txt`` and ``list_eval_partition.txt``. Pictures are 178x218 and are
 resized to squares, as Talos' code does. They are decoded once, by the first process that needs
-them, and then mapped from a file (see ``_shared/kept_rows.py``; 622 MB, or 5.6 GB at size 96).
+them, and then mapped from a file (``privbench.toolbox.kept_rows``; 622 MB, or 5.6 GB at size 96).
 
 The class is one of the attributes, by default ``Male``, as in Talos, whose sensitive attribute is
 ``Smiling``. For ARS, section 5.3, set ``task`` to ``High_Cheekbones``, with sensitive attributes
@@ -44,11 +44,10 @@ from privbench import (
     Protocol,
     hookimpl,
 )
-from privbench_plugins._shared import views
-from privbench_plugins._shared.data_folder import home
-from privbench_plugins._shared.kept_rows import kept, stamp
-from privbench_plugins._shared.pictures import decoded
-from privbench_plugins._shared.torchvision_data import short_run
+from privbench.toolbox import views
+from privbench.toolbox.kept_rows import kept, stamp
+from privbench.toolbox.pictures import decoded
+from privbench.toolbox.published import home, short_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,14 +32,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 import torch
-from annotated_types import Len
 
-from privbench import Card, CsvFile, Dataset, Examples, Protocol, hookimpl
+from privbench import Card, CsvFile, Dataset, Examples, MaxLen, MinLen, Protocol, hookimpl
+from privbench.toolbox.kept_rows import kept
+from privbench.toolbox.mapped_array import LARGE, Array
+from privbench.toolbox.messages import plain
+from privbench.toolbox.own_data import OwnDataset, default_protocol
 from privbench.toolbox.tables import Facts, encoded
-from privbench_plugins._shared.kept_rows import kept
-from privbench_plugins._shared.mapped_array import LARGE, Array
-from privbench_plugins._shared.messages import plain
-from privbench_plugins._shared.own_data import OwnDataset, default_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,7 +63,7 @@ class Csv(OwnDataset):
     sensitive: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
-    separator: Annotated[str, Len(1, 1)] = ","
+    separator: Annotated[str, MinLen(1), MaxLen(1)] = ","
 
     @property
     def protocols(self) -> Mapping[str, Protocol]:  # type: ignore[override]

@@ -34,18 +34,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from annotated_types import Ge, Le
 
-from privbench import Card, Dataset, Examples, Protocol, hookimpl
-from privbench.toolbox.tables import MOST_VALUES, count_problem, numbered
-from privbench_plugins._shared.kept_rows import kept
-from privbench_plugins._shared.messages import one_line, plain
-from privbench_plugins._shared.own_data import (
+from privbench import Card, Dataset, Examples, Ge, Le, Protocol, hookimpl
+from privbench.toolbox.kept_rows import kept
+from privbench.toolbox.messages import one_line, plain
+from privbench.toolbox.own_data import (
     OwnDataset,
     default_protocol,
     views,
 )
-from privbench_plugins._shared.pictures import decoded
+from privbench.toolbox.pictures import decoded
+from privbench.toolbox.tables import MOST_VALUES, count_problem, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

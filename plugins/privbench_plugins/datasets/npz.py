@@ -41,17 +41,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from annotated_types import Ge
 
-from privbench import Card, Dataset, Examples, Protocol, hookimpl
-from privbench.toolbox.tables import FEWEST, MOST_VALUES, count_problem, numbered
-from privbench_plugins._shared.mapped_array import Array, Arrays
-from privbench_plugins._shared.messages import one_line, plain
-from privbench_plugins._shared.own_data import (
+from privbench import Card, Dataset, Examples, Ge, Protocol, hookimpl
+from privbench.toolbox.mapped_array import Array, Arrays
+from privbench.toolbox.messages import one_line, plain
+from privbench.toolbox.own_data import (
     OwnDataset,
     default_protocol,
     views,
 )
+from privbench.toolbox.tables import FEWEST, MOST_VALUES, count_problem, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

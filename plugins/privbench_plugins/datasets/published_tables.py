@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from privbench import Card, Dataset, Examples, Paper, Protocol, hookimpl
-from privbench_plugins._shared.data_folder import home
-from privbench_plugins._shared.downloads import damaged, found_or_downloaded
-from privbench_plugins._shared.kept_rows import kept, stamp
-from privbench_plugins._shared.messages import one_line
+from privbench.toolbox.kept_rows import kept, stamp
+from privbench.toolbox.messages import one_line
+from privbench.toolbox.published import damaged, found_or_downloaded, home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,7 +8,7 @@ by torchvision; the folder is ``stl10_binary``.
 Source ``labelled`` holds the 5,000 published train rows and then the 8,000 test rows, of ten
 classes; source ``unlabelled`` holds 100,000 rows of these and other classes. There is no sensitive
 attribute. Pictures are decoded once, by the first process that needs them, and then mapped from a
-file (see ``_shared/kept_rows.py``; 347 MB, or 3.1 GB at the published size).
+file (``privbench.toolbox.kept_rows``; 347 MB, or 3.1 GB at the published size).
 
 The default protocol is sized for a short run on a CPU and is about labelled rows alone. Public
 pre-training on unlabelled rows: ``public-encoder`` and ``public-encoder-pairs`` (short; the
@@ -30,11 +30,10 @@ import numpy as np
 import torch
 
 from privbench import Card, Dataset, Examples, Paper, Part, Protocol, hookimpl
-from privbench_plugins._shared import views
-from privbench_plugins._shared.data_folder import home
-from privbench_plugins._shared.kept_rows import kept, stamp
-from privbench_plugins._shared.pictures import GROUP, resized
-from privbench_plugins._shared.torchvision_data import fetched
+from privbench.toolbox import views
+from privbench.toolbox.kept_rows import kept, stamp
+from privbench.toolbox.pictures import GROUP, resized
+from privbench.toolbox.published import fetched, home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,9 +8,9 @@ downloaded if its folder, ``tiny-imagenet-200``, is missing. Of the folder are r
 Source ``train`` holds 100,000 rows, by class and name; source ``test`` holds the 10,000 rows of the
 published ``val``, since the labels of the published ``test`` are secret. Classes are numbered in
 the order of their names (n01443537, ...). There is no sensitive attribute. Pictures are decoded
-once, by the first process that needs them, and then mapped from a file (``_shared/kept_rows.py``;
-1.35 GB). The files could not be had where this was written: their layout is what published codes
-read.
+once, by the first process that needs them, and then mapped from a file
+(``privbench.toolbox.kept_rows``; 1.35 GB). The files could not be had where this was written: their
+layout is what published codes read.
 
 The default protocol is sized for a short run on a CPU, with 10 members of each class. Published
 sizes: ``encodermi`` (nonmembers from ``test``, as in that paper) and ``encodermi-matched``.
@@ -25,11 +25,10 @@ import numpy as np
 import torch
 
 from privbench import BadInputError, Card, Dataset, Examples, Paper, Protocol, hookimpl
-from privbench_plugins._shared import views
-from privbench_plugins._shared.data_folder import home
-from privbench_plugins._shared.kept_rows import kept, stamp
-from privbench_plugins._shared.pictures import decoded
-from privbench_plugins._shared.torchvision_data import fetched, short_run
+from privbench.toolbox import views
+from privbench.toolbox.kept_rows import kept, stamp
+from privbench.toolbox.pictures import decoded
+from privbench.toolbox.published import fetched, home, short_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from privbench import BadInputError, Card, Dataset, Examples, Paper, Protocol, hookimpl
-from privbench_plugins._shared import views
-from privbench_plugins._shared.data_folder import home
-from privbench_plugins._shared.torchvision_data import fetched, short_run
+from privbench.toolbox import views
+from privbench.toolbox.published import fetched, home, short_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

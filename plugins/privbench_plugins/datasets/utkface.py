@@ -27,7 +27,7 @@ saturation, crops to a fifth (78, 63, 48 %), brightness and contrast of 0.8 (77,
 (84, 65, 49 %).
 
 The faces are decoded once, by the first process that needs them, in some ten seconds, and then
-mapped from a file (``_shared/kept_rows.py``; 72 MB, or 286 MB at size 64).
+mapped from a file (``privbench.toolbox.kept_rows``; 72 MB, or 286 MB at size 64).
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from privbench import (
     Protocol,
     hookimpl,
 )
-from privbench_plugins._shared import views
-from privbench_plugins._shared.data_folder import home
-from privbench_plugins._shared.kept_rows import kept, stamp
-from privbench_plugins._shared.pictures import decoded
+from privbench.toolbox import views
+from privbench.toolbox.kept_rows import kept, stamp
+from privbench.toolbox.pictures import decoded
+from privbench.toolbox.published import home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,13 +27,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
 from privbench import (
     BadInputError,
     Defense,
+    Ge,
+    Gt,
+    Le,
     Optimizer,
     Paper,
     Step,
@@ -42,8 +44,7 @@ from privbench import (
     hookimpl,
     mlp,
 )
-from privbench.toolbox.phases import reads_members
-from privbench_plugins._shared.label_losses import note_reach
+from privbench.toolbox.phases import note_reach, reads_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -38,11 +38,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
 from torch.nn import functional as F
 
-from privbench import BadInputError, Defense, Paper, Release, Strength, as_float, hookimpl, mlp
-from privbench_plugins._shared.classifiers import fit, logits
+from privbench import (
+    BadInputError,
+    Defense,
+    Ge,
+    Gt,
+    Le,
+    Paper,
+    Release,
+    Strength,
+    as_float,
+    hookimpl,
+    mlp,
+)
+from privbench.toolbox.classifiers import fit, logits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge
 
-from privbench import Access, Defense, Paper, Release, Strength, hookimpl
+from privbench import Access, Defense, Ge, Paper, Release, Strength, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,9 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from annotated_types import Ge, Le
-
-from privbench import Augmentation, Defense, Paper, Strength, hookimpl
+from privbench import Augmentation, Defense, Ge, Le, Paper, Strength, hookimpl
 from privbench.toolbox.phases import Views, sees_members
 
 if TYPE_CHECKING:

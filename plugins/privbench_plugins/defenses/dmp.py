@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Gt, Le
 
-from privbench import Defense, Paper, Strength, hookimpl
-from privbench_plugins._shared.students import TEACHERS, alone, only, taught, teaching
-from privbench_plugins._shared.undefended import posteriors
+from privbench import Defense, Gt, Le, Paper, Strength, hookimpl
+from privbench.toolbox.students import TEACHERS, alone, only, taught, teaching
+from privbench.toolbox.undefended import posteriors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

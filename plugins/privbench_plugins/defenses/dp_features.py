@@ -50,13 +50,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from annotated_types import Gt, Lt
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import BatchSpec, Defense, Paper, Strength, hookimpl
-from privbench_plugins._shared import noise
-from privbench_plugins._shared.undefended import embeddings
+from privbench import BatchSpec, Defense, Gt, Lt, Paper, Strength, hookimpl
+from privbench.toolbox import noise
+from privbench.toolbox.undefended import embeddings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

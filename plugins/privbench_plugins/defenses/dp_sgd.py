@@ -3,7 +3,7 @@
 Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy.
 CCS 2016, algorithm 1; implemented with Opacus (``pip install 'privbench[dp]'``), which also does
 the privacy accounting. Gradients of single rows in linear layers are never written out
-(``_shared/row_gradients.py``): the same numbers up to rounding, many times faster.
+(``privbench.toolbox.row_gradients``): the same numbers up to rounding, many times faster.
 
 Each step samples every row with probability batch / n, clips each row's gradient over all
 parameters to L2 norm ``clip``, adds N(0, (noise_multiplier clip)²) to the sum and divides by the
@@ -39,11 +39,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Lt
 from torch import nn
 
-from privbench import BadInputError, BatchSpec, Defense, Paper, Strength, hookimpl
-from privbench_plugins._shared.gradient_canaries import planted
+from privbench import BadInputError, BatchSpec, Defense, Ge, Gt, Lt, Paper, Strength, hookimpl
+from privbench.toolbox.gradient_canaries import planted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -200,7 +199,7 @@ class DPSGD(Defense):
         """Use the optimizer of Opacus instead, with hooks that compute per-example gradients."""
         from opacus.grad_sample import GradSampleHooks
 
-        from privbench_plugins._shared.row_gradients import ClippingOptimizer, RowGradients
+        from privbench.toolbox.row_gradients import ClippingOptimizer, RowGradients
 
         ((parts, plain),) = training.optimizers.items()
         trained = nn.ModuleDict({part: training.model[part] for part in parts})

@@ -19,11 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from annotated_types import Ge
-
-from privbench import Defense, Monitor, Paper, Strength, hookimpl
-from privbench.toolbox.phases import reads_members, sees_members
-from privbench_plugins._shared.label_losses import note_reach
+from privbench import Defense, Ge, Monitor, Paper, Strength, hookimpl
+from privbench.toolbox.phases import note_reach, reads_members, sees_members
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,12 +19,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from annotated_types import Ge, Le
 from torch.nn import functional as F
 
-from privbench import Defense, Paper, Strength, hookimpl
-from privbench.toolbox.phases import reads_members
-from privbench_plugins._shared.label_losses import note_reach
+from privbench import Defense, Ge, Le, Paper, Strength, hookimpl
+from privbench.toolbox.phases import note_reach, reads_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -34,13 +34,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import Defense, Paper, Release, Strength, hookimpl, mlp
-from privbench_plugins._shared.classifiers import fit
-from privbench_plugins._shared.undefended import posteriors
+from privbench import Defense, Ge, Gt, Paper, Release, Strength, hookimpl, mlp
+from privbench.toolbox.classifiers import fit
+from privbench.toolbox.undefended import posteriors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

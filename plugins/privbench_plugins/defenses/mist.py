@@ -30,12 +30,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Le
 from torch.nn import functional as F
 
-from privbench import BadInputError, Defense, Outputs, Paper, Step, Strength, hookimpl
-from privbench.toolbox.phases import reads_members
-from privbench_plugins._shared.label_losses import note_reach
+from privbench import BadInputError, Defense, Ge, Gt, Le, Outputs, Paper, Step, Strength, hookimpl
+from privbench.toolbox.phases import note_reach, reads_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

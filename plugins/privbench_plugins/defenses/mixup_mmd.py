@@ -24,12 +24,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge
 from torch.nn import functional as F
 
-from privbench import Batch, Defense, Monitor, Outputs, Paper, Stream, Strength, as_float, hookimpl
-from privbench.toolbox.phases import reads_members
-from privbench_plugins._shared.label_losses import note_reach
+from privbench import (
+    Batch,
+    Defense,
+    Ge,
+    Monitor,
+    Outputs,
+    Paper,
+    Stream,
+    Strength,
+    as_float,
+    hookimpl,
+)
+from privbench.toolbox.phases import note_reach, reads_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -34,13 +34,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
 from privbench import (
     BatchSpec,
     Defense,
+    Ge,
+    Gt,
+    Le,
     Optimizer,
     Outputs,
     Paper,

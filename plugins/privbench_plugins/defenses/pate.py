@@ -35,13 +35,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Le, Lt
 from torch.nn import functional as F
 
-from privbench import Defense, Paper, Strength, hookimpl
-from privbench_plugins._shared import noise
-from privbench_plugins._shared.students import TEACHERS, alone, only, taught, teaching
-from privbench_plugins._shared.undefended import posteriors
+from privbench import Defense, Ge, Gt, Le, Lt, Paper, Strength, hookimpl
+from privbench.toolbox import noise
+from privbench.toolbox.students import TEACHERS, alone, only, taught, teaching
+from privbench.toolbox.undefended import posteriors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,12 +24,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Gt
 from torch.nn import functional as F
 
-from privbench import Access, Augmentation, Defense, Release, Strength, as_float, augment, hookimpl
-from privbench_plugins._shared.noise import normal
-from privbench_plugins._shared.undefended import embeddings
+from privbench import (
+    Access,
+    Augmentation,
+    Defense,
+    Ge,
+    Gt,
+    Release,
+    Strength,
+    as_float,
+    augment,
+    hookimpl,
+)
+from privbench.toolbox.noise import normal
+from privbench.toolbox.undefended import embeddings
 
 if TYPE_CHECKING:
     from torch import Tensor

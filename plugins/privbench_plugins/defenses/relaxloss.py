@@ -26,12 +26,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
 from torch.nn import functional as F
 
-from privbench import Defense, Paper, Strength, hookimpl
-from privbench.toolbox.phases import reads_members
-from privbench_plugins._shared.label_losses import note_reach
+from privbench import Defense, Ge, Gt, Le, Paper, Strength, hookimpl
+from privbench.toolbox.phases import note_reach, reads_members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

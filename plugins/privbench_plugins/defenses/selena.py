@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Le
 
-from privbench import BadInputError, Defense, Paper, Strength, hookimpl
-from privbench_plugins._shared.undefended import posteriors
+from privbench import BadInputError, Defense, Ge, Le, Paper, Strength, hookimpl
+from privbench.toolbox.undefended import posteriors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

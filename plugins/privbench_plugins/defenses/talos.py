@@ -31,11 +31,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
 
 from privbench import (
     Batch,
     Defense,
+    Ge,
+    Gt,
+    Le,
     Optimizer,
     Outputs,
     Paper,

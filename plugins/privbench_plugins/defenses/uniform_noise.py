@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from annotated_types import Ge
 
-from privbench import Defense, Paper, Release, Strength, hookimpl
-from privbench_plugins._shared.undefended import embeddings
+from privbench import Defense, Ge, Paper, Release, Strength, hookimpl
+from privbench.toolbox.undefended import embeddings
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,8 +11,8 @@ cost.
   classical formula is available within its range, epsilon up to 1.
 
 The sensitivity is *sampled*: the largest distance between classifiers trained without one row and
-without another, over ``pairs`` random pairs of the same private set (``_shared/sensitivity``). This
-only samples a local sensitivity, so the epsilon in the record is nominal and guarantees nothing. It
+without another, over ``pairs`` random pairs of the same private set (``sample``). This only
+samples a local sensitivity, so the epsilon in the record is nominal and guarantees nothing. It
 covers the classifier only; if members trained the encoder too, ``encodermi-*`` and other attacks
 detect them there.
 
@@ -42,14 +42,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Lt
 
-from privbench import BadInputError, Defense, Paper, Strength, hookimpl
-from privbench_plugins._shared import noise
-from privbench_plugins._shared.sensitivity import sample
+from privbench import BadInputError, Defense, Ge, Gt, Lt, Paper, Strength, hookimpl
+from privbench.toolbox import noise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -255,6 +253,71 @@ class GaussianNoise(_WeightNoise):
     def noise(self, u: Tensor, scale: float) -> Tensor:
         """Return Gaussian noise."""
         return noise.normal(u, scale)
+
+
+def sample(
+    refit: Callable[[Tensor, Tensor], Mapping[str, Tensor]],
+    n: int,
+    m: int,
+    generator: torch.Generator,
+    *,
+    whole: bool = False,
+) -> dict[str, Tensor]:
+    """Measure distances between classifiers trained without one row and without another.
+
+    Algorithm 2, after Rubinstein and Alda (ICML 2017), whose confidence (their gamma) needs fresh
+    rows in every draw and does not apply. All trainings run at once from the same initial weights.
+    The two of a pair use the same batches except for one slot, where one has the first row and the
+    other the second. If a batch holds all rows, their order does not matter, and each row is left
+    out only once, however many pairs it is in.
+
+    Args:
+        refit: maps (r,) dropped positions and (r,) positions exchanged for them, or -1, to
+            name -> (r, ...) trained tensors, as ``DefenseContext.refit`` does.
+        n: private rows.
+        m: number of pairs to draw.
+        generator: on the device of the tensors.
+        whole: whether every batch holds all rows.
+
+    Returns:
+        ``pairs`` (m, 2) int64, never a row with itself; and (m,) float64 distances: ``l1`` and
+        ``l2`` of all weights and biases as one vector, ``matrix-1`` (largest column sum) and
+        ``matrix-2`` (spectral norm) of the weight matrices alone, summed over matrices. Matrices
+        are (inputs, outputs), as in the paper's framework, not as torch stores them.
+    """
+    pairs = draw(n, m, generator)
+    if whole:
+        dropped, at = torch.unique(pairs, return_inverse=True)
+        exchanged = torch.full_like(dropped, -1)
+    else:  # without i; then without j, and i in its slot
+        dropped = pairs[:, :1].expand(-1, 2).flatten()
+        exchanged = torch.stack([torch.full_like(pairs[:, 1], -1), pairs[:, 1]], dim=1).flatten()
+        at = torch.arange(2 * m, device=pairs.device).view(-1, 2)
+    trained = {name: tensor.double() for name, tensor in refit(dropped, exchanged).items()}
+    flat = torch.cat([tensor.flatten(1) for _, tensor in sorted(trained.items())], dim=1)
+    apart = flat[at[:, 0]] - flat[at[:, 1]]
+    matrices = [(t[at[:, 0]] - t[at[:, 1]]).mT for t in trained.values() if t.ndim == 3]  # noqa: PLR2004
+    none = torch.zeros(m, dtype=torch.float64, device=flat.device)
+    return {
+        "pairs": pairs,
+        "l1": apart.abs().sum(1),
+        "l2": apart.norm(dim=1),
+        "matrix-1": sum((torch.linalg.matrix_norm(d, 1) for d in matrices), start=none),
+        "matrix-2": sum((torch.linalg.matrix_norm(d, 2) for d in matrices), start=none),
+    }
+
+
+def draw(n: int, m: int, generator: torch.Generator) -> Tensor:
+    """Draw random pairs (m, 2) of different positions below n, n at least 2.
+
+    >>> pairs = draw(2, 100, torch.Generator().manual_seed(0))
+    >>> sorted(set(map(tuple, pairs.tolist())))
+    [(0, 1), (1, 0)]
+    """
+    device = generator.device
+    first = torch.randint(n, (m,), generator=generator, device=device)
+    step = torch.randint(1, n, (m,), generator=generator, device=device)
+    return torch.stack([first, (first + step) % n], dim=1)
 
 
 @hookimpl

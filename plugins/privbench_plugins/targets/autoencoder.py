@@ -23,13 +23,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
 from privbench import (
     Batch,
     BatchSpec,
+    Ge,
+    Gt,
+    Le,
     Model,
     Optimizer,
     Outputs,

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from privbench import BadInputError, Paper, hookimpl
-from privbench_plugins._shared.public_encoder import Frozen, PublicEncoder, filled, tensors_of
+from privbench.toolbox.public_encoder import Frozen, PublicEncoder, filled, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from privbench import BadInputError, hookimpl
-from privbench_plugins._shared.public_encoder import RGB, Frozen, PublicEncoder, unreadable
+from privbench.toolbox.public_encoder import RGB, Frozen, PublicEncoder, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

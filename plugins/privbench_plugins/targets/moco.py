@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Le
 from torch import nn
 from torch.nn import functional as F
 
 from privbench import (
     Augmentation,
     Batch,
+    Ge,
+    Gt,
+    Le,
     Model,
     Optimizer,
     Outputs,
@@ -41,7 +43,7 @@ from privbench.toolbox.phases import (
     chosen_backbone,
     follow,
 )
-from privbench_plugins._shared.self_supervised import SelfSupervised, task_head
+from privbench.toolbox.self_supervised import SelfSupervised, task_head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,13 +28,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge
 from torch import Tensor, nn
 
-from privbench import Access, BadInputError, Model, Target, hookimpl
-from privbench_plugins._shared.endpoint import Endpoint
-from privbench_plugins._shared.messages import one_line, plain
-from privbench_plugins._shared.opened_model import Opened, given, opened
+from privbench import Access, BadInputError, Ge, Model, Target, hookimpl
+from privbench.toolbox.endpoint import Endpoint
+from privbench.toolbox.messages import one_line, plain
+from privbench.toolbox.opened_model import Opened, given, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

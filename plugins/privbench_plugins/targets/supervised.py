@@ -16,12 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Lt
 from torch import nn
 
 from privbench import (
     Augmentation,
     BadInputError,
+    Ge,
+    Gt,
+    Lt,
     Model,
     Optimizer,
     Paper,

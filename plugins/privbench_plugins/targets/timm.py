@@ -22,10 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from annotated_types import Ge, Le
-
-from privbench import BadInputError, hookimpl
-from privbench_plugins._shared.public_encoder import Frozen, PublicEncoder, filled, tensors_of
+from privbench import BadInputError, Ge, Le, hookimpl
+from privbench.toolbox.public_encoder import Frozen, PublicEncoder, filled, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,14 +18,20 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from privbench import BadInputError, Model, Target
+from privbench.ground.errors import BadInputError
+from privbench.measure.methods.target import Target
+from privbench.measure.training.model import Model
 from privbench.toolbox.phases import classifier_phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from privbench import Card, Cell, Phase, TargetContext, World
+    from privbench.measure.data.examples import Card
+    from privbench.measure.data.split import World
+    from privbench.measure.methods.cell import Cell
+    from privbench.measure.methods.context import TargetContext
+    from privbench.measure.training.phase import Phase
 
 RGB = 3
 Colour = tuple[float, float, float]

@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from privbench import BadInputError, fold, salt, uniform
+from privbench.ground.errors import BadInputError
+from privbench.measure.data.row_random import fold, salt, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
-    from privbench import Batch, DefenseContext, Model, Outputs, Phase, Training
+    from privbench.measure.methods.context import DefenseContext
+    from privbench.measure.training.loop import Training
+    from privbench.measure.training.model import Model
+    from privbench.measure.training.phase import Batch, Outputs, Phase
 
 #: Parts of a model that hold the noisy steps begin like this; the phase's name follows.
 PART = "gradient-canaries of "

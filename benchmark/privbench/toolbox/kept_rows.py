@@ -12,8 +12,8 @@ import numpy as np
 from filelock import FileLock
 from platformdirs import user_cache_dir
 
-from privbench import BadInputError
-from privbench_plugins._shared.mapped_array import Array, Arrays
+from privbench.ground.errors import BadInputError
+from privbench.toolbox.mapped_array import Array, Arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from privbench import as_float
+from privbench.measure.data.examples import as_float
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Examples, Model
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.training.model import Model
 
 #: Rows per forward pass.
 ROWS = 256

@@ -10,7 +10,10 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Cell, Defense, Examples, World
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.data.split import World
+    from privbench.measure.methods.cell import Cell
+    from privbench.measure.methods.defense import Defense
 
 #: Part of a student's world that holds the members; no phase trains on it.
 TEACHERS = "teachers"

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from privbench import as_float
+from privbench.measure.data.examples import as_float
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from privbench import Examples, Oracle
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.methods.oracle import Oracle
 
 #: Approximate bytes of a block of copies; it has at least the copies of one row.
 BLOCK = 64 * 2**20

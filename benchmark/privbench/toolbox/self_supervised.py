@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Gt
 from torch import nn
 
-from privbench import Augmentation, BatchSpec, Phase, Target
+from privbench.measure.data.augmentation import Augmentation
+from privbench.measure.methods.target import Target
+from privbench.measure.training.phase import BatchSpec, Phase
 from privbench.toolbox.phases import (
     BackboneName,
     Views,
@@ -21,7 +23,12 @@ from privbench.toolbox.phases import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from privbench import Batch, Card, Cell, Model, Optimizer, Outputs, Step, TargetContext, World
+    from privbench.measure.data.examples import Card
+    from privbench.measure.data.split import World
+    from privbench.measure.methods.cell import Cell
+    from privbench.measure.methods.context import TargetContext
+    from privbench.measure.training.model import Model
+    from privbench.measure.training.phase import Batch, Optimizer, Outputs, Step
 
 CROPS = Augmentation(crop=(0.08, 1.0), flip=0.5)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privbench import Augmentation
+from privbench.measure.data.augmentation import Augmentation
 
 
 def of_objects(side: int) -> Augmentation:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from privbench import BadInputError
-from privbench_plugins._shared.messages import one_line, plain
-from privbench_plugins._shared.public_encoder import filled, tensors_of
+from privbench.ground.errors import BadInputError
+from privbench.toolbox.messages import one_line, plain
+from privbench.toolbox.public_encoder import filled, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privbench import BadInputError
-from privbench_plugins._shared.messages import one_line, plain
+from privbench.ground.errors import BadInputError
+from privbench.toolbox.messages import one_line, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

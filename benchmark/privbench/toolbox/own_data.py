@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from privbench import BadInputError, Dataset, Protocol, file_digest
-from privbench_plugins._shared import views as shown
-from privbench_plugins._shared.messages import plain
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.content import file_digest
+from privbench.measure.data.protocol import Protocol
+from privbench.measure.methods.dataset import Dataset
+from privbench.toolbox import views as shown
+from privbench.toolbox.messages import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     import numpy as np
 
-    from privbench import Augmentation
+    from privbench.measure.data.augmentation import Augmentation
 
 #: Shares that all rows are divided into, and the most rows that one share has.
 SHARES, MOST = 23, 500

@@ -21,11 +21,13 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from privbench import as_float
+from privbench.measure.data.examples import as_float
 from privbench.toolbox.likelihood import scaled_logit
 
 if TYPE_CHECKING:
-    from privbench import AttackContext, Examples, Oracle
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.methods.context import AttackContext
+    from privbench.measure.methods.oracle import Oracle
 
 #: Maps x (n, *shape) in [0, 1], y (n,) to the gradient (n, *shape) of each row's log-odds of y.
 Gradient = Callable[[Tensor, Tensor], Tensor]

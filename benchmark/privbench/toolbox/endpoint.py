@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privbench import BadInputError
-from privbench_plugins._shared.messages import one_line, plain
+from privbench.ground.errors import BadInputError
+from privbench.toolbox.messages import one_line, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
