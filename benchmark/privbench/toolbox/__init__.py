@@ -1,4 +1,4 @@
-"""What many plugins do: phases of targets, evidence of shadows, likelihood ratios, tables.
+"""What many plugins do, from phases of targets to files of datasets: see docs/plugins/helpers.md.
 
 Public: plugins may import these modules. The most common names are in ``privbench`` itself. A
 method's key covers the modules here that it imports, and no other ones.
