@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from privbench.api.session import _executor, _shard
+from privbench.api.options import shard
+from privbench.api.session import _executor
 from privbench.grid.executors import Serial
 from privbench.grid.graph import depths, graph
 from privbench.grid.messages import Node, Role
@@ -302,12 +303,12 @@ def _command(pid: int) -> str:
 
 def test_shards_are_disjoint_and_cover_the_grid() -> None:
     planned = _planned(GRID)
-    parts = [_shard(planned, f"{i}/4") for i in range(1, 5)]
+    parts = [planned[shard(f"{i}/4")] for i in range(1, 5)]
     together = [item.trial.digest for part in parts for item in part]
     assert sorted(together) == sorted(item.trial.digest for item in planned)
     for wrong in ("0/4", "5/4", "4", "a/b", "1/0"):
         with pytest.raises(BadInputError, match="write I/N"):
-            _shard(planned, wrong)
+            shard(wrong)
 
 
 @pytest.mark.end_to_end

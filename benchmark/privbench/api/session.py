@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import warnings
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
+from privbench.api import options as run_options
 from privbench.api.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.api.results import Results
 from privbench.grid import run as grid
@@ -21,7 +21,7 @@ from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.errors import BadInputError
 from privbench.ground.store.stamps import imported_files
 from privbench.ground.store.store import Store, default_root
 from privbench.ground.text import shown
@@ -34,12 +34,6 @@ if TYPE_CHECKING:
     from privbench.grid.plan import Planned
     from privbench.plugins.registry import Choice
     from privbench.results.record import Record
-
-
-#: Where trials run.
-EXECUTORS = ("serial", "processes", "ray")
-MOST_JOBS = 4096
-MOST_SECONDS = 1e9
 
 
 def run(
@@ -120,13 +114,12 @@ class Session:
         """
         self.console = console or terminal_console()
         self.suite = suite
+        run_options.check(options)
         self.shown_out: Path = options["out"]
         self.out = self.shown_out.absolute()  # whatever folder a plugin goes to
-        if self.out.exists() and not self.out.is_dir():
-            raise BadInputError(f"--out {self.shown_out} is a file: choose a directory")
-        self.root = _root(options["data_root"])
+        self.root = run_options.data_root(options["data_root"])
         self.device = _device(options["device"])
-        self.threads = _threads(options.get("threads", 1))
+        self.threads: int = options.get("threads", 1)
         self.compiled: bool = options["compiled"]
         self.registry = registry.load(chosen)
         self.registry.refuse_broken_files()
@@ -134,7 +127,7 @@ class Session:
             suite, self.registry, root=self.root, device=str(self.device), threads=self.threads,
             compiled=self.compiled,
         )  # fmt: skip
-        self.planned = _shard(self.planned, options.get("shard"))
+        self.planned = self.planned[run_options.shard(options.get("shard"))]
         self.timeout: float | None = options.get("timeout")
         self.executor = _executor(options, self.device)
         self.records: list[Record] = []
@@ -234,105 +227,33 @@ def _estimate(runner: TrialRunner, missing: int) -> str:
 
 
 def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
-    """Run in this process, in workers if several are asked for or there is a limit, or on Ray."""
-    jobs, timeout = options.get("jobs", "1"), options.get("timeout")
-    isolate = bool(options.get("isolate"))
-    devices = _devices(options.get("devices"), device)
-    if jobs == "auto":
-        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    else:
-        count = int(jobs) if _is_number(str(jobs)) else 0
-    count = count or 0
-    if not 0 < count <= MOST_JOBS:
-        raise BadInputError(
-            f"--jobs {shown(jobs)}: give a whole number from 1 to {MOST_JOBS:,}, or auto"
-        )
-    if timeout is not None and not (_is_real(timeout) and 0 < timeout <= MOST_SECONDS):
-        raise BadInputError(
-            f"--timeout {shown(timeout)}: give a number of seconds above 0, up to 1e9"
-        )
-    kind = options.get("executor")
-    if kind not in (None, *EXECUTORS):
-        raise UnknownNameError("executor", str(kind), EXECUTORS)
-    if options.get("address") and kind != "ray":
-        raise BadInputError("--address is for --executor ray: give both")
+    """What runs the trials."""
+    kind, count = run_options.executor(options)
+    timeout: float | None = options.get("timeout")
     if kind == "ray":
-        if devices or str(jobs) != "1" or isolate:
-            raise BadInputError("--executor ray takes CPUs and GPUs from the cluster: leave out "
-                                "--jobs, --devices and --isolate")  # fmt: skip
         from privbench.grid.cluster import Ray
 
         return Ray(options.get("address"), timeout)
-    workers = count > 1 or timeout is not None or bool(devices) or isolate
-    if kind == "serial" and workers:
-        raise BadInputError("--executor serial has neither workers nor a time limit: leave "
-                            "out --jobs, --devices, --timeout and --isolate")  # fmt: skip
-    if kind != "processes" and not workers:
+    if kind == "serial":
         return Serial()
     from privbench.grid.processes import Processes
 
-    return Processes(max(count, len(devices)), timeout, devices, isolate)
+    devices = _devices(options.get("devices"), device)
+    return Processes(count, timeout, devices, bool(options.get("isolate")))
 
 
 def _devices(given: str | None, device: torch.device) -> tuple[str, ...]:
     """The CUDA devices of the workers, in turn; () for the runner's device.
 
     Raises:
-        BadInputError: unless they are numbers of devices that torch finds.
+        BadInputError: unless torch finds them.
     """
-    if given is None:
-        return ()
-    numbers = [word.strip() for word in given.split(",")]
-    if not all(_is_number(word) for word in numbers):
-        raise BadInputError(
-            f"--devices {shown(given)}: write numbers of CUDA devices, for example 0,1"
-        )
-    if device.type != "cuda":
+    numbers = run_options.device_numbers(given)
+    if numbers and device.type != "cuda":
         raise BadInputError(
             f"--devices {shown(given)} needs --device cuda, and this run is on {device}"
         )
-    return tuple(str(_device(f"cuda:{word}")) for word in numbers)
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 9  # noqa: PLR2004 - below 2^31
-
-
-def _threads(given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_JOBS:
-        raise BadInputError(f"--threads {shown(given)}: give a whole number from 1 to {MOST_JOBS}")
-    return given
-
-
-def _shard(planned: list[Planned], shard: str | None) -> list[Planned]:
-    """Part ``I/N`` of a grid; the parts are disjoint and cover the grid.
-
-    Raises:
-        BadInputError: unless it is two numbers with 1 <= I <= N.
-    """
-    if shard is None:
-        return planned
-    i, slash, n = shard.partition("/")
-    if not (slash and _is_number(i) and _is_number(n) and 1 <= int(i) <= int(n)):
-        raise BadInputError(
-            f"--shard {shown(shard)}: write I/N with I from 1 to N, for example 2/8"
-        )
-    return planned[int(i) - 1 :: int(n)]
-
-
-def _root(given: Path | None) -> Path | None:
-    if given is None and os.environ.get("PRIVBENCH_DATA"):  # from Python; click has read it
-        given = Path(os.environ["PRIVBENCH_DATA"])
-    if given is not None and not os.path.isdir(given):  # noqa: PTH112 - False for any bad name
-        raise BadInputError(
-            f"--data-root (or PRIVBENCH_DATA) {shown(str(given))} is not a directory: "
-            "create it or choose another"
-        )
-    return given
+    return tuple(str(_device(f"cuda:{number}")) for number in numbers)
 
 
 def _writable(folder: Path, given: Path) -> None:
@@ -350,17 +271,12 @@ def _writable(folder: Path, given: Path) -> None:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except (RuntimeError, ValueError, TypeError):  # half a character is no device either
-        raise BadInputError(f"unknown device '{shown(name)}': use cpu, cuda or auto") from None
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadInputError(f"--device {name}: torch finds no CUDA device: use cpu or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise BadInputError(f"--device {name}: CUDA devices found: {count}; use a lower number")
-    if device.type not in ("cpu", "cuda"):
-        raise BadInputError(f"--device {name} is not supported: use cpu, cuda or auto")
     return device
 
 

@@ -22,6 +22,7 @@ from privbench.cli.border import Finite, Whole, say
 from privbench.cli.cache import cache
 from privbench.cli.doc import doc
 from privbench.cli.plugins import check, new
+from privbench.cli.refusal import refuse
 from privbench.cli.show import show
 from privbench.cli.trust import check_submission, reproduce
 from privbench.ground.errors import BadInputError, PrivbenchError, UnknownNameError
@@ -246,8 +247,12 @@ def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:
     `privbench list` lists the methods. Options given with a SUITE replace its lists.
     Exit status: 0 if all is ok, 1 if a cell failed, 2 for bad input, 130 if interrupted.
     """
+    from privbench.api import options as run_options
+
     asked = _suite(suite, options)
+    run_options.check(options)
     if options["dry_run"]:
+        refuse(asked, chosen)
         from privbench.api.session import Session
 
         Session(asked, chosen, options).explain()
@@ -280,6 +285,7 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
         if as_json:
             say(document(records, suite.match_utility))
         return 1 if problem else 0
+    refuse(suite, chosen)
     workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]
     if workers or options["isolate"]:
         from privbench.grid.server import start_server

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, get_type_hints
-
-from pydantic import TypeAdapter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
 from privbench.grid.outcome import encodable
+from privbench.grid.resolver import Resolver
 from privbench.ground.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
-from privbench.ground.text import LONGEST, shown
-from privbench.ground.values import misfit
-from privbench.measure.data import protocol as protocols
+from privbench.ground.text import shown
 from privbench.measure.methods.access import BLACK_BOX
-from privbench.measure.methods.adversary import Adversary
 from privbench.measure.methods.cell import Cell
 from privbench.measure.training.process_state import restored
 
@@ -24,20 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from privbench.grid.suite import AdversarySpec, Ref, Suite
+    from privbench.grid.suite import Suite
     from privbench.measure.data.examples import Card
+    from privbench.measure.methods.adversary import Adversary
     from privbench.measure.methods.attack import Attack
     from privbench.measure.methods.dataset import Dataset
     from privbench.measure.methods.defense import Defense
-    from privbench.measure.methods.method import Method
     from privbench.measure.methods.target import Target
     from privbench.plugins.registry import Registry
 
 
 MOST_TRIALS = 120_000
 MOST_SHADOWS = 1_000
-MOST_ROWS = 1_000_000_000
-_NEEDED = ("members", "nonmembers", "pool")  # parts of a protocol that have no default
 
 
 @dataclass(frozen=True)
@@ -79,15 +73,15 @@ def plan(
         BadInputError: for a value out of range, or if no cell of the grid can run.
     """
     with restored():
-        resolve = _Resolver(suite, registry)
+        resolver = Resolver(suite, registry)
+        _check_shadows(resolver.attacks)
         cells = []
-        for cell in resolve.cells(root):
+        for cell in _cells(resolver, root):
             cells.append(cell)
             if len(cells) * len(suite.seed_list) > MOST_TRIALS:
                 raise BadInputError(
                     f"this grid has more than {MOST_TRIALS:,} trials: split it into several suites"
                 )
-        resolve.check_settings()
         if suite.match_utility is not None:
             _check_matching(cells)
         judged = [_judged(cell) for cell in cells]
@@ -154,173 +148,46 @@ def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
         raise PluginError(f"{what}: {_raised(error)}") from error
 
 
-class _Resolver:
-    """Turns names into methods and applies the preset and the settings to them."""
-
-    def __init__(self, suite: Suite, registry: Registry) -> None:
-        self.suite = suite
-        self.registry = registry
-        self.used: set[str] = set()
-        self.presets: set[str] = {"cpu"}
-
-    def cells(self, root: Path | None) -> Iterator[Cell]:
-        suite = self.suite
-        datasets: list[Dataset] = [self._method("dataset", ref) for ref in suite.datasets]
-        targets: list[Target] = [self._method("target", ref) for ref in suite.targets]
-        stacks = self._stacks()
-        controls = [stack for stack in self._controls() if stack not in stacks]
-        attacks = self._attacks()
-        adversaries = [self._adversary(spec) for spec in suite.adversaries]
-        if suite.preset not in self.presets:
-            raise UnknownNameError("preset", suite.preset, self.presets)
-        for dataset in datasets:
-            card: Card = _asked(f"dataset '{dataset.name}'", dataset.card, root)
-            sensitive = self._sensitive(card)
-            for named in suite.protocols:
-                protocol = self._protocol(named, dataset)
-                for target in targets:
-                    for stack in (*stacks, *controls):
-                        for attack in attacks:
-                            elsewhere = protocol.trained_elsewhere
-                            mine = _distinct(
-                                adversaries, dataset, target, stack, attack, elsewhere=elsewhere
-                            )
-                            for adversary in mine:
-                                cell = Cell(
-                                    card, protocol, target, stack, adversary, attack, sensitive,
-                                    dataset, suite.preset, _pool(adversary, root),
-                                )  # fmt: skip
-                                if stack not in controls or _suits(cell):
-                                    yield cell
-
-    def check_settings(self) -> None:
-        """Reject settings for a method that the grid does not use."""
-        for name in self.suite.set:
-            if name not in self.used:
-                raise UnknownNameError("method in --set", name, self.used)
-
-    def _method(self, kind: str, ref: Ref) -> Any:
-        name, given = _named(kind, ref)
-        method: Method = self.registry.get(kind, name)
-        self.used.add(name)
-        self.presets |= set(method.presets)
-        return method.preset(self.suite.preset).replace(**{**self.suite.set.get(name, {}), **given})
-
-    def _stacks(self) -> list[tuple[Defense, ...]]:
-        stacks: list[tuple[Defense, ...]] = []
-        if self.suite.baseline or not (self.suite.defenses or self.suite.sweep):
-            stacks.append((self._method("defense", "none"),))
-        for ref in self.suite.defenses:
-            names = [name.strip() for name in ref.split("+")] if isinstance(ref, str) else [ref]
-            stack = tuple(self._method("defense", name) for name in names)
-            if len({d.name for d in stack}) < len(stack):
-                raise BadInputError(
-                    f"defense '{shown(ref)}' stacks a method on itself: name it once"
-                )
-            if len(stack) > 1 and "none" in names:
-                raise BadInputError(
-                    f"defense '{shown(ref)}' stacks 'none', which does nothing: remove it"
-                )
-            if stack not in stacks:
-                stacks.append(stack)
-        for ref in self.suite.sweep:
-            stacks += [(one,) for one in self._swept(ref) if (one,) not in stacks]
-        return stacks
-
-    def _swept(self, ref: Ref) -> list[Defense]:
-        """The settings of a defense, from the weakest to the strongest."""
-        name, given = _named("defense", ref)
-        if "+" in name:
+def _check_shadows(attacks: Iterable[Attack]) -> None:
+    for attack in attacks:
+        if _shadows(attack) > MOST_SHADOWS:
             raise BadInputError(
-                f"sweep '{shown(name)}': a stack has no strength of its own; sweep one defense"
+                f"{attack.name} asks for {shown(attack.shadows.count)} shadows: "
+                f"choose {MOST_SHADOWS:,} or fewer"
             )
-        defense: Defense = self.registry.get("defense", name)
-        strength = defense.strength
-        if strength is None:
-            raise BadInputError(
-                f"sweep '{name}': this defense has one setting only; list it under defenses"
-            )
-        values = given.get(strength.field)
-        if strength.field in self.suite.set.get(name, {}) or not isinstance(values, list | None):
-            raise BadInputError(
-                f"sweep '{name}': it runs over {strength.field}: give no single value; a suite may "
-                f"list others, `sweep: [{{{name}: {{{strength.field}: [...]}}}}]`"
-            )
-        others = {field: value for field, value in given.items() if field != strength.field}
-        base: Defense = self._method("defense", {name: others})
-        if values is not None:
-            strength = replace(strength, sweep=tuple(values))
-            if problem := strength.problem(base):
-                raise BadInputError(f"sweep '{name}': {problem}")
-        return strength.settings(base)
-
-    def _attacks(self) -> list[Attack]:
-        attacks: list[Attack] = [self._method("attack", ref) for ref in self.suite.attacks]
-        for attack in attacks:
-            if _shadows(attack) > MOST_SHADOWS:
-                raise BadInputError(
-                    f"{attack.name} asks for {shown(attack.shadows.count)} shadows: "
-                    f"choose {MOST_SHADOWS:,} or fewer"
-                )
-        return attacks
-
-    def _controls(self) -> list[tuple[Defense, ...]]:
-        """All positive controls, if the suite wants them."""
-        if not self.suite.controls:
-            return []
-        known: list[Defense] = self.registry.all("defense")
-        return [(self._method("defense", one.name),) for one in known if one.control]
-
-    def _adversary(self, spec: str | AdversarySpec) -> Adversary:
-        if isinstance(spec, str):
-            return Adversary(adaptive=spec != "naive", white_box=spec == "white-box")
-        target = self._method("target", spec.target) if spec.target is not None else None
-        dataset = self._method("dataset", spec.dataset) if spec.dataset is not None else None
-        return Adversary(spec.adaptive, target, dataset, spec.white_box)
-
-    def _protocol(self, named: str | dict[str, Any], dataset: Dataset) -> protocols.Protocol:
-        if isinstance(named, str):
-            return protocols.protocol_named(named, dataset.protocols)
-        where = f"protocol '{shown(named.get('name', 'custom'))}'"
-        known = [field.name for field in fields(protocols.Protocol)]
-        for key in named:
-            if key not in known:
-                raise UnknownNameError(f"part of {where}", key, known)
-        wanted = get_type_hints(protocols.Protocol, include_extras=True)
-        checked = {
-            key: misfit(TypeAdapter(wanted[key]), named[key], whole=MOST_ROWS) for key in named
-        }
-        wrong = [f"{key}: {problem}" for key, (_, problem) in checked.items() if problem]
-        wrong += [f"{key}: give a number" for key in _NEEDED if key not in named]
-        if len(str(named.get("name", ""))) > LONGEST:
-            wrong.append(f"name: give at most {LONGEST} characters")
-        if wrong:
-            raise BadInputError(f"{where}: {'; '.join(wrong)}")
-        made = protocols.Protocol(**{key: value for key, (value, _) in checked.items()})
-        negative = [f"{key} {part.size}" for key, part in made.parts().items() if part.size < 0]
-        if negative:
-            raise BadInputError(f"{where}: {', '.join(negative)}: give 0 rows or more")
-        return made
-
-    def _sensitive(self, card: Card) -> tuple[str, ...]:
-        if self.suite.sensitive is None:
-            return card.sensitive
-        for name in self.suite.sensitive:
-            if name not in card.attributes:
-                raise UnknownNameError(f"sensitive attribute of {card.name}", name, card.attributes)
-        return tuple(dict.fromkeys(self.suite.sensitive))
 
 
-def _named(kind: str, ref: Ref) -> tuple[str, dict[str, Any]]:
-    """The name of a method and the hyperparameters that are given with it."""
-    if isinstance(ref, str):
-        return ref, {}
-    if len(ref) != 1:
-        raise BadInputError(
-            f"{kind} {shown(ref)}: write a name, or one name with its hyperparameters"
-        )
-    ((name, given),) = ref.items()
-    return name, given
+def _cells(resolver: Resolver, root: Path | None) -> Iterator[Cell]:
+    """Yield the cells of a grid, in the order of the suite."""
+    suite, controls = resolver.suite, resolver.controls
+    for dataset in resolver.datasets:
+        card: Card = _asked(f"dataset '{dataset.name}'", dataset.card, root)
+        sensitive = _sensitive(suite, card)
+        for named in suite.protocols:
+            protocol = resolver.protocol(named, dataset)
+            for target in resolver.targets:
+                for stack in (*resolver.stacks, *controls):
+                    for attack in resolver.attacks:
+                        adversaries = _distinct(
+                            resolver.adversaries, dataset, target, stack, attack,
+                            elsewhere=protocol.trained_elsewhere,
+                        )  # fmt: skip
+                        for adversary in adversaries:
+                            cell = Cell(
+                                card, protocol, target, stack, adversary, attack, sensitive,
+                                dataset, suite.preset, _pool(adversary, root),
+                            )  # fmt: skip
+                            if stack not in controls or _suits(cell):
+                                yield cell
+
+
+def _sensitive(suite: Suite, card: Card) -> tuple[str, ...]:
+    if suite.sensitive is None:
+        return card.sensitive
+    for name in suite.sensitive:
+        if name not in card.attributes:
+            raise UnknownNameError(f"sensitive attribute of {card.name}", name, card.attributes)
+    return tuple(dict.fromkeys(suite.sensitive))
 
 
 def _suits(cell: Cell) -> bool:

@@ -1,0 +1,31 @@
+"""Refusals of a suite from the index of methods, before torch is imported."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from privbench.grid.suite import Suite
+    from privbench.plugins.registry import Choice
+
+
+def refuse(suite: Suite, chosen: Sequence[Choice]) -> None:
+    """Refuse names and values that the index knows to be wrong; planning checks all again.
+
+    Raises:
+        PrivbenchError: as planning the suite would.
+    """
+    from privbench.cli.index import index
+    from privbench.cli.listed import UnlistedError
+    from privbench.grid.resolver import Resolver
+
+    known = index(chosen)
+    known.refuse_broken_files()
+    with contextlib.suppress(UnlistedError):
+        resolver = Resolver(suite, known)
+        for dataset in resolver.datasets:
+            for named in suite.protocols:
+                resolver.protocol(named, dataset)
