@@ -27,7 +27,7 @@ from privbench.plugins.plugin_file import read_plugins
 from privbench.plugins.registry import KINDS, Plugin, Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from privbench.plugins.registry import Choice
 
@@ -59,16 +59,26 @@ def index(chosen: Iterable[Choice]) -> Index:
         PrivbenchError: as ``registry.load`` does.
     """
     chosen = list(chosen)
+    if (found := kept_index(chosen)) is not None:
+        return found
+    with _patience():
+        made = _made(chosen)
+    if made.whole:
+        _keep(_path(chosen), made)
+    return made
+
+
+def kept_index(chosen: Sequence[Choice]) -> Index | None:
+    """Return the kept index, or None if there is none that counts.
+
+    Raises:
+        BadInputError: if a plugin file cannot be read.
+    """
     path = _path(chosen)
     try:
         return _kept(path)
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        pass  # there is none, it is older than a file, or it is damaged
-    with _patience():
-        made = _made(chosen)
-    if made.whole:
-        _keep(path, made)
-    return made
+        return None  # there is none, it is older than a file, or it is damaged
 
 
 def _path(chosen: Iterable[Choice]) -> Path:

@@ -251,8 +251,8 @@ def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:
 
     asked = _suite(suite, options)
     run_options.check(options)
+    refuse(asked, chosen, make=options["dry_run"])
     if options["dry_run"]:
-        refuse(asked, chosen)
         from privbench.api.session import Session
 
         Session(asked, chosen, options).explain()

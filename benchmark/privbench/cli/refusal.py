@@ -12,17 +12,24 @@ if TYPE_CHECKING:
     from privbench.plugins.registry import Choice
 
 
-def refuse(suite: Suite, chosen: Sequence[Choice]) -> None:
+def refuse(suite: Suite, chosen: Sequence[Choice], *, make: bool = True) -> None:
     """Refuse names and values that the index knows to be wrong; planning checks all again.
+
+    Args:
+        suite: what is to run.
+        chosen: plugins.
+        make: whether the index is made if none is kept, which imports all plugins.
 
     Raises:
         PrivbenchError: as planning the suite would.
     """
-    from privbench.cli.index import index
+    from privbench.cli.index import index, kept_index
     from privbench.cli.listed import UnlistedError
     from privbench.grid.resolver import Resolver
 
-    known = index(chosen)
+    known = index(chosen) if make else kept_index(chosen)
+    if known is None:
+        return
     known.refuse_broken_files()
     with contextlib.suppress(UnlistedError):
         resolver = Resolver(suite, known)
