@@ -109,10 +109,11 @@ def _made(chosen: list[Choice]) -> Index:
     """Import the plugins and describe what they offer."""
     from privbench.cli.cards import game_card, method_card
     from privbench.cli.listed import listed, undescribed
-    from privbench.measure.games.catalog import GAMES
     from privbench.plugins import registry
 
     live = registry.load(chosen)
+    from privbench.measure.games.catalog import GAMES
+
     made = Index()
     copies = {id(plugin): replace(plugin, methods=[]) for plugin in live.plugins}
     made.plugins = list(copies.values())

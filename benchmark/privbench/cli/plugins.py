@@ -111,15 +111,19 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
 
     Exit status: 0 if every check passes, 1 if one fails, 2 for bad input.
     """
+    from privbench.cli.index import kept_index
     from privbench.plugins import registry as plugins
-    from privbench.testing import checks
 
     if name.endswith(".py"):
         chosen, name = [*chosen, Path(name).absolute()], Path(name).name
     failed = total = skipped = 0
     unusable: list[str] = []
+    if (known := kept_index(chosen)) is not None:
+        _ = [*_methods(known, name)]  # refused before torch is imported
     registry = plugins.load(chosen)
     registry.refuse_broken_files()
+    from privbench.testing import checks
+
     for method in _methods(registry, name):
         say(f"{method.name}:")
         known: dict[str, str] = {}  # what went wrong -> the check that said so first
@@ -162,10 +166,8 @@ def _methods(registry: Registry, name: str) -> Iterator[Method]:
         if name in (plugin.name, plugin.distribution, plugin.module.partition(".")[0])
     ]
     if not held:
-        from privbench.measure.games.catalog import GAMES
-
         plays = [attack for attack in registry.all("attack") if attack.game == name]
-        if name in GAMES and plays:
+        if plays:
             yield from plays
             return
         try:

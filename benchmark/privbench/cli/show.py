@@ -23,14 +23,14 @@ def show(result: str) -> None:
 
     A method is explained by `privbench doc NAME`.
     """
-    from privbench.results.files import read
-
     path = Path(result)
     if not path.exists():
         raise BadInputError(
             f"no result at {shown(result, 200)}: results are in the directory given by --out; "
             "a method is explained by `privbench doc NAME`"
         )
+    from privbench.results.files import read
+
     say(result_card(read(path)))
 
 
