@@ -43,7 +43,7 @@ _NO_VERDICT = 3  # status
               help="Target that trains shadows [supervised, with --shadow].")  # fmt: skip
 @click.option(
     "--attributes", type=click.Path(path_type=Path),
-    help="Sensitive attributes: .npz with one array each, for members, nonmembers, shadow rows.",
+    help="Sensitive attributes: .npz, one array each, for members, nonmembers, shadow rows.",
 )  # fmt: skip
 @click.option(
     "--output", type=click.Choice(["auto", *KINDS]), default="auto", show_default=True,
@@ -57,22 +57,22 @@ _NO_VERDICT = 3  # status
     help="Directory for results and for the ledger of an endpoint.",
 )  # fmt: skip
 @click.option("--model-version", default="", metavar="TEXT",
-              help="Your name for the model's version; another one asks it again.")  # fmt: skip
+              help="Your name for the model's version; another name asks it again.")  # fmt: skip
 @click.option("--rate", type=Finite(min=0, max=1e6), default=0.0,
               help="Most requests to an endpoint per second [no limit].")  # fmt: skip
 @click.option("--retries", type=Whole(0, 100), metavar="N", default=5, show_default=True,
-              help="How often a failed request is repeated, with growing pauses.")  # fmt: skip
+              help="Most repetitions of a failed request; pauses grow.")  # fmt: skip
 @click.option("--batch", type=Whole(1, 100_000), metavar="N", default=64, show_default=True,
               help="Most rows of a request.")  # fmt: skip
 @click.option("--seeds", type=Whole(1, 1000), metavar="N", default=1, show_default=True,
               help="Number of seeds of attacks and shadows.")  # fmt: skip
 @click.option("--preset", default="cpu", show_default=True, metavar="NAME",
-              help="Sizes of methods.")  # fmt: skip
+              help="cpu for small sizes, paper for the published sizes.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="METHOD.FIELD=VALUE",
               help="Hyperparameter, for example supervised.epochs=50 (repeatable).")  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
 @click.option("--jobs", default="1", show_default=True, metavar="N",
-              help="Worker processes, which train shadows; auto for one per core.")  # fmt: skip
+              help="Worker processes that train shadows; auto: one per core.")  # fmt: skip
 @click.pass_obj
 def audit(chosen: list[Choice], /, **options: Any) -> None:
     """Attack a model of your own and say what leaks.

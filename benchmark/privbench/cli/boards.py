@@ -224,7 +224,7 @@ def report(
     png: Path | None,
     **told: Any,
 ) -> None:
-    """Render results as one web page with all that is behind a board.
+    """Render results as one web page: a board, and every cell with its evidence.
 
     The page needs no other file and no network. ROC curves and histograms are drawn where the files
     of per-sample scores are beside the results.
@@ -279,8 +279,8 @@ def _words(folders: Sequence[Path], records: Sequence[Record]) -> str:
     "--by", multiple=True, metavar="label|ATTRIBUTE",
     help="Also for the rows of each class or value of an attribute (repeatable).",
 )  # fmt: skip
-@click.option("--rows", is_flag=True, help="Also how exposed single rows are over the seeds.")
-@click.option("--agreement", "agree", is_flag=True, help="Also how far attacks agree.")
+@click.option("--rows", is_flag=True, help="Also the rows that are most exposed over the seeds.")
+@click.option("--agreement", "agree", is_flag=True, help="Also how well attacks agree.")
 @click.option(
     "--out", type=click.Path(path_type=Path),
     help="Directory for copies of the results with the recomputed metrics.",

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", shell_complete=completion.among(completion.explained))
-@click.option("--full", is_flag=True, help="Print the whole text of a method, not its beginning.")
+@click.option("--full", is_flag=True, help="Print the whole text of a method.")
 @click.option(
     "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
-    help="Directory of datasets, for one that only its files describe.",
+    help="Directory of datasets, for a dataset that its files describe.",
 )  # fmt: skip
 @click.pass_obj
 def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> None:
     """Explain a method, a dataset, a protocol or a game on one screen.
 
-    The card of a method: what it does, its paper, threat model, hyperparameters and deviations.
-    What a plugin is written with is explained by Python: `python -m pydoc privbench.Defense`.
+    The card of a method says what it does, its paper, threat model, hyperparameters and deviations.
+    Python explains the names that a plugin imports: `python -m pydoc privbench.Defense`.
     """
     from privbench.cli.index import index
 

@@ -196,11 +196,11 @@ def _chosen(given: str) -> str | Path:
 )  # fmt: skip
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True,
-    help="Directory for results; existing ones are kept.",
+    help="Directory for results; results in it are kept.",
 )  # fmt: skip
 @click.option(
     "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
-    help="Directory of datasets; without it, they are downloaded.",
+    help="Directory of datasets; without it, data are downloaded.",
 )  # fmt: skip
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
 @click.option("--compile", "compiled", is_flag=True, help="Use torch.compile to train encoders.")
@@ -210,12 +210,12 @@ def _chosen(given: str) -> str | Path:
 )  # fmt: skip
 @click.option(
     "--threads", type=Whole(min=1), default=1, show_default=True, metavar="N",
-    help="Threads of each job. Another number gives other last bits, and so other results.",
+    help="Threads of each job; another number changes the last bits of results.",
 )  # fmt: skip
 @click.option(
     "--devices",
     metavar="0,1",
-    help="CUDA devices of the workers; several of --jobs share one as its memory allows.",
+    help="CUDA devices of the workers; --jobs share a device if its memory allows.",
 )
 @click.option(
     "--executor", type=click.Choice(["serial", "processes", "ray"]),
@@ -228,17 +228,17 @@ def _chosen(given: str) -> str | Path:
 )  # fmt: skip
 @click.option(
     "--isolate", is_flag=True,
-    help="Run every cell in a process of its own, and its attack in one without the truth.",
+    help="Run every cell in its own process, and its attack in a process without the truth.",
 )  # fmt: skip
 @click.option(
     "--shard", metavar="I/N", help="Run part I of N of the grid; join the parts with `merge`."
 )
 @click.option(
     "--json", is_flag=True,
-    help="Print the results as one JSON document, and all else to standard error.",
+    help="Print one JSON document; everything else goes to standard error.",
 )  # fmt: skip
 @click.option(
-    "--dry-run", is_flag=True, help="Only print what would run, what is kept, what is skipped."
+    "--dry-run", is_flag=True, help="Only print what would run, what is stored, what is skipped."
 )
 @click.pass_obj
 def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:

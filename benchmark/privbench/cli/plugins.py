@@ -101,11 +101,11 @@ def new(kind: str, name: str, out: Path) -> None:
 @click.argument("name", shell_complete=completion.among(completion.checked))
 @click.option(
     "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
-    help="Directory of datasets, for datasets that read files.",
+    help="Directory of datasets, for a dataset that reads files.",
 )  # fmt: skip
 @click.pass_obj
 def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
-    """Run the conformance kit on a method, on all of a plugin, package or FILE.py, or of a game.
+    """Run the conformance kit on a method, a plugin, a package, a FILE.py or a game's attacks.
 
     It says what each check tried and, if it fails, what to do.
 
