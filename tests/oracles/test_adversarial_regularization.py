@@ -154,6 +154,7 @@ def test_equal_updates_in_a_real_victim(tmp_path: Path) -> None:
         assert facts["ours"]["membership"] >= 3 * cycles
 
 
+@pytest.mark.slow
 def test_h_finds_members_less_well(tmp_path: Path) -> None:
     """It narrows the gap by .11 in the mean of 12 worlds, with a standard deviation of .06."""
     shop, split = Builder(Store(tmp_path), CPU), tiny_split()

@@ -424,6 +424,7 @@ def _error(served: Victim, own: Victim) -> float:
 _no_training: Callable[..., Any] = pytest.fail
 
 
+@pytest.mark.slow
 def test_reconstruction_suffers_least_where_the_mask_is_known(tmp_path: Path) -> None:
     plain = _victim(tmp_path)
     clean = _error(plain, plain)

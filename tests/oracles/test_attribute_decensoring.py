@@ -101,6 +101,7 @@ def test_a_linear_censoring_that_can_be_undone_is_undone(through: Tensor) -> Non
     assert float(answer.notes["a: variance that T leaves"]) < 0.2
 
 
+@pytest.mark.slow
 def test_what_is_gone_stays_at_the_majority() -> None:
     gone = torch.eye(D)
     gone[2] = 0
@@ -112,6 +113,7 @@ def test_what_is_gone_stays_at_the_majority() -> None:
     assert accuracy(nothing, asked) == pytest.approx(majority)
 
 
+@pytest.mark.slow
 def test_each_attribute_is_guessed_by_itself() -> None:
     auxiliary, asked = people(400, 0), people(200, 1)
     answer = play(auxiliary, asked, torch.eye(D), a=3, b=2)

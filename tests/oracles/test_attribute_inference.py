@@ -86,7 +86,10 @@ def accuracy(answer: Attributes, asked: Examples, name: str = "a") -> float:
     return float((answer.probabilities[name].argmax(1) == asked.attributes[name]).float().mean())
 
 
-@pytest.mark.parametrize("attack", [WELL, AttributeInferencePaper(epochs=3000)])
+PAPER = pytest.param(AttributeInferencePaper(epochs=3000), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("attack", [WELL, PAPER])
 def test_an_attribute_in_the_embedding_is_found(attack: Any) -> None:
     auxiliary, asked = people(300, 0, scale=3.0), people(200, 1, scale=3.0)
     assert accuracy(play(attack, auxiliary, asked.x), asked) > 0.97
@@ -100,6 +103,7 @@ def test_what_is_not_in_the_embedding_stays_at_the_majority() -> None:
     assert float(answer.notes["a: held-out accuracy"]) < majority + 0.1
 
 
+@pytest.mark.slow
 def test_the_papers_attacker_reads_embeddings_of_any_scale() -> None:
     auxiliary, asked = people(300, 0, scale=3.0), people(300, 1, scale=3.0)
     x, small = asked.x, replace(auxiliary, x=0.01 * auxiliary.x)
@@ -172,6 +176,7 @@ def test_the_best_kind_on_held_out_rows_is_chosen() -> None:
     assert float(answer.notes["a: held-out accuracy"]) > 0.9
 
 
+@pytest.mark.slow
 def test_a_selection_of_rows_chooses_and_all_rows_train(monkeypatch: pytest.MonkeyPatch) -> None:
     from privbench_plugins.attacks import attribute_inference
 
