@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from privbench.boards import verdicts
+from privbench.boards.checks import refuse_unfit
 from privbench.boards.rows import cells, headings
 from privbench.measure.games.catalog import GAMES
 from privbench.results import provenance
@@ -203,6 +204,26 @@ def test_an_epsilon_without_a_guarantee_is_nominal() -> None:
 
 
 # ---- code ----------------------------------------------------------------------------------------
+
+
+def test_results_of_equal_code_are_one_code_whatever_their_commits() -> None:
+    def of(seed: int, commit: str | None, code: str | None) -> Record:
+        return result(seed=seed, provenance={"commit": commit, "code": code})
+
+    same, other = "1" * 32, "2" * 32
+    joined = [of(0, "b", same), of(1, "a-dirty", same), of(2, "c", same), of(3, None, same)]
+    assert verdicts.code_lines(joined) == [
+        "Code: clean checkout of commit b, digest 111111111111 (4 results)."
+    ]
+    refuse_unfit(joined)
+    mixed = [*joined, of(4, "b", other), of(5, "d-dirty", None), of(6, None, None)]
+    lines = verdicts.code_lines(mixed)
+    assert lines[0] == (
+        "Code: clean checkout of commit b, digest 111111111111 (4 results), "
+        "b, digest 222222222222 (1 results)."
+    )
+    assert "on top of commit d (1 results)" in lines[1]
+    assert "1 results name no commit" in lines[2]
 
 
 def test_a_copy_inside_another_checkout_names_no_commit(tmp_path: Path) -> None:
