@@ -30,6 +30,7 @@ from privbench.measure.games import metrics as m
 from privbench.plugins.requirements import reason_to_skip
 from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench.toolbox import copies
+from privbench_plugins.attacks.label_lira import LabelLiRA
 from privbench_plugins.attacks.label_only_augment import (
     LabelOnlyAugment,
     classes_of_both,
@@ -40,7 +41,7 @@ from privbench_plugins.attacks.label_only_augment import (
     translated,
 )
 from privbench_plugins.attacks.label_only_boundary import LabelOnlyBoundary
-from privbench_plugins.attacks.label_only_noise import LabelOnlyNoise, flipped
+from privbench_plugins.attacks.label_only_noise import LabelOnlyNoise
 from privbench_plugins.attacks.label_only_transfer import LabelOnlyTransfer, losses
 
 if TYPE_CHECKING:
@@ -49,9 +50,10 @@ if TYPE_CHECKING:
 QUICK: dict[str, dict[str, Any]] = {
     "label-only-augment": {"steps": 150, "epochs": 1},
     "label-only-boundary": {"iterations": 2, "init_eval": 50},
+    "label-lira": {"k": 6, "queries": 60, "variance": "per-example"},
 }
 ATTACKS: list[MembershipAttack] = [
-    LabelOnlyAugment(), LabelOnlyBoundary(), LabelOnlyNoise(), LabelOnlyTransfer(),
+    LabelOnlyAugment(), LabelOnlyBoundary(), LabelOnlyNoise(), LabelOnlyTransfer(), LabelLiRA(),
 ]  # fmt: skip
 
 
@@ -298,7 +300,7 @@ def test_flips() -> None:
     asked_about = torch.cat(served.seen)
     assert set(asked_about.flatten().tolist()) == {0.0, 1.0}
     flips = torch.tensor([[True, False], [True, True], [False, False]])
-    assert flipped(torch.tensor([[0.0, 1.0]]), flips).tolist() == [[[1, 1], [1, 0], [0, 1]]]
+    assert copies.flipped(torch.tensor([[0.0, 1.0]]), flips).tolist() == [[[1, 1], [1, 0], [0, 1]]]
 
 
 def test_level_and_threshold_come_from_the_shadow() -> None:
@@ -321,6 +323,112 @@ def test_noise_is_shared_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPat
     assert (scores.diff() >= 0).all()  # the same noise at a larger margin flips no more
     monkeypatch.setattr(copies, "BLOCK", 1)
     assert torch.equal(play(attack, served, asked, known=(asked, asked))[0].scores, scores)
+
+
+# ---- noise, judged against shadows ---------------------------------------------------------------
+
+
+def coded(n: int) -> Examples:
+    """Rows of class 1 at margins from .06 to .36; 60 more inputs tell which row it is."""
+    generator = torch.Generator().manual_seed(0)
+    codes = (torch.rand(n, 60, generator=generator) < 0.5).float()
+    return rows(torch.cat([torch.linspace(0.56, 0.86, n)[:, None], codes], 1), torch.ones(n).long())
+
+
+def robust(asked: Examples, held: Tensor) -> Rule:
+    """A plane at .5 of the first input that is .05 farther away from rows that are held."""
+
+    def rule(x: Tensor) -> Tensor:
+        row = torch.cdist(x[:, 1:], asked.x[:, 1:]).argmin(1)
+        return (x[:, 0] - 0.5 + 0.05 * held[row] > 0).long()
+
+    return Rule(card("real", 61), rule)
+
+
+def judged(attack: LabelLiRA, asked: Examples, inside: Tensor) -> tuple[Membership, Oracle]:
+    """Put the question about the first model of inside (k + 1, n); the others are shadows."""
+    victim, *shadows = (
+        Oracle(robust(asked, held), Access.LABELS, asker="test")  # type: ignore[arg-type]
+        for held in inside
+    )
+    parts = [(asked.select(held.nonzero()[:, 0]), asked.select((~held).nonzero()[:, 0]))
+             for held in inside[1:]]  # fmt: skip
+    ctx = AttackContext(
+        card=card("real", 61), protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1),
+        sensitive=(), device=torch.device("cpu"), store=None, seed=0, scope="test",
+        shadows=tuple(
+            Shadow(World({"members": mine}, "online", i, 0), others, shadow, None)  # type: ignore[arg-type]
+            for i, ((mine, others), shadow) in enumerate(zip(parts, shadows, strict=True))
+        ),
+        auxiliary=asked, auxiliary_oracle=victim, data_seed=0, train=None,
+    )  # fmt: skip
+    return attack.answer(victim, MembershipQuestion(asked, "encoder"), ctx), victim
+
+
+def test_each_row_is_judged_against_its_own_shadows() -> None:
+    """One threshold cannot tell a held row from one that is easy for every model; shadows can."""
+    n, k = 40, 8
+    asked = coded(n)
+    inside = torch.stack([(torch.arange(n) + i // 2) % 2 == i % 2 for i in range(k + 1)])
+    attack = LabelLiRA(k=k, levels=(0.1, 0.2, 0.4), queries=300)
+    answer, victim = judged(attack, asked, inside)
+    assert answer.decisions is not None
+    assert torch.equal(answer.decisions, inside[0])
+    assert victim.queries == 300 * n
+    swapped, _ = judged(attack, asked, torch.cat([~inside[:1], inside[1:]]))
+    assert swapped.decisions is not None
+    assert torch.equal(swapped.decisions, ~inside[0])
+    truth = inside[0].numpy()
+    plain, *_ = play(LabelOnlyNoise(sigmas=(0.2,)), robust(asked, inside[0]), asked,
+                     known=(asked, asked))  # fmt: skip
+    assert m.auc(plain.scores.numpy(), truth).value < 0.75
+    assert m.auc(answer.scores.numpy(), truth).value == 1
+
+
+def test_log_odds_of_a_linear_model_and_the_ratio_by_hand() -> None:
+    """The shares of a plane under noise are known; so are Gaussians of two shadows of a kind."""
+    asked = coded(4)
+    inside = torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
+    attack = LabelLiRA(k=4, levels=(0.4,), queries=40_000, variance="pooled")
+    answer, _ = judged(attack, asked, inside.bool())
+    margin = asked.x[:, 0].double() - 0.5
+    share = [0.5 * (1 + torch.erf((margin + far) / 0.4 / math.sqrt(2))) for far in (0.05, 0)]
+    held, free = (one.log() - (1 - one).log() for one in share)
+    # Shadows of a kind agree, so the deviation is the least that is allowed: 1e-3.
+    signal = torch.where(inside[0].bool(), held, free)
+    exact = ((signal - free).square() - (signal - held).square()) / 2 / 1e-6
+    assert (answer.scores / exact - 1).abs().max() < 0.15
+
+
+def test_rows_without_labels_are_no_members_under_shadows() -> None:
+    asked = coded(6)
+    inside = torch.stack([(torch.arange(6) + i // 2) % 2 == i % 2 for i in range(5)])
+    blank = asked.with_y(torch.tensor([-1, 1, 1, 1, 1, -1]))
+    answer, _ = judged(LabelLiRA(k=4, queries=60), blank, inside)
+    assert answer.decisions is not None
+    assert answer.scores[[0, 5]].tolist() == [0, 0]
+    assert not answer.decisions[[0, 5]].any()
+
+
+def test_distances_as_the_signal_and_their_budget() -> None:
+    served, normal = plane(8)
+    margins = torch.tensor([-0.1, 0.05, 0.1, 0.2])
+    attack = LabelLiRA(signal="boundary", queries=400)
+    _, oracle, ctx = play(
+        LabelOnlyNoise(), served, at(-margins, normal), known=(at(margins, normal),) * 2
+    )
+    before = oracle.queries
+    found = attack._distance(oracle, at(margins, normal), ctx)
+    assert found.shape == (4, 1)
+    assert found[0] == 0
+    torch.testing.assert_close(found[1:, 0].float(), margins[1:], atol=0.02, rtol=0.1)
+    assert oracle.queries - before <= 4 * 400 + 100
+    split = tiny_split()
+    fewer = attack.replace(k=6, queries=60)
+    oracle, ctx = arena(fewer, memoriser(split.victim()))
+    question = MembershipQuestion(split.candidates.without_attributes(), "encoder")
+    scores = fewer.answer(oracle, question, ctx).scores
+    assert m.auc(scores.numpy(), split.member.numpy()).value > 0.9
 
 
 # ---- boundary ------------------------------------------------------------------------------------

@@ -39,3 +39,17 @@ def survivors(oracle: Oracle, rows: Examples, copies: Callable[[Tensor], Tensor]
     step = max(1, BLOCK // (x.element_size() * m * x[0].numel()))
     labels = [oracle.labels(copies(part).flatten(0, 1)) for part in torch.split(x, step)]
     return torch.cat(labels).view(len(x), m).to(y.device) == y[:, None]
+
+
+def blurred(x: Tensor, noise: Tensor) -> Tensor:
+    """Add each noise (m, *shape) to each x (n, *shape), within [0, 1]: (n, m, *shape)."""
+    return (x[:, None] + noise).clamp(0, 1)
+
+
+def flipped(x: Tensor, flips: Tensor) -> Tensor:
+    """Swap 0 and 1 of each x (n, *shape) where flips (m, *shape) is true: (n, m, *shape).
+
+    >>> flipped(torch.tensor([[0.0, 1.0]]), torch.tensor([[True, True], [False, True]])).tolist()
+    [[[1.0, 0.0], [0.0, 0.0]]]
+    """
+    return (x[:, None] - flips.to(x.dtype)).abs()

@@ -38,7 +38,7 @@ from privbench import (
     best_threshold,
     hookimpl,
 )
-from privbench.toolbox.copies import survivors
+from privbench.toolbox.copies import blurred, flipped, survivors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,20 +125,6 @@ class LabelOnlyNoise(MembershipAttack):
             u = torch.randn(shape, generator=generator, device=generator.device)
             copies = partial(blurred, noise=level * u)
         return survivors(oracle, rows, copies, self.copies).double().mean(1)
-
-
-def blurred(x: Tensor, noise: Tensor) -> Tensor:
-    """Add each noise (m, *shape) to each x (n, *shape), within [0, 1]: (n, m, *shape)."""
-    return (x[:, None] + noise).clamp(0, 1)
-
-
-def flipped(x: Tensor, flips: Tensor) -> Tensor:
-    """Swap 0 and 1 of each x (n, *shape) where flips (m, *shape) is true: (n, m, *shape).
-
-    >>> flipped(torch.tensor([[0.0, 1.0]]), torch.tensor([[True, True], [False, True]])).tolist()
-    [[[1.0, 0.0], [0.0, 0.0]]]
-    """
-    return (x[:, None] - flips.to(x.dtype)).abs()
 
 
 @hookimpl

@@ -1,0 +1,163 @@
+"""Label-only LiRA: a row's robustness under labels alone, judged against shadow models.
+
+Carlini, Chien, Nasr, Song, Terzis, Tramèr: Membership Inference Attacks From First Principles.
+IEEE S&P 2022, sections IV and V, algorithm 1. Choquette-Choo, Tramer, Carlini, Papernot: Label-Only
+Membership Inference Attacks. ICML 2021, section 3.3.
+
+The adversary sees only the predicted class, for any input of its choice, knows true labels, and
+owns k shadow models trained as the target is. Steps:
+
+1. Signal of a row: how far the model's decision lies from it. Either copies with noise of several
+   levels are asked, and the signals are the log-odds, one a level, that a copy keeps the *true*
+   class; or HopSkipJump finds the distance to the decision boundary.
+2. Every shadow is asked the same about the same rows, with the same noise.
+3. The score compares the victim's signal with those of shadows with the row and without it, as LiRA
+   does (``privbench.toolbox.likelihood_ratio``).
+
+The papers' attacks take one threshold for all rows, so rows that every model classifies well look
+like members. Here each row has its own, and a release that hides or alters posteriors changes
+nothing.
+
+Deviations: see the class. What to expect: on victims that show labels only, or whose posteriors are
+masked, about what ``lira`` reaches with posteriors; on others somewhat less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import torch
+
+from privbench import (
+    Access,
+    Ge,
+    Gt,
+    Membership,
+    MembershipAttack,
+    MinLen,
+    Paper,
+    Shadows,
+    as_float,
+    hookimpl,
+)
+from privbench.toolbox.copies import blurred, flipped, survivors
+from privbench.toolbox.hopskipjump import boundary
+from privbench.toolbox.likelihood_ratio import Variance, likelihood_ratio
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
+
+#: Rows of the adversary's own from which HopSkipJump starts, asked once a model.
+STARTS = 100
+#: Directions of its first iteration.
+DIRECTIONS = 25
+
+
+@dataclass(frozen=True)
+class LabelLiRA(MembershipAttack):
+    """Compares a row's robustness to noise with that under shadows with the row and without it.
+
+    Access: labels only. Cost: at most `queries` queries per candidate row, of the victim and of
+    every shadow.
+
+    Attributes:
+        k: number of shadow models, each a full training.
+        online: train shadows on subsets of the candidate rows; else on the adversary's own rows.
+        signal: ``noise`` asks about noisy copies; ``boundary`` measures distances by HopSkipJump.
+        queries: per row; copies are as many as each level can have, and HopSkipJump stops before
+            an iteration that could exceed it.
+        levels: standard deviations of Gaussian noise, on inputs in [0, 1].
+        flips: for binary tables instead: expected numbers of flipped columns.
+        variance: of the shadows' signals, see ``lira``.
+        rows: maximum number of candidate rows.
+    """
+
+    name: ClassVar[str] = "label-lira"
+    needs: ClassVar[Access] = Access.LABELS
+    requires: ClassVar[tuple[str, ...]] = ("pool",)
+    paper: ClassVar[Paper] = Paper(
+        "Membership Inference Attacks From First Principles",
+        "Carlini, Chien, Nasr, Song, Terzis, Tramèr", "IEEE S&P 2022",
+        "algorithm 1; with the signals of Choquette-Choo, Tramer, Carlini, Papernot: Label-Only "
+        "Membership Inference Attacks, ICML 2021, section 3.3",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "The signal is a row's robustness in place of the scaled logit, so labels suffice. A share "
+        "of copies becomes log-odds with half a copy added to each side. A misclassified row has "
+        "distance 0 and keeps it. Shadows, variance and thresholds are those of `lira`."
+    )
+
+    k: Annotated[int, Ge(2)] = 16
+    online: bool = True
+    signal: Literal["noise", "boundary"] = "noise"
+    queries: Annotated[int, Ge(8)] = 240
+    levels: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] = (
+        0.1, 0.2, 0.3, 0.4, 0.5, 0.7,
+    )  # fmt: skip
+    flips: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 2, 4, 8, 16, 32)
+    variance: Variance = "bayes"
+    rows: Annotated[int, Ge(2)] = 1000
+
+    @property
+    def shadows(self) -> Shadows:
+        """Request ``k`` online or offline shadows."""
+        return Shadows(self.k, "online" if self.online else "offline")
+
+    @property
+    def max_rows(self) -> int:
+        """Limit the question to ``rows`` rows."""
+        return self.rows
+
+    def answer(
+        self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
+    ) -> Membership:
+        """Score (n,) by comparing the victim's signals with the shadows'."""
+        measure = self._kept if self.signal == "noise" else self._distance
+
+        def ask(oracle: Oracle, rows: Examples) -> Tensor:
+            found = measure(oracle, rows, ctx)
+            return found.masked_fill((rows.y < 0)[:, None].to(found.device), torch.nan)
+
+        return likelihood_ratio(
+            ask, oracle, question.examples, ctx.shadows, online=self.online, variance=self.variance
+        )
+
+    def _kept(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
+        """Return the log-odds (n, levels) float64 that a copy keeps the true class."""
+        binary = ctx.card.kind == "binary"
+        levels = self.flips if binary else self.levels
+        copies = max(1, self.queries // len(levels))
+        generator = ctx.generator("noise")  # the same for every model
+        shape = (copies, *ctx.card.shape)
+        draw = torch.rand if binary else torch.randn
+        u = draw(shape, generator=generator, device=generator.device)
+        odds = []
+        for level in levels:
+            changed = (
+                partial(flipped, flips=u < level / u[0].numel())
+                if binary
+                else partial(blurred, noise=level * u)
+            )
+            kept = survivors(oracle, rows, changed, copies).double().sum(1)
+            odds.append((kept + 0.5).log() - (copies - kept + 0.5).log())
+        return torch.stack(odds, dim=1)
+
+    def _distance(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
+        """Return the L2 distance (n, 1) float64 to the decision boundary, in [0, sqrt(d)]."""
+        x, own = (as_float(one.x, one.scale).flatten(1) for one in (rows, ctx.auxiliary))
+        found = boundary(
+            lambda inputs: oracle.labels(inputs.view(-1, *ctx.card.shape)),
+            x, rows.y, own[:STARTS], generator=ctx.generator("directions"),
+            iterations=self.queries, init_eval=DIRECTIONS, budget=self.queries,
+        )  # fmt: skip
+        return found.distance.clamp_max(x.shape[1] ** 0.5)[:, None]
+
+
+@hookimpl
+def privbench_attacks() -> list[Attack]:
+    """Register the attack."""
+    return [LabelLiRA()]
