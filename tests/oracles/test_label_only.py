@@ -351,6 +351,7 @@ def judged(attack: LabelLiRA, asked: Examples, inside: Tensor) -> tuple[Membersh
         Oracle(robust(asked, held), Access.LABELS, asker="test")  # type: ignore[arg-type]
         for held in inside
     )
+    untrained: Any = None
     parts = [(asked.select(held.nonzero()[:, 0]), asked.select((~held).nonzero()[:, 0]))
              for held in inside[1:]]  # fmt: skip
     ctx = AttackContext(
@@ -360,7 +361,7 @@ def judged(attack: LabelLiRA, asked: Examples, inside: Tensor) -> tuple[Membersh
             Shadow(World({"members": mine}, "online", i, 0), others, shadow, None)  # type: ignore[arg-type]
             for i, ((mine, others), shadow) in enumerate(zip(parts, shadows, strict=True))
         ),
-        auxiliary=asked, auxiliary_oracle=victim, data_seed=0, train=None,
+        auxiliary=asked, auxiliary_oracle=victim, data_seed=0, train=untrained,
     )  # fmt: skip
     return attack.answer(victim, MembershipQuestion(asked, "encoder"), ctx), victim
 
