@@ -118,8 +118,8 @@ def check(chosen: list[Choice], name: str, data_root: Path | None) -> None:
         chosen, name = [*chosen, Path(name).absolute()], Path(name).name
     failed = total = skipped = 0
     unusable: list[str] = []
-    if (known := kept_index(chosen)) is not None:
-        _ = [*_methods(known, name)]  # refused before torch is imported
+    if (index := kept_index(chosen)) is not None:
+        _ = [*_methods(index, name)]  # refused before torch is imported
     registry = plugins.load(chosen)
     registry.refuse_broken_files()
     from privbench.testing import checks
