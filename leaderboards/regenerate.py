@@ -24,9 +24,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from privbench import Results
-from privbench.boards.matrix import certainly_apart
-from privbench.boards.panel import foremost
-from privbench.boards.panels import panels
+from privbench.boards.board import Board
 from privbench.cli.main import main as privbench
 from privbench.ground.text import markdown, several
 from privbench.results.statistics import ERROR, FEWEST_SEEDS, paired
@@ -159,7 +157,7 @@ class Seen:
             for of in (line, none)
         ]  # fmt: skip
         found = paired(*worst)
-        compared = (line.title, self.aim) in certainly_apart(self.panel)
+        compared = (line.title, self.aim) in self.panel.certain
         return bool(
             compared and self.sign * line.apart[self.aim].mean < 0
             and found and found.p is not None and found.p < ERROR and self.sign * found.mean < 0
@@ -233,7 +231,7 @@ def overview(root: Path = ROOT) -> str:
         records = Results.read(root / "leaderboards" / "results" / f"{name}.jsonl")
         suite = root / "leaderboards" / "suites" / f"{name}.yaml"
         bound = yaml.safe_load(suite.read_text("utf-8")).get("match_utility")
-        shown = foremost(panels(records, bound))
+        shown = Board(records, bound).foremost
         boards.append(_board(name, shown))
         refused = {(one.cell.defense, one.cell.needs) for one in records
                    if one.status == "skipped" and "does not grant" in one.reason}  # fmt: skip

@@ -20,9 +20,8 @@ import click
 import numpy as np
 from scipy.stats import t
 
+from privbench.boards.board import Board
 from privbench.boards.closing import closing
-from privbench.boards.matrix import certainly_apart
-from privbench.boards.panels import panels
 from privbench.measure.games.catalog import GAMES
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
@@ -56,9 +55,10 @@ def false_claims(defenses: int, attacks: int, runs: int, seed: int = 0) -> Claim
         values = 0.7 + 0.02 * (shared + rng.normal(size=(attacks, defenses + 1, SEEDS)))
         for one, value in zip(records, values.ravel(), strict=True):
             one.metrics["auc"] = Number(value=value, low=value - 0.1, high=value + 0.1)
-        lowers += " lowers " in closing(records)[0]
-        (panel,) = panels(records, None)
-        marked += bool(certainly_apart(panel))
+        made = Board(records)
+        (panel,) = made.panels
+        lowers += " lowers " in closing(made)[0]
+        marked += bool(panel.certain)
     return Claims(lowers / runs, marked / runs)
 
 

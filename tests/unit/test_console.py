@@ -10,6 +10,7 @@ from rich.console import Console
 from tests.unit.test_rows import record
 
 from privbench.api.console import Watcher, tables
+from privbench.boards.board import Board
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Record
 
 
@@ -56,7 +57,7 @@ def test_a_narrow_terminal_breaks_names_and_no_number(width: int, longest: int) 
     names = "a" * longest, "b" * longest
     made = [record(names[0], d, seed) for d in ("none", names[1]) for seed in range(3)]
     text = io.StringIO()
-    for table in tables(made, width):
+    for table in tables(Board(made), width):
         Console(file=text, width=width).print(table)
     shown = text.getvalue()
     assert max(map(len, shown.splitlines())) <= width
@@ -67,9 +68,9 @@ def test_a_narrow_terminal_breaks_names_and_no_number(width: int, longest: int) 
 
 def test_marks_and_missing_columns_are_explained() -> None:
     made = [record("loud", d, seed) for d in ("none", "noise") for seed in range(3)]
-    (wide,) = tables(made, 300)
-    (narrow,) = tables(made, 40)
-    (one,) = tables([record("loud")], 300)
+    (wide,) = tables(Board(made), 300)
+    (narrow,) = tables(Board(made), 40)
+    (one,) = tables(Board([record("loud")]), 300)
     assert str(wide.caption) == "[low, high]: 95 % interval over seeds"
     assert re.search(r"; [1-9] more columns? on the board$", str(narrow.caption))
     assert str(one.caption) == ""  # no interval, no mark

@@ -16,9 +16,9 @@ from matplotlib.textpath import TextPath
 from PIL import Image
 from tests.unit.test_board_files import drawn, grid, number, record, texts
 
+from privbench.boards.board import Board
 from privbench.boards.front import BEST, GREY, POINT, front
 from privbench.boards.panel import Answer
-from privbench.boards.panels import panels
 from privbench.boards.placing import Box, Room, chain, free, inside
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_every_colour_is_an_attribute_that_can_be_read_on_white_and_on_black() -
 
 
 def test_a_style_raises_the_contrast_by_day_and_by_night() -> None:
-    text = front(panels(grid(), None))
+    text = front(Board(grid()).panels)
     (style,) = re.findall("<style>(.*?)</style>", text)
     found = dict(re.findall(r"scheme:(\w+)\)\{\[fill=\"#\w+\"\]\{fill:(#\w+)\}", style))
     assert {*found} == {"light", "dark"}
@@ -112,7 +112,7 @@ def test_chance_is_a_half_for_an_auc_and_the_constant_answer_otherwise() -> None
         if made[0].cell.game == "property":
             for one in made:
                 one.metrics = {"auc": number(0.8)}
-        (panel,) = panels(made, None)
+        (panel,) = Board(made).panels
         (aim,) = panel.aims
         assert (panel.chance[aim], panel.constant[aim]) == (chance, constant)
     assert str(Answer("mean image", 0.07)) == "mean image 0.070"
@@ -256,7 +256,7 @@ def test_two_pictures_are_as_wide_as_a_page_and_more_stand_below() -> None:
 def shown(page: str) -> np.ndarray:
     """The figure as librsvg draws it, (h, w, 3)."""
     done = subprocess.run(
-        [RENDERER, "-b", page, "-w", "1195"], input=front(panels(grid(), None)).encode(),
+        [RENDERER, "-b", page, "-w", "1195"], input=front(Board(grid()).panels).encode(),
         capture_output=True, check=True,
     )  # fmt: skip
     return np.asarray(Image.open(io.BytesIO(done.stdout)).convert("RGB")).astype(int)

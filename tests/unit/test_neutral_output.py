@@ -11,9 +11,11 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from privbench.api.console import Watcher, tables, terminal_console
+from privbench.boards.board import Board
 from privbench.boards.page import page
 from privbench.cli.show import result_card
-from privbench.ground.columns import Board, Column
+from privbench.ground.columns import Board as GameBoard
+from privbench.ground.columns import Column
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
 HOSTILE = (
@@ -34,7 +36,7 @@ def record(text: str, status: Any = "ok") -> Record:
         adversary="adaptive", attack=one, game=f"x{text}", sensitive=[], preset="cpu",
         access="LABELS", protects=[],
     )  # fmt: skip
-    board = Board((Column(f"AUC {text}", "metrics", "auc"),))
+    board = GameBoard((Column(f"AUC {text}", "metrics", "auc"),))
     made = Record(trial=status, cell=cell, board=board, seed=0, status=status, reason=f"why {text}")
     made.provenance = {"commit": text}
     if status == "ok":
@@ -45,10 +47,10 @@ def record(text: str, status: Any = "ok") -> Record:
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 def test_boards(text: str) -> None:
     made = [record(text), record(text, "failed")]
-    board = page(made, f"T {text}", again=[f"s{text}"], table=f"t{text}")
+    board = page(Board(made), f"T {text}", again=[f"s{text}"], table=f"t{text}")
     assert not set(board) & set(ACTIVE)
     assert ":smile:" not in board.split("```")[0]
-    tame = page([record("a"), record("a", "failed")], "T", again=["s"], table="t")
+    tame = page(Board([record("a"), record("a", "failed")]), "T", again=["s"], table="t")
     assert len(board.splitlines()) == len(tame.splitlines())
     html = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(board)
     kept = {"h1", "h2", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "p", "strong",
@@ -70,7 +72,7 @@ def test_the_terminal(text: str) -> None:
     console = terminal_console(file=out, width=400)
     made = record(text)
     console.print(f"plain {text}", markup=False, emoji=False)
-    for table in tables([made], 400):
+    for table in tables(Board([made]), 400):
         console.print(table)
     with Watcher(console, 2) as watcher:
         watcher.epoch(text, 0.5, 1, 10)

@@ -225,7 +225,7 @@ def test_attacks_that_do_not_count_are_named(
     best = words.strongest(made)
     assert best is not None
     assert not best.doubtful
-    why = {verdicts.cell_of(best.record): "its null excludes 0.5"}
+    why = {best.record.cell.model_dump_json(): "its null excludes 0.5"}
     monkeypatch.setattr(verdicts, "doubtful", lambda _: why)
     other = words.strongest(made)
     assert other is not None

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privbench.boards import matrix
+from privbench.boards.board import Board
 from privbench.boards.closing import closing
 from privbench.boards.csv_table import table
 from privbench.boards.front import front
 from privbench.boards.notes import troubles
 from privbench.boards.page import LONGEST, page
-from privbench.boards.panels import panels
-from privbench.ground.columns import Board, Column
+from privbench.ground.columns import Board as GameBoard
+from privbench.ground.columns import Column
 from privbench.ground.errors import BadInputError
 from privbench.measure.games import audit
 from privbench.measure.games.catalog import GAMES
@@ -114,12 +115,14 @@ def shown(
     records: list[Record], name: str = "digits, simclr, adaptive adversary"
 ) -> dict[str, Any]:
     """Defense -> heading -> cell of a matrix."""
-    heads, *rows = tables(page(records, "t"))[name]
+    heads, *rows = tables(page(Board(records), "t"))[name]
     return {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
 
 
-def ranking(records: list[Record], **more: Any) -> dict[str, Any]:
-    heads, *rows = tables(page(records, "t", **more))["Ranking: digits, simclr, adaptive adversary"]
+def ranking(records: list[Record], bound: float | None = None) -> dict[str, Any]:
+    heads, *rows = tables(page(Board(records, bound), "t"))[
+        "Ranking: digits, simclr, adaptive adversary"
+    ]
     return {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
 
 
@@ -127,17 +130,19 @@ def ranking(records: list[Record], **more: Any) -> dict[str, Any]:
 
 
 def test_page_is_the_golden_one() -> None:
-    text = page(everything(), "Golden", again=["suites/golden.yaml"], figure="g.svg", table="g.csv")
+    text = page(
+        Board(everything()), "Golden", again=["suites/golden.yaml"], figure="g.svg", table="g.csv"
+    )
     assert text == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_order_of_results_does_not_matter() -> None:
     made = everything()
-    want = page(made, "t"), table(made), front(panels(made, None))
+    want = page(Board(made), "t"), table(Board(made)), front(Board(made).panels)
     assert all(want)
     for seed in range(3):
         random.Random(seed).shuffle(made)
-        assert (page(made, "t"), table(made), front(panels(made, None))) == want
+        assert (page(Board(made), "t"), table(Board(made)), front(Board(made).panels)) == want
 
 
 @settings(max_examples=10, deadline=None)
@@ -166,25 +171,25 @@ def test_a_page_is_short_and_narrow(
                     ))  # fmt: skip
                     if claims and made[-1].status == "ok":
                         made[-1].metrics["claimed_epsilon"] = number(8.0, 0)
-    text = page(made, "t", figure="x.svg", table="x.csv", again=["s.yaml"], bound=None)
+    text = page(Board(made), "t", figure="x.svg", table="x.csv", again=["s.yaml"])
     assert len(text.splitlines()) <= LONGEST == 120
     assert all(len(row) <= 10 for rows in tables(text).values() for row in rows)
     for rows in tables(text).values():
         assert len({len(row) for row in rows}) == 1
     random.Random(seed + 1).shuffle(made)
-    assert page(made, "t", figure="x.svg", table="x.csv", again=["s.yaml"], bound=None) == text
+    assert page(Board(made), "t", figure="x.svg", table="x.csv", again=["s.yaml"]) == text
 
 
 def test_what_there_is_no_room_for_is_counted() -> None:
     made = [record(f"a{i:02}", f"d{j:02}" if j else "none", value=0.5 + i / 100)
             for i in range(5) for j in range(90)]  # fmt: skip
-    text = page(made, "t", table="t.csv")
+    text = page(Board(made), "t", table="t.csv")
     assert len(text.splitlines()) <= LONGEST
     rows = tables(text)["digits, simclr, adaptive adversary"]
     assert f"{90 - (len(rows) - 1)} more defenses are in the csv file." in text
     many = [record(f"a{i}", d, target=f"t{t:02}")
             for i in range(3) for d in ("none", "x") for t in range(30)]  # fmt: skip
-    text = page(many, "t")
+    text = page(Board(many), "t")
     assert "In the csv file only: digits, t" in text
     assert len(text.splitlines()) <= LONGEST
 
@@ -262,8 +267,8 @@ def test_a_null_that_is_not_one_half_is_marked_and_never_bold_nor_ranked() -> No
     assert row["told (AUC) [posteriors]"] == "0.950 ±0.000 ‡"
     assert row["loud (AUC) [posteriors]"] == "**0.700 ±0.000**"
     assert ranking(made)["none"]["membership: worst AUC"] == "0.700 [0.700, 0.700] loud"
-    assert "‡ 2 cells: the AUC on its null victims is not 0.5" in page(made, "t")
-    (panel,) = panels(made, None)
+    assert "‡ 2 cells: the AUC on its null victims is not 0.5" in page(Board(made), "t")
+    (panel,) = Board(made).panels
     assert all(line.leak(("membership", "")) == pytest.approx(0.7) for line in panel.lines)
 
 
@@ -272,25 +277,25 @@ def test_a_flag_of_a_record_marks_its_cell_and_gives_the_reason() -> None:
     made = [record("told", value=0.9, flags=flag), record(), record("told", "calm"),
             record(defense="calm")]  # fmt: skip
     assert shown(made)["none"]["told (AUC) [posteriors]"] == "0.900 ‡"
-    assert f"‡ 1 cells: {flag[0]}" in page(made, "t")
+    assert f"‡ 1 cells: {flag[0]}" in page(Board(made), "t")
 
 
 def test_attacks_that_missed_a_planted_leak_are_marked() -> None:
     grid = [record(a, d) for a in ("loud", "deaf") for d in ("none", "calm")]
     planted = [record("loud", "planted-leak", 0, 0.99, control=True),
                record("deaf", "planted-leak", 0, 0.52, control=True)]  # fmt: skip
-    text = page([*grid, *planted], "t")
+    text = page(Board([*grid, *planted]), "t")
     assert "planted leaks found in 1 of 2 cells, NOT by deaf (digits, simclr, adaptive, mem" in text
     assert "planted-leak" not in text
     assert shown([*grid, *planted])["none"]["deaf (AUC) [posteriors]"] == "0.700 ¶"
     assert shown([*grid, *planted])["none"]["loud (AUC) [posteriors]"] == "**0.700**"
-    assert "planted leaks" not in page(grid, "t")
+    assert "planted leaks" not in page(Board(grid), "t")
 
 
 def test_many_attacks_are_rows_the_strongest_of_each_access_first() -> None:
     made = [record(f"a{i}", d, value=0.5 + i / 100, needs="LABELS" if i < 10 else "POSTERIORS")
             for i in range(12) for d in ("none", "x")]  # fmt: skip
-    rows = tables(page(made, "t"))["digits, simclr, adaptive adversary"]
+    rows = tables(page(Board(made), "t"))["digits, simclr, adaptive adversary"]
     assert rows[0] == ["attack (AUC)", "none", "x"]
     assert [row[0].split()[0] for row in rows[1:]] == [
         *(f"a{i}" for i in (11, 9, 10, 8, 7, 6, 5, 4, 3, 2, 1, 0)), "test",
@@ -316,7 +321,7 @@ def test_settings_and_versions_are_told_apart_only_where_they_must() -> None:
 
 def test_splits_of_one_name_are_no_seeds_of_each_other() -> None:
     made = [record(protocol="own"), record(protocol="own", members=40, seed=1)]
-    names = [name for name in tables(page(made, "t")) if name.startswith("digits")]
+    names = [name for name in tables(page(Board(made), "t")) if name.startswith("digits")]
     assert names == [
         "digits (own) (protocol.members 100), simclr, adaptive adversary",
         "digits (own) (protocol.members 40), simclr, adaptive adversary",
@@ -325,22 +330,22 @@ def test_splits_of_one_name_are_no_seeds_of_each_other() -> None:
 
 def test_a_naive_adversary_is_shown_where_nothing_else_is_there() -> None:
     none, calm = record(), record(defense="calm", value=0.6, adversary="naive")
-    text = page([none, calm], "t")
+    text = page(Board([none, calm]), "t")
     assert "The naive adversary does not know of the defense." in text
     rows = shown([none, calm], "digits, simclr, naive adversary")
     assert [row["loud (AUC) [posteriors]"] for row in rows.values()] == ["**0.700**", "**0.600**"]
     assert not any("adaptive adversary" in name for name in tables(text))
     both = [none, calm, record(defense="calm", value=0.65)]
-    assert not any("naive" in name for name in tables(page(both, "t")))
-    assert "Numbers against the naive adversary are in the csv file." in page(both, "t")
-    assert "0.6," in table(both)
+    assert not any("naive" in name for name in tables(page(Board(both), "t")))
+    assert "Numbers against the naive adversary are in the csv file." in page(Board(both), "t")
+    assert "0.6," in table(Board(both))
 
 
 def test_a_white_box_adversary_shows_what_only_it_can_do() -> None:
     made = [record("loud", d) for d in ("none", "calm")]
     made += [record("white", d, 0, 0.9, adversary="adaptive, white-box", needs="GRADIENTS")
              for d in ("none", "calm")]  # fmt: skip
-    text = page(made, "t")
+    text = page(Board(made), "t")
     name = "digits, simclr, adaptive, white-box adversary"
     assert tables(text)[name][0] == ["defense", "white (AUC) [gradients]", "test accuracy"]
     assert "Attacks that do the same for the adaptive adversary are in its table" in text
@@ -358,20 +363,20 @@ def test_what_an_undefended_adversary_knows_is_one_table() -> None:
         "**0.800 ±0.000**", "**0.600 ±0.000**", "**0.700 ±0.000**",
     ]  # fmt: skip
     assert found["adaptive"]["loud: TPR at 1 % FPR"] == "0.400 ±0.000"
-    assert "The threshold at 1 % FPR" in page(made, "t")
+    assert "The threshold at 1 % FPR" in page(Board(made), "t")
     assert (
         "- **digits, simclr, no defense, membership**: the strongest attack reaches AUC 0.800 "
         "(adaptive); least is 0.600 (adaptive, pool mnist)."
-    ) in page(made, "t")
-    assert [told.partition(": ")[0] for told in closing(made)] == [
+    ) in page(Board(made), "t")
+    assert [told.partition(": ")[0] for told in closing(Board(made))] == [
         f"simclr on digits, membership ({name})" for name in knows
     ]
     more = [*made, record("shy")]  # only the first adversary has this attack: its panel is alone
     assert {"digits, simclr, adaptive adversary", "digits, simclr, no defense"} <= {
-        *tables(page(more, "t"))
+        *tables(page(Board(more), "t"))
     }
     defended = [*made, *(record(defense="talos", adversary=name) for name in knows)]
-    assert "digits, simclr, no defense" not in tables(page(defended, "t"))
+    assert "digits, simclr, no defense" not in tables(page(Board(defended), "t"))
 
 
 def test_a_missing_seed_is_not_borrowed_from_another_adversary() -> None:
@@ -380,7 +385,7 @@ def test_a_missing_seed_is_not_borrowed_from_another_adversary() -> None:
     made += seeds("loud", "none", [0.6, 0.6], adversary=knows[1])
     found = shown(made, "digits, simclr, no defense")
     assert found[knows[1]]["loud (AUC) [posteriors]"].startswith("**0.600 ±0.000**")
-    assert "adaptive, pool mnist: Draft: 2 seeds where a board needs 5." in page(made, "t")
+    assert "adaptive, pool mnist: Draft: 2 seeds where a board needs 5." in page(Board(made), "t")
 
 
 def test_equal_leaks_name_nobody() -> None:
@@ -388,16 +393,16 @@ def test_equal_leaks_name_nobody() -> None:
     made = [record("loud", adversary=name, value=value)
             for name, value in zip(knows, (0.7, 0.7, 0.8), strict=True)]  # fmt: skip
     assert "reaches AUC 0.800 (adaptive, shadows moco); least is 0.700 (2 of 3 rows)." in page(
-        made, "t"
+        Board(made), "t"
     )
-    assert "Test accuracy: 0.900." in page(made, "t")
+    assert "Test accuracy: 0.900." in page(Board(made), "t")
 
 
 def test_two_settings_of_an_attack_are_two_tables() -> None:
     made = [record("lira", target="simclr", fields={"k": 2}),
             record("lira", target="supervised", fields={"k": 8})]  # fmt: skip
     assert {"digits, simclr, adaptive adversary", "digits, supervised, adaptive adversary"} <= {
-        *tables(page(made, "t"))
+        *tables(page(Board(made), "t"))
     }
 
 
@@ -407,19 +412,21 @@ def test_undefended_victims_are_one_table() -> None:
     found = shown(made, "digits, adaptive adversary, no defense")
     assert list(found) == list(names)
     assert [row["test accuracy"] for row in found.values()] == ["0.900"] * 3
-    assert "reaches AUC 0.800 (simclr(epochs=10)); least is 0.600 (simclr)." in page(made, "t")
+    assert "reaches AUC 0.800 (simclr(epochs=10)); least is 0.600 (simclr)." in page(
+        Board(made), "t"
+    )
 
 
 def test_a_board_that_lacks_undefended_victims_has_a_finding() -> None:
     made = [record("loud", "none", status="skipped", reason="no")]
     made += [record("loud", "weak", value=0.8), record("loud", "strong", value=0.6)]
     told = "- **simclr on digits, membership (adaptive)**: AUC 0.800 with weak, 0.600 with strong."
-    assert told in page(made, "t")
-    assert "simclr on digits, membership" not in page(made[:1], "t")
+    assert told in page(Board(made), "t")
+    assert "simclr on digits, membership" not in page(Board(made[:1]), "t")
 
 
 def test_a_game_that_this_version_does_not_know_is_shown_as_its_results_say(tmp_path: Path) -> None:
-    board = Board((Column("error | x", "metrics", "error", high=None),), higher=False, place=1)
+    board = GameBoard((Column("error | x", "metrics", "error", high=None),), higher=False, place=1)
     made = everything()
     for defense, errors in (("none", (3.0, 5.0, 4.0)), ("talos", (8.0, 9.0, 8.0))):
         for seed, error in enumerate(errors):
@@ -431,7 +438,7 @@ def test_a_game_that_this_version_does_not_know_is_shown_as_its_results_say(tmp_
         one.write(tmp_path)
     read = read_all([tmp_path])
     assert shown(read)["none"]["own (error ¦ x) [posteriors]"].startswith("**4.000 ±")
-    assert "least with talos, 8.333" in page(read, "t")
+    assert "least with talos, 8.333" in page(Board(read), "t")
 
 
 # ---- ranking -------------------------------------------------------------------------------------
@@ -448,7 +455,7 @@ def test_the_worst_case_is_that_of_the_best_mean_by_hand() -> None:
     errors = seeds("a", "none", [0.1, 0.5, 0.5], game="reconstruction")
     errors += seeds("b", "none", [0.4, 0.4, 0.4], game="reconstruction")
     errors += seeds("a", "mask", [0.6, 0.6, 0.6], game="reconstruction")
-    (panel,) = panels(errors, None)
+    (panel,) = Board(errors).panels
     assert panel.lines[0].leak(("reconstruction", "")) == pytest.approx(1.1 / 3)
 
 
@@ -457,24 +464,24 @@ def test_a_defense_that_costs_much_accuracy_is_not_ranked_first() -> None:
     made += seeds("loud", "noise", [0.5, 0.5, 0.5], accuracy=0.2)
     made += seeds("loud", "calm", [0.7, 0.7, 0.7], accuracy=0.85)
     assert list(ranking(made)) == ["none", "calm", "noise"]
-    assert "least with calm, 0.700, which costs 0.050" in page(made, "t")
+    assert "least with calm, 0.700, which costs 0.050" in page(Board(made), "t")
     alone = [one for one in made if one.cell.defense != "calm"]
-    assert "least with" not in page(alone, "t")
-    assert "; every defense costs more than 0.1 of accuracy;" in page(alone, "t")
-    assert closing(made)[0].startswith("calm lowers")
-    assert closing(alone)[0].endswith("; every defense costs more than 10 points of accuracy; "
-                                      "3 seeds: draft.")  # fmt: skip
+    assert "least with" not in page(Board(alone), "t")
+    assert "; every defense costs more than 0.1 of accuracy;" in page(Board(alone), "t")
+    assert closing(Board(made))[0].startswith("calm lowers")
+    told = "; every defense costs more than 10 points of accuracy; 3 seeds: draft."
+    assert closing(Board(alone))[0].endswith(told)
 
 
 def test_a_finding_names_the_defenses_that_are_not_judged() -> None:
     made = [*seeds("loud", "none", [0.8, 0.8, 0.8]), *seeds("loud", "calm", [0.7, 0.71, 0.7])]
     for one in (idle := seeds("loud", "idle", [0.5, 0.5, 0.5])):
         one.flags = ["its encoder tells no more than an untrained one"]
-    text = page([*made, *idle], "t")
+    text = page(Board([*made, *idle]), "t")
     assert "of 1 defenses differ from none beyond chance; 1 of 2 defenses are not judged " in text
     assert "(‡ or ¶): idle." in text
-    assert "not judged" not in page(made, "t")
-    assert "; 1 of 2 defenses are not judged;" in closing([*made, *idle])[0]
+    assert "not judged" not in page(Board(made), "t")
+    assert "; 1 of 2 defenses are not judged;" in closing(Board([*made, *idle]))[0]
 
 
 def test_the_last_lines_allow_for_all_that_a_run_compares() -> None:
@@ -488,9 +495,9 @@ def test_the_last_lines_allow_for_all_that_a_run_compares() -> None:
         return made
 
     alone = of("simclr", 0.03, 0.01, 0.05, 0.02, 0.04)
-    assert closing(alone)[0].startswith("calm lowers the AUC of loud by 0.030 ± 0.020")
+    assert closing(Board(alone))[0].startswith("calm lowers the AUC of loud by 0.030 ± 0.020")
     more = [one for name in ("moco", "byol", "clip") for one in of(name, 0, 0.01, -0.01, 0, 0.01)]
-    told = next(one for one in closing([*alone, *more]) if one.startswith("simclr"))
+    told = next(one for one in closing(Board([*alone, *more])) if one.startswith("simclr"))
     assert "no difference shown: calm changes the AUC of loud by -0.030" in told
 
 
@@ -510,14 +517,14 @@ def test_defenses_are_ranked_with_utility_and_cost() -> None:
     assert rows["none"]["accuracy lost"] == "–"
     assert [row["training"] for row in rows.values()] == ["1.0×", "2.0×", "2.0×"]
     assert rows["better"]["a query"] == "0.002 ms"
-    text = page(made, "t")
+    text = page(Board(made), "t")
     assert (
         "without a defense AUC 0.800 by loud; least with better, 0.600, which costs 0.100" in text
     )
     assert "most with" not in text  # none leaks more than without a defense
     louder = [*made, *seeds("loud", "louder", [0.9, 0.9, 0.9], accuracy=0.9)]
-    assert "; most with louder, 0.900; 0 of 3 defenses" in page(louder, "t")
-    first = page([one for one in made if one.seed == 0], "t")
+    assert "; most with louder, 0.900; 0 of 3 defenses" in page(Board(louder), "t")
+    first = page(Board([one for one in made if one.seed == 0]), "t")
     assert "; too few seeds to tell a difference from chance." in first
 
 
@@ -537,7 +544,7 @@ def test_differences_to_none_are_marked_after_holm() -> None:
     rows = ranking(made)
     assert rows["calm"]["membership: worst AUC"].endswith(" †")
     assert "†" not in rows["vague"]["membership: worst AUC"]
-    assert "1 of 2 defenses differ from none beyond chance" in page(made, "t")
+    assert "1 of 2 defenses differ from none beyond chance" in page(Board(made), "t")
     weak = [*seeds("loud", "none", [0.70, 0.80, 0.75]), *seeds("loud", "weak", [0.67, 0.78, 0.72])]
     assert "†" in ranking(weak)["weak"]["membership: worst AUC"]  # p = .015
     crowd = [r for i in range(9) for r in seeds("loud", f"d{i}", [0.70, 0.79, 0.76])]
@@ -553,7 +560,7 @@ def test_differences_to_none_are_marked_after_holm() -> None:
 def test_only_the_strongest_attack_without_a_defense_is_tested() -> None:
     made = seeds("a", "none", [0.9, 0.8, 0.85]) + seeds("a", "x", [0.9, 0.79, 0.86])
     made += seeds("b", "none", [0.6, 0.7, 0.65]) + seeds("b", "x", [0.50, 0.61, 0.55])
-    (panel,) = panels(made, None)
+    (panel,) = Board(made).panels
     found = panel.lines[1].apart["membership", ""]
     assert found.mean == pytest.approx(0.0)  # that of b is -.097
 
@@ -565,10 +572,10 @@ def test_rates_at_one_percent_stand_where_all_have_them() -> None:
     name = "membership: worst TPR at 1 % FPR"
     assert rows["none"][name] == "0.400 [0.400, 0.400] b"  # not the attack of the highest AUC
     assert rows["mask"][name] == "0.100 [0.100, 0.100] a"
-    assert "its true FPR is 1.25 % ± 0.55 % with 400 nonmembers." in page(made, "t")
+    assert "its true FPR is 1.25 % ± 0.55 % with 400 nonmembers." in page(Board(made), "t")
     some = [*made, *seeds("a", "fog", [0.6, 0.6])]
     assert name not in ranking(some)["none"]
-    assert "true FPR" not in page(some, "t")
+    assert "true FPR" not in page(Board(some), "t")
 
 
 def test_three_aims_rates_and_epsilons_are_ten_columns() -> None:
@@ -590,7 +597,7 @@ def test_three_aims_rates_and_epsilons_are_ten_columns() -> None:
             one.claims = [{"epsilon": 8.0, "phase": "classifier", "guarantee": False}]
     told = ranking(made)["x"]["ε claimed / nominal / audited"]
     assert told == "– / 8.000 (classifier only) / refused"
-    assert "can refute a claim but never prove one" in page(made, "t")
+    assert "can refute a claim but never prove one" in page(Board(made), "t")
 
 
 def test_a_ranking_of_many_games_is_ten_columns() -> None:
@@ -598,11 +605,11 @@ def test_a_ranking_of_many_games_is_ten_columns() -> None:
     for i in range(9):
         for defense in ("none", "x"):
             one = record(f"a{i}", defense, game=f"game{i}")
-            one.board = Board((Column("error", "metrics", "error"),), place=i)
+            one.board = GameBoard((Column("error", "metrics", "error"),), place=i)
             one.metrics = {"error": number(0.5), "claimed_epsilon": number(8.0)}
             made.append(one)
     assert len(ranking(made)["none"]) == 10
-    assert "5 more of what attacks are after are in the csv file." in page(made, "t")
+    assert "5 more of what attacks are after are in the csv file." in page(Board(made), "t")
 
 
 def test_the_guesses_of_all_seeds_count_together() -> None:
@@ -622,10 +629,12 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
 
 
 def test_every_page_names_its_code() -> None:
-    clean = page([record()], "t")
+    clean = page(Board([record()]), "t")
     assert "Code: clean checkout of commit abc (1 results)." in clean
     assert "WARNING" not in clean
-    mixed = page([record(), record(seed=1, commit="abc-dirty"), record(seed=2, commit=None)], "t")
+    mixed = page(
+        Board([record(), record(seed=1, commit="abc-dirty"), record(seed=2, commit=None)]), "t"
+    )
     assert "**WARNING: code that was never committed, on top of commit abc (1 results).**" in mixed
     assert (
         "**WARNING: unknown code: 1 results name no commit; runs from a git checkout name theirs.**"
@@ -635,16 +644,18 @@ def test_every_page_names_its_code() -> None:
 
 
 def test_a_page_says_what_it_lacks() -> None:
-    assert "Draft: 4 seeds where a board needs 5." in page(seeds("a", "none", [0.7] * 4), "t")
-    assert "Draft" not in page(seeds("a", "none", [0.7] * 5), "t")
+    assert "Draft: 4 seeds where a board needs 5." in page(
+        Board(seeds("a", "none", [0.7] * 4)), "t"
+    )
+    assert "Draft" not in page(Board(seeds("a", "none", [0.7] * 5)), "t")
 
 
 def test_cells_without_a_number_are_counted_by_reason() -> None:
-    lines = page(everything(), "t").splitlines()
+    lines = page(Board(everything()), "t").splitlines()
     assert "- skipped 1: white needs WEIGHTS \\| more" in lines
     assert "- failed 1: ValueError: first second" in lines
     many = [record(f"a{i}", status="failed", reason=f"r{i:02}") for i in range(20)]
-    text = page([record(), *many], "t")
+    text = page(Board([record(), *many]), "t")
     assert "- failed 1: r07" in text
     assert "r08" not in text
     assert "- 12 more, see the csv file" in text
@@ -654,7 +665,7 @@ def test_controls_are_one_line() -> None:
     made = [record(seed=seed, null=null) for seed, null in enumerate((0.48, 0.5, 0.55))]
     for one in made:
         one.baselines = {"blind": {"auc": number(0.52)}}
-    (line,) = [x for x in page(made, "t").splitlines() if x.startswith("**Controls**")]
+    (line,) = [x for x in page(Board(made), "t").splitlines() if x.startswith("**Controls**")]
     assert "AUC on null victims 0.510 on average (0.480 to 0.550 over 3 trials)" in line
     assert "AUC of a classifier of inputs alone 0.520 on average" in line
 
@@ -666,17 +677,17 @@ def test_the_mean_image_stands_beside_reconstructions() -> None:
         one.baselines = {"mean_image": {"mse": number(0.07 if asked == 500 else 0.09)}}
         one.sizes = {"rows": asked}
         made.append(one)
-    assert "without a defense MSE 0.020 by decode (the mean image 0.070)" in page(made, "t")
+    assert "without a defense MSE 0.020 by decode (the mean image 0.070)" in page(Board(made), "t")
 
 
 def test_a_page_says_what_a_probe_reads_from_undefended_encoders() -> None:
-    assert "linear probe" not in page([record()], "t")
+    assert "linear probe" not in page(Board([record()]), "t")
     made = [record(attack, "none", seed) for attack in ("loud", "quiet") for seed in range(2)]
     made.append(record("loud", "fog"))
     for one in made:
         one.utility |= {"probe_accuracy": 0.8 + one.seed / 10, "untrained_accuracy": 0.6}
     made[-1].utility["probe_accuracy"] = 0.1  # defended: its test accuracy says what it costs
-    assert "mean over seeds: simclr on digits 0.850 (untrained 0.600)." in page(made, "t")
+    assert "mean over seeds: simclr on digits 0.850 (untrained 0.600)." in page(Board(made), "t")
 
 
 def test_utility_is_that_of_the_victim_of_the_first_game() -> None:
@@ -686,10 +697,10 @@ def test_utility_is_that_of_the_victim_of_the_first_game() -> None:
 
 
 def test_how_to_reproduce_is_one_command() -> None:
-    text = page([record()], "t", again=["my suites/a.yaml"], table="a b.csv")
+    text = page(Board([record()]), "t", again=["my suites/a.yaml"], table="a b.csv")
     assert "uv run privbench run 'my suites/a.yaml' --jobs auto" in text.splitlines()
     assert "[a b.csv](a%20b.csv)" in text
-    assert "privbench run" not in page([record()], "t")
+    assert "privbench run" not in page(Board([record()]), "t")
 
 
 # ---- what cannot stand on one board --------------------------------------------------------------
@@ -697,21 +708,21 @@ def test_how_to_reproduce_is_one_command() -> None:
 
 def test_presets_are_never_mixed() -> None:
     with pytest.raises(BadInputError, match="mix presets cpu, paper"):
-        page([record(), record(preset="paper", seed=1)], "t")
+        page(Board([record(), record(preset="paper", seed=1)]), "t")
 
 
 def test_one_seed_of_two_codes_is_no_two_seeds() -> None:
     old, new = record(), record(value=0.6)
     old.trial, new.trial = "old", "new"
     with pytest.raises(BadInputError, match=r"two results.*remove new\.json or old\.json"):
-        page([old, new], "t")
+        page(Board([old, new]), "t")
 
 
 def test_results_of_an_unknown_game_are_refused() -> None:
     with pytest.raises(BadInputError, match="plays 'odd', and its result does not say"):
-        page([record(game="odd")], "t")
-    assert "- skipped 1: no" in page([record(), record(game="odd", status="skipped", reason="no")],
-                                     "t")  # fmt: skip
+        page(Board([record(game="odd")]), "t")
+    skipped = record(game="odd", status="skipped", reason="no")
+    assert "- skipped 1: no" in page(Board([record(), skipped]), "t")
 
 
 # ---- one defense --------------------------------------------------------------------------------
@@ -721,7 +732,7 @@ def test_attacks_on_one_defense_show_rates_beside_the_headline() -> None:
     made = seeds("loud", "none", [0.6, 0.7, 0.8], tpr=0.2, needs="POSTERIORS")
     made += seeds("shy", "none", [0.65, 0.6, 0.61], needs="LABELS")
     made += seeds("guess", "none", [0.9, 0.8, 0.85], game="attributes", needs="EMBEDDINGS")
-    text = page(made, "T")
+    text = page(Board(made), "T")
     found = tables(text)
     name = "digits, simclr, adaptive adversary"
     heads, *rows = found[f"{name} (membership)"]
@@ -732,7 +743,7 @@ def test_attacks_on_one_defense_show_rates_beside_the_headline() -> None:
     assert heads == ["attack (accuracy)", "none"]
     assert "its true FPR is" in text
     two = made + seeds("loud", "talos", [0.5, 0.6, 0.6], tpr=0.1)
-    assert "TPR at 1 % FPR" not in tables(page(two, "T"))[name][0]
+    assert "TPR at 1 % FPR" not in tables(page(Board(two), "T"))[name][0]
 
 
 # ---- the closing lines of a run -----------------------------------------------------------------
@@ -743,7 +754,7 @@ def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
     made += seeds("shy", "none", [0.6, 0.61, 0.6, 0.59, 0.6], accuracy=0.9)
     made += seeds("loud", "talos", [0.7, 0.7, 0.71, 0.69, 0.7], accuracy=0.88)
     made += seeds("loud", "olympus", [0.79, 0.8, 0.8, 0.79, 0.8], accuracy=0.7)
-    [told] = closing(made)
+    [told] = closing(Board(made))
     assert told == (
         "talos lowers the AUC of loud by 0.100 ± 0.009 and costs 2.0 points of accuracy."
     )
@@ -752,7 +763,7 @@ def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
 def test_another_attack_that_is_stronger_against_the_defense_is_told() -> None:
     made = seeds("loud", "none", [0.8] * 5) + seeds("shy", "none", [0.6] * 5)
     made += seeds("loud", "talos", [0.6] * 5) + seeds("shy", "talos", [0.75] * 5)
-    [told] = closing(made)
+    [told] = closing(Board(made))
     assert told.startswith("talos lowers the AUC of loud by 0.200")
     assert told.endswith("; strongest against it is shy, 0.750.")
 
@@ -760,7 +771,7 @@ def test_another_attack_that_is_stronger_against_the_defense_is_told() -> None:
 def test_small_changes_are_not_shown_as_zeros() -> None:
     made = seeds("loud", "none", [0.8] * 5, accuracy=0.9)
     made += seeds("loud", "talos", [0.8003] * 5, accuracy=0.9002)
-    [told] = closing(made)
+    [told] = closing(Board(made))
     assert told == (
         "talos changes the AUC of loud by less than 0.001 and changes accuracy by less than 0.1 "
         "points."
@@ -770,28 +781,28 @@ def test_small_changes_are_not_shown_as_zeros() -> None:
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_defense_that_changes_nothing_raises_nothing(count: int) -> None:
     made = seeds("loud", "none", [0.8] * count) + seeds("loud", "mask", [0.8] * count)
-    [told] = closing(made)
+    [told] = closing(Board(made))
     assert told.startswith("mask leaves the AUC of loud as it is")
 
 
 def test_what_an_interval_does_not_bear_is_not_said() -> None:
     made = seeds("loud", "none", [0.8, 0.7, 0.75], accuracy=0.9)
     made += seeds("loud", "talos", [0.7, 0.75, 0.7], accuracy=0.9)
-    [told] = closing(made)
+    [told] = closing(Board(made))
     assert told.startswith("no difference shown: talos changes the AUC of loud by -0.033 ± ")
     assert told.endswith("; 3 seeds: draft.")
     costs = seeds("loud", "none", [0.8, 0.81, 0.8]) + [
         record("loud", "talos", seed, 0.6, accuracy=accuracy)
         for seed, accuracy in enumerate((0.8, 0.95, 0.9))
     ]
-    [told] = closing(costs)
+    [told] = closing(Board(costs))
     assert "talos lowers the AUC of loud by 0.203" in told
     assert "; its cost, 1.7 ± " in told
     assert "may be none" in told
 
 
 def test_one_seed_is_a_draft_without_an_interval() -> None:
-    [told] = closing([record(value=0.8), record(defense="talos", value=0.7, accuracy=0.92)])
+    [told] = closing(Board([record(value=0.8), record(defense="talos", value=0.7, accuracy=0.92)]))
     assert told == (
         "talos lowers the AUC of loud by 0.100 on this seed and gains 2.0 points of accuracy; "
         "1 seed: draft, nothing is shown yet."
@@ -799,31 +810,31 @@ def test_one_seed_is_a_draft_without_an_interval() -> None:
 
 
 def test_without_a_defense_the_strongest_attack_is_told() -> None:
-    [told] = closing([record("loud", value=0.7), record("shy", value=0.6)])
+    [told] = closing(Board([record("loud", value=0.7), record("shy", value=0.6)]))
     assert told == (
         "without a defense loud reaches AUC 0.700 [0.650, 0.750], 0.500 on the null victim; "
         "1 seed: draft, nothing is shown yet."
     )
-    [told] = closing([record("loud", value=0.52)])
+    [told] = closing(Board([record("loud", value=0.52)]))
     assert told.startswith("no leak shown: without a defense loud has AUC 0.520 [0.470, 0.570]")
 
 
 def test_several_questions_are_told_apart_and_failures_tell_nothing() -> None:
     made = [record("loud"), record("guess", game="attributes", value=0.9)]
     made += [record("loud", target="moco", value=0.6)]
-    assert [told.partition(": ")[0] for told in closing(made)] == [
+    assert [told.partition(": ")[0] for told in closing(Board(made))] == [
         "moco on digits, membership", "simclr on digits, membership",
         "simclr on digits, attributes of slant",
     ]  # fmt: skip
     many = [record("loud", target=f"t{i}") for i in range(6)]
-    assert closing(many)[-1] == "2 more findings are on the board."
-    assert closing([record(status="failed", reason="no")]) == []
+    assert closing(Board(many))[-1] == "2 more findings are on the board."
+    assert closing(Board([record(status="failed", reason="no")])) == []
 
 
 def test_a_lower_number_may_be_the_stronger_attack() -> None:
     made = [record("draw", game="reconstruction", value=0.01),
             record("draw", "ars", game="reconstruction", value=0.05, accuracy=0.8)]  # fmt: skip
-    [told] = closing(made)
+    [told] = closing(Board(made))
     assert told == (
         "ars raises the MSE of draw by 0.040 on this seed and costs 10.0 points of accuracy; "
         "1 seed: draft, nothing is shown yet."
@@ -834,12 +845,12 @@ def test_methods_with_the_same_reason_share_a_line() -> None:
     def skipped(attack: str, reason: str, **more: Any) -> Record:
         return record(attack, status="skipped", reason=reason, **more)
 
-    told = troubles([
+    told = troubles(Board([
         record(), skipped("shy", "shy needs WEIGHTS"), skipped("bold", "bold needs WEIGHTS"),
         skipped("bold", "bold needs WEIGHTS", seed=1), skipped("odd", "odd needs rows"),
         skipped("x", "talos needs a view", defense="none+talos"),
         skipped("y", "talos needs a view", defense="talos"), skipped("z", "zebra needs grass"),
-    ])  # fmt: skip
+    ]))  # fmt: skip
     assert [line for line in told if line.startswith("-")] == [
         "- skipped 2: needs WEIGHTS: bold, shy",
         "- skipped 2: talos needs a view",

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 
 from privbench.api.console import tables
+from privbench.boards.board import Board
 from privbench.boards.rows import cells, headings, summary
-from privbench.ground.columns import Board, Column
+from privbench.ground.columns import Board as GameBoard
+from privbench.ground.columns import Column
 from privbench.ground.errors import BadInputError, PluginError
 from privbench.measure.games import audit
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.game import new_game
 from privbench.results.files import read, read_all
 from privbench.results.record import AdversaryRecord, CellRecord, Cost, MethodRecord, Number, Record
+from privbench.results.seeds import series
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
 
@@ -75,7 +78,7 @@ def everything() -> list[Record]:
 
 
 def test_seeds_are_aggregated_by_hand() -> None:
-    text = summary([Number(value=v, low=0, high=1) for v in (0.6, 0.7, 0.8)])
+    text = summary(series(enumerate(Number(value=v) for v in (0.6, 0.7, 0.8))))
     half = 4.302652729911275 * 0.1 / math.sqrt(3)  # t quantile for 2 degrees of freedom
     assert text == f"0.700 [{0.7 - half:.3f}, {0.7 + half:.3f}]" == "0.700 [0.452, 0.948]"
 
@@ -92,18 +95,19 @@ def test_seeds_are_aggregated_by_hand() -> None:
     ],
 )
 def test_a_number_that_is_not_there(numbers: list[Number | None], text: str) -> None:
-    assert summary(numbers) == text
+    assert summary(series(enumerate(numbers))) == text
 
 
 def test_intervals_are_cut_at_the_bounds_of_the_metric() -> None:
-    decibels = [Number(value=v, low=v, high=v) for v in (12.1, 12.4, 12.9)]
-    assert summary(decibels, (0.0, math.inf)) == "12.467 [11.463, 13.471]"
-    assert summary([Number(value=v, low=0, high=1) for v in (0.1, 0.9)]) == "0.500 [0.000, 1.000]"
+    decibels = series(enumerate(Number(value=v) for v in (12.1, 12.4, 12.9)))
+    assert summary(decibels, 0.0, None) == "12.467 [11.463, 13.471]"
+    shares = series(enumerate(Number(value=v) for v in (0.1, 0.9)))
+    assert summary(shares) == "0.500 [0.000, 1.000]"
 
 
 def test_utility_cost_and_counts() -> None:
-    rows = cells("membership", [record(seed=seed) for seed in (0, 1)])
-    got = dict(zip(headings("membership", everything()), rows[0], strict=True))
+    rows = cells("membership", Board([record(seed=seed) for seed in (0, 1)]))
+    got = dict(zip(headings("membership", Board(everything())), rows[0], strict=True))
     half = 12.706204736432095 * 0.01 / 2  # t quantile for 1 degree of freedom
     want = f"0.905 [{0.905 - half:.3f}, {0.905 + half:.3f}]"
     assert (got["seeds"], got["test accuracy"]) == ("2 (draft)", want)
@@ -120,8 +124,8 @@ def test_utility_cost_and_counts() -> None:
     ],
 )
 def test_cells_that_read_the_same_are_no_seeds_of_each_other(other: dict[str, Any]) -> None:
-    rows = cells("membership", [record(protocol="custom"), record(**other)])
-    at = headings("membership", everything()).index("seeds")
+    rows = cells("membership", Board([record(protocol="custom"), record(**other)]))
+    at = headings("membership", Board(everything())).index("seeds")
     assert [row[at] for row in rows] == ["1 (draft, no interval)"] * 2
     assert rows[0][0] != rows[1][0]
     assert "digits (custom) (" in rows[0][0]
@@ -163,11 +167,11 @@ def test_digest_forgets_cost_and_provenance() -> None:
 
 def test_every_game_has_headings() -> None:
     for game in GAMES:
-        names = headings(game, [record(game=game)])
+        names = headings(game, Board([record(game=game)]))
         assert len(set(names)) == len(names)
 
 
-OWN = Board(
+OWN = GameBoard(
     (
         Column("error | x", "metrics", "error", high=None),
         Column("guess", "baselines.guess", "error", high=None),
@@ -199,15 +203,15 @@ def test_a_game_of_a_taken_name_is_refused() -> None:
 
 def test_columns_of_two_versions_of_a_game_stand_side_by_side() -> None:
     old, new = own("a", "none", [3.0])[0], own("b", "none", [4.0])[0]
-    new.board = Board((*OWN.columns[:2], Column("more", "metrics", "more")), place=1)
+    new.board = GameBoard((*OWN.columns[:2], Column("more", "metrics", "more")), place=1)
     new.metrics["more"] = Number(value=0.5)
     for made in ([old, new], [new, old]):
-        assert headings("own", made)[7:10] == ["error | x", "guess", "more"]
+        assert headings("own", Board(made))[7:10] == ["error | x", "guess", "more"]
 
 
 def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -> None:
     plain = record(defense="none")
-    assert "claimed ε" not in headings("membership", [plain])
+    assert "claimed ε" not in headings("membership", Board([plain]))
     claims = []
     for seed, found in enumerate((1.5, 0.5)):
         made = record(defense="dp-sgd", seed=seed)
@@ -217,14 +221,16 @@ def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -
             "audit_ceiling": Number(value=3.5, low=3.5, high=3.5),
         }
         claims.append(made)
-    names = headings("membership", [plain, *claims])
-    rows = [dict(zip(names, row, strict=True)) for row in cells("membership", [plain, *claims])]
+    names = headings("membership", Board([plain, *claims]))
+    rows = [
+        dict(zip(names, row, strict=True)) for row in cells("membership", Board([plain, *claims]))
+    ]
     assert [row["claimed ε"] for row in rows] == ["–", "8.000"]
     # bounds hold one by one; their mean is a bound of nothing
     assert rows[1]["audited ε"] == "0.500"
     assert rows[1]["audit's ceiling"] == "3.500"
     claims[0].metrics["audited_epsilon"] = Number(refused="another adjacency")
-    assert "refused" in cells("membership", claims)[0]
+    assert "refused" in cells("membership", Board(claims))[0]
 
 
 def test_the_guesses_of_all_seeds_count_together() -> None:
@@ -235,7 +241,9 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
                   "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
         alone = audit.assessed(one.claims, [audit.counted(counts)])
         one.metrics |= {name: Number.of(metric) for name, metric in alone.items()}
-    row = dict(zip(headings("membership", made), cells("membership", made)[0], strict=True))
+    row = dict(
+        zip(headings("membership", Board(made)), cells("membership", Board(made))[0], strict=True)
+    )
     assert row["claimed ε"] == "2.100"
     found = audit.bound(audit.Guesses(600, 150, 135), 1e-5)
     assert row["audited ε"] == f"{found:.3f}"
@@ -246,7 +254,9 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
     # a claim above what a perfect attack would show
     for one in made:
         one.claims = [{"epsilon": 8.0, "delta": 1e-5, "phase": "encoder"}]
-    row = dict(zip(headings("membership", made), cells("membership", made)[0], strict=True))
+    row = dict(
+        zip(headings("membership", Board(made)), cells("membership", Board(made))[0], strict=True)
+    )
     assert row["audited ε"] == f"{found:.3f}, not testable (ceiling below claim)"
 
 
@@ -261,7 +271,13 @@ def test_a_claim_of_a_refused_audit_is_the_largest_and_names_what_it_covers(
             one.claims = [{"epsilon": epsilon, "phase": covered, "guarantee": guarantee}]
             one.metrics["claimed_epsilon"] = Number(value=epsilon, low=epsilon, high=epsilon)
             one.metrics["audited_epsilon"] = Number(refused="members also train the encoder")
-        row = dict(zip(headings("membership", made), cells("membership", made)[0], strict=True))
+        row = dict(
+            zip(
+                headings("membership", Board(made)),
+                cells("membership", Board(made))[0],
+                strict=True,
+            )
+        )
         assert row["audited ε"] == "refused"
         return row[column]
 
@@ -274,17 +290,19 @@ def test_a_claim_of_a_refused_audit_is_the_largest_and_names_what_it_covers(
 
 def test_canaries_have_columns_where_there_are_some() -> None:
     plain, planted = record(), record("lira", protocol="canaries")
-    assert "canaries' AUC" not in headings("membership", [plain])
+    assert "canaries' AUC" not in headings("membership", Board([plain]))
     planted.metrics["loo_auc"] = Number(value=0.9, low=0.8, high=0.95)
     planted.metrics["loo_tpr_at_fpr_0.001"] = Number(refused="120 are too few")
-    names = headings("membership", [plain, planted])
-    rows = [dict(zip(names, row, strict=True)) for row in cells("membership", [plain, planted])]
+    names = headings("membership", Board([plain, planted]))
+    rows = [
+        dict(zip(names, row, strict=True)) for row in cells("membership", Board([plain, planted]))
+    ]
     assert {row["canaries' AUC"] for row in rows} == {"–", "0.900"}
     assert {row["canaries' TPR at 0.1 % FPR"] for row in rows} == {"–", "refused"}
     assert "canaries' TPR at 1 % FPR" not in names
     planted.metrics["loo_tpr_at_fpr_0.01"] = Number(value=0.3, low=0.2, high=0.4)
-    names = headings("membership", [planted])
-    (row,) = cells("membership", [planted])
+    names = headings("membership", Board([planted]))
+    (row,) = cells("membership", Board([planted]))
     assert row[names.index("canaries' TPR at 1 % FPR")] == "0.300"
 
 
@@ -295,7 +313,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers() -> None:
 
     def shown(width: int) -> str:
         console = Console(width=width, record=True, file=io.StringIO())
-        for table in tables(records, width):
+        for table in tables(Board(records), width):
             console.print(table)
         return console.export_text()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,13 +9,16 @@ import torch
 from tests.unit.test_suites import SUITES
 
 from privbench import Examples
-from privbench.boards.verdicts import cell_of, doubtful, idle_encoder
+from privbench.boards.board import Board
+from privbench.boards.verdicts import idle_encoder
 from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
 from privbench.grid.trial import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.methods.context import TargetContext
 from privbench.measure.victims.play import gain, probe
+from privbench.results.record import Record
+from privbench.results.seeds import Seeds
 from privbench.testing import CPU, memoriser, tiny_split
 from privbench.testing.fixtures import tiny_builder, tiny_spec
 from privbench_plugins.targets.autoencoder import Autoencoder
@@ -25,6 +27,7 @@ from privbench_plugins.targets.simclr import SimCLR
 from privbench_plugins.targets.supervised import Supervised
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 #: Of 80 members, in batches of 40: two updates an epoch.
@@ -118,9 +121,17 @@ def test_the_probe_finds_what_embeddings_tell_about_labels() -> None:
     assert probe(memoriser(world), split).double().mean() < 0.4  # chance .1 ± .14 of 80 rows
 
 
-def _probed(*gains: float) -> list[Any]:
+def _result(seed: int, utility: dict[str, float]) -> Record:
+    return Record.model_construct(seed=seed, status="ok", utility=utility)
+
+
+def idle(records: Sequence[Record]) -> str:
+    return idle_encoder(Seeds(records))
+
+
+def _probed(*gains: float) -> list[Record]:
     return [
-        SimpleNamespace(seed=seed, utility={
+        _result(seed, {
             "probe_wins": 9, "probe_losses": 4, "probe_accuracy": 0.6 + gain,
             "untrained_accuracy": 0.6,
         })
@@ -131,18 +142,17 @@ def _probed(*gains: float) -> list[Any]:
 def test_an_encoder_must_be_ahead_of_an_untrained_one_beyond_the_spread_of_seeds() -> None:
     """Seeds are the unit: rows of several seeds are rows of one dataset."""
     spread = _probed(0.01, 0.06, -0.03, 0.05, -0.04)  # t = .51 of 4 degrees: p = .32, one-sided
-    told = idle_encoder(spread)
+    told = idle(spread)
     assert "tells no more than an untrained one (p = 0.32 over 5 seeds)" in told
     assert "accuracy 0.610 on it and 0.600 untrained" in told
-    assert idle_encoder(_probed(0.01, 0.04, 0.02, 0.05, 0.08)) == ""
-    assert idle_encoder(spread * 2) == told  # other cells of the same victims add nothing
-    assert idle_encoder(_probed(0.01)) == ""  # one seed cannot show more than that it is ahead
-    assert idle_encoder(_probed(0.05, -0.04)) == ""
-    assert idle_encoder(_probed(0.0)) != ""
-    assert idle_encoder(_probed(-0.01, -0.04, -0.02, -0.05, -0.08)) != ""  # worse is not better
-    assert "(p = 1 over 1 seed)" in idle_encoder(_probed(0.0))
-    plain = SimpleNamespace(seed=0, utility={"test_accuracy": 0.1})
-    assert idle_encoder([plain]) == ""  # type: ignore[list-item]
+    assert idle(_probed(0.01, 0.04, 0.02, 0.05, 0.08)) == ""
+    assert idle(spread * 2) == told  # other cells of the same victims add nothing
+    assert idle(_probed(0.01)) == ""  # one seed cannot show more than that it is ahead
+    assert idle(_probed(0.05, -0.04)) == ""
+    assert idle(_probed(0.0)) != ""
+    assert idle(_probed(-0.01, -0.04, -0.02, -0.05, -0.08)) != ""  # worse is not better
+    assert "(p = 1 over 1 seed)" in idle(_probed(0.0))
+    assert idle([_result(0, {"test_accuracy": 0.1})]) == ""
 
 
 def test_records_hold_both_probes_and_the_flag(registry: Any, tmp_path: Path) -> None:
@@ -167,9 +177,9 @@ def test_records_hold_both_probes_and_the_flag(registry: Any, tmp_path: Path) ->
         assert found["probe_accuracy"] == found["untrained_accuracy"] > 0.5
         assert found["probe_wins"] == found["probe_losses"] == 0
         assert record.flags == []
-    doubts = doubtful(records)
+    doubts = Board(records).doubtful
     assert all("no more than an untrained" in why for why in doubts.values())
-    assert set(doubts) == {cell_of(record) for record in records[:2]}
+    assert set(doubts) == {record.cell.model_dump_json() for record in records[:2]}
     probes = list((tmp_path / "probe").glob("??/*"))
     # Of the encoders of all victims, and one untrained one for both victims of a target.
     assert len(probes) == 6

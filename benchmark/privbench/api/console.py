@@ -14,8 +14,8 @@ from rich.text import Text
 from privbench.boards import tradeoffs
 from privbench.boards.closing import closing
 from privbench.boards.files import write_board
-from privbench.boards.rows import cells, differing, headings, ranked
-from privbench.boards.shown import columns, games
+from privbench.boards.rows import cells, differing, headings
+from privbench.boards.shown import columns
 from privbench.boards.verdicts import control_lines
 from privbench.ground.errors import WriteError
 from privbench.ground.store.files import write
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from privbench.grid.suite import Suite
+    from privbench.boards.board import Board
     from privbench.results.record import Record
 
 #: Columns of every game that a terminal never shows.
@@ -193,76 +193,70 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004
 
 
-def summarise(
-    console: Console, records: Sequence[Record], out: Path, suite: Suite, *, trained: int
-) -> str:
+def summarise(console: Console, board: Board, out: Path, title: str, *, trained: int) -> str:
     """Write the board of a run, and print its tables and how it went.
 
     Args:
         console: to print on.
-        records: of all trials.
+        board: with the results of all trials.
         out: folder of results.
-        suite: that was run; its name is the title of the board.
+        title: of the board.
         trained: number of phases that were trained.
 
     Returns:
         Why the board cannot be written; "" if it is.
     """
-    board, problem = out / "leaderboard.md", ""
+    page, problem = out / "leaderboard.md", ""
     try:
-        bound = suite.match_utility
-        write_board(board, records, suite.name, bound=bound)
-        if text := tradeoffs.dumped(bound):
+        write_board(page, board, title)
+        if text := tradeoffs.dumped(board.bound):
             write(out / POINTS, text)
     except WriteError as error:
         problem = str(error)
-    for table in tables(records, console.width):
+    for table in tables(board, console.width):
         console.print(table)
-    for sentence in tradeoffs.told(records, suite.match_utility):
+    for sentence in tradeoffs.told(board):
         console.print(sentence, **PLAIN)
-    for line in control_lines(records):
+    for line in control_lines(board):
         console.print(f"Positive control: {line}", **PLAIN)
+    records = board.records
     failed = sum(record.status == "failed" for record in records)
     console.print(
         f"{several(len(records), 'trial')}, {failed} failed; {several(trained, 'phase')} trained; "
-        f"results in {out}, {problem or f'board in {board}'}",
+        f"results in {out}, {problem or f'board in {page}'}",
         **PLAIN,
     )
     elsewhere = any(record.cell.protocol.get("trained_elsewhere") for record in records)
-    for sentence in [] if elsewhere else closing(records, suite.match_utility):  # an audit's words
+    for sentence in [] if elsewhere else closing(board):  # an audit's words
         console.print(f"Found: {sentence}", **PLAIN)
     return problem
 
 
-def show_finished(records: Sequence[Record], out: Path, suite: Suite, console: Console) -> str:
+def show_finished(board: Board, out: Path, title: str, console: Console) -> str:
     """Show a grid whose results are all there; the arguments are those of ``summarise``."""
-    with Watcher(console, len(records)) as watcher:
-        for record in records:
+    with Watcher(console, len(board.records)) as watcher:
+        for record in board.records:
             watcher.trial(record, True)
-    return summarise(console, records, out, suite, trained=0)
+    return summarise(console, board, out, title, trained=0)
 
 
-def tables(records: Sequence[Record], width: int = 100) -> list[Table]:
+def tables(board: Board, width: int = 100) -> list[Table]:
     """The board's main columns as tables for a terminal; the markdown board has all of them.
 
     Args:
-        records: records of any games.
+        board: with results of any games.
         width: width of the terminal in characters; if it is too narrow, columns are left out, and
             then names are broken, numbers never.
     """
     made = []
-    counted = ranked(records)
-    for game in games(counted):
-        mine = [r for r in counted if r.cell.game == game and r.status == "ok"]
-        if not mine:
-            continue
-        names, rows = headings(game, mine), cells(game, mine, records)
+    for game in board.games:
+        names, rows = headings(game, board), cells(game, board)
         fixed = names.index("seeds") + 1
         same = {i for i in range(fixed) if len({row[i] for row in rows}) == 1}
         same -= {names.index("attack"), names.index("defense")}
-        moving = columns(game, mine)
+        moving = columns(game, board.of_game(game))
         never = {*_ONLY_ON_BOARD, *(c.heading for c in moving if c.terminal == "never")}
-        spare = [*reversed(differing(game, mine)), "train/test gap"]
+        spare = [*reversed(differing(game, board)), "train/test gap"]
         spare = [*spare, *(c.heading for c in reversed(moving) if c.terminal == "wide")]
         shown = [i for i, name in enumerate(names) if i not in same and name not in never]
         spare += [c.heading for c in reversed(moving[1:])]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privbench.boards import shown as show
+from privbench.boards.board import Board
 from privbench.boards.csv_table import table
 from privbench.boards.front import front
 from privbench.boards.html.notebook import notebook
 from privbench.boards.html.plot import Plot
 from privbench.boards.page import page
-from privbench.boards.panels import panels
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import several, shown
 from privbench.results.files import read_all
@@ -61,6 +61,11 @@ class Results(list[Record]):
         results.folders = tuple(Path(place) for place in places if Path(place).is_dir())
         return results
 
+    @property
+    def _board(self) -> Board:
+        """What the results say, as pages and figures show it; the list may change afterwards."""
+        return Board(self, self.match_utility)
+
     def __repr__(self) -> str:
         """A line for each trial, at most 30 of them, so that it fits a screen.
 
@@ -79,7 +84,7 @@ class Results(list[Record]):
         >>> print(Results().table().splitlines()[0])
         # privbench leaderboard
         """
-        return page(self, "privbench leaderboard", bound=self.match_utility)
+        return page(self._board, "privbench leaderboard")
 
     def csv(self) -> str:
         """All numbers of the board as csv: a line for each cell, means and intervals over seeds.
@@ -88,7 +93,7 @@ class Results(list[Record]):
         >>> results.csv().split(",")[:4]
         ['dataset', 'protocol', 'target', 'defense']
         """
-        return table(self)
+        return table(self._board)
 
     def front(self) -> str:
         """Worst-case leak against utility, a point for each defense: SVG text, or "".
@@ -98,7 +103,7 @@ class Results(list[Record]):
         >>> Results().front()
         ''
         """
-        return front(panels(self, self.match_utility))
+        return front(self._board.panels)
 
     @property
     def plot(self) -> Plot:
@@ -108,11 +113,11 @@ class Results(list[Record]):
         >>> len(figure.axes)  # one for each game that a defense of that board changes
         2
         """
-        return Plot(self, self.match_utility, self.folders)
+        return Plot(self._board, self.folders)
 
     def _repr_html_(self) -> str:
         """The front and the matrix, for notebooks."""
-        return notebook(self, self.match_utility)
+        return notebook(self._board)
 
     def to_records(self) -> list[dict[str, Any]]:
         """One plain dictionary per trial, with everything that a result file holds.

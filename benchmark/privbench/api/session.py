@@ -13,6 +13,7 @@ from rich.console import Console
 from privbench.api import options as run_options
 from privbench.api.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.api.results import Results
+from privbench.boards.board import Board
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Serial
@@ -131,6 +132,7 @@ class Session:
         self.timeout: float | None = options.get("timeout")
         self.executor = _executor(options, self.device)
         self.records: list[Record] = []
+        self.board = Board(self.records)  # of the records, once there are some
         self.files = imported_files()
         self.problem = ""  # why there is no board
 
@@ -157,7 +159,10 @@ class Session:
                 self.planned, runner, self.out, executor=self.executor, watch=watcher
             )
         trained = runner.builder.trained_phases
-        self.problem = summarise(self.console, self.records, self.out, self.suite, trained=trained)
+        self.board = Board(self.records, self.suite.match_utility)
+        self.problem = summarise(
+            self.console, self.board, self.out, self.suite.name, trained=trained
+        )
         failed = any(record.status == "failed" for record in self.records)
         return 1 if failed or self.problem else 0
 

@@ -4,49 +4,48 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from privbench.boards.closing import closing
-from privbench.boards.csv_table import FIRST, rows
+from privbench.boards.csv_table import rows
+from privbench.results.audits import Bound
+from privbench.results.one_file import rounded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from privbench.results.record import Record
+    from privbench.boards.board import Board
+    from privbench.boards.csv_table import Value
 
 #: Version of the document; it changes when a key does.
 FORMAT = 1
+#: Whole numbers from here on have more digits than the csv file shows.
+_WHOLE = 1e6
 
 
-def document(records: Sequence[Record], bound: float | None = None) -> str:
+def document(board: Board) -> str:
     """Return the JSON document; equal results give identical bytes.
 
     Its keys are ``format``; ``trials``, ``failed``, ``skipped`` (numbers of results); ``found``,
     the sentences of ``closing``; and ``cells``, one mapping for each cell with the columns and
     numbers of the csv file; what was not measured is left out or null.
-
-    Args:
-        records: all of a board, of any status, with positive controls.
-        bound: as of ``panels``.
     """
-    status = [record.status for record in records]
-    cells = [
-        {name: text if name in FIRST else _number(text) for name, text in row.items()}
-        for row in rows(records).values()
-    ]
+    status = [record.status for record in board.records]
     made = {
-        "format": FORMAT, "trials": len(records), "failed": status.count("failed"),
-        "skipped": status.count("skipped"), "found": closing(records, bound), "cells": cells,
+        "format": FORMAT, "trials": len(status), "failed": status.count("failed"),
+        "skipped": status.count("skipped"), "found": closing(board),
+        "cells": [{name: _plain(of) for name, of in row.items()} for row in rows(board).values()],
     }  # fmt: skip
     return json.dumps(made, ensure_ascii=False, indent=1, allow_nan=False)
 
 
-def _number(text: str) -> Any:
-    """The number that a text is; the text if it is none, such as ``refused``; None if empty."""
-    try:
-        value = float(text)
-    except ValueError:
-        return text or None
+def _plain(value: Value) -> str | float | None:
+    """A value as JSON has it: numbers as the csv file rounds them, whole ones without a point."""
+    if isinstance(value, Bound):
+        if value.number is None:
+            return value.text
+        return int(value.number) if value.text.isdecimal() else value.number
+    if not isinstance(value, float):
+        return value
     if not math.isfinite(value):
-        return text
-    return int(value) if text.lstrip("-").isdecimal() else value
+        return str(value)
+    short: float = rounded(value)
+    return int(short) if short.is_integer() and abs(short) < _WHOLE else short

@@ -6,38 +6,30 @@ that holds for the best of all that the run compares, and one seed shows nothing
 
 from __future__ import annotations
 
-from statistics import fmean as mean
 from typing import TYPE_CHECKING
 
-from privbench.boards import verdicts
 from privbench.boards.matrix import COSTLY, costly, not_judged
-from privbench.boards.panel import foremost
-from privbench.boards.panels import panels
 from privbench.ground.text import several, shown
 from privbench.results.statistics import FEWEST_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from privbench.boards.board import Board
     from privbench.boards.panel import Aim, Line, Panel
-    from privbench.results.record import Record
     from privbench.results.statistics import Difference
 
 #: Sentences at most, and characters of one.
 MOST, LONGEST = 4, 400
 
 
-def closing(records: Sequence[Record], bound: float | None = None) -> list[str]:
+def closing(board: Board) -> list[str]:
     """Return a sentence for each target and question, as plain text.
 
     With defenses it is about the one that lowers the strongest attack the most, of those that do
     not cost too much accuracy, otherwise about the strongest attack.
-
-    Args:
-        records: of any status, which can stand on one board.
-        bound: as of ``panels``.
     """
-    found = foremost(panels(records, bound))
+    found = board.foremost
     asked = [(panel, aim) for panel in found for aim in panel.aims]
     several = len(asked) > 1
     places = {(panel.dataset, panel.target) for panel in found}
@@ -123,20 +115,12 @@ def _alone(none: Line, aim: Aim, panel: Panel) -> str:
     value, low, high = worst.estimate.value, worst.estimate.low, worst.estimate.high
     spot = next(s for a, s in none.spots.items() if a.aim == aim and a.name == name)
     if worst.seeds == 1:  # one seed has no interval over seeds, but one over its rows
-        (number,) = (verdicts.main(record) for record in spot.records if record.status == "ok")
-        low, high = (
-            end if end is not None else value
-            for end in ((number.low, number.high) if number else (low, high))
-        )
-    nulls = [
-        number.value
-        for record in spot.records
-        if (number := verdicts.null(record)) is not None and number.value is not None
-    ]
+        low, high = (value if end is None else end for end in spot.over.headline.rows[0])
+    null = spot.over.null.mean if spot.over.null.numbers else None
     reached = f"{panel.metric[aim]} {value:.3f} [{low:.3f}, {high:.3f}]"
-    beside = f", {mean(nulls):.3f} on the null victim" if nulls else ""
+    beside = "" if null is None else f", {null:.3f} on the null victim"
     beside += f", the {panel.constant[aim]}" if panel.constant[aim] else ""
-    if nulls and low <= mean(nulls) <= high:
+    if null is not None and low <= null <= high:
         return f"no leak shown: without a defense {name} has {reached}{beside}"
     return f"without a defense {name} reaches {reached}{beside}"
 

@@ -6,66 +6,64 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from privbench.boards import audits, verdicts
 from privbench.ground.text import terminal
-from privbench.results.statistics import mean_over_seeds
+from privbench.results import audits
+from privbench.results.audits import MISSING, Bound
+from privbench.results.record import Cost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.results.record import Number, Record
+    from privbench.boards.board import Board
+    from privbench.results.record import Record
+    from privbench.results.seeds import Seeds, Series
 
+Value = str | float | Bound | None
+"""Text, a number, a bound, or nothing."""
 #: Significant digits: more would not be the same on another machine.
 DIGITS = 6
 
 
-def table(records: Sequence[Record]) -> str:
+def table(board: Board) -> str:
     """Return the csv file; equal results give identical bytes.
 
     A metric has three columns: its mean over seeds and the ends of Student's 95 % interval, which
     one seed does not have. ``refused`` stands for a metric that cannot be measured. Audits have the
     guesses of all seeds together, and bounds that hold one by one their smallest, never a mean.
-
-    Args:
-        records: all of a board, of any status, with positive controls.
     """
-    return written(rows(records).values())
+    return written(rows(board).values())
 
 
-def written(named: Iterable[Mapping[str, str]]) -> str:
+def written(named: Iterable[Mapping[str, Value]]) -> str:
     """Return the csv file of these lines of ``rows``."""
     named = list(named)
     fixed = list(dict.fromkeys(name for row in named for name in row if name in FIRST))
     moving = sorted({name for row in named for name in row} - {*fixed})
     made = io.StringIO()
     writer = csv.writer(made, lineterminator="\n")
-    names = [*fixed, *moving]
-    for line in (names, *([row.get(name, "") for name in names] for row in named)):
-        writer.writerow(map(_harmless, line))
+    writer.writerow(map(_harmless, [*fixed, *moving]))
+    for row in named:
+        values = (row.get(name) for name in (*fixed, *moving))
+        writer.writerow(
+            text(one) if isinstance(one, float) else _harmless(text(one)) for one in values
+        )
     return made.getvalue()
 
 
-def rows(records: Sequence[Record]) -> dict[str, dict[str, str]]:
-    """Return cell -> its line of the table: heading -> text, ``FIRST`` and then the numbers.
+def text(value: Value) -> str:
+    """Return a value as it stands in the file."""
+    if isinstance(value, float):
+        return f"{value:.{DIGITS}g}"
+    return value.text if isinstance(value, Bound) else value or ""
 
-    Args:
-        records: all of a board, of any status, with positive controls.
-    """
-    doubts, judged = verdicts.doubtful(records), verdicts.judged(records)
-    apart = verdicts.to_undefended([r for r in records if not verdicts.is_control(r)])
-    certain = verdicts.significant(apart)
-    cells = verdicts.by_cell(records)
-    made: dict[str, dict[str, str]] = {}
-    for cell, found in sorted(cells.items(), key=lambda item: _place(item[1][0])):
-        row = _named(found, judged.mark(found[0]), doubts.get(cell, ""))
-        if (difference := apart.get(cell)) is not None:
-            row |= _spread("minus none", difference.mean, difference.low, difference.high)
-            row["minus none, p"] = "" if difference.p is None else _text(difference.p)
-            row["differs from none"] = "yes" if cell in certain else "no"
-        if (difference := verdicts.to_null(found)) is not None:
-            row |= _spread("minus null", difference.mean, difference.low, difference.high)
-        made[cell] = row | _measured(found)
-    return made
+
+def rows(board: Board) -> dict[str, dict[str, Value]]:
+    """Return cell -> its line of the table: heading -> value, ``FIRST`` and then the numbers."""
+    cells = sorted(board.cells.items(), key=lambda item: _place(item[1].first))
+    return {
+        cell: _named(board, cell, of) | _compared(board, cell, of) | _measured(of)
+        for cell, of in cells
+    }
 
 
 #: What names a cell and says how it did.
@@ -83,87 +81,99 @@ def _place(record: Record) -> tuple[str, ...]:
     return *first, "" if cell.defense == "none" else cell.defense, cell.model_dump_json()
 
 
-def _named(found: Sequence[Record], mark: str, doubt: str) -> dict[str, str]:
-    first = found[0]
-    cell = first.cell
-    ok = [record for record in found if record.status == "ok"]
-    statuses = sorted({record.status for record in found})
+def _named(board: Board, cell: str, of: Seeds) -> dict[str, Value]:
+    first, ran = of.first, of.first.cell
+    mark, doubt = board.mark(first), board.doubtful.get(cell, "")
     return {
-        "dataset": cell.dataset.label, "protocol": str(cell.protocol.get("name", "default")),
-        "target": cell.target.label, "defense": cell.defense, "attack": cell.attack.label,
-        "needs": cell.needs, "game": cell.game,
-        "sensitive": " ".join(cell.sensitive), "phase": first.phase, "adversary": cell.adversary,
-        "planted leak": "yes" if cell.control else "no", "status": " ".join(statuses),
-        "reason": "; ".join(dict.fromkeys(r.reason for r in found if r.reason)),
-        "seeds": " ".join(str(record.seed) for record in ok), "mark": mark,
+        "dataset": ran.dataset.label, "protocol": str(ran.protocol.get("name", "default")),
+        "target": ran.target.label, "defense": ran.defense, "attack": ran.attack.label,
+        "needs": ran.needs, "game": ran.game,
+        "sensitive": " ".join(ran.sensitive), "phase": first.phase, "adversary": ran.adversary,
+        "planted leak": "yes" if ran.control else "no",
+        "status": " ".join(sorted({record.status for record in of.records})),
+        "reason": "; ".join(dict.fromkeys(r.reason for r in of.records if r.reason)),
+        "seeds": " ".join(str(record.seed) for record in of.ok), "mark": mark,
         "why marked": doubt or ("it missed a planted leak" if mark else ""),
-        "outside the claim": "yes" if cell.protects and cell.game not in cell.protects else "no",
-        "decides at": cell.decides_at,
+        "outside the claim": "yes" if of.outside else "no",
+        "decides at": ran.decides_at,
     }  # fmt: skip
 
 
-def _measured(found: Sequence[Record]) -> dict[str, str]:
-    """Every metric, control and baseline, the utility and the costs."""
-    ok = [record for record in found if record.status == "ok"]
-    row: dict[str, str] = {}
-    parts: dict[str, list[Number]] = {}
-    for record in ok:
-        groups = {"": record.metrics}
-        groups |= {f"{name} ": numbers for name, numbers in record.controls.items()}
-        groups |= {f"{name} ": numbers for name, numbers in record.baselines.items()}
-        for prefix, numbers in groups.items():
-            for name, number in numbers.items():
-                parts.setdefault(prefix + name, []).append(number)
-    bounds = _bounds(ok)
-    for name, found_numbers in parts.items():
-        if name in bounds or name in audits.NAMES:
-            continue
-        values = [number.value for number in found_numbers if number.value is not None]
-        row |= _mean(name, values) if len(values) == len(found_numbers) else {name: "refused"}
-    row |= bounds
-    for name in sorted({name for record in ok for name in record.utility}):
-        row |= _mean(name, [r.utility[name] for r in ok if name in r.utility])
-    for name in sorted({name for record in ok for name in record.updates}):
-        values = [float(r.updates[name]) for r in ok if name in r.updates]
-        row[f"updates {name}"] = _text(sum(values) / len(values))
-    for name in type(found[0].cost).model_fields:
-        given = [value for r in ok if (value := getattr(r.cost, name)) is not None]
-        if given:
-            row[f"cost {name}"] = _text(sum(given) / len(given))
+def _compared(board: Board, cell: str, of: Seeds) -> dict[str, Value]:
+    """The differences to no defense and to the null victim."""
+    row: dict[str, Value] = {}
+    if (apart := board.minus_none.get(cell)) is not None:
+        row |= _spread("minus none", apart.mean, apart.low, apart.high)
+        row["minus none, p"] = apart.p
+        row["differs from none"] = "yes" if cell in board.certain else "no"
+    if (apart := of.minus_null) is not None:
+        row |= _spread("minus null", apart.mean, apart.low, apart.high)
     return row
 
 
-def _bounds(ok: Sequence[Record]) -> dict[str, str]:
+def _measured(of: Seeds) -> dict[str, Value]:
+    """Every metric, control and baseline, the utility and the costs."""
+    bounds = _bounds(of)
+    row: dict[str, Value] = {}
+    for (part, metric), found in of.numbers.items():
+        if part not in _AFTER and metric not in audits.NAMES and metric not in bounds:
+            row |= _over_seeds(named(part, metric), found)
+    row |= bounds
+    for part, names in _AFTER.items():
+        mine = sorted(name for at, name in of.numbers if at == part)
+        for name in sorted(mine, key=names.index) if names else mine:
+            found = of.of(part, name)
+            row |= (
+                _over_seeds(name, found) if part == "utility" else {named(part, name): found.mean}
+            )
+    return row
+
+
+def named(part: str, name: str) -> str:
+    """Return the heading of a number: ``auc``, ``null auc``, ``updates encoder``.
+
+    Args:
+        part: of a result, as in ``Seeds.numbers``.
+        name: of the number there.
+    """
+    before = part.rpartition(".")[2]
+    return name if before in ("metrics", "utility") else f"{before} {name}"
+
+
+def _over_seeds(name: str, found: Series) -> dict[str, Value]:
+    if found.refused or found.estimate is None:
+        return {name: "refused"}
+    made = found.estimate
+    if len(found.numbers) == 1:
+        return {name: made.value}
+    return _spread(name, made.value, made.low, made.high)
+
+
+#: Parts of a result that come last, with the order of their names, if that is not theirs.
+_AFTER: Mapping[str, Sequence[str]] = {
+    "utility": (), "updates": (), "cost": (*Cost.model_fields,),
+}  # fmt: skip
+
+
+def _bounds(of: Seeds) -> dict[str, Value]:
     """Numbers of which a mean over seeds means nothing."""
-    boards = {record.board for record in ok if record.board is not None}
+    boards = {record.board for record in of.ok if record.board is not None}
     columns = {c.name: c.seeds for board in boards for c in board.columns if c.part == "metrics"}
-    named = {name for record in ok for name in record.metrics}
-    row = {
-        name: audits.smallest([record.metrics.get(name) for record in ok])
+    named = {name for record in of.ok for name in record.metrics}
+    row: dict[str, Value] = {
+        name: of.smallest("metrics", name)
         for name, seeds in columns.items()
         if name in named and seeds == "smallest"
     }
     if named & {*audits.NAMES}:
-        row |= {name: text for name, text in audits.texts(ok).items() if text != "–"}
+        row |= {name: one for name, one in of.bounds.items() if one != MISSING}
     return row
 
 
-def _mean(name: str, values: Sequence[float]) -> dict[str, str]:
-    if len(values) == 1:
-        return {name: _text(values[0])}
-    made = mean_over_seeds(list(values))
-    return _spread(name, made.value, made.low, made.high)
-
-
-def _spread(name: str, value: float, low: float | None, high: float | None) -> dict[str, str]:
+def _spread(name: str, value: float, low: float | None, high: float | None) -> dict[str, Value]:
     ends = {"low": low, "high": high}
-    return {name: _text(value)} | {
-        f"{name}, {end}": _text(at) for end, at in ends.items() if at is not None
-    }
-
-
-def _text(value: float) -> str:
-    return f"{value:.{DIGITS}g}"
+    known = {f"{name}, {end}": at for end, at in ends.items() if at is not None}
+    return {name: value, **known}
 
 
 def _harmless(text: str) -> str:

@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING
 from privbench.boards.csv_table import table
 from privbench.boards.front import drawable, front
 from privbench.boards.page import page
-from privbench.boards.panels import panels
 from privbench.ground.store.files import write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from privbench.results.record import Record
+    from privbench.boards.board import Board
 
 
 def write_board(
     target: Path,
-    records: Sequence[Record],
+    board: Board,
     title: str,
     *,
-    bound: float | None = None,
     again: Sequence[str] = (),
 ) -> None:
     """Write a board: the page, and beside it a csv file and a figure, if there is one to draw.
@@ -31,10 +29,8 @@ def write_board(
 
     Args:
         target: path of the page, which ends in ``.md``.
-        records: of any status.
+        board: with results of any status.
         title: of the board.
-        bound: largest loss of accuracy on reference rows at an operating point; None shows every
-            setting.
         again: what ``privbench run`` is given to make the results; empty for unknown.
 
     Raises:
@@ -42,18 +38,14 @@ def write_board(
         WriteError: if a file cannot be written.
     """
     beside, picture = target.with_suffix(".csv"), target.with_suffix(".svg")
-    found = panels(records, bound)
-    drawn = drawable(found)
-    text = page(
-        records, title, bound=bound, again=again, figure=picture.name if drawn else "",
-        table=beside.name,
-    )  # fmt: skip
-    numbers = table(records)
+    drawn = drawable(board.panels)
+    text = page(board, title, again=again, figure=picture.name if drawn else "", table=beside.name)
+    numbers = table(board)
     known = _read(beside) == numbers and _read(target) == text and picture.exists()
     write(target, text)
     write(beside, numbers)
     if drawn and not known:
-        write(picture, front(found))
+        write(picture, front(board.panels))
 
 
 def _read(path: Path) -> str:

@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privbench.boards.panel import estimate
 from privbench.ground.text import markdown
-from privbench.results.statistics import ERROR, holm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -159,8 +157,7 @@ def rate_text(spot: Spot | None, panel: Panel) -> str:
     """Return the true-positive rate at 1 % FPR over seeds, as markdown."""
     if spot is None or not spot.rates:
         return "–"
-    found = estimate(spot.rates.values(), least=0.0, most=1.0)
-    return with_error(found, len(spot.rates)) + _few(len(spot.rates), panel)
+    return with_error(spot.rate, len(spot.rates)) + _few(len(spot.rates), panel)
 
 
 def strongest_first(panel: Panel, attacks: Iterable[Attack]) -> list[Attack]:
@@ -197,12 +194,11 @@ def ranking(panel: Panel) -> Table | None:
     heads += ["test accuracy", "accuracy lost", "training", "a query"]
     heads += ["ε claimed / nominal / audited"] if claims else []
     none = panel.lines[0]
-    certain = certainly_apart(panel)
     body = []
     for line in ranked(panel):
         row = [markdown(line.title) + (" §" if line.optimistic else "")]
         for aim in aims:
-            mark = " †" if (line.title, aim) in certain else ""
+            mark = " †" if (line.title, aim) in panel.certain else ""
             row.append(_worst(panel, line, aim, line.worst) + mark)
             row += [_worst(panel, line, aim, line.low)] if aim in low else []
         row += [with_error(line.accuracy, len(line.accuracies)),
@@ -266,15 +262,6 @@ def not_judged(panel: Panel, aim: Aim) -> list[Line]:
     ]
 
 
-def certainly_apart(panel: Panel) -> set[tuple[str, Aim]]:
-    """Lines and aims whose difference to ``none`` is not 0 after Holm's correction for all."""
-    tested = {
-        (line.title, aim): one.p
-        for line in panel.lines for aim, one in line.apart.items() if one.p is not None
-    }  # fmt: skip
-    return {at for at, p in holm(tested).items() if p < ERROR}
-
-
 def _worst(panel: Panel, line: Line, aim: Aim, known: Mapping[Aim, Worst]) -> str:
     if aim not in known:
         return "–"
@@ -299,7 +286,7 @@ def spot_text(spot: Spot | None, panel: Panel) -> str:
     told = "=" if spot.same else with_error(spot.estimate, len(spot.values))
     told = f"**{told}**" if spot.strongest else told
     told += _few(len(spot.values), panel)
-    return told + (" °" if spot.outside else "") + (f" {spot.mark}" if spot.mark else "")
+    return told + (" °" if spot.over.outside else "") + (f" {spot.mark}" if spot.mark else "")
 
 
 def _few(seeds: int, panel: Panel) -> str:

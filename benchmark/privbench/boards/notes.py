@@ -7,7 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from privbench.boards import shown as show
 from privbench.boards import verdicts
 from privbench.ground.text import markdown, several, shown
 from privbench.results.fixed_fpr import true_fpr
@@ -15,6 +14,8 @@ from privbench.results.fixed_fpr import true_fpr
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from privbench.boards.board import Board
+    from privbench.boards.verdicts import Range
     from privbench.results.record import Record
 
 #: Reasons for cells that were skipped, failed or are doubtful, and names of one kind.
@@ -25,28 +26,18 @@ FEWEST = 100
 LONG = 400
 
 
-def code(records: Iterable[Record]) -> list[str]:
+def code(board: Board) -> list[str]:
     """Which code made the results; warnings are bold."""
-    lines = verdicts.code_lines(records)
+    lines = verdicts.code_lines(board.records)
     return [f"**{markdown(x)}**" if x.startswith("WARNING") else markdown(x) for x in lines]
 
 
-def probes(records: Iterable[Record]) -> str:
+def probes(board: Board) -> str:
     """What a linear probe reads from undefended encoders, beside untrained ones; "" for nothing."""
-    names = "probe_accuracy", "untrained_accuracy"
-    found: dict[str, dict[int, tuple[float, ...]]] = {}
-    for record in records:
-        cell = record.cell
-        if cell.defense == "none" and all(name in record.utility for name in names):
-            named = str(cell.protocol.get("name", "default"))
-            dataset = cell.dataset.label + ("" if named == "default" else f" ({named})")
-            measured = tuple(record.utility[name] for name in names)
-            found.setdefault(f"{cell.target.label} on {dataset}", {})[record.seed] = measured
-    told = []
-    for victim, by_seed in sorted(found.items()):
-        pairs = [by_seed[seed] for seed in sorted(by_seed)]
-        trained, untrained = (sum(of) / len(pairs) for of in zip(*pairs, strict=True))
-        told.append(f"{victim} {trained:.3f} (untrained {untrained:.3f})")
+    told = [
+        f"{victim} {trained:.3f} (untrained {untrained:.3f})"
+        for victim, (trained, untrained) in sorted(board.probes.items())
+    ]
     start = "Accuracy of a linear probe on undefended encoders, mean over seeds: "
     return markdown(start + shown(", ".join(told), LONG)) + "." if told else ""
 
@@ -63,37 +54,28 @@ def low_fpr(records: Iterable[Record]) -> str:
     return f"{start}{' to '.join(told)}." if told else ""
 
 
-def controls(records: Sequence[Record]) -> list[str]:
+def controls(board: Board) -> list[str]:
     """One paragraph: what attacks find where there is nothing, and where a leak was planted."""
-    ok = [record for record in records if record.status == "ok"]
-    told = []
-    for game in show.games(ok):
-        mine = [r for r in ok if r.cell.game == game and not verdicts.is_control(r)]
-        if mine:
-            heading = show.headline(game, mine)[0].heading
-            nulls = [n.value for r in mine if (n := verdicts.null(r)) and n.value is not None]
-            told += [f"{heading} on null victims {_range(nulls)}"] if nulls else []
-    blind = [n.value for r in ok if (n := r.baselines.get("blind", {}).get("auc")) is not None
-             and n.value is not None and not verdicts.is_control(r)]  # fmt: skip
-    told += [f"AUC of a classifier of inputs alone {_range(blind)}"] if blind else []
-    told += _planted(ok)
-    doubts = Counter(why.split(" (p =")[0] for why in verdicts.doubtful(records).values())
+    told = [f"{heading} on null victims {_range(of)}" for heading, of in board.nulls]
+    told += [
+        f"AUC of a classifier of inputs alone {_range(of)}" for of in filter(None, [board.blind])
+    ]
+    told += _planted(board)
+    doubts = Counter(why.split(" (p =")[0] for why in board.doubtful.values())
     told += [f"‡ {count} cells: {shown(why, LONG)}" for why, count in sorted(doubts.items())[:MOST]]
     told += [f"‡ {len(doubts) - MOST} more reasons, see the csv file"] if len(doubts) > MOST else []
     return [f"**Controls**: {markdown('; '.join(told))}.", ""] if told else []
 
 
-def _range(values: Sequence[float]) -> str:
-    mean = sum(values) / len(values)
-    trials = f"over {several(len(values), 'trial')}"
-    return f"{mean:.3f} on average ({min(values):.3f} to {max(values):.3f} {trials})"
+def _range(of: Range) -> str:
+    trials = f"over {several(of.count, 'trial')}"
+    return f"{of.mean:.3f} on average ({of.low:.3f} to {of.high:.3f} {trials})"
 
 
-def _planted(ok: Iterable[Record]) -> list[str]:
+def _planted(board: Board) -> list[str]:
     """How many planted leaks were found, and who missed one."""
-    cells = verdicts.by_cell(record for record in ok if verdicts.is_control(record)).values()
-    found = [(verdicts.finds(mine), mine[0]) for mine in cells]
-    judged = [one for one in found if one[0] is not None]
+    cells = [(verdicts.finds(of.ok), of.first) for of in board.controls]
+    judged = [one for one in cells if one[0] is not None]
     if not judged:
         return []
     missed = sorted(
@@ -104,14 +86,14 @@ def _planted(ok: Iterable[Record]) -> list[str]:
     return [f"{told}, NOT by {shown(', '.join(missed), LONG)}" if missed else told]
 
 
-def troubles(records: Iterable[Record]) -> list[str]:
+def troubles(board: Board) -> list[str]:
     """Skipped and failed cells, counted by reason; methods with the same reason share a line."""
     cells: dict[tuple[str, str], dict[str, set[str]]] = {}
-    for record in records:
-        if record.status != "ok" and not verdicts.is_control(record):
+    for record in board.records:
+        if record.status != "ok" and not record.cell.control:
             name, reason = _of_method(record)
             mine = cells.setdefault((record.status, reason), {}).setdefault(name, set())
-            mine.add(verdicts.cell_of(record))
+            mine.add(board.cell_of(record))
     if not cells:
         return []
     counts = {at: sum(map(len, by_name.values())) for at, by_name in cells.items()}
@@ -136,11 +118,11 @@ def _of_method(record: Record) -> tuple[str, str]:
     return "", record.reason
 
 
-def reproduce(records: Sequence[Record], again: Sequence[str], table: str) -> list[str]:
+def reproduce(board: Board, again: Sequence[str], table: str) -> list[str]:
     """How to repeat the numbers, where all of them are, how to cite them.
 
     Args:
-        records: of a board.
+        board: with the results.
         again: what ``privbench run`` is given to make them; empty for unknown.
         table: path of the csv file; "" for none.
     """
@@ -152,7 +134,7 @@ def reproduce(records: Sequence[Record], again: Sequence[str], table: str) -> li
     where = ""
     if table:
         where = f"All numbers with their intervals: [{markdown(table)}]({quote(table)}). "
-    commits = {commit or "unknown" for commit, _, _ in verdicts.codes(records)}
-    presets = ", ".join(sorted({record.cell.preset for record in records}))
+    commits = {commit or "unknown" for commit, _, _ in verdicts.codes(board.records)}
+    presets = ", ".join(sorted({record.cell.preset for record in board.records}))
     cite = f"privbench, commit {', '.join(sorted(commits))}, preset {presets}, this page"
     return [*lines, f"{where}Cite as: {markdown(shown(cite, LONG))}."]

@@ -17,7 +17,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from privbench.boards.verdicts import is_control
+from privbench.boards.verdicts import dataset_of
 from privbench.results.statistics import FEWEST_SEEDS, paired
 
 if TYPE_CHECKING:
@@ -133,30 +133,26 @@ class Choice:
     reason: str = ""
 
 
-def groups(records: Iterable[Record], *, skipped: bool = False) -> list[Group]:
-    """Group results that are ok or failed, in an order that does not depend on theirs.
+def groups(records: Iterable[Record]) -> list[Group]:
+    """Group results in an order that does not depend on theirs.
 
     Positive controls are no defenses and are left out.
 
     Args:
         records: of any status and game.
-        skipped: whether cells that were skipped are among them.
     """
     made: dict[str, Group] = {}
     families: dict[tuple[str, str], Family] = {}
     for record in sorted(records, key=lambda one: one.trial):
         cell = record.cell
-        left_out = record.status == "skipped" and not skipped
-        if left_out or record.board is None or is_control(record):
+        if record.board is None or cell.control:
             continue
         at = json.dumps(
             [cell.dataset.model_dump(), cell.protocol, cell.target.model_dump(), cell.sensitive],
             sort_keys=True,
         )
-        named = str(cell.protocol.get("name", "default"))
-        dataset = cell.dataset.label + ("" if named == "default" else f" ({named})")
         group = made.setdefault(
-            at, Group(dataset, cell.target.label, cell.protocol.get("reference"))
+            at, Group(dataset_of(record), cell.target.label, cell.protocol.get("reference"))
         )
         if all(defense.name == "none" for defense in cell.defenses):
             group.undefended.append(record)

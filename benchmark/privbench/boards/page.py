@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from privbench.boards import audits, matrix, notes, undefended, verdicts
+from privbench.boards import matrix, notes, undefended
 from privbench.boards.checks import refuse_unfit
 from privbench.boards.operating import NO_SETTING, NOT_SHOWN
-from privbench.boards.panel import foremost
-from privbench.boards.panels import panels
 from privbench.ground.text import markdown, several, shown
+from privbench.results import audits
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from privbench.boards.board import Board
     from privbench.boards.matrix import Table
     from privbench.boards.panel import Aim, Line, Panel
     from privbench.results.record import Record
@@ -31,10 +31,9 @@ _MOST_FINDINGS = 8
 
 
 def page(
-    records: Sequence[Record],
+    board: Board,
     title: str,
     *,
-    bound: float | None = None,
     again: Sequence[str] = (),
     figure: str = "",
     table: str = "",
@@ -42,10 +41,8 @@ def page(
     """Render results as the page of a board.
 
     Args:
-        records: of any status.
+        board: with results of any status.
         title: of the board.
-        bound: largest loss of accuracy on reference rows at which a setting counts as an operating
-            point; None shows every setting.
         again: what ``privbench run`` is given to make the results; empty for unknown.
         figure: path of the picture of the front, relative to the page; "" for none.
         table: path of the csv file, relative to the page; "" for none.
@@ -53,17 +50,15 @@ def page(
     Raises:
         BadInputError: if the results cannot stand on one board; see ``checks``.
     """
-    refuse_unfit(records)
-    every = panels(records, bound)
-    found = foremost(every)
-    head = [f"# {markdown(title)}", "", *protocol(records, found, bound)]
+    refuse_unfit(board.records)
+    found = board.foremost
+    head = [f"# {markdown(title)}", "", *protocol(board)]
     head += [*findings(found), ""]
     if figure:
         head += [f"![Worst-case leak against utility, one point a defense]({quote(figure)})", ""]
-    if len(found) < len(every):
+    if len(found) < len(board.panels):
         head += ["Numbers against the naive adversary are in the csv file.", ""]
-    tail = [*notes.controls(records), *notes.troubles(records),
-            *notes.reproduce(records, again, table)]  # fmt: skip
+    tail = [*notes.controls(board), *notes.troubles(board), *notes.reproduce(board, again, table)]
     body = _fitted(found, LONGEST - len(head) - len(tail))
     return "\n".join([*head, *body, *tail]) + "\n"
 
@@ -151,18 +146,13 @@ _NO_POINT = {
 }
 
 
-def protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | None) -> list[str]:
-    """Return the data, the adversary and the code in words, as lines of markdown.
-
-    Args:
-        records: all of a board.
-        found: panels that are shown.
-        bound: largest loss of accuracy at an operating point; None for none.
-    """
+def protocol(board: Board) -> list[str]:
+    """Return the data, the adversary and the code in words, as lines of markdown."""
+    records, found, bound = board.records, board.foremost, board.bound
     seeds = len({seed for panel in found for seed in panel.seeds})
     cut = dict.fromkeys(
         _split(record) for record in sorted(records, key=lambda one: one.trial)
-        if not verdicts.is_control(record)
+        if not record.cell.control
     )  # fmt: skip
     words = {word for record in records for word in record.cell.adversary.split(", ")}
     knows = [_ADVERSARIES[name] for name in _ADVERSARIES if name in words]
@@ -178,7 +168,7 @@ def protocol(records: Sequence[Record], found: Sequence[Panel], bound: float | N
     short = {panel.target for panel in found}
     targets = sorted({record.cell.target.label for record in records} - short)
     full = f"Targets in full: {', '.join(targets)}." if targets else ""
-    lines = [given, " ".join(told), *notes.code(records), markdown(full), notes.probes(records)]
+    lines = [given, " ".join(told), *notes.code(board), markdown(full), notes.probes(board)]
     return [text for line in lines if line for text in (line, "")]
 
 
@@ -242,8 +232,7 @@ def _finding(panel: Panel, aim: Aim) -> str:
     told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
     if known:
         told += _range(known, sign * bare, sign)
-        certain = matrix.certainly_apart(panel)
-        apart = sum((line.title, aim) in certain for line in defenses)
+        apart = sum((line.title, aim) in panel.certain for line in defenses)
         if len(panel.seeds) >= FEWEST_TESTED:
             told += f"; {apart} of {len(known)} defenses differ from none beyond chance"
         else:

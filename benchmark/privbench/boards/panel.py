@@ -5,18 +5,22 @@ Boards, figures and reports show panels; what they leave out is in the csv file.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from privbench.measure.games.metrics import Estimate
-from privbench.results.statistics import mean_over_seeds
+from privbench.results.statistics import cut, estimate, significant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from privbench.measure.games.metrics import Estimate
     from privbench.results.record import Record
+    from privbench.results.seeds import Seeds
     from privbench.results.statistics import Difference, Worst
+
+#: Metric that is reported at its worst beside the headline.
+LOW_FPR = "tpr_at_fpr_0.01"
 
 Aim = tuple[str, str]  # game, attributes that are guessed
 
@@ -48,28 +52,46 @@ class Spot:
     """One attack on one defense.
 
     Attributes:
-        records: of all seeds and of any status.
-        values: seed -> headline metric of the game.
-        rates: seed -> true-positive rate at 1 % false-positive rate.
+        over: its results, of any status.
         mark: why it does not count, ``‡`` or ``¶``; "" if it does.
-        outside: whether the defense claims nothing about this game.
         same: whether every seed has the numbers that it has without a defense: the attack sees no
             difference.
         strongest: whether no other attack with the same aim and access does better here.
     """
 
-    records: list[Record] = field(default_factory=list)
-    values: dict[int, float] = field(default_factory=dict)
-    rates: dict[int, float] = field(default_factory=dict)
+    over: Seeds
     mark: str = ""
-    outside: bool = False
     same: bool = False
     strongest: bool = False
 
     @property
+    def records(self) -> list[Record]:
+        """Its results by seed."""
+        return self.over.records
+
+    @cached_property
+    def _several(self) -> bool:
+        return len(self.over.ok) > len({record.seed for record in self.over.ok})
+
+    @cached_property
+    def values(self) -> Mapping[int, float]:
+        """Seed -> headline metric of the game."""
+        return {} if self._several else self.over.headline.by_seed
+
+    @cached_property
+    def rates(self) -> Mapping[int, float]:
+        """Seed -> true-positive rate at 1 % false-positive rate."""
+        return {} if self._several else self.over.of("metrics", LOW_FPR).by_seed
+
+    @property
     def estimate(self) -> Estimate | None:
-        """Mean over seeds with Student's interval; None without values."""
-        return estimate(self.values.values())
+        """Mean of ``values`` with Student's interval; None without values."""
+        return self.over.headline.estimate if self.values else None
+
+    @property
+    def rate(self) -> Estimate | None:
+        """Mean of ``rates`` with its interval, in [0, 1]; None without rates."""
+        return self.over.of("metrics", LOW_FPR).within(0.0, 1.0) if self.rates else None
 
     @property
     def state(self) -> str:
@@ -77,12 +99,11 @@ class Spot:
 
         ``several`` if a seed has several results, of cells that this board does not tell apart.
         """
-        found = {record.status for record in self.records}
-        seeds = [record.seed for record in self.records if record.status == "ok"]
-        if len(seeds) > len({*seeds}):
+        if self._several:
             return "several"
         if self.values:
             return "ok"
+        found = {record.status for record in self.records}
         named = (status for status in ("failed", "skipped") if status in found)
         return next(named, "refused" if found else "missing")
 
@@ -129,10 +150,11 @@ class Line:
         """Its name with the setting."""
         return f"{self.name} ({self.setting})" if self.setting else self.name
 
-    @property
+    @cached_property
     def accuracy(self) -> Estimate | None:
         """Mean test accuracy over seeds with its interval; None if there is none."""
-        return estimate(self.accuracies.values(), least=0.0, most=1.0)
+        made = estimate([*self.accuracies.values()])
+        return made and cut(made, 0.0, 1.0)
 
     def leak(self, aim: Aim) -> float | None:
         """What the strongest attack reaches; None if no attack counts."""
@@ -215,6 +237,13 @@ class Panel:
         }
         return [attack for attack in self.attacks if attack in ran]
 
+    @cached_property
+    def certain(self) -> set[tuple[str, Aim]]:
+        """Lines and aims that differ from ``none`` beyond chance, corrected for all of them."""
+        return significant(
+            {(line.title, aim): one for line in self.lines for aim, one in line.apart.items()}
+        )
+
     @property
     def met(self) -> set[tuple[str, Attack]]:
         """Which defenses met which attacks."""
@@ -236,15 +265,3 @@ def foremost(found: Sequence[Panel]) -> list[Panel]:
                 elif one.met <= naive.met:
                     left.add(id(one))
     return [one for one in found if id(one) not in left]
-
-
-def estimate(
-    given: Iterable[float], least: float = -math.inf, most: float = math.inf
-) -> Estimate | None:
-    """Mean over seeds, its interval cut to a range; that of one seed is the value itself."""
-    values = list(given)
-    if len(values) < 2:  # noqa: PLR2004
-        return Estimate(values[0], values[0], values[0]) if values else None
-    made = mean_over_seeds(values)
-    low, high = min(max(made.low, least), made.value), max(min(made.high, most), made.value)
-    return Estimate(made.value, low, high)

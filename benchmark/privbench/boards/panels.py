@@ -2,73 +2,61 @@
 
 from __future__ import annotations
 
-import math
 import re
 from statistics import fmean as mean
 from statistics import median
 from typing import TYPE_CHECKING
 
-from privbench.boards import audits, verdicts
 from privbench.boards import shown as show
-from privbench.boards.operating import accuracy, choices, groups, seen_by
+from privbench.boards.operating import accuracy, seen_by
 from privbench.boards.panel import Aim, Answer, Attack, Line, Panel, Spot
+from privbench.results import audits
 from privbench.results.statistics import compared, paired, worst_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from privbench.boards.board import Board
     from privbench.boards.operating import Choice, Family, Group
-    from privbench.boards.verdicts import Judged
     from privbench.ground.columns import Column
     from privbench.results.record import MethodRecord, Record
 
-#: Metric that is reported at its worst beside the headline.
-LOW_FPR = "tpr_at_fpr_0.01"
 #: Metrics that are .5 for every guess, and the baseline that is one guess for all rows.
 _HALF, _MAJORITY = ("auc", "balanced_accuracy"), "majority"
 
 
-def panels(records: Sequence[Record], bound: float | None) -> list[Panel]:
-    """Return the panels of a board, in an order that does not depend on that of the results.
-
-    Args:
-        records: all of a board, with positive controls and cells that were skipped.
-        bound: largest loss of accuracy on reference rows at which a setting counts as an operating
-            point; None shows every setting as a line of its own.
-    """
-    counts = verdicts.judged(records)
-    found = groups(records, skipped=True)
-    _shorten(found)
-    _tell_apart(found)
+def panels(board: Board) -> list[Panel]:
+    """Return the panels of a board, in an order that does not depend on that of the results."""
+    named = _titles(board.groups)
     made = [
-        _panel(group, adversary, bound, counts)
-        for group in found
+        _panel(board, group, *named[id(group)], adversary)
+        for group in board.groups
         for adversary in sorted({record.cell.adversary for record in group.records})
     ]
     return sorted(made, key=lambda one: (one.dataset, one.target, one.adversary))
 
 
-def _shorten(found: Sequence[Group]) -> None:
-    """Name targets by the hyperparameters that tell them apart."""
+def _titles(found: Sequence[Group]) -> dict[int, tuple[str, str]]:
+    """Group -> dataset and target: hyperparameters of targets only where they tell them apart.
+
+    What differs between groups that would have the same title stands in the dataset's label.
+    """
     labels: dict[str, set[str]] = {}
     for group in found:
         labels.setdefault(group.records[0].cell.target.name, set()).add(group.target)
-    for group in found:
-        name = group.records[0].cell.target.name
-        group.target = _apart(name, labels[name])[group.target]
-
-
-def _tell_apart(found: Sequence[Group]) -> None:
-    """Name in the dataset's label what differs between groups that would have the same title."""
     alike: dict[tuple[str, str], list[Group]] = {}
     for group in found:
-        alike.setdefault((group.dataset, group.target), []).append(group)
-    for mine in alike.values():
+        name = group.records[0].cell.target.name
+        target = _apart(name, labels[name])[group.target]
+        alike.setdefault((group.dataset, target), []).append(group)
+    made = {}
+    for (dataset, target), mine in alike.items():
         cells = [group.records[0].cell for group in mine]
         known = {"dataset", "protocol", "target", "sensitive"}
         told = show.differing([cell.model_dump(mode="json", include=known) for cell in cells])
         for group, text in zip(mine, told, strict=True):
-            group.dataset += f" ({text})" if text else ""
+            made[id(group)] = (f"{dataset} ({text})" if text else dataset, target)
+    return made
 
 
 def _named(group: Group) -> dict[int, str]:
@@ -84,7 +72,7 @@ def _named(group: Group) -> dict[int, str]:
     }  # fmt: skip
 
 
-def _panel(group: Group, adversary: str, bound: float | None, counts: Judged) -> Panel:
+def _panel(board: Board, group: Group, dataset: str, target: str, adversary: str) -> Panel:
     seen = seen_by(group, adversary)
     among = {record.trial for record in seen}
     names = _attacks(seen)
@@ -98,7 +86,7 @@ def _panel(group: Group, adversary: str, bound: float | None, counts: Judged) ->
 
     def line(name: str, setting: str, rank: float, records: Iterable[Record]) -> Line:
         mine = [record for record in records if record.trial in among]
-        return _line(Line(name, setting, rank), mine, names, counts, main)
+        return _line(board, Line(name, setting, rank), mine, names, main)
 
     none = line("none", "", 0.0, group.undefended)
     curves, lines, unmet = [], [none], dict[str, dict[str, list[int]]]()
@@ -111,10 +99,10 @@ def _panel(group: Group, adversary: str, bound: float | None, counts: Judged) ->
             for rank in sorted(family.settings)
         ]  # fmt: skip
         curves += settings
-        if bound is None:
+        if board.bound is None:
             lines += settings
             continue
-        made = choices(group, family, bound)
+        made = board.choices[id(family)]
         most += [one.most for one in made if one.most is not None]
         chosen, missing = _at_bound(family, made)
         if missing:
@@ -133,7 +121,7 @@ def _panel(group: Group, adversary: str, bound: float | None, counts: Judged) ->
     for one in kept:
         _compare(one, none, higher)
     return Panel(
-        group.dataset, group.target, adversary, attacks, kept, [c for c in curves if c.spots],
+        dataset, target, adversary, attacks, kept, [c for c in curves if c.spots],
         unmet, higher, {aim: column.heading for aim, (column, _) in main.items()},
         constant, chance, sorted({record.seed for record in seen}), max(most, default=None),
     )  # fmt: skip
@@ -166,25 +154,19 @@ def _at_bound(
 
 
 def _line(
+    board: Board,
     line: Line,
     records: Sequence[Record],
     names: Mapping[str, Attack],
-    counts: Judged,
     main: Mapping[Aim, tuple[Column, bool]],
 ) -> Line:
     """Fill in what the results of one defense say."""
+    met: dict[Attack, list[Record]] = {}
     for record in sorted(records, key=lambda one: one.seed):
-        spot = line.spots.setdefault(names[record.trial], Spot())
-        spot.records.append(record)
-        spot.mark = spot.mark or counts.mark(record)
-        spot.outside = bool(record.cell.protects) and record.cell.game not in record.cell.protects
-        spot.values |= verdicts.headline([record])
-        rate = record.metrics.get(LOW_FPR)
-        if record.status == "ok" and rate is not None and rate.value is not None:
-            spot.rates[record.seed] = rate.value
-    for spot in line.spots.values():
-        if spot.state == "several":
-            spot.values, spot.rates = {}, {}
+        met.setdefault(names[record.trial], []).append(record)
+    for attack, of in met.items():
+        mark = next(filter(None, map(board.mark, of)), "")
+        line.spots[attack] = Spot(board.seeds(of), mark)
     for aim in dict.fromkeys(attack.aim for attack in line.spots):
         column, higher = main[aim]
         mine = {a: s for a, s in line.spots.items() if a.aim == aim and s.values and not s.mark}
@@ -195,11 +177,10 @@ def _line(
                 spot.strongest = _mean(spot) == best
         if found := worst_case(
             {a.name: s.values for a, s in mine.items()}, higher=higher,
-            least=-math.inf if column.low is None else column.low,
-            most=math.inf if column.high is None else column.high,
+            low=column.low, high=column.high,
         ):  # fmt: skip
             line.worst[aim] = found
-        if found := worst_case({a.name: s.rates for a, s in mine.items()}, least=0, most=1):
+        if found := worst_case({a.name: s.rates for a, s in mine.items()}, low=0, high=1):
             line.low[aim] = found
     ok = [record for record in records if record.status == "ok"]
     line.optimistic = any("reference accuracy" in record.notes for record in ok)
@@ -280,10 +261,10 @@ def _median(given: Iterable[float | None]) -> float | None:
 def _epsilons(line: Line) -> tuple[str, str, str]:
     """Claimed, nominal and audited epsilon; the audit is that of the first attack by name."""
     for _, spot in sorted(line.spots.items(), key=lambda item: item[0].name):
-        ok = [record for record in spot.records if record.status == "ok"]
-        if any("claimed_epsilon" in record.metrics for record in ok):
-            told = audits.texts(ok)
-            return told["claimed_epsilon"], told["nominal_epsilon"], told["audited_epsilon"]
+        if any("claimed_epsilon" in record.metrics for record in spot.over.ok):
+            told = spot.over.bounds
+            claimed, nominal = told["claimed_epsilon"], told["nominal_epsilon"]
+            return claimed.text, nominal.text, told["audited_epsilon"].text
     return "–", "–", "–"
 
 

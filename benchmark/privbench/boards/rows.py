@@ -2,106 +2,89 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from privbench.boards import audits, verdicts
 from privbench.boards import shown as show
-from privbench.results.statistics import FEWEST_SEEDS, mean_over_seeds
+from privbench.boards.verdicts import dataset_of
+from privbench.results.statistics import FEWEST_SEEDS, significant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
+    from privbench.boards.board import Board
     from privbench.ground.columns import Column
-    from privbench.results.record import Number, Record
+    from privbench.measure.games.metrics import Estimate
+    from privbench.results.record import Record
+    from privbench.results.seeds import Seeds, Series
     from privbench.results.statistics import Difference
 
 
-@dataclass
-class Row:
-    """One cell over its seeds; ``apart`` distinguishes rows that would look the same.
-
-    ``marks`` follow the attack's name, ``differences`` are the texts of the paired columns.
-    """
-
-    key: tuple[str, ...]
-    apart: str = ""
-    records: list[Record] = field(default_factory=list)
-    marks: str = ""
-    differences: list[str] = field(default_factory=list)
-
-
-def headings(game: str, records: Sequence[Record]) -> list[str]:
+def headings(game: str, board: Board) -> list[str]:
     """Column headings of a game's table."""
+    records = board.of_game(game)
     fixed = ["dataset", "target", "attack"]
     if show.tells(game, records, "phase"):
         fixed.append("phase")
     fixed += ["defense", "adversary", "seeds"]
     moving = [column.heading for column in show.columns(game, records)]
-    return [*fixed, *moving, *differing(game, records), "test accuracy", "train/test gap",
+    return [*fixed, *moving, *differing(game, board), "test accuracy", "train/test gap",
             "encoder updates",
             "queries per sample", "seconds", "peak MiB"]  # fmt: skip
 
 
-def ranked(records: Iterable[Record]) -> list[Record]:
-    """The results without positive controls."""
-    return [record for record in records if not verdicts.is_control(record)]
-
-
-def differing(game: str, records: Sequence[Record]) -> list[str]:
+def differing(game: str, board: Board) -> list[str]:
     """Headings of the columns of paired differences."""
-    heading = show.headline(game, records)[0].heading
-    nulls = [f"{heading} minus null"] if _nulls(records) else []
+    heading = show.headline(game, board.of_game(game))[0].heading
+    nulls = [f"{heading} minus null"] if _nulls(_cells(game, board)) else []
     return [f"{heading} minus none", *nulls, "test accuracy minus none"]
 
 
-def cells(
-    game: str, records: Iterable[Record], board: Sequence[Record] | None = None
-) -> list[list[str]]:
+def cells(game: str, board: Board) -> list[list[str]]:
     """Rows of a game's table, as text, ordered by the names of the cells.
 
-    Args:
-        game: name of the game.
-        records: of that game, all ok, without positive controls.
-        board: all records, which decide what is doubtful; by default these.
+    They have numbers, and are no positive controls.
     """
-    rows: dict[str, Row] = {}
-    records = list(records)
-    shown = show.columns(game, records)
-    phase = show.tells(game, records, "phase")
-    for record in records:
-        identity = verdicts.cell_of(record)
-        rows.setdefault(identity, Row(_key(record))).records.append(record)
-    _tell_apart(list(rows.values()))
-    _judge(rows, board or records)
-    ordered = sorted(rows.values(), key=lambda row: (_order(row.key), row.apart))
-    return [_cells(row, shown, phase=phase) for row in ordered]
+    found = _cells(game, board)
+    records = board.of_game(game)
+    shown, phase = show.columns(game, records), show.tells(game, records, "phase")
+    keys = {cell: _key(of.first) for cell, of in found.items()}
+    apart = _told_apart(keys, found)
+    certain = significant({cell: one for cell, one in board.minus_none.items() if cell in found})
+    nulls = _nulls(found)
+    made = []
+    for cell in sorted(found, key=lambda cell: (_order(keys[cell]), apart[cell])):
+        of, (dataset, target, attack, trained, defense, adversary) = found[cell], keys[cell]
+        attack += (" ‡" if cell in board.doubtful else "") + (
+            " ¶" if board.missed(of.first) else ""
+        )
+        seeds = len(of.ok)
+        draft = " (draft)" if seeds < FEWEST_SEEDS else ""
+        draft = " (draft, no interval)" if seeds == 1 else draft
+        seconds = [of.of("cost", name) for name in ("seconds_training", "seconds")]
+        made.append([
+            f"{dataset} ({apart[cell]})" if apart[cell] else dataset, target, attack,
+            *([trained] if phase else []),
+            defense + (" °" if of.outside else ""), adversary, f"{seeds}{draft}",
+            *(over_seeds(column, of) for column in shown),
+            _signed(board.minus_none.get(cell)) + (" †" if cell in certain else ""),
+            *([_signed(of.minus_null)] if nulls else []),
+            _signed(board.accuracy_minus_none.get(cell)),
+            tested(of), _mean(of.of("utility", "gap")),
+            _mean(of.of("updates", "encoder"), ".0f"),
+            _mean(of.of("cost", "queries_per_sample"), ".0f"),
+            f"{sum(one.mean for one in seconds):.1f}",
+            f"{of.of('cost', 'peak_bytes').mean / 2**20:.0f}",
+        ])  # fmt: skip
+    return made
 
 
-def _judge(rows: Mapping[str, Row], board: Sequence[Record]) -> None:
-    """Fill in the marks and differences of rows, given by their cells."""
-    judged = verdicts.judged(board)
-    shown = [record for row in rows.values() for record in row.records]
-    apart = verdicts.to_undefended(shown)
-    useful = verdicts.to_undefended(shown, verdicts.accuracy)
-    certain = verdicts.significant(apart)
-    nulls = _nulls(shown)
-    for cell, row in rows.items():
-        first = row.records[0]
-        if cell in judged.doubtful:
-            row.marks += " ‡"
-        if judged.blind(first):
-            row.marks += " ¶"
-        row.differences = [_signed(apart.get(cell)) + (" †" if cell in certain else "")]
-        if nulls:
-            row.differences.append(_signed(verdicts.to_null(row.records)))
-        row.differences.append(_signed(useful.get(cell)))
+def _cells(game: str, board: Board) -> dict[str, Seeds]:
+    return {cell: of for cell, of in board.ranked.items() if of.first.cell.game == game}
 
 
-def _nulls(records: Iterable[Record]) -> bool:
+def _nulls(found: Mapping[str, Seeds]) -> bool:
     """Whether any result has the game's main number on a null victim."""
-    return any(verdicts.null(record) is not None for record in records)
+    return any(of.null.numbers or of.null.refused for of in found.values())
 
 
 def _signed(difference: Difference | None) -> str:
@@ -113,15 +96,19 @@ def _signed(difference: Difference | None) -> str:
     return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
 
 
-def _tell_apart(rows: Sequence[Row]) -> None:
-    """Label rows that look the same although their cells differ with the differing fields."""
-    alike: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        alike.setdefault(row.key, []).append(row)
+def _told_apart(keys: Mapping[str, tuple[str, ...]], found: Mapping[str, Seeds]) -> dict[str, str]:
+    """Cell -> the fields that tell it from others that look the same; "" if there are none."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for cell, key in keys.items():
+        alike.setdefault(key, []).append(cell)
+    made = dict.fromkeys(keys, "")
     for group in alike.values():
-        told = show.differing([row.records[0].cell.model_dump(mode="json") for row in group])
-        for row, text in zip(group, told, strict=True):
-            row.apart = text
+        if len(group) > 1:
+            told = show.differing(
+                [found[cell].first.cell.model_dump(mode="json") for cell in group]
+            )
+            made |= zip(group, told, strict=True)
+    return made
 
 
 def _order(key: tuple[str, ...]) -> tuple[tuple[bool, str], ...]:
@@ -131,78 +118,56 @@ def _order(key: tuple[str, ...]) -> tuple[tuple[bool, str], ...]:
 
 def _key(record: Record) -> tuple[str, ...]:
     cell = record.cell
-    dataset = cell.dataset.label
-    if (protocol := cell.protocol.get("name", "default")) != "default":
-        dataset += f" ({protocol})"
     attack = cell.attack.label
     if record.board and "sensitive" in record.board.tells:
         attack += f" [{', '.join(cell.sensitive)}]"
+    dataset = dataset_of(record)
     return (dataset, cell.target.label, attack, record.phase, cell.defense, cell.adversary)
 
 
-def _cells(row: Row, shown: Iterable[Column], *, phase: bool) -> list[str]:
-    dataset, target, attack, trained, defense, adversary = row.key
-    records = sorted(row.records, key=lambda record: record.seed)
-    first = records[0]
-    outside = bool(first.cell.protects) and first.cell.game not in first.cell.protects
-    attack += row.marks
-    fixed = [f"{dataset} ({row.apart})" if row.apart else dataset, target, attack]
-    if phase:
-        fixed.append(trained)
-    draft = " (draft)" if len(records) < FEWEST_SEEDS else ""
-    draft = " (draft, no interval)" if len(records) == 1 else draft
-    fixed += [defense + (" °" if outside else ""), adversary, f"{len(records)}{draft}"]
-    moving = [over_seeds(column, records) for column in shown]
-    return [
-        *fixed,
-        *moving,
-        *row.differences,
-        verdicts.tested(records),
-        _mean(records, lambda r: r.utility.get("gap")),
-        _mean(records, lambda r: float(r.updates["encoder"]) if "encoder" in r.updates else None,
-              "{:.0f}"),
-        _mean(records, lambda r: r.cost.queries_per_sample, "{:.0f}"),
-        _mean(records, lambda r: r.cost.seconds_training + r.cost.seconds, "{:.1f}"),
-        _mean(records, lambda r: r.cost.peak_bytes / 2**20, "{:.0f}"),
-    ]  # fmt: skip
-
-
-def over_seeds(column: Column, records: Sequence[Record]) -> str:
+def over_seeds(column: Column, of: Seeds) -> str:
     """Return what a column shows of the seeds of one cell."""
     if column.seeds == "pooled":
-        return audits.texts(records).get(column.name, "–")
-    numbers = [show.number(record, column) for record in records]
+        return of.bounds[column.name].text if column.name in of.bounds else "–"
     if column.seeds == "smallest":
-        return audits.smallest(numbers)
-    low = -math.inf if column.low is None else column.low
-    bounds = low, math.inf if column.high is None else column.high
-    return summary(numbers, bounds)
+        return of.smallest(column.part, column.name).text
+    return summary(of.of(column.part, column.name), column.low, column.high)
 
 
-def summary(numbers: Sequence[Number | None], bounds: tuple[float, float] = (0.0, 1.0)) -> str:
+def summary(found: Series, low: float | None = 0.0, high: float | None = 1.0) -> str:
     """Mean with its interval over seeds; ``–`` if not measured, ``refused`` if that is impossible.
 
     One seed has no interval.
 
     Args:
-        numbers: one per seed.
-        bounds: range of the metric; an interval over seeds is clipped to it.
+        found: a number.
+        low: the smallest that it can be, to which the interval is cut; None for no end.
+        high: the largest.
     """
-    given = [n for n in numbers if n is not None]
-    if not given:
-        return "–"
-    values = [n.value for n in given if n.value is not None]
-    if len(values) < len(given):
+    if found.refused:
         return "refused"
-    if len(values) == 1:
-        return f"{values[0]:.3f}"
-    mean = mean_over_seeds(values)
-    low, high = max(mean.low, bounds[0]), min(mean.high, bounds[1])
-    return f"{mean.value:.3f} [{low:.3f}, {high:.3f}]"
+    made = found.within(low, high)
+    return "–" if made is None else _with_interval(made, len(found.numbers))
 
 
-def _mean(
-    records: Sequence[Record], read: Callable[[Record], float | None], form: str = "{:.3f}"
-) -> str:
-    values = [value for value in map(read, records) if value is not None]
-    return form.format(sum(values) / len(values)) if values else "–"
+def tested(of: Seeds) -> str:
+    """Mean test accuracy over seeds, each counted once, with its interval.
+
+    One seed has the binomial interval of its test rows, in braces. ``several`` if results of one
+    seed differ.
+    """
+    known = of.of("utility", "test_accuracy")
+    if of.tested is None:
+        return "several" if known.numbers else "–"
+    if len({*known.seeds}) == 1 and of.tested.low < of.tested.high:
+        return f"{of.tested.value:.3f} {{{of.tested.low:.3f}, {of.tested.high:.3f}}}"
+    return _with_interval(of.tested, len({*known.seeds}))
+
+
+def _with_interval(made: Estimate, seeds: int) -> str:
+    told = f"{made.value:.3f}"
+    return told if seeds == 1 else f"{told} [{made.low:.3f}, {made.high:.3f}]"
+
+
+def _mean(found: Series, form: str = ".3f") -> str:
+    return f"{found.mean:{form}}" if found.numbers else "–"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import from_json
 
-from privbench.boards.operating import choices, groups
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
 from privbench.results.files import POINTS
@@ -16,19 +15,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from privbench.boards.board import Board
     from privbench.boards.operating import Choice, Family
     from privbench.results.record import Record
 
 
-def told(records: Sequence[Record], bound: float | None) -> list[str]:
+def told(board: Board) -> list[str]:
     """Return one sentence for each defense: its operating point; none if there is no bound."""
-    if bound is None:
-        return []
-    return [
-        f"{group.dataset}, {group.target}: {_told(family, choices(group, family, bound))}"
-        for group in groups(records)
-        for family in group.families
-    ]
+    made = []
+    for group in board.groups if board.choices else ():
+        seeds = _ran(group.undefended)
+        for family in group.families:
+            if mine := _ran(one for of in family.settings.values() for one in of):
+                points = [one for one in board.choices[id(family)] if one.seed in seeds | mine]
+                made.append(f"{group.dataset}, {group.target}: {_told(family, points)}")
+    return made
+
+
+def _ran(records: Iterable[Record]) -> set[int]:
+    """Seeds of results that were not skipped."""
+    return {record.seed for record in records if record.status != "skipped"}
 
 
 def dumped(bound: float | None) -> str:

@@ -7,119 +7,58 @@ from typing import TYPE_CHECKING
 
 from privbench.boards import shown as show
 from privbench.ground.text import several, shown
-from privbench.results.statistics import (
-    ERROR,
-    FEWEST_SEEDS,
-    Difference,
-    accuracy_interval,
-    holm,
-    null_p,
-    paired,
-)
+from privbench.results.statistics import ERROR, FEWEST_SEEDS, holm, null_p, paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from privbench.boards.board import Board
     from privbench.results.record import Number, Record
+    from privbench.results.seeds import Seeds, Series
+    from privbench.results.statistics import Difference
+
+    Cells = Mapping[str, Seeds]
 
 #: Ending of a commit's name if the checkout had other changes.
 DIRTY = "-dirty"
 
 
-def is_control(record: Record) -> bool:
-    """Whether a leak was planted in its victim."""
-    return record.cell.control
-
-
-def cell_of(record: Record) -> str:
-    """Return the cell as text; seeds of one cell have the same."""
-    return record.cell.model_dump_json()
-
-
-def by_cell(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Return the results of each cell, in the order of seeds."""
-    cells: dict[str, list[Record]] = {}
-    for record in records:
-        cells.setdefault(cell_of(record), []).append(record)
-    return {cell: sorted(found, key=lambda r: r.seed) for cell, found in cells.items()}
-
-
-def headline(records: Iterable[Record]) -> dict[int, float]:
-    """Return seed -> main number of the game, for results that have it."""
-    found = {}
-    for record in records:
-        if record.status == "ok" and record.board is not None:
-            number = show.number(record, record.board.columns[0])
-            if number is not None and number.value is not None:
-                found[record.seed] = number.value
-    return found
-
-
-# ---- utility -------------------------------------------------------------------------------------
-
-
-def tested(records: Iterable[Record]) -> str:
-    """Mean test accuracy over seeds, each counted once, with its interval.
-
-    One seed has the binomial interval of its test rows, in braces. ``several`` if results of one
-    seed differ.
-    """
-    by_seed: dict[int, set[float]] = {}
-    rows: set[float] = set()
-    for record in records:
-        if "test_accuracy" in record.utility:
-            by_seed.setdefault(record.seed, set()).add(record.utility["test_accuracy"])
-            rows.add(record.utility.get("test_rows", 0.0))
-    if any(len(found) > 1 for found in by_seed.values()):
-        return "several"
-    values = [value for _, found in sorted(by_seed.items()) for value in found]
-    if not values:
-        return "–"
-    made = accuracy_interval(values, int(min(rows)))
-    if made is None:
-        return f"{values[0]:.3f}"
-    form = "{:.3f} {{{:.3f}, {:.3f}}}" if len(values) == 1 else "{:.3f} [{:.3f}, {:.3f}]"
-    return form.format(made.value, made.low, made.high)
-
-
 # ---- differences ---------------------------------------------------------------------------------
 
 
-def accuracy(records: Iterable[Record]) -> dict[int, float]:
-    """Return seed -> test accuracy of the victim."""
-    key = "test_accuracy"
-    return {record.seed: record.utility[key] for record in records if key in record.utility}
+def undefended(cells: Cells) -> Cells:
+    """Return cell -> the same cell without a defense, for those that have one.
 
-
-def to_undefended(
-    records: Sequence[Record],
-    read: Callable[[Iterable[Record]], Mapping[int, float]] = headline,
-) -> dict[str, Difference]:
-    """Return cell -> its number minus that of the same cell without a defense, paired by seed.
-
-    Cells without a counterpart are left out. A naive adversary's counterpart may be the adaptive
-    one: without a defense they are the same.
+    That of a naive adversary may be the adaptive one's: without a defense they are the same.
 
     Args:
-        records: of any status.
-        read: results of a cell -> number by seed, by default the main number of the game.
+        cells: that have numbers, without positive controls.
     """
-    cells = by_cell(r for r in records if r.status == "ok")
-    bases = {
-        _counterpart(found[0]): read(found) for found in cells.values() if _undefended(found[0])
-    }
+    bare = {_counterpart(of.first): of for of in cells.values() if _undefended(of.first)}
     made = {}
-    for cell, found in cells.items():
-        first = found[0]
-        if _undefended(first):
+    for cell, of in cells.items():
+        if _undefended(of.first):
             continue
-        base = bases.get(_counterpart(first))
-        if base is None and (knows := as_adaptive(first.cell.adversary)):
-            base = bases.get(_counterpart(first, knows))
-        difference = paired(read(found), base or {})
-        if difference is not None:
-            made[cell] = difference
+        base = bare.get(_counterpart(of.first))
+        if base is None and (knows := as_adaptive(of.first.cell.adversary)):
+            base = bare.get(_counterpart(of.first, knows))
+        if base is not None:
+            made[cell] = base
     return made
+
+
+def apart(cells: Cells, bases: Cells, read: Callable[[Seeds], Series]) -> dict[str, Difference]:
+    """Return cell -> its number minus that of another cell, paired by seed.
+
+    Args:
+        cells: as text -> results.
+        bases: cell -> results of what it is compared with.
+        read: results of a cell -> the number.
+    """
+    found = {
+        cell: paired(read(cells[cell]).by_seed, read(base).by_seed) for cell, base in bases.items()
+    }
+    return {cell: one for cell, one in found.items() if one is not None}
 
 
 def as_adaptive(adversary: str) -> str:
@@ -129,19 +68,6 @@ def as_adaptive(adversary: str) -> str:
     ('adaptive, pool stl10', '')
     """
     return adversary.replace("naive", "adaptive", 1) if adversary.startswith("naive") else ""
-
-
-def to_null(records: Iterable[Record]) -> Difference | None:
-    """Return the main number of a cell minus that on its null victim, by seed."""
-    found = list(records)
-    nulls = {r.seed: n.value for r in found if (n := null(r)) is not None and n.value is not None}
-    return paired(headline(found), nulls)
-
-
-def significant(differences: Mapping[str, Difference]) -> set[str]:
-    """Return the cells whose difference is not 0 after Holm's correction for all of them."""
-    tested = {cell: one.p for cell, one in differences.items() if one.p is not None}
-    return {cell for cell, p in holm(tested).items() if p < ERROR}
 
 
 def _undefended(record: Record) -> bool:
@@ -160,25 +86,25 @@ def _counterpart(record: Record, adversary: str | None = None) -> str:
 # ---- doubts --------------------------------------------------------------------------------------
 
 
-def doubtful(records: Sequence[Record]) -> dict[str, str]:
+def doubtful(cells: Cells) -> dict[str, str]:
     """Return cell -> why it is not ranked, for all cells that are not.
 
     A result is flagged by its own game, the AUC on the null victims excludes 0.5 after Holm's
     correction for all cells of the board, or the encoder learnt nothing (``idle_encoder``).
+
+    Args:
+        cells: of a board that have numbers, without positive controls.
     """
-    cells = by_cell(r for r in records if r.status == "ok" and not is_control(r))
-    told = {}
-    for cell, found in cells.items():
-        flags = list(dict.fromkeys(flag for record in found for flag in record.flags))
-        if idle := idle_encoder(found):
-            flags.append(idle)
-        if flags:
-            told[cell] = "; ".join(flags)
+    told: dict[str, list[str]] = {}
     tested = {}
-    for cell, found in cells.items():
+    for cell, of in cells.items():
+        flags = [*dict.fromkeys(flag for record in of.ok for flag in record.flags)]
+        flags += [idle] if (idle := idle_encoder(of)) else []
+        if flags:
+            told[cell] = flags
         nulls = [
             (number.value, record.sizes["members"], record.sizes["nonmembers"])
-            for record in found
+            for record in of.ok
             if (number := null(record)) is not None
             and number.value is not None
             and record.sizes.get("members")
@@ -189,11 +115,11 @@ def doubtful(records: Sequence[Record]) -> dict[str, str]:
     for cell, p in holm(tested).items():
         if p < ERROR:
             why = f"the AUC on its null victims is not 0.5 (p = {p:.2g} after Holm)"
-            told[cell] = f"{told[cell]}; {why}" if cell in told else why
-    return told
+            told.setdefault(cell, []).append(why)
+    return {cell: "; ".join(why) for cell, why in told.items()}
 
 
-def idle_encoder(records: Iterable[Record]) -> str:
+def idle_encoder(of: Seeds) -> str:
     """Return why the encoder of a contrastive victim seems to have learnt nothing, or "".
 
     What attacks find in such an encoder says nothing about such targets. A linear probe tells
@@ -202,10 +128,11 @@ def idle_encoder(records: Iterable[Record]) -> str:
     up: they are rows of one dataset, and the encoders of a seed are right or wrong together. Too
     few seeds, which are a draft, must show it ahead on average.
     """
-    names = "probe_accuracy", "untrained_accuracy"
-    counted = {r.seed: [r.utility[name] for name in names]
-               for r in records if "probe_wins" in r.utility}  # fmt: skip
-    trained, untrained = ({seed: of[i] for seed, of in counted.items()} for i in range(2))
+    counted = of.of("utility", "probe_wins").by_seed
+    trained, untrained = (
+        {seed: n for seed, n in of.of("utility", name).by_seed.items() if seed in counted}
+        for name in ("probe_accuracy", "untrained_accuracy")
+    )
     found = paired(trained, untrained)
     if found is None:
         return ""
@@ -213,12 +140,72 @@ def idle_encoder(records: Iterable[Record]) -> str:
     p = 1.0 if found.p is None else found.p / 2 if ahead else 1 - found.p / 2
     if ahead and (p < ERROR or found.seeds < FEWEST_SEEDS or found.p is None):
         return ""
-    means = [sum(of.values()) / len(of) for of in (trained, untrained)]
+    means = [sum(one.values()) / len(one) for one in (trained, untrained)]
     return (
         f"its encoder tells no more than an untrained one (p = {p:.2g} over "
         f"{several(found.seeds, 'seed')}): a linear probe has accuracy {means[0]:.3f} on it and "
         f"{means[1]:.3f} untrained; train it for more updates"
     )
+
+
+@dataclass(frozen=True)
+class Range:
+    """Mean, smallest and largest of some numbers, and how many there are."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+def _range(numbers: Iterable[Number | None]) -> Range | None:
+    known = [one.value for one in numbers if one is not None and one.value is not None]
+    return Range(sum(known) / len(known), min(known), max(known), len(known)) if known else None
+
+
+def nulls(ranked: Sequence[Record]) -> list[tuple[str, Range]]:
+    """Return name of the headline and what attacks reach on null victims, for each game.
+
+    Args:
+        ranked: results with numbers, without positive controls.
+    """
+    made = []
+    for game in show.games(ranked):
+        mine = [record for record in ranked if record.cell.game == game]
+        if found := _range(map(null, mine)):
+            made.append((show.headline(game, mine)[0].heading, found))
+    return made
+
+
+def blind_classifiers(ranked: Iterable[Record]) -> Range | None:
+    """Return what classifiers of inputs alone reach; None if there are none."""
+    return _range(record.baselines.get("blind", {}).get("auc") for record in ranked)
+
+
+def probes(records: Iterable[Record]) -> dict[str, tuple[float, float]]:
+    """Return undefended victim -> mean accuracy of a linear probe, and that of an untrained one."""
+    names = "probe_accuracy", "untrained_accuracy"
+    found: dict[str, dict[int, tuple[float, ...]]] = {}
+    for record in records:
+        cell = record.cell
+        if cell.defense == "none" and all(name in record.utility for name in names):
+            measured = tuple(record.utility[name] for name in names)
+            found.setdefault(f"{cell.target.label} on {dataset_of(record)}", {})[record.seed] = (
+                measured
+            )
+    made = {}
+    for victim, by_seed in found.items():
+        pairs = [by_seed[seed] for seed in sorted(by_seed)]
+        trained, untrained = (sum(of) / len(pairs) for of in zip(*pairs, strict=True))
+        made[victim] = trained, untrained
+    return made
+
+
+def dataset_of(record: Record) -> str:
+    """Return the dataset's label, with the protocol if it is not the default."""
+    cell = record.cell
+    protocol = str(cell.protocol.get("name", "default"))
+    return cell.dataset.label + ("" if protocol == "default" else f" ({protocol})")
 
 
 def main(record: Record) -> Number | None:
@@ -253,7 +240,7 @@ def _found(record: Record) -> bool | None:
     if record.board is None:
         return None
     name, higher = record.board.columns[0].name, record.board.higher
-    number = show.number(record, record.board.columns[0])
+    number = main(record)
     if number is None or number.low is None or number.high is None:
         return None
     guesses = [
@@ -271,78 +258,63 @@ def _found(record: Record) -> bool | None:
 def victim_of(record: Record) -> tuple[str, ...]:
     """Return what a positive control shares with the cells that it is the control of."""
     cell = record.cell
-    protocol = str(cell.protocol.get("name", "default"))
-    dataset = cell.dataset.label + ("" if protocol == "default" else f" ({protocol})")
-    return dataset, cell.target.label, cell.adversary, cell.game, ", ".join(cell.sensitive)
+    return (
+        dataset_of(record),
+        cell.target.label,
+        cell.adversary,
+        cell.game,
+        ", ".join(cell.sensitive),
+    )
 
 
-def leaks_found(records: Sequence[Record]) -> dict[tuple[str, ...], dict[str, bool]]:
-    """Return victim -> label of an attack -> whether it found the planted leak."""
+def leaks_found(controls: Iterable[Seeds]) -> dict[tuple[str, ...], dict[str, bool]]:
+    """Return victim -> label of an attack -> whether it found the planted leak.
+
+    Args:
+        controls: positive controls that have numbers.
+    """
     made: dict[tuple[str, ...], dict[str, bool]] = {}
-    for found in by_cell(r for r in records if r.status == "ok" and is_control(r)).values():
-        told = finds(found)
+    for found in controls:
+        told = finds(found.ok)
         if told is not None:
-            of = made.setdefault(victim_of(found[0]), {})
-            label = found[0].cell.attack.label
+            of = made.setdefault(victim_of(found.first), {})
+            label = found.first.cell.attack.label
             of[label] = of.get(label, True) and told
     return made
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What does not count when attacks are compared; ``judged`` finds it for a whole board.
+def blind(record: Record, leaks: Mapping[tuple[str, ...], Mapping[str, bool]]) -> bool:
+    """Return whether the attack missed the planted leak of such a victim.
 
-    Attributes:
-        doubtful: cells that cannot be trusted, with all their seeds.
-        leaks: victim -> label of an attack -> whether it found the planted leak.
-    """
-
-    doubtful: frozenset[str]
-    leaks: Mapping[tuple[str, ...], Mapping[str, bool]]
-
-    def mark(self, record: Record) -> str:
-        """Return why a result does not count, as boards mark it: ``‡``, ``¶``, or ""."""
-        if cell_of(record) in self.doubtful:
-            return "‡"
-        return "¶" if self.blind(record) else ""
-
-    def blind(self, record: Record) -> bool:
-        """Whether the attack missed the planted leak of such a victim.
-
-        Where no control met the naive adversary, that of the adaptive one counts, which knows more.
-        """
-        own, label = victim_of(record), record.cell.attack.label
-        told = self.leaks.get(own, {}).get(label)
-        if told is None and (knows := as_adaptive(record.cell.adversary)):
-            dataset, target, _, *rest = own
-            told = self.leaks.get((dataset, target, knows, *rest), {}).get(label)
-        return told is False
-
-
-def judged(records: Sequence[Record]) -> Judged:
-    """Return what does not count.
+    Where no control met the naive adversary, that of the adaptive one counts, which knows more.
 
     Args:
-        records: all of a board, with its positive controls.
+        record: of the attack.
+        leaks: from ``leaks_found``.
     """
-    return Judged(frozenset(doubtful(records)), leaks_found(records))
+    own, label = victim_of(record), record.cell.attack.label
+    told = leaks.get(own, {}).get(label)
+    if told is None and (knows := as_adaptive(record.cell.adversary)):
+        dataset, target, _, *rest = own
+        told = leaks.get((dataset, target, knows, *rest), {}).get(label)
+    return told is False
 
 
-def control_lines(records: Sequence[Record]) -> list[str]:
+def control_lines(board: Board) -> list[str]:
     """Return one line for each victim with a planted leak: who found it, and who did not."""
-    groups: dict[tuple[str, ...], dict[str, list[Record]]] = {}
-    for record in records:
-        if is_control(record):
-            attacks = groups.setdefault(victim_of(record), {})
-            attacks.setdefault(record.cell.attack.label, []).append(record)
+    groups: dict[tuple[str, ...], dict[str, list[Seeds]]] = {}
+    for of in board.cells.values():
+        if of.first.cell.control:
+            attacks = groups.setdefault(victim_of(of.first), {})
+            attacks.setdefault(of.first.cell.attack.label, []).append(of)
     lines = []
     for victim, attacks in sorted(groups.items()):
         words: dict[str, list[str]] = {"found": [], "NOT found": [], "not measured": []}
-        for attack, found in sorted(attacks.items()):
-            told = finds(found)
+        for attack, cells in sorted(attacks.items()):
+            found = board.seeds(record for of in cells for record in of.records)
+            told = finds(found.records)
             how = "not measured" if told is None else "found" if told else "NOT found"
-            values = headline(found).values()
-            mean = f" ({sum(values) / len(values):.3f})" if values else ""
+            mean = f" ({found.headline.mean:.3f})" if found.headline.numbers else ""
             words[how].append(f"{attack}{mean}")
         dataset, target, adversary, game, sensitive = victim
         asked = f"{game} [{sensitive}]" if game == "attributes" else game

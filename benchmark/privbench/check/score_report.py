@@ -12,6 +12,7 @@ from privbench.boards.single_rows import ROWS_TEXT, named, plain, single_rows, t
 from privbench.check.rescore import by_cell
 from privbench.ground.text import markdown
 from privbench.measure.games.catalog import GAMES
+from privbench.results.seeds import series
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,7 +69,7 @@ def _metrics(game: str, cells: Iterable[Sequence[Scored]]) -> list[str]:
         (
             [
                 *named, str(count), *(_summary(name, given) for name in names),
-                *(summary(controls.get(player, []), _bounds(main))
+                *(_over_seeds(controls.get(player, []), main)
                   for player in players),
             ]
             for named, count, given, controls in rows
@@ -93,7 +94,11 @@ def _slices(cells: Iterable[Sequence[Scored]], by: str) -> list[str]:
 
 
 def _summary(name: str, found: Iterable[dict[str, Number]]) -> str:
-    return summary([metrics.get(name) for metrics in found], _bounds(name))
+    return _over_seeds([metrics.get(name) for metrics in found], name)
+
+
+def _over_seeds(numbers: Iterable[Number | None], name: str) -> str:
+    return summary(series(enumerate(numbers)), *_bounds(name))
 
 
 def _bounds(name: str) -> tuple[float, float]:

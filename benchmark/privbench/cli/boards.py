@@ -14,6 +14,7 @@ from privbench.ground.text import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from privbench.boards.board import Board
     from privbench.grid.suite import Ref, Suite
     from privbench.plugins.registry import Choice
     from privbench.results.record import Record
@@ -73,6 +74,7 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
 
 
 def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
+    from privbench.boards.board import Board
     from privbench.boards.checks import refuse_unfit
     from privbench.boards.files import write_board
     from privbench.boards.tradeoffs import dumped, stored_bound
@@ -94,9 +96,9 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
         record.write(out)
     if points := dumped(bound):
         write(out / POINTS, points)
-    board = out / "leaderboard.md"
-    write_board(board, records, out.name, bound=bound)
-    say(f"{len(found)} results in {out}, board in {board}")
+    page = out / "leaderboard.md"
+    write_board(page, Board(records, bound), out.name)
+    say(f"{len(found)} results in {out}, board in {page}")
     if lost:
         say(f"{lost} of them without the file of their per-sample scores, which was not beside "
             "them: `privbench score` leaves them out")  # fmt: skip
@@ -127,8 +129,9 @@ def _named(
     title: str | None,
     suite: Path | None,
     match_utility: float | None,
-) -> tuple[str, dict[str, Any]]:
-    """The title, and what a board is told about its suite."""
+) -> tuple[Board, str, list[str]]:
+    """The board, its title, and what ``privbench run`` is given to make it again."""
+    from privbench.boards.board import Board
     from privbench.boards.tradeoffs import stored_bound
     from privbench.grid.suite import read_suite
 
@@ -137,10 +140,8 @@ def _named(
     if bound is None:
         bound = made_by.match_utility if made_by else stored_bound(folders)
     name = title or (made_by.name if made_by else "privbench leaderboard")
-    return name, {
-        "bound": bound,
-        "again": _again(suite, made_by, records) if suite and made_by else (),
-    }
+    again = _again(suite, made_by, records) if suite and made_by else []
+    return Board(records, bound), name, again
 
 
 def _again(path: Path, suite: Suite, records: Sequence[Record]) -> list[str]:
@@ -196,14 +197,14 @@ def leaderboard(
     if output is not None and output.suffix != ".md":
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a page ends in .md")
     records = read_all(folders)
-    name, settings = _named(folders, records, **told)
+    board, name, again = _named(folders, records, **told)
     if as_json:
         refuse_unfit(records)
-        say(document(records, settings["bound"]))
+        say(document(board))
     elif output is None:
-        say(page(records, name, **settings), nl=False)
+        say(page(board, name, again=again), nl=False)
     else:
-        write_board(output, records, name, **settings)
+        write_board(output, board, name, again=again)
 
 
 @click.command()
@@ -241,7 +242,7 @@ def report(
     found = located(folders)
     places = {record.trial: at for record, at in found}
     records = [record for record, _ in found]
-    name, settings = _named(folders, records, **told)
+    board, name, again = _named(folders, records, **told)
 
     def samples(record: Record) -> Columns | None:
         return read_samples(record, places[record.trial])
@@ -249,12 +250,12 @@ def report(
     words = _words(folders, records)
     if words and not told["title"]:
         name = f"Audit of {records[0].cell.target.label}"
-    text = rendered(records, name, samples=samples, registry=load(chosen), words=words, **settings)
+    text = rendered(board, name, again=again, samples=samples, registry=load(chosen), words=words)
     write(output, text)
     say(f"report of {len(found)} results in {output}")
     for folder, form in ((svg, "svg"), (png, "png")):
         if folder is not None:
-            given = figures(records, form, bound=settings["bound"], samples=samples)
+            given = figures(board, form, samples=samples)
             for file, content in given:
                 write(folder / file, content)
             say(f"figures in {folder}")

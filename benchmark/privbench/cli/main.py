@@ -271,6 +271,7 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     """Run a grid; show it at once, without importing torch, if it is known to be finished."""
     from privbench.api.console import show_finished, terminal_console
     from privbench.boards.as_json import document
+    from privbench.boards.board import Board
     from privbench.grid.kept import FinishedGrids
     from privbench.ground.store.store import NOTES, default_root
 
@@ -281,9 +282,10 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     out = options["out"].absolute()
     console = terminal_console(stderr=as_json)
     if records := finished.find(out):
-        problem = show_finished(records, out, suite, console)
+        board = Board(records, suite.match_utility)
+        problem = show_finished(board, out, suite.name, console)
         if as_json:
-            say(document(records, suite.match_utility))
+            say(document(board))
         return 1 if problem else 0
     refuse(suite, chosen)
     workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]
@@ -296,7 +298,7 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     session = Session(suite, chosen, options, console)
     status = session.run()
     if as_json:
-        say(document(session.records, suite.match_utility))
+        say(document(session.board))
     if status == 0 and not session.reads_given_files:
         finished.add([(item.trial.digest, item.skip) for item in session.planned], session.files)
     return status

@@ -144,6 +144,16 @@ def holm(p_values: Mapping[_Name, float]) -> dict[_Name, float]:
     return adjusted
 
 
+def significant(differences: Mapping[_Name, Difference]) -> set[_Name]:
+    """Return what differs beyond chance: not 0 after Holm's correction for all that have a p.
+
+    >>> significant({"a": Difference(0.1, 0.0, 0.2, 0.01, 5)})
+    {'a'}
+    """
+    tested = {name: one.p for name, one in differences.items() if one.p is not None}
+    return {name for name, p in holm(tested).items() if p < ERROR}
+
+
 def null_p(nulls: Iterable[tuple[float, int, int]]) -> float:
     """Return the two-sided p-value of "the attack cannot tell apart what its victim never saw".
 
@@ -164,6 +174,28 @@ def null_p(nulls: Iterable[tuple[float, int, int]]) -> float:
     return math.erfc(away / math.sqrt(2 * variance))
 
 
+def estimate(numbers: Sequence[float]) -> Estimate | None:
+    """Return the mean over seeds with Student's interval; that of one seed is the number itself.
+
+    >>> estimate([0.5]), estimate([])
+    (Estimate(value=0.5, low=0.5, high=0.5), None)
+    """
+    if len(numbers) > 1:
+        return mean_over_seeds(numbers)
+    return Estimate(numbers[0], numbers[0], numbers[0]) if numbers else None
+
+
+def cut(made: Estimate, low: float | None = None, high: float | None = None) -> Estimate:
+    """Return an estimate with its interval cut to a range; None is no end.
+
+    >>> cut(Estimate(0.9, 0.7, 1.1), 0, 1)
+    Estimate(value=0.9, low=0.7, high=1)
+    """
+    least = made.low if low is None else min(max(made.low, low), made.value)
+    most = made.high if high is None else max(min(made.high, high), made.value)
+    return Estimate(made.value, least, most)
+
+
 def accuracy_interval(values: Sequence[float], rows: int | None = None) -> Estimate | None:
     """Return the mean of accuracies with its interval; None if there is not enough to tell.
 
@@ -173,10 +205,7 @@ def accuracy_interval(values: Sequence[float], rows: int | None = None) -> Estim
         rows: number of rows that an accuracy is a share of.
     """
     if len(values) > 1:
-        mean = mean_over_seeds(values)
-        return Estimate(
-            mean.value, min(max(mean.low, 0.0), mean.value), max(min(mean.high, 1.0), mean.value)
-        )
+        return cut(mean_over_seeds(values), 0.0, 1.0)
     if not values or not rows:
         return None
     right = min(max(values[0], 0.0), 1.0) * rows
@@ -204,7 +233,7 @@ class Worst:
 
 
 def worst_case(
-    attacks: Attacks, *, higher: bool = True, least: float = -math.inf, most: float = math.inf
+    attacks: Attacks, *, higher: bool = True, low: float | None = None, high: float | None = None
 ) -> Worst | None:
     """Return the attack with the best mean over its seeds; the first by name in a tie.
 
@@ -221,8 +250,8 @@ def worst_case(
     Args:
         attacks: attack -> value by seed.
         higher: whether a higher value is a stronger attack.
-        least: the smallest value that there can be, to which the interval is cut.
-        most: the largest one.
+        low: the smallest value that there can be, to which the interval is cut; None for no end.
+        high: the largest one.
 
     Returns:
         None without values.
@@ -240,10 +269,8 @@ def worst_case(
         return Worst(best, Estimate(values[0], values[0], values[0]), 1)
     made = mean_over_seeds(values)
     weak = (made.value - made.low) * _wider(len(values), len(means))
-    low, high = made.value - weak, made.value + weak
-    low, high = (low, made.high) if higher else (made.low, high)
-    low, high = min(max(low, least), made.value), max(min(high, most), made.value)
-    return Worst(best, Estimate(made.value, low, high), len(values))
+    ends = (made.value - weak, made.high) if higher else (made.low, made.value + weak)
+    return Worst(best, cut(Estimate(made.value, *ends), low, high), len(values))
 
 
 def compared(

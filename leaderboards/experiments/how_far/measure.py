@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from grid import MEASURED, SUITE, graph_of, planned, runner, shape
 
+from privbench.boards.board import Board
 from privbench.boards.page import page
 from privbench.grid.executors import Workers
 from privbench.grid.run import execute
@@ -256,7 +257,7 @@ def board(copies: int) -> str:
         before, begun = _peak(), time.process_time()
         records = read_all([folder])
         middle, memory = time.process_time(), _peak()
-        text = page(records, "board")
+        text = page(Board(records), "board")
         ended = time.process_time()
     return json.dumps({
         "results": count, "bytes": size, "read": round(middle - begun, 2),

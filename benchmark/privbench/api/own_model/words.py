@@ -11,7 +11,7 @@ import numpy as np
 
 from privbench.api.own_model.misfit import LEVEL, TESTS
 from privbench.api.results import Results
-from privbench.boards import verdicts
+from privbench.boards.board import Board
 from privbench.boards.html.notebook import notebook
 from privbench.boards.per_example import exposure
 from privbench.ground.text import several, shown
@@ -80,7 +80,7 @@ class Audit(Results):
 
     def _repr_html_(self) -> str:
         """The words and the matrix, for notebooks."""
-        return notebook(self, words=self.summary)
+        return notebook(self._board, words=self.summary)
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def strongest(records: Sequence[Record]) -> Strongest | None:
     ran = [one for one in records if one.status == "ok" and one.cell.game == "membership"]
     if not ran:
         return None
-    why = verdicts.doubtful(records)
-    known = {one.trial: why.get(verdicts.cell_of(one), "") for one in ran}
+    board = Board(records)
+    known = {one.trial: board.doubtful.get(board.cell_of(one), "") for one in ran}
     done = [one for one in ran if not known[one.trial]] or ran
     best = max(done, key=lambda one: (_value(one, TPR), _value(one, "auc")))
     lead = {one.trial: _value(one, "auc") - 0.5 for one in done}

@@ -6,17 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards import csv_table, verdicts
+from privbench.boards import csv_table
 from privbench.boards import shown as show
 from privbench.boards.html import words
-from privbench.boards.rows import over_seeds, summary
+from privbench.boards.rows import over_seeds, summary, tested
 from privbench.ground.text import listed, shown
+from privbench.results.seeds import Seeds, measured
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+    from privbench.boards.board import Board
+    from privbench.boards.csv_table import Value
     from privbench.ground.columns import Column
-    from privbench.results.record import Number, Record
+    from privbench.results.record import Record
+    from privbench.results.statistics import Difference
 
 #: Characters of one fact, and of a traceback's end.
 _LONG, _TRACE = 600, 4_000
@@ -48,28 +52,36 @@ class Cell:
 
     Attributes:
         anchor: id of its details.
-        records: of all seeds, of any status.
+        over: its results.
         row: its line of the csv file.
         attack: its name, with hyperparameters only where the name alone is ambiguous.
         metric: name of its headline.
         value: of its headline, as tables show it; "" for none.
         difference: of the headline to no defense; "" for none.
-        accuracy: of the victim on test rows.
     """
 
     anchor: str
-    records: Sequence[Record]
-    row: Mapping[str, str]
+    over: Seeds
+    row: Mapping[str, Value]
     attack: str
     metric: str
     value: str
     difference: str
-    accuracy: str
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """All results, by seed."""
+        return self.over.records
+
+    @property
+    def accuracy(self) -> str:
+        """That of the victim on test rows; "" without a result."""
+        return tested(self.over) if self.metric else ""
 
     @property
     def first(self) -> Record:
         """A result of the cell."""
-        return self.records[0]
+        return self.over.first
 
     @property
     def title(self) -> str:
@@ -88,18 +100,12 @@ class Cell:
     @property
     def sortable(self) -> str:
         """The headline, to sort by."""
-        return self.row.get(self.columns[0].name, "") if self.columns else ""
+        return csv_table.text(self.row.get(self.columns[0].name)) if self.columns else ""
 
     @property
     def columns(self) -> Sequence[Column]:
         """Columns of the game's table; () without a result."""
         return next((one.board.columns for one in self.records if one.board is not None), ())
-
-    @property
-    def alone(self) -> Record | None:
-        """The one result with numbers; None if there are several."""
-        ok = [one for one in self.records if one.status == "ok"]
-        return ok[0] if len(ok) == 1 else None
 
     @property
     def numbers(self) -> Table:
@@ -108,19 +114,19 @@ class Cell:
         Names are words. One seed has its intervals over rows, several have Student's over seeds;
         they are cut to the range of their number.
         """
-        given = {name: text for name, text in self.row.items() if name not in csv_table.FIRST}
-        ends = {f"{name}, {end}": text for name in given for end in ("low", "high")
-                if (text := given.get(f"{name}, {end}"))}  # fmt: skip
-        if self.alone is not None:
-            ends |= _over_rows(self.alone)
-
-        heads = ["one seed, over its rows" if self.alone else "over seeds",
-                 "value" if self.alone else "mean", "low", "high"]  # fmt: skip
+        given = {name: of for name, of in self.row.items() if name not in csv_table.FIRST}
+        ends = {f"{name}, {end}": of for name in given for end in ("low", "high")
+                if isinstance(of := given.get(f"{name}, {end}"), float)}  # fmt: skip
+        alone = len(self.over.ok) == 1
+        if alone:
+            ends |= _over_rows(self.over)
+        heads = ["one seed, over its rows" if alone else "over seeds",
+                 "value" if alone else "mean", "low", "high"]  # fmt: skip
         told = sorted((name for name in given if name not in ends),
                       key=lambda name: name.startswith(_APART))  # fmt: skip
         return _filled(heads, [
-            [words.words(name, self.columns), given[name], *(
-                _within(ends.get(f"{name}, {end}", ""), words.ends(name, self.columns))
+            [words.words(name, self.columns), csv_table.text(given[name]), *(
+                _within(ends.get(f"{name}, {end}"), words.ends(name, self.columns))
                 for end in ("low", "high")
             )]
             for name in told
@@ -153,7 +159,7 @@ class Cell:
         """Threat model, protocol, claims, provenance."""
         one, cell = self.first, self.first.cell
         told = [
-            ("doubt", self.row["why marked"]),
+            ("doubt", csv_table.text(self.row["why marked"])),
             ("refused", "; ".join(dict.fromkeys(map(_refused, self.records)))),
             ("the victim grants", cell.access.lower().replace("+", ", ")),
             ("the attack reads", cell.needs.lower().replace("+", ", ")),
@@ -174,37 +180,28 @@ class Cell:
         return any(what in one.board.tells for one in self.records if one.board is not None)
 
 
-def cells(records: Sequence[Record]) -> list[Cell]:
-    """Return the cells of a board in the order of its csv file.
-
-    Args:
-        records: all of a board, of any status, with positive controls.
-    """
-    found = verdicts.by_cell(records)
+def cells(board: Board) -> list[Cell]:
+    """Return the cells of a board in the order of its csv file."""
     labels: dict[str, set[str]] = {}
-    for record in records:
+    for record in board.records:
         labels.setdefault(record.cell.attack.name, set()).add(record.cell.attack.label)
     made = []
-    for i, (cell, row) in enumerate(csv_table.rows(records).items()):
-        mine = found[cell]
-        ok = [one for one in mine if one.status == "ok" and one.board is not None]
-        attack = mine[0].cell.attack
+    for i, (cell, row) in enumerate(csv_table.rows(board).items()):
+        of = board.cells[cell]
+        known = [one for one in of.ok if one.board is not None]
+        attack = of.first.cell.attack
         alone = len(labels[attack.name]) == 1
-        column = show.headline(ok[0].cell.game, ok)[0] if ok else None
+        column = show.headline(of.first.cell.game, known)[0] if known else None
         made.append(Cell(
-            f"cell-{i}", mine, row, attack.name if alone else attack.label,
-            column.heading if column else "",
-            over_seeds(column, ok) if column else "", _difference(row),
-            verdicts.tested(ok) if ok else "",
+            f"cell-{i}", of, row, attack.name if alone else attack.label,
+            column.heading if column else "", over_seeds(column, of) if column else "",
+            _difference(board.minus_none.get(cell), certain=cell in board.certain),
         ))  # fmt: skip
     return made
 
 
-def _difference(row: Mapping[str, str]) -> str:
-    if "minus none" not in row:
-        return ""
-    mark = " †" if row.get("differs from none") == "yes" else ""
-    return f"{float(row['minus none']):+.3f}{mark}"
+def _difference(found: Difference | None, *, certain: bool) -> str:
+    return "" if found is None else f"{found.mean:+.3f}{' †' if certain else ''}"
 
 
 def _filled(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -213,49 +210,44 @@ def _filled(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _seed(record: Record) -> list[str]:
-    column = record.board.columns[0] if record.board else None
-    number = show.number(record, column) if column else None
-    null = verdicts.null(record)
-    told = summary([number]) if number else ""
-    if column and number is not None and number.low is not None and number.high is not None:
-        low, high = words.ends(column.name, [column])
-        told += f" [{max(number.low, low):.3f}, {min(number.high, high):.3f}]"
+    of = Seeds([record])
+    main, columns = of.headline, record.board.columns if record.board else ()
+    told = summary(main) if main.numbers or main.refused else ""
+    low, high = main.rows[0] if main.numbers else (None, None)
+    if low is not None and high is not None:
+        ends = words.ends(columns[0].name, columns[:1])
+        low, high = _cut(low, ends), _cut(high, ends)
+        told += f" [{low:.3f}, {high:.3f}]"
+    null = of.null
     seconds = record.cost.seconds_training + record.cost.seconds
     return [
-        str(record.seed), told or record.status, summary([null]) if null else "",
-        verdicts.tested([record]) if record.utility else "", f"{seconds:.1f}" if seconds else "",
+        str(record.seed), told or record.status,
+        summary(null) if null.numbers or null.refused else "",
+        tested(of) if record.utility else "", f"{seconds:.1f}" if seconds else "",
         shown(str(record.provenance.get("commit") or "unknown code")), record.trial,
     ]  # fmt: skip
 
 
-def _groups(record: Record) -> Iterator[tuple[str, Number]]:
-    """Numbers of a result, under the names of the csv file."""
-    for prefix, numbers in (
-        ("", record.metrics),
-        *((f"{name} ", numbers) for name, numbers in record.controls.items()),
-        *((f"{name} ", numbers) for name, numbers in record.baselines.items()),
-    ):
-        for name, number in numbers.items():
-            yield prefix + name, number
-
-
-def _over_rows(record: Record) -> dict[str, str]:
+def _over_rows(of: Seeds) -> dict[str, float]:
+    """Ends of the intervals over the rows of the one seed, under the names of the csv file."""
     return {
-        f"{name}, {end}": f"{at:.{csv_table.DIGITS}g}"
-        for name, number in _groups(record)
-        for end, at in (("low", number.low), ("high", number.high)) if at is not None
+        f"{csv_table.named(*at)}, {end}": number
+        for at, series in of.numbers.items() if series.rows
+        for end, number in zip(("low", "high"), series.rows[0], strict=True) if number is not None
     }  # fmt: skip
 
 
-def _within(text: str, ends: tuple[float, float]) -> str:
+def _within(end: float | None, ends: tuple[float, float]) -> str:
     """An end of an interval, cut to the range of its number."""
-    if not text or ends[0] <= float(text) <= ends[1]:
-        return text
-    return f"{min(max(float(text), ends[0]), ends[1]):g}"
+    return "" if end is None else csv_table.text(_cut(end, ends))
+
+
+def _cut(end: float, ends: tuple[float, float]) -> float:
+    return min(max(end, ends[0]), ends[1])
 
 
 def _refused(record: Record) -> str:
-    given = dict.fromkeys(number.refused for _, number in _groups(record) if number.refused)
+    given = dict.fromkeys(number.refused for _, number in measured(record) if number.refused)
     return "; ".join(given)
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privbench.measure.games.metrics import Estimate, Refused, tpr_at_fpr
-from privbench.results.statistics import mean_over_seeds
+from privbench.results.statistics import cut, mean_over_seeds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -91,16 +91,18 @@ def roc(trials: Iterable[Columns]) -> Roc:
         found = [tpr_at_fpr(scores, member, rate) for scores, member in given]
         known = [one for one in found if not isinstance(one, Refused)]
         if len(known) == len(found):
-            made.append((rate, known[0] if len(known) == 1 else _over_seeds(known)))
+            made.append(
+                (
+                    rate,
+                    known[0]
+                    if len(known) == 1
+                    else cut(mean_over_seeds([one.value for one in known]), 0.0, 1.0),
+                )
+            )
     return Roc(
         [rate for rate, _ in made], [one.value for _, one in made], [one.low for _, one in made],
         [one.high for _, one in made], len(given),
     )  # fmt: skip
-
-
-def _over_seeds(found: Sequence[Estimate]) -> Estimate:
-    mean = mean_over_seeds([one.value for one in found])
-    return Estimate(mean.value, max(mean.low, 0.0), min(mean.high, 1.0))
 
 
 def histogram(columns: Columns) -> Histogram:

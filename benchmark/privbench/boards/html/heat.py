@@ -113,7 +113,7 @@ def _box(
         return Box(text)
     cells = dict.fromkeys(anchors[one.trial] for one in spot.records if one.trial in anchors)
     label = f"{panel.metric[attack.aim]} of {attack.name} against {line.title}"
-    return Box(text, _shade(spot, ends), spot.outside, tuple(cells), label)
+    return Box(text, _shade(spot, ends), spot.over.outside, tuple(cells), label)
 
 
 def _ends(

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from privbench.boards import audits, csv_table, matrix, notes
-from privbench.boards import page as board
+from privbench.boards import csv_table, matrix, notes
+from privbench.boards import page as pages
 from privbench.boards.checks import refuse_unfit
 from privbench.boards.front import drawable, front
 from privbench.boards.html import drawing
@@ -27,16 +27,16 @@ from privbench.boards.html.cells import cells
 from privbench.boards.html.evidence import evidence
 from privbench.boards.html.heat import SHADES, heat
 from privbench.boards.html.markup import block, figure, inline
-from privbench.boards.panel import foremost
-from privbench.boards.panels import panels
 from privbench.boards.single_rows import ROWS_TEXT
 from privbench.ground.text import several, terminal
+from privbench.results import audits
 from privbench.results.one_file import lines
 from privbench.results.statistics import FEWEST_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from privbench.boards.board import Board
     from privbench.boards.html.cells import Cell
     from privbench.boards.panel import Panel
     from privbench.plugins.registry import Registry
@@ -48,10 +48,9 @@ MOST_DETAILS = 1_000
 
 
 def report(
-    records: Sequence[Record],
+    board: Board,
     title: str,
     *,
-    bound: float | None = None,
     again: Sequence[str] = (),
     samples: Callable[[Record], Columns | None] = lambda _: None,
     registry: Registry | None = None,
@@ -60,10 +59,8 @@ def report(
     """Render results as one HTML page.
 
     Args:
-        records: of any status.
+        board: with results of any status.
         title: of the board.
-        bound: largest loss of accuracy on reference rows at an operating point; None shows every
-            setting.
         again: what ``privbench run`` is given to make the results; empty for unknown.
         samples: result -> its per-sample scores; None if there are none.
         registry: of installed methods, which say what they are; None for none.
@@ -72,10 +69,9 @@ def report(
     Raises:
         BadInputError: if the results cannot stand on one board, or per-sample scores are damaged.
     """
-    refuse_unfit(records)
-    every = panels(records, bound)
-    found = foremost(every)
-    known = cells(records)
+    refuse_unfit(board.records)
+    every, found = board.panels, board.foremost
+    known = cells(board)
     detailed = _detailed(known, every)
     shown = {one.anchor for one in detailed}
     anchors = {r.trial: one.anchor for one in known if one.anchor in shown for r in one.records}
@@ -89,24 +85,24 @@ def report(
     made: str = template("report.html").render(
         title=title, policy=_policy(style, script), style=style, script=script,
         words=words.splitlines(),
-        findings="" if words else block("\n".join(board.findings(found))),
-        protocol=block("\n".join(board.protocol(records, found, bound))),
-        counted=counted(records, known), fronts=fronts(found), sections=sections, aside=aside,
+        findings="" if words else block("\n".join(pages.findings(found))),
+        protocol=block("\n".join(pages.protocol(board))),
+        counted=counted(board), fronts=fronts(found), sections=sections, aside=aside,
         legend=inline(matrix.LEGEND),
         ranked=inline(matrix.RANKED) if any(of["ranking"] for of in [*sections, *aside]) else "",
         claims=inline(audits.LEGEND) if any(map(matrix.claims_epsilon, every)) else "",
-        shades=range(SHADES), controls=block("\n".join(notes.controls(records))),
-        troubles=block("\n".join(notes.troubles(records))),
-        reproduce=block("\n".join(notes.reproduce(records, again, ""))),
+        shades=range(SHADES), controls=block("\n".join(notes.controls(board))),
+        troubles=block("\n".join(notes.troubles(board))),
+        reproduce=block("\n".join(notes.reproduce(board, again, ""))),
         cells=sorted(known, key=_rank), linked=shown,
         details=[(one, by_anchor[one.anchor]) for one in detailed],
         frame=seen.frame, width=drawing.WIDTH, height=drawing.HEIGHT,
         left_out=seen.left_out, any_rows=any(seen.cells),
         exposure=inline(" ".join(ROWS_TEXT.split())),
-        cards=cards(records, registry),
+        cards=cards(board.records, registry),
         downloads=[
             _download("results.csv", "text/csv", [csv_table.written(one.row for one in known)]),
-            _download("results.jsonl", "application/x-ndjson", lines(records)),
+            _download("results.jsonl", "application/x-ndjson", lines(board.records)),
         ],
     )  # fmt: skip
     return made
@@ -148,7 +144,7 @@ def _section(panel: Panel, anchors: dict[str, str]) -> dict[str, Any]:
     ranking = matrix.ranking(panel)
     return {
         "heat": heat(panel, anchors),
-        "remarks": block(board.remarks(panel)),
+        "remarks": block(pages.remarks(panel)),
         "ranking": None if ranking is None else {
             "heads": [inline(head) for head in ranking.heads],
             "rows": [[inline(text) for text in row] for row in ranking.body],
@@ -168,15 +164,15 @@ def fronts(found: Sequence[Panel]) -> list[Markup]:
     return made
 
 
-def counted(records: Sequence[Record], known: Sequence[Cell]) -> str:
+def counted(board: Board) -> str:
     """Return how many trials, cells and seeds there are, in words."""
+    records = board.records
     seeds = len({record.seed for record in records})
     states = {name: sum(r.status == name for r in records) for name in ("ok", "skipped", "failed")}
     told = ", ".join(f"{count:,} {name}" for name, count in states.items() if count)
     draft = f" (a draft: a board needs {FEWEST_SEEDS})" if seeds < FEWEST_SEEDS else ""
-    return (
-        f"{len(records):,} trials of {len(known):,} cells ({told}), {several(seeds, 'seed')}{draft}"
-    )
+    cells = f"{len(board.cells):,} cells ({told})"
+    return f"{len(records):,} trials of {cells}, {several(seeds, 'seed')}{draft}"
 
 
 def _download(name: str, kind: str, texts: Iterable[str]) -> Download:

@@ -22,8 +22,6 @@ from privbench.boards.front import (
 from privbench.boards.html.curves import has_scores, roc, smallest_rate
 from privbench.boards.html.heat import SHADES, shades
 from privbench.boards.matrix import aim_text, ranked
-from privbench.boards.panel import foremost
-from privbench.boards.panels import panels
 from privbench.ground.text import shown
 
 if TYPE_CHECKING:
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from privbench.boards.board import Board
     from privbench.boards.html.curves import Roc
     from privbench.boards.panel import Aim, Panel
     from privbench.results.record import Record
@@ -45,22 +44,19 @@ _COLOURS = (BEST, POINT, "#4c9a6a", "#9a6bb5", "#b58b2f", "#7f8790")
 
 
 def figures(
-    records: Sequence[Record],
+    board: Board,
     form: str,
     *,
-    bound: float | None = None,
     samples: Callable[[Record], Columns | None] = lambda _: None,
 ) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each file, the same bytes for the same results.
 
     Args:
-        records: of any status, which can stand on one board.
+        board: with results of any status, which can stand on one.
         form: ``svg`` or ``png``.
-        bound: largest loss of accuracy on reference rows at an operating point; None for none.
         samples: result -> its per-sample scores; None if there are none.
     """
-    found = foremost(panels(records, bound))
-    for i, panel in enumerate(found, 1):
+    for i, panel in enumerate(board.foremost, 1):
         for aim in panel.aims:
             mine = replace(panel, attacks=[one for one in panel.attacks if one.aim == aim])
             name = f"{i}-{re.sub('[^a-z]+', '-', aim_text(aim).lower()).strip('-')}.{form}"

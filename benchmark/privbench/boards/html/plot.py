@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING
 
 from privbench.boards.front import drawable, painted, plain
 from privbench.boards.html.pictures import curves_of, rocs
-from privbench.boards.panel import foremost
-from privbench.boards.panels import panels
 from privbench.ground.errors import BadInputError
 from privbench.results.sample_files import read_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from matplotlib.figure import Figure
 
-    from privbench.results.record import Record
+    from privbench.boards.board import Board
 
 #: ROC pictures of one figure.
 _MOST = 6
@@ -34,13 +31,11 @@ class Plot:
     True
 
     Attributes:
-        records: of any status.
-        bound: largest loss of accuracy on reference rows at an operating point; None for none.
+        board: with results of any status.
         folders: where per-sample scores are looked for.
     """
 
-    records: Sequence[Record]
-    bound: float | None = None
+    board: Board
     folders: tuple[Path, ...] = ()
 
     def front(self) -> Figure:
@@ -55,7 +50,7 @@ class Plot:
         Raises:
             BadInputError: if there are not two defenses with a leak and an accuracy.
         """
-        drawn = drawable(panels(self.records, self.bound))
+        drawn = drawable(self.board.panels)
         if not drawn:
             raise BadInputError(
                 "no front to draw: run an attack on at least two defenses (`none` is one) of a "
@@ -82,7 +77,7 @@ class Plot:
                 files are damaged.
         """
         drawn = []
-        for panel in foremost(panels(self.records, self.bound)):
+        for panel in self.board.foremost:
             for aim in panel.aims:
                 mine = replace(panel, attacks=[one for one in panel.attacks if one.aim == aim])
                 if curves := curves_of(mine, lambda one: read_samples(one, self.folders)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.ground.text import shown
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from privbench.measure.games.metrics import Estimate
     from privbench.results.record import Number, Record
 
-#: Metrics that ``texts`` shows.
+#: Metrics that ``bounds`` shows.
 NAMES = (
     "claimed_epsilon", "nominal_epsilon", "audited_epsilon", "audit_ceiling", "claimed_mu",
     "audited_mu", "audit_p",
@@ -33,7 +35,29 @@ LEGEND = (
 )
 
 
-def over_seeds(records: Sequence[Record]) -> Mapping[str, Estimate | Refused] | None:
+@dataclass(frozen=True)
+class Bound:
+    """What boards show of a bound.
+
+    Attributes:
+        text: with what it covers.
+        number: that the text is; None where it is more, or none.
+    """
+
+    text: str
+    number: float | None = None
+
+
+MISSING, REFUSED = Bound("–"), Bound("refused")
+
+
+def bound(value: float, digits: str = ".3f") -> Bound:
+    """Return a bound with so many digits."""
+    text = f"{value:{digits}}"
+    return Bound(text, float(text) if math.isfinite(value) else None)
+
+
+def _over_seeds(records: Sequence[Record]) -> Mapping[str, Estimate | Refused] | None:
     """Return the audit of all seeds together; None if a record lacks the counts.
 
     Args:
@@ -52,24 +76,24 @@ def over_seeds(records: Sequence[Record]) -> Mapping[str, Estimate | Refused] | 
     return assessed([claim for (claim,) in claims], [counted(of) for of in given])
 
 
-def texts(records: Sequence[Record]) -> dict[str, str]:
-    """Return the text of each of ``NAMES`` for the seeds of one cell.
+def bounds(records: Sequence[Record]) -> dict[str, Bound]:
+    """Return each of ``NAMES`` for the seeds of one cell.
 
     An epsilon that is no guarantee is nominal, not claimed. A claim that leaves open phases that
     members train names those that it covers.
     """
-    made = _texts(records)
-    covered = {text for record in records if (text := _partly(record))}
-    for name in CLAIMED:
-        if made[name][0].isdigit():
-            made[name] += "".join(f" ({text})" for text in sorted(covered))
+    made = _bounds(records)
+    covered = sorted({text for record in records if (text := _partly(record))})
+    for name in CLAIMED if covered else ():
+        if made[name].text[0].isdigit():
+            made[name] = Bound(made[name].text + "".join(f" ({text})" for text in covered))
     if not all(claim.get("guarantee", True) for record in records for claim in record.claims):
-        made["nominal_epsilon"], made["claimed_epsilon"] = made["claimed_epsilon"], "–"
+        made["nominal_epsilon"], made["claimed_epsilon"] = made["claimed_epsilon"], MISSING
     return made
 
 
-def _texts(records: Sequence[Record]) -> dict[str, str]:
-    together = over_seeds(records)
+def _bounds(records: Sequence[Record]) -> dict[str, Bound]:
+    together = _over_seeds(records)
     if together is None:  # each bound stands alone
         return {
             name: _of_seeds([r.metrics.get(name) for r in records], _CHOSEN.get(name, min))
@@ -78,19 +102,15 @@ def _texts(records: Sequence[Record]) -> dict[str, str]:
     found = {
         name: metric.value for name, metric in together.items() if not isinstance(metric, Refused)
     }
-    made = {name: f"{found[name]:.3f}" if name in found else "–" for name in NAMES}
-    made["audit_p"] = f"{found['audit_p']:.2g}"
+    made = {name: bound(found[name]) if name in found else MISSING for name in NAMES}
+    made["audit_p"] = bound(found["audit_p"], ".2g")
     if found["audit_ceiling"] < found["claimed_epsilon"]:
-        made["audited_epsilon"] += ", not testable (ceiling below claim)"
+        told = f"{made['audited_epsilon'].text}, not testable (ceiling below claim)"
+        made["audited_epsilon"] = Bound(told)
     if "claimed_mu" in found:
         regrets = f"{found['mu_regret']:.3f}, of ε {found['epsilon_regret']:.3f}"
-        made["claimed_mu"] += f" (regret {regrets})"
+        made["claimed_mu"] = Bound(f"{made['claimed_mu'].text} (regret {regrets})")
     return made
-
-
-def smallest(numbers: Sequence[Number | None]) -> str:
-    """The smallest of several bounds: each holds on its own, but their mean is not a bound."""
-    return _of_seeds(numbers, min)
 
 
 def _bonferroni(values: Sequence[float]) -> float:
@@ -118,9 +138,11 @@ def _partly(record: Record) -> str:
     return shown(f"{'+'.join(sorted(covered))} only") if covered else "no phase"
 
 
-def _of_seeds(numbers: Sequence[Number | None], choose: Callable[[Sequence[float]], float]) -> str:
+def _of_seeds(
+    numbers: Sequence[Number | None], choose: Callable[[Sequence[float]], float]
+) -> Bound:
     given = [n for n in numbers if n is not None]
     values = [n.value for n in given if n.value is not None]
     if not given:
-        return "–"
-    return f"{choose(values):.3f}" if len(values) == len(given) else "refused"
+        return MISSING
+    return bound(choose(values)) if len(values) == len(given) else REFUSED
