@@ -6,6 +6,9 @@
 several rules, run by the harness on four victims. The last column is the largest balanced accuracy
 that any single threshold reaches on the rows asked about, which no attack can know.
 
+``--several`` prints the second table: rules that read more than one shadow, or that ask the victim
+about rows of the adversary's own.
+
 ``--board NAME`` runs the attacks of that board's suite that choose a threshold, for the first
 ``--seeds``, with the installed code, and compares their balanced accuracy with the published one.
 """
@@ -19,10 +22,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
 import numpy as np
+import torch
 import yaml
 
 import privbench
-from privbench import Membership, Results, hookimpl
+from privbench import Membership, Results, Shadows, hookimpl
 from privbench.results.sample_files import read_samples
 from privbench.results.samples import part
 from privbench_plugins.attacks.metric import MetricModifiedEntropy
@@ -47,10 +51,6 @@ SUITES = {
 }  # fmt: skip
 #: More rows than any class has.
 MANY = 10**6
-#: Where a threshold stands, and the fewest members and nonmembers of a class with one of its own.
-RULES: tuple[tuple[Literal["at", "between"], int], ...] = (
-    ("at", 1), ("between", 1), ("at", 30), ("between", 30), ("between", 100), ("between", MANY),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,27 +61,50 @@ class Ruled(MetricModifiedEntropy):
         place: ``at`` the smallest score that is called a member, or ``between`` it and the largest
             that is not.
         fewest: members and nonmembers that a class needs for a threshold of its own.
+        k: number of shadows.
+        join: what to do with several: ``pool`` their rows for one threshold, or ``vote``, a member
+            where more than half of their thresholds say so. ``rate`` votes too, with thresholds
+            that call as many of a shadow's nonmembers members of the victim as of the shadow: the
+            victim has seen none of these rows.
     """
 
     name: ClassVar[str] = "ruled"
     place: Literal["at", "between"] = "at"
     fewest: int = 1
+    k: int = 1
+    join: Literal["pool", "vote", "rate"] = "pool"
+
+    @property
+    def shadows(self) -> Shadows:
+        """Request k offline shadows."""
+        return Shadows(self.k)
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
         """Score (n,) as the base class does, and decide by the rule."""
-        (shadow,) = ctx.shadows
-        inside, y_in = self._scores(shadow.oracle, shadow.world.members)
-        outside, y_out = self._scores(shadow.oracle, shadow.nonmembers)
-        asked, y = self._scores(oracle, question.examples)
-        overall = self._best(inside.numpy(), outside.numpy())
-        decisions = asked >= overall
-        for one in y.unique():
-            sides = inside[y_in == one].numpy(), outside[y_out == one].numpy()
-            if min(map(len, sides)) >= self.fewest:
-                decisions[y == one] = asked[y == one] >= self._best(*sides)
-        return Membership(asked, decisions)
+        asked, y = (one.numpy() for one in self._scores(oracle, question.examples))
+        votes = []
+        for group in [ctx.shadows] if self.join == "pool" else [[one] for one in ctx.shadows]:
+            inside = [self._scores(one.oracle, one.world.members) for one in group]
+            outside = [self._scores(one.oracle, one.nonmembers) for one in group]
+            scores, classes = (
+                [torch.cat([side[i] for side in sides]).numpy() for sides in (inside, outside)]
+                for i in (0, 1)
+            )
+            overall = self._best(*scores)
+            if self.join == "rate":
+                again = self._scores(oracle, group[0].nonmembers)[0].numpy()
+                votes.append(asked > np.sort(again)[::-1][int((scores[1] >= overall).sum())])
+                continue
+            decisions = asked >= overall
+            for one in np.unique(y):
+                sides = [side[of == one] for side, of in zip(scores, classes, strict=True)]
+                if min(map(len, sides)) >= self.fewest:
+                    decisions[y == one] = asked[y == one] >= self._best(*sides)
+            votes.append(decisions)
+        member = 2 * np.sum(votes, axis=0) > len(votes)
+        return Membership(torch.from_numpy(asked), torch.from_numpy(member))
 
     def _best(self, inside: np.ndarray, outside: np.ndarray) -> float:
         """The largest threshold of the best balanced accuracy, by trying all."""
@@ -94,6 +117,22 @@ class Ruled(MetricModifiedEntropy):
         return float(values[best] if self.place == "at" else (values[best] + after) / 2)
 
 
+#: Where a threshold stands, and the fewest members and nonmembers of a class with one of its own.
+RULES = {
+    f"{place}, {'never' if fewest == MANY else fewest}": {"place": place, "fewest": fewest}
+    for place, fewest in (
+        ("at", 1), ("between", 1), ("at", 30), ("between", 30), ("between", 100), ("between", MANY),
+    )
+}  # fmt: skip
+#: With the second-last rule of the first table.
+SEVERAL = {
+    f"{k} {join}": {"place": "between", "fewest": 30, "k": k, "join": join}
+    for k, join in (
+        (1, "pool"), (4, "pool"), (8, "pool"), (4, "vote"), (8, "vote"), (1, "rate"), (4, "rate"),
+    )
+}  # fmt: skip
+
+
 @hookimpl
 def privbench_attacks() -> list[Attack]:
     """Offer the attack."""
@@ -103,17 +142,20 @@ def privbench_attacks() -> list[Attack]:
 @click.command()
 @click.option("--data-root", type=click.Path(path_type=Path, exists=True), required=True)
 @click.option("--seeds", default=3)
+@click.option("--several", is_flag=True, help="Rules with several shadows, on three victims.")
 @click.option("--board", help="Compare this board instead.")
 @click.option("--target", help="Only this target of the board's suite.")
 @click.option("--dataset", help="Only this dataset of the board's suite.")
 def main(
-    data_root: Path, seeds: int, board: str | None, target: str | None, dataset: str | None
+    data_root: Path, seeds: int, *, several: bool, board: str | None, **only: str | None
 ) -> None:
-    """Print the table of rules, or of a board."""
-    if board is None:
-        rules(data_root, seeds)
+    """Print a table of rules, or of a board."""
+    if several:
+        rules(dict(list(SUITES.items())[:3]), SEVERAL, data_root, seeds)
+    elif board is None:
+        rules(SUITES, RULES, data_root, seeds)
     else:
-        republished(board, data_root, seeds, target, dataset)
+        republished(board, data_root, seeds, only)
 
 
 #: Attacks whose decisions rest on ``best_threshold``.
@@ -124,16 +166,14 @@ THRESHOLDED = (
 )  # fmt: skip
 
 
-def republished(
-    board: str, data_root: Path, seeds: int, target: str | None, dataset: str | None
-) -> None:
+def republished(board: str, data_root: Path, seeds: int, only: dict[str, str | None]) -> None:
     """Print published balanced accuracies beside those of the installed code."""
     folder = Path(__file__).parents[1]
     suite = yaml.safe_load((folder / "suites" / f"{board}.yaml").read_text("utf-8"))
     suite["attacks"] = [one for one in suite["attacks"] if named(one) in THRESHOLDED]
-    for key, only in (("targets", target), ("datasets", dataset)):
-        if only:
-            suite[key] = [one for one in suite[key] if named(one) == only]
+    for kind, name in only.items():
+        if name:
+            suite[f"{kind}s"] = [one for one in suite[f"{kind}s"] if named(one) == name]
     suite |= {"seeds": seeds, "controls": False}
     with tempfile.TemporaryDirectory() as out:
         now = privbench.run(suite, out=out, data_root=data_root)
@@ -165,23 +205,25 @@ def cell(record: Record) -> tuple[object, ...]:
             of.attack.name, str(of.knows), record.seed)  # fmt: skip
 
 
-def rules(data_root: Path, seeds: int) -> None:
-    """Print the table."""
-    heads = [f"{place}, {'never' if n == MANY else n}" for place, n in RULES]
-    click.echo(f"| victim | AUC | {' | '.join(heads)} | best single |")
-    click.echo("|---" * (len(heads) + 3) + "|")
-    for name, suite in SUITES.items():
-        attacks = [{"ruled": {"place": place, "fewest": n}} for place, n in RULES]
+def rules(
+    suites: dict[str, dict[str, Any]], table: dict[str, dict[str, Any]], data_root: Path, seeds: int
+) -> None:
+    """Print a table of rules: means over seeds, and each seed of the rules."""
+    click.echo(f"| victim | AUC | {' | '.join(table)} | best single |")
+    click.echo("|---" * (len(table) + 3) + "|")
+    for name, suite in suites.items():
+        attacks = [{"ruled": fields} for fields in table.values()]
         with tempfile.TemporaryDirectory() as folder:
             results = privbench.run(
                 {**suite, "attacks": attacks, "seeds": seeds}, out=folder, data_root=data_root,
                 plugins=[Path(__file__)],
             )  # fmt: skip
             best = [reachable(record, Path(folder)) for record in results]
-        told = [[], *([] for _ in RULES)]
+        told: list[list[float]] = [[], *([] for _ in table)]
+        rows = list(table.values())
         for record in results:
             fields = record.cell.attack.fields
-            at = RULES.index((fields["place"], fields["fewest"]))
+            at = next(i for i, one in enumerate(rows) if one.items() <= fields.items())
             told[0].append(record.metrics["auc"].value)
             told[1 + at].append(record.metrics["balanced_accuracy"].value)
         means = [np.mean(values) for values in (*told, best)]

@@ -218,6 +218,7 @@ def test_the_readme_names_what_is_included() -> None:
     rows = re.findall(r"^\| ?([\w ]*?) ?\| ?(\d*) ?\| (.+) \|$", text, re.MULTILINE)
     shown: dict[str, set[str]] = {}
     numbers: dict[str, int] = {}
+    last = ""
     for kind, number, names in rows:
         if kind:
             last = kind
