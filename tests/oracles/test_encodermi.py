@@ -26,7 +26,10 @@ from privbench_plugins.attacks.encodermi import (
 if TYPE_CHECKING:
     from privbench import Examples
 
-VARIANTS = [EncoderMIThreshold(), EncoderMIVector(steps=600), EncoderMISet(steps=600, hidden=32)]
+VARIANTS = [
+    EncoderMIThreshold(), EncoderMIVector(epochs=100, steps=300),
+    EncoderMISet(epochs=30, steps=150, hidden=16),
+]  # fmt: skip
 
 
 def _arena(attack: Any) -> tuple[Oracle, AttackContext, MembershipQuestion]:

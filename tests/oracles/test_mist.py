@@ -113,6 +113,7 @@ def test_a_sub_model_learns_locally_from_its_own_rows_only(tmp_path: Path) -> No
     assert captured["all"].shape == (2, 80, 10)
 
 
+@pytest.mark.slow
 def test_members_are_learnt_less_by_heart(tmp_path: Path) -> None:
     builder, target = Builder(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=60, lr=5e-3)
     split = tiny_split()
