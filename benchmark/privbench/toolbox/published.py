@@ -19,7 +19,11 @@ T = TypeVar("T")
 
 
 def home(root: Path | None) -> Path:
-    """Return ``root``, or privbench's user data folder if it is None."""
+    """Return ``root``, or privbench's user data folder if it is None.
+
+    >>> home(Path("data")).name
+    'data'
+    """
     return Path(user_data_dir("privbench")) if root is None else root
 
 
@@ -114,6 +118,9 @@ def short_run(members: int, pool: int) -> Protocol:
 
     All parts except the test rows come from source ``train``, so that members and nonmembers differ
     only by training.
+
+    >>> short_run(1_000, 4_000).parts()["pool"].size
+    4000
     """
     return Protocol(
         name="default", members=Part(members, "train"), nonmembers=Part(members, "train"),

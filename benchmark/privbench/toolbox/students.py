@@ -20,7 +20,14 @@ TEACHERS = "teachers"
 
 
 def taught(world: World) -> World:
-    """Return a world in which reference rows take the members' place, for ``Defense.on_data``."""
+    """Return a world in which reference rows take the members' place, for ``Defense.on_data``.
+
+    >>> from privbench.testing import tiny_split
+    >>> world = tiny_split().victim()
+    >>> student = taught(world)
+    >>> len(student.members) == len(world.reference), len(student.parts[TEACHERS])
+    (True, 80)
+    """
     return world.replace(**{"members": world.reference, TEACHERS: world.members})
 
 

@@ -19,7 +19,7 @@ ROWS = 256
 
 
 def embeddings(model: Model, rows: Examples) -> Tensor:
-    """Return embeddings (n, d) float64."""
+    """Return embeddings (n, d) float64 of rows x (n, *shape), on the device of the model."""
     device = next(model.parameters()).device
     with torch.no_grad():
         parts = [
@@ -30,12 +30,12 @@ def embeddings(model: Model, rows: Examples) -> Tensor:
 
 
 def posteriors(model: Model, rows: Examples) -> Tensor:
-    """Return posteriors (n, classes) float64."""
+    """Return posteriors (n, classes) float64 of rows x (n, *shape); each row adds up to 1."""
     return _logits(model, rows).softmax(1)
 
 
 def log_posteriors(model: Model, rows: Examples) -> Tensor:
-    """Return the logs of posteriors (n, classes) float64."""
+    """Return the logs of posteriors, (n, classes) float64 of at most 0."""
     return _logits(model, rows).log_softmax(1)
 
 

@@ -9,6 +9,9 @@ def of_objects(side: int) -> Augmentation:
     """Return limits for colour pictures of things, ``side`` pixels high and wide.
 
     They are all that SimCLR, MoCo, Talos (vertical flip, blur) and padded crops (shift) use.
+
+    >>> of_objects(32).shift, of_objects(32).blur_kernel, of_objects(8).blur_kernel
+    (4, 9, 3)
     """
     kernel = _kernel(side)
     return Augmentation(
@@ -25,7 +28,10 @@ def of_faces() -> Augmentation:
 def of_grey(side: int, *, flip: float = 0.0) -> Augmentation:
     """Return limits for grey pictures, ``side`` pixels high and wide.
 
-    They are not mirrored unless asked: characters are chiral, so a mirrored one looks wrong.
+    They are mirrored with probability ``flip``, from 0 to 1; a mirrored character looks wrong.
+
+    >>> of_grey(28).flip, of_grey(28).shift
+    (0.0, 3)
     """
     kernel = _kernel(side)
     return Augmentation(
