@@ -336,3 +336,13 @@ def test_the_victims_world_holds_just_the_members(seed: int) -> None:
     world = split.victim()
     assert torch.equal(world.contains(split.candidates), split.member)
     assert _set(world.reference) == _set(split.reference)
+
+
+def test_random_numbers_of_a_world_depend_on_all_that_names_it() -> None:
+    split, other = _split(0), _split(1)
+    worlds = [
+        split.victim(), other.victim(), replace(split.victim(), branch=1), split.null(),
+        split.offline(0)[0], split.offline(1)[0], split.online(0)[0],
+    ]  # fmt: skip
+    salts = [world.salt(purpose) for world in worlds for purpose in ("noise", "batches")]
+    assert len(set(salts)) == len(salts)
