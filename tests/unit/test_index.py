@@ -179,6 +179,10 @@ REFUSALS = {
     "-p no:nowhere list": "unknown plugin to disable 'nowhere'",
     "new attack lira": "attack 'lira' exists already",
     "show nowhere.json": "no result at nowhere.json",
+    "report nowhere": "no results folder at nowhere",
+    "score nowhere": "no results folder at nowhere",
+    "check-submission nowhere.jsonl": "no submission at nowhere.jsonl",
+    "reproduce nowhere.json": "no result at nowhere.json",
 }
 SUITES = {
     "broken": "attacks: [lira\n",

@@ -230,16 +230,17 @@ def report(
     The page needs no other file and no network. ROC curves and histograms are drawn where the files
     of per-sample scores are beside the results.
     """
-    from privbench.boards.html.page import report as rendered
-    from privbench.boards.html.pictures import figures
-    from privbench.ground.store.files import write
-    from privbench.plugins.registry import load
     from privbench.results.files import located
-    from privbench.results.sample_files import read_samples
 
     if output.suffix not in (".html", ".htm"):
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a report ends in .html")
     found = located(folders)
+    from privbench.boards.html.page import report as rendered
+    from privbench.boards.html.pictures import figures
+    from privbench.ground.store.files import write
+    from privbench.plugins.registry import load
+    from privbench.results.sample_files import read_samples
+
     places = {record.trial: at for record, at in found}
     records = [record for record, _ in found]
     board, name, again = _named(folders, records, **told)
@@ -297,6 +298,10 @@ def score(
     **told: Any,
 ) -> None:
     """Recompute all metrics from the per-sample scores of results; nothing runs again."""
+    from privbench.results.files import refuse_missing
+
+    for folder in folders:
+        refuse_missing(folder)
     from privbench.check.rescore import read_scored
     from privbench.check.score_report import report
     from privbench.ground.store.files import write

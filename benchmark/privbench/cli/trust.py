@@ -169,12 +169,13 @@ def check_submission(chosen: list[Choice], /, file: Path) -> None:
     FILE is written by `privbench merge --scores --out FILE.jsonl`. Nothing in it is run.
     Exit status: 0 if all is as the scores say, 1 if not, 2 if the file is damaged.
     """
-    from privbench.check.submission import check
-    from privbench.plugins.registry import load
     from privbench.results.one_file import SUFFIX
 
     if file.suffix != SUFFIX or not file.exists():
         raise BadInputError(f"no submission at {shown(str(file), 200)}: give a {SUFFIX} file")
+    from privbench.check.submission import check
+    from privbench.plugins.registry import load
+
     load(chosen)  # games of plugins are known once these are imported
     found = check(file)
     for sentence in found.differences[:_MOST_SHOWN]:

@@ -149,11 +149,7 @@ def located(folders: Iterable[Path], *, scores: bool = False) -> list[tuple[Reco
     found: dict[str, Record] = {}
     places: dict[str, list[Path]] = {}
     for folder in folders:
-        if not folder.exists():
-            raise BadInputError(
-                f"no results folder at {shown(str(folder), 200)}: "
-                "run `privbench run --out FOLDER` first"
-            )
+        refuse_missing(folder)
         for path in _files(folder):
             lines = path.suffix == one_file.SUFFIX
             made = each_line(path, scores=scores) if lines else [(1, read(path))]
@@ -166,6 +162,19 @@ def located(folders: Iterable[Path], *, scores: bool = False) -> list[tuple[Reco
             f"no results in {shown(listed, 200)}: run `privbench run --out FOLDER` first"
         )
     return [(found[trial], places[trial]) for trial in sorted(found)]
+
+
+def refuse_missing(folder: Path) -> None:
+    """Refuse a folder (or file) of results that is not there.
+
+    Raises:
+        BadInputError: saying how one is made.
+    """
+    if not folder.exists():
+        raise BadInputError(
+            f"no results folder at {shown(str(folder), 200)}: "
+            "run `privbench run --out FOLDER` first"
+        )
 
 
 def _rank(record: Record) -> tuple[int, bool, str, bool]:
