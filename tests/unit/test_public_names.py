@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 from pathlib import Path
 
@@ -55,3 +56,11 @@ def test_help_names_only_what_there_is() -> None:
     assert len(named) > 30
     assert set(named) <= set(privbench.__all__)
     assert {"run", "load", "audit", "hookimpl"} <= set(named)
+
+
+def test_the_page_of_helpers_lists_every_module_of_the_toolbox() -> None:
+    from privbench import toolbox
+
+    page = (ROOT / "docs" / "plugins" / "helpers.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`(\w+)`", page.partition("| Module of `privbench.toolbox` |")[2]))
+    assert {module.name for module in pkgutil.iter_modules(toolbox.__path__)} <= listed
