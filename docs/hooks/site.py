@@ -219,7 +219,7 @@ _WIDE, _HIGH, _GAP, _SIDE = 720, 44, 10, 70
 
 
 def _design() -> str:
-    """The layers of the core as an SVG figure, from the contracts of imports."""
+    """The rooms of the core as an SVG figure, from the contracts of imports."""
     facts = runpy.run_path(str(ROOT / "tests" / "imports.py"))["structure"](ROOT)
     rows = [_row(layer, i) for i, layer in enumerate(facts.layers)]
     height = len(rows) * (_HIGH + _GAP) + 8
@@ -229,14 +229,14 @@ def _design() -> str:
         f'<text x="{_SIDE - 56}" y="{height / 2}" class="small" text-anchor="middle" '
         f'transform="rotate(-90 {_SIDE - 56} {height / 2})">imports</text>'
     )
-    label = f"Layers of the core from top to bottom: {', '.join(map(' and '.join, facts.layers))}"
+    label = f"Rooms of the core from top to bottom: {', '.join(map(' and '.join, facts.layers))}"
     figure = (
         f'<div class="wide"><svg class="design" role="img" aria-label="{html.escape(label)}" '
         f'viewBox="0 0 {_SIDE + _WIDE + 8} {height}">{arrow}{"".join(rows)}</svg></div>'
     )
     told = (
-        f"{facts.modules} modules in {len(facts.packages)} packages; {len(facts.arrows)} arrows "
-        f"between packages, {len(facts.upward)} of them upward."
+        f"{facts.modules} modules in {len(facts.packages)} rooms; {len(facts.arrows)} arrows "
+        f"between rooms, {len(facts.upward)} of them upward."
     )
     return f"{figure}\n\n{told}"
 
