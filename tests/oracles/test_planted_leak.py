@@ -36,18 +36,25 @@ ATTACKS = {a.name: a for a in plugins.load().all("attack") if a.game == "members
 
 #: Settings that make an attack quick, and do not change what it does.
 FAST: dict[str, dict[str, Any]] = {
-    "encoder-feature": {"epochs": 30, "steps": 600},
-    "encodermi-s": {"steps": 200, "hidden": 16, "n": 5},
-    "encodermi-v": {"steps": 600},
+    "adversarial-mia-targeted": {"epochs": 10, "updates": 100},
+    "encoder-feature": {"epochs": 10, "steps": 200},
+    "encodermi-baseline-a": {"epochs": 50, "updates": 150},
+    "encodermi-baseline-b": {"epochs": 50, "updates": 150},
+    "encodermi-baseline-c": {"epochs": 50},
+    "encodermi-s": {"epochs": 30, "steps": 150, "hidden": 16, "n": 5},
+    "encodermi-v": {"epochs": 100, "steps": 300},
     "label-only-augment": {"steps": 150, "epochs": 1},
     "label-only-boundary": {"iterations": 2},
     "lira": {"k": 8},
     "lira-encoder": {"k": 8},
     "lira-offline": {"k": 8},
+    "nn-mia": {"epochs": 20, "steps": 300},
     "partcrop": {"parts": 32, "steps": 300},
     "posterior-label-mia": {"epochs": 5, "steps": 400},
+    "quantile": {"epochs": 8, "hidden": 128},
     "rmia": {"k": 8},
     "rmia-offline": {"k": 8},
+    "shokri": {"epochs": 20, "steps": 300},
 }
 
 
