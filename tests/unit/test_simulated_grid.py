@@ -71,6 +71,15 @@ def test_a_diamond_waits_for_its_longer_side(simulated: Any) -> None:
     assert (found.makespan, found.path, found.work, found.first) == (7.0, 7.0, 9.0, 7.0)
 
 
+def test_a_node_given_up_takes_along_what_needs_it_and_not_what_waits_for_it() -> None:
+    nodes = _nodes({"lost": set(), "needs": {"lost"}, "waits": set()}, {"needs", "waits"})
+    nodes["waits"].after.add("lost")
+    schedule = Schedule(nodes)
+    schedule.given_up(nodes["lost"])
+    assert schedule.pending == {"waits"}
+    assert schedule.next(busy=0) is nodes["waits"]
+
+
 def test_the_coordinator_hands_out_one_node_at_a_time(simulated: Any) -> None:
     found = simulated.simulate(_apart(10), 100, lambda _: 1.0, hand_out=0.5)
     assert found.makespan == 6.0, "the last of ten begins after 5 s"
