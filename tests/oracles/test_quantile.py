@@ -120,6 +120,7 @@ def test_realised_rate_is_the_rate_asked_for(head: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["gaussian", "pinball"])
+@pytest.mark.slow
 def test_a_network_learns_what_depends_on_the_row(head: str) -> None:
     """Scores with mean 4 x and deviation 0.5: a global threshold sees x, the attack the rest.
 

@@ -65,6 +65,7 @@ def _resize_card(monkeypatch: pytest.MonkeyPatch, of: type[Dataset], **fields: A
 # ---- all of them ----
 
 
+@pytest.mark.slow
 def test_importing_and_describing_reads_nothing_heavy() -> None:
     code = """
 import sys

@@ -210,6 +210,7 @@ def test_dry_run(path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert said.count("skipped: ") == len(session.planned) - 1
 
 
+@pytest.mark.slow
 def test_every_backbone_reads_the_images_that_a_suite_gives_it(registry: Any) -> None:
     pairs: dict[tuple[Any, int, int], Card] = {}
     for path in SUITES:
