@@ -94,7 +94,7 @@ class Board:
 
     def missed(self, record: Record) -> bool:
         """Return whether its attack missed the planted leak of such a victim."""
-        return verdicts.blind(record, self.leaks)
+        return bool(self.leaks) and verdicts.blind(record, self.leaks)
 
     @cached_property
     def _bases(self) -> Mapping[str, Seeds]:

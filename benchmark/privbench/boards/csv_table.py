@@ -45,7 +45,7 @@ def written(named: Iterable[Mapping[str, Value]]) -> str:
     for row in named:
         values = (row.get(name) for name in (*fixed, *moving))
         writer.writerow(
-            text(one) if isinstance(one, float) else _harmless(text(one)) for one in values
+            text(one) if isinstance(one, float) else one and _harmless(text(one)) for one in values
         )
     return made.getvalue()
 

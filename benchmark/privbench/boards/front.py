@@ -117,7 +117,9 @@ def painted(drawn: Sequence[tuple[Panel, list[Aim]]]) -> Figure:
         axis.set_axis_off()
     for axis, (panel, aim) in zip(axes, pictures, strict=False):
         _draw(axis, panel, aim)
-    figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
     figure.set_layout_engine("none")  # names are placed in this layout
     for axis, (panel, aim) in zip(axes, pictures, strict=False):
         _name(axis, panel, aim)
