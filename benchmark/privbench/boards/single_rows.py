@@ -36,7 +36,10 @@ def single_rows(record: Record, seeds: Sequence[Columns]) -> list[str]:
     """
     of = vulnerability(seeds)
     inside, both = of.times_in > 0, ~np.isnan(of.difference)
-    told = f"{len(seeds)} seeds; {inside.sum()} rows were members of some, {both.sum()} also not."
+    told = (
+        f"{len(seeds)} seeds. {inside.sum()} rows were members in at least one seed; {both.sum()} "
+        "of them were nonmembers in another."
+    )
     for name, values in (
         ("Exposure as member", of.mean_in[inside]),
         ("Difference", of.difference[both]),

@@ -252,7 +252,7 @@ def _train(examples: Examples, target: Target | None) -> Model:
 
 
 def _untrained(seed: int) -> Model:
-    """Return a network that no row was shown to."""
+    """Return an untrained network."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % 2**63)  # noqa: TID251 - restored afterwards
         body = nn.Sequential(nn.Flatten(), nn.Linear(_SIDE * _SIDE, 256), nn.ReLU())
