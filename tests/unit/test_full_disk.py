@@ -54,6 +54,7 @@ def run(
 ) -> Callable[..., Result]:
     """Invoke privbench in an empty folder, with a tiny victim and two attacks."""
     own, kit = plugins.Registry(), plugins.Plugin("kit", "privbench.testing", "privbench")
+    own.plugins.append(kit)
     own.add("dataset", TinyImages(), kit)
     own.add("target", TinyTarget(), kit)
     for name in ("none", "metric-loss", "metric-entropy"):
