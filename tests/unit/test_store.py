@@ -106,6 +106,15 @@ def test_another_key_is_a_miss(store: Store) -> None:
     assert Store(store.root / "nowhere").find(KEY) is None
 
 
+def test_an_artifact_in_the_place_of_another_is_not_taken_for_it(store: Store) -> None:
+    mine, other = KEY, key(seed=1)
+    place = store.keep(mine, {}, {"whose": "mine"}).path
+    place.rename(place.with_name(other.digest))
+    assert store.facts(other) is None
+    assert store.find(other) is None
+    assert other not in store
+
+
 def test_an_artifact_never_changes(store: Store) -> None:
     store.keep(KEY, {}, {"n": 1})
     assert store.keep(KEY, {}, {"n": 2}).facts == {"n": 1}
