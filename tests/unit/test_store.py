@@ -108,8 +108,9 @@ def test_another_key_is_a_miss(store: Store) -> None:
 
 def test_an_artifact_in_the_place_of_another_is_not_taken_for_it(store: Store) -> None:
     mine, other = KEY, key(seed=1)
-    place = store.keep(mine, {}, {"whose": "mine"}).path
-    place.rename(place.with_name(other.digest))
+    place = store.keep(other, {}, {"whose": "other"}).path
+    place.rename(place.with_name("away"))
+    store.keep(mine, {}, {"whose": "mine"}).path.rename(place)
     assert store.facts(other) is None
     assert store.find(other) is None
     assert other not in store
