@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from statistics import fmean as mean
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from privbench.boards import shown as show
 from privbench.boards.operating import accuracy, seen_by
@@ -16,16 +16,36 @@ from privbench.results.statistics import compared, paired, worst_case
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.boards.board import Board
     from privbench.boards.operating import Choice, Family, Group
     from privbench.ground.columns import Column
     from privbench.results.record import MethodRecord, Record
+    from privbench.results.seeds import Seeds
 
 #: Metrics that are .5 for every guess, and the baseline that is one guess for all rows.
 _HALF, _MAJORITY = ("auc", "balanced_accuracy"), "majority"
 
 
-def panels(board: Board) -> list[Panel]:
+class Grouped(Protocol):
+    """What panels need of a ``Board``."""
+
+    bound: float | None
+
+    @property
+    def groups(self) -> list[Group]:
+        """See ``Board``."""
+
+    @property
+    def choices(self) -> Mapping[int, list[Choice]]:
+        """See ``Board``."""
+
+    def mark(self, record: Record) -> str:
+        """See ``Board``."""
+
+    def seeds(self, records: Iterable[Record]) -> Seeds:
+        """See ``Board``."""
+
+
+def panels(board: Grouped) -> list[Panel]:
     """Return the panels of a board, in an order that does not depend on that of the results."""
     named = _titles(board.groups)
     made = [
@@ -72,7 +92,7 @@ def _named(group: Group) -> dict[int, str]:
     }  # fmt: skip
 
 
-def _panel(board: Board, group: Group, dataset: str, target: str, adversary: str) -> Panel:
+def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: str) -> Panel:
     seen = seen_by(group, adversary)
     among = {record.trial for record in seen}
     names = _attacks(seen)
@@ -154,7 +174,7 @@ def _at_bound(
 
 
 def _line(
-    board: Board,
+    board: Grouped,
     line: Line,
     records: Sequence[Record],
     names: Mapping[str, Attack],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from privbench.boards import shown as show
 from privbench.ground.text import several, shown
@@ -12,7 +12,6 @@ from privbench.results.statistics import ERROR, FEWEST_SEEDS, holm, null_p, pair
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from privbench.boards.board import Board
     from privbench.results.record import Number, Record
     from privbench.results.seeds import Seeds, Series
     from privbench.results.statistics import Difference
@@ -300,7 +299,18 @@ def blind(record: Record, leaks: Mapping[tuple[str, ...], Mapping[str, bool]]) -
     return told is False
 
 
-def control_lines(board: Board) -> list[str]:
+class Counted(Protocol):
+    """What the lines on controls need of a ``Board``."""
+
+    @property
+    def cells(self) -> Mapping[str, Seeds]:
+        """See ``Board``."""
+
+    def seeds(self, records: Iterable[Record]) -> Seeds:
+        """See ``Board``."""
+
+
+def control_lines(board: Counted) -> list[str]:
     """Return one line for each victim with a planted leak: who found it, and who did not."""
     groups: dict[tuple[str, ...], dict[str, list[Seeds]]] = {}
     for of in board.cells.values():
