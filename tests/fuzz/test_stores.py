@@ -26,12 +26,13 @@ RUN = ("run", "--dataset", "tiny-images", "--target", "tiny-target", "--attack",
 @pytest.fixture
 def tiny(fuzz: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A fuzzer with a small data set and target beside the real plugins."""
-    both = Registry()
+    both, real, kit = Registry(), Plugin("real", "real", "tests"), Plugin("tiny", "tiny", "tests")
+    both.plugins += [real, kit]
     for kind in ("attack", "defense"):
         for method in registry.all(kind):
-            both.add(kind, method, Plugin("real", "real", "tests"))
-    both.add("dataset", TinyImages(), Plugin("tiny", "tiny", "tests"))
-    both.add("target", TinyTarget(), Plugin("tiny", "tiny", "tests"))
+            both.add(kind, method, real)
+    both.add("dataset", TinyImages(), kit)
+    both.add("target", TinyTarget(), kit)
     monkeypatch.setattr(plugins, "load", lambda _: both)
     return fuzz
 
