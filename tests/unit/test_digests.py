@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, Flag, StrEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from privbench.grid import keys
 from privbench.ground.store.source import canonical, digest, source_digest
 
 
@@ -347,3 +350,49 @@ def test_what_has_no_code_is_refused(thing: Any) -> None:
 
 def test_an_enum_of_this_very_file_has_source() -> None:
     assert source_digest(Enum) != source_digest(Mode)
+
+
+# ---- what enters the keys of a grid --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Card:
+    content: str
+    classes: int = 2
+
+
+def test_the_fields_of_keys_of_the_grid_do_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "code_digest", lambda: "code")
+    monkeypatch.setattr(keys, "source_digest", lambda of: f"rules of {of.__name__}")
+    monkeypatch.setattr(torch, "__version__", "torch")
+
+    def method(name: str) -> Any:
+        return SimpleNamespace(digest=name)
+
+    cell: Any = SimpleNamespace(
+        card=Card("card"), pool=Card("pool"), protocol="protocol", target=method("target"),
+        defenses=(method("d1"), method("d2")), dataset=method("dataset"), access="labels",
+        adversary=SimpleNamespace(
+            adaptive=True, white_box=False, target=method("t2"), dataset=method("s2")
+        ),
+        attack=SimpleNamespace(digest="attack", game="membership", max_rows=7),
+        sensitive=("age",), preset="cpu",
+    )  # fmt: skip
+    split: Any = SimpleNamespace(digest="split", seed=3)
+    models: Any = SimpleNamespace(cell=cell, split=split, pool=method("pool"))
+    answer, readable = keys.of_answer(
+        models, "served", "own", ["s0", "s1"], device="cpu", threads=2
+    )
+    # Other digests here mean that everything is computed again, whoever has it in a store.
+    assert keys.of_trial(cell, 3, "cpu", threads=2, compiled=True) == (
+        "bc37fadf848b993478046f0913bb6e8d"
+    )
+    assert answer.digest == "6ab5a71df7e51125993bba264bf7b78d"
+    assert readable == "b08c865420b92736aaf9131c9d88dd53"
+    assert keys.of_baselines(cell, split, device="cpu", threads=2).digest == (
+        "d27ec1e537cb9de8ae2230f2254530c4"
+    )
+    assert keys.of_utility("victim", split).digest == "074166201dfd7201381aae0c1dfd79d1"
+    assert keys.of_probe("encoder", split).digest == "55fbeb8234d858274405febf9fdf8337"
+    assert keys.of_split(cell, 3) == "0d3955e290432051a6e274dae46d852e"
+    assert keys.of_pool(split, cell.adversary.dataset) == "2e7e064a8e4bb6a7ee69b1856205c0c1"

@@ -14,7 +14,7 @@ import pytest
 
 import privbench
 import privbench_plugins
-from privbench.grid.cell import CODE as RESULTS
+from privbench.grid.keys import CODE_OF_RESULTS as RESULTS
 from privbench.ground.store import source
 from privbench.measure.victims.plan import CODE as VICTIMS
 

@@ -6,16 +6,14 @@ from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from privbench.ground.store.source import computing_digest, digest
+from privbench.grid import keys
+from privbench.grid.keys import dataset_of
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, StrengthRecord
 
 if TYPE_CHECKING:
     from privbench.measure.data.protocol import Protocol
     from privbench.measure.methods.adversary import Adversary
     from privbench.measure.methods.cell import Cell
-    from privbench.measure.methods.dataset import Dataset
     from privbench.measure.methods.method import Method
 
 
@@ -56,17 +54,6 @@ def strengths(cell: Cell) -> dict[str, StrengthRecord]:
 def learning_from_reference(cell: Cell) -> str:
     """Names of the defenses that learn from reference rows, joined; "" if none does."""
     return "+".join(d.name for d in cell.defenses if d.learns_from_reference(cell))
-
-
-def dataset_of(cell: Cell) -> Dataset:
-    """Return the dataset of the cell.
-
-    Raises:
-        TypeError: if the cell has only a card.
-    """
-    if cell.dataset is None:
-        raise TypeError("a cell of a trial needs a dataset")
-    return cell.dataset
 
 
 def protocol_record(protocol: Protocol) -> dict[str, Any]:
@@ -127,39 +114,7 @@ class Trial:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of methods, protocol, seed, source code, torch version, device kind, threads."""
-        cell = self.cell
-        adversary = cell.adversary
-        return digest(
-            {
-                "dataset": dataset_of(cell).digest,
-                "content": [card.content for card in (cell.card, cell.pool) if card],
-                "protocol": cell.protocol,
-                "target": cell.target.digest,
-                "defenses": [defense.digest for defense in cell.defenses],
-                "adversary": {
-                    "adaptive": adversary.adaptive,
-                    "white_box": adversary.white_box,
-                    "target": adversary.target.digest if adversary.target else None,
-                    "dataset": adversary.dataset.digest if adversary.dataset else None,
-                },
-                "attack": cell.attack.digest,
-                "sensitive": list(cell.sensitive),
-                "preset": cell.preset,
-                "seed": self.seed,
-                "code": code_digest(),
-                "torch": torch.__version__,
-                "device": torch.device(self.device).type,
-                "threads": self.threads,
-                "compiled": self.compiled,
-            }
+        """Digest of what determines its result, see ``keys.of_trial``."""
+        return keys.of_trial(
+            self.cell, self.seed, self.device, threads=self.threads, compiled=self.compiled
         )
-
-
-#: Code that determines a result.
-CODE = ("privbench.measure",)
-
-
-def code_digest() -> str:
-    """Digest of the code that determines results."""
-    return computing_digest(*CODE)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from privbench.grid.cell import code_digest, dataset_of
+from privbench.grid import keys
+from privbench.grid.keys import dataset_of
 from privbench.grid.outcome import numbers
-from privbench.ground.store.source import digest, source_digest
-from privbench.ground.store.store import Key
 from privbench.measure.data.examples import Examples, adopted
 from privbench.measure.data.split import Split, cut
 from privbench.measure.data.validation import validated
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.ground.store.store import Store
+    from privbench.ground.store.store import Key, Store
     from privbench.measure.games.game import Metrics
     from privbench.measure.methods.cell import Cell
     from privbench.measure.methods.dataset import Dataset
@@ -63,7 +60,7 @@ class Materials:
 
     def split(self, cell: Cell, seed: int) -> Split:
         """Split the cell's dataset; equal for all cells of that dataset, protocol and seed."""
-        at = digest([dataset_of(cell).digest, cell.protocol, seed])
+        at = keys.of_split(cell, seed)
         if at not in self._splits:
             rows = self._rows(dataset_of(cell))
             self._splits[at] = cut(rows, cell.card, cell.protocol, seed, device=self.builder.device)
@@ -84,7 +81,7 @@ class Materials:
         dataset = cell.adversary.dataset
         if dataset is None:
             return parts
-        at = digest([parts.digest, dataset.digest, parts.seed])
+        at = keys.of_pool(parts, dataset)
         if at not in self._splits:
             source = dataset.card(self.root)
             rows, card = adopted(self._rows(dataset), source, cell.card)
@@ -133,15 +130,10 @@ class Materials:
 
     def baselines_key(self, cell: Cell, seed: int) -> Key:
         """Return the key of the baselines; all cells of a question share them."""
-        parts = self.split(cell, seed)
-        return Key("baselines", {
-            "split": parts.digest, "seed": parts.seed, "game": cell.attack.game,
-            "rules": source_digest(type(GAMES[cell.attack.game])),
-            "dataset": dataset_of(cell).digest,
-            "max_rows": cell.attack.max_rows, "sensitive": list(cell.sensitive),
-            "code": code_digest(), "torch": torch.__version__, "device": self.builder.device.type,
-            "threads": self.builder.threads,
-        })  # fmt: skip
+        return keys.of_baselines(
+            cell, self.split(cell, seed), device=self.builder.device.type,
+            threads=self.builder.threads,
+        )  # fmt: skip
 
     def baselines(self, cell: Cell, seed: int) -> dict[str, dict[str, Number]]:
         """Return the metrics of each guess that does not see the victim."""
@@ -169,8 +161,7 @@ class Materials:
         cell, parts = models.cell, models.split
         if cell.card.classes is None or "classifier" not in made.model:
             return {}, None
-        key = Key("utility", {"victim": made.key, "split": parts.digest, "code": code_digest()})
-
+        key = keys.of_utility(made.key, parts)
         world = models.victims()[0].world
         facts = self.store.make(key, lambda: ({}, utility(made, parts, world))).facts
         named = ("test_accuracy", "train_accuracy", "reference_accuracy", "gap", "test_rows")
@@ -187,7 +178,7 @@ class Materials:
 
     def _probe(self, encoder: str, parts: Split, build: Callable[[], Victim]) -> Tensor:
         """Return the probe's answers, see ``probe``; ``encoder`` is the key of what is built."""
-        key = Key("probe", {"encoder": encoder, "split": parts.digest, "code": code_digest()})
+        key = keys.of_probe(encoder, parts)
         return self.store.make(key, lambda: ({"right": probe(build(), parts)}, {})).tensors["right"]
 
 

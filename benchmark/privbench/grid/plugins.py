@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.grid.cell import code_digest, dataset_of
+from privbench.grid.keys import code_digest, dataset_of
 from privbench.ground.store.source import source_digest
 from privbench.plugins.plugin_file import file_of
 from privbench.results.provenance import provenance

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.grid.cell import Trial, code_digest, dataset_of, learning_from_reference
+from privbench.grid import keys
+from privbench.grid.cell import Trial, learning_from_reference
 from privbench.grid.materials import Materials
 from privbench.grid.outcome import encodable, new_record, numbers, reason
 from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer
-from privbench.ground.store.source import digest
-from privbench.ground.store.store import Key
 from privbench.measure.games import left_out
 from privbench.measure.games.controls import Pixels
 from privbench.measure.training.process_state import threads
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from privbench.grid.isolated import Apart
     from privbench.grid.messages import Role
     from privbench.ground.store.artifacts import Artifact
-    from privbench.ground.store.store import Store
+    from privbench.ground.store.store import Key, Store
     from privbench.measure.data.examples import Examples
     from privbench.measure.games.game import Game, Metrics
     from privbench.measure.methods.oracle import Served
@@ -270,17 +269,11 @@ class TrialRunner:
             served: key of the victim or control that the attack queries.
             own: key of the same, as it answers the adversary's own rows.
         """
-        cell, parts = models.cell, models.split
-        given = {
-            "victim": served, "own": own,
-            "shadows": [self.builder.plan(spec).key for spec, _ in shadows],
-            "sensitive": list(cell.sensitive), "dataset": dataset_of(cell).digest,
-            "card": cell.card, "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
-            "pool": models.pool.digest, "access": str(cell.access),
-            "target": cell.target.digest, "code": code_digest(), "torch": torch.__version__,
-            "device": self.device.type, "threads": self.builder.threads,
-        }  # fmt: skip
-        return Key("answer", {"attack": cell.attack.digest, **given}), digest(given)
+        plans = [self.builder.plan(spec) for spec, _ in shadows]
+        return keys.of_answer(
+            models, served, own, [plan.key for plan in plans],
+            device=self.device.type, threads=self.builder.threads,
+        )  # fmt: skip
 
     def _answered(self, models: Models) -> bool:
         """Return whether the store holds the answers about the victim and all controls.
