@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from privbench import Cell, Dataset, Examples
-    from privbench.grid.plan import Planned
+    from privbench.grid.plan import PlannedTrial
     from privbench.measure.victims.spec import VictimSpec
     from privbench.measure.victims.stages import Draft, Stage
     from privbench.plugins.registry import Registry
@@ -210,10 +210,10 @@ def planned_stages(spec: VictimSpec, builder: Builder) -> Iterator[tuple[str, bo
             yield stage.key.digest, stage.public, kind_of(spec, stage), units(draft, stage)
 
 
-def chosen(items: list[Planned]) -> Trial:
+def chosen(items: list[PlannedTrial]) -> Trial:
     """A cell with a defense, if there is one, whose attack needs few shadows."""
 
-    def order(item: Planned) -> tuple[bool, bool, int]:
+    def order(item: PlannedTrial) -> tuple[bool, bool, int]:
         cell = item.trial.cell
         bare = cell.defense == "none" or any(d.control for d in cell.defenses)
         return bare, not cell.adversary.adaptive, cell.attack.shadows.count

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from privbench.grid.executors import Serial
-from privbench.grid.plan import Planned, plan
+from privbench.grid.plan import PlannedTrial, plan
 from privbench.grid.processes import Processes
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
@@ -148,7 +148,7 @@ def test_finished_first(benchmark: Any, tmp_path: Path) -> None:
     _complete(tmp_path, 2)
 
 
-def _planned(attacks: list[Any], **more: Any) -> list[Planned]:
+def _planned(attacks: list[Any], **more: Any) -> list[PlannedTrial]:
     folder = Path(mkdtemp())
     (folder / "sleeper.py").write_text(SLEEPER)
     if str(folder) not in sys.path and "sleeper" not in sys.modules:

@@ -31,7 +31,7 @@ from privbench.results.files import read_all
 from privbench.testing import CPU
 
 if TYPE_CHECKING:
-    from privbench.grid.plan import Planned
+    from privbench.grid.plan import PlannedTrial
 
 SIZES = {"members": 40, "nonmembers": 40, "reference": 20, "pool": 300, "test": 40}
 GRID = {
@@ -96,7 +96,7 @@ def privbench_attacks():
 """
 
 
-def _planned(grid: dict[str, Any], registry: Any = None) -> list[Planned]:
+def _planned(grid: dict[str, Any], registry: Any = None) -> list[PlannedTrial]:
     return plan(suite_from(grid, "test"), registry or load(), root=None, device="cpu")
 
 

@@ -22,7 +22,7 @@ from privbench import (
 )
 from privbench.grid.cell import cell_record
 from privbench.grid.compatible import why_not
-from privbench.grid.plan import Planned, plan
+from privbench.grid.plan import PlannedTrial, plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
 from privbench.ground.errors import PluginError, UnknownNameError
@@ -129,15 +129,15 @@ def tiny() -> Registry:
 
 
 @pytest.fixture
-def planned(tiny: Registry) -> Callable[..., list[Planned]]:
-    def make(**keys: Any) -> list[Planned]:
+def planned(tiny: Registry) -> Callable[..., list[PlannedTrial]]:
+    def make(**keys: Any) -> list[PlannedTrial]:
         base = {"datasets": ["tiny-images"], "targets": ["tiny-target"], "attacks": ["guess"]}
         return plan(suite_from({**base, **keys}, "here"), tiny, root=None, device="cpu")
 
     return make
 
 
-def shown(items: list[Planned]) -> list[tuple[str, str]]:
+def shown(items: list[PlannedTrial]) -> list[tuple[str, str]]:
     return [(i.trial.cell.defense, i.trial.cell.adversary.label) for i in items]
 
 
@@ -324,7 +324,9 @@ class Lab:
         )  # fmt: skip
 
 
-def go(items: list[Planned], folder: Path, lab: Lab | None = None, **more: Any) -> list[Record]:
+def go(
+    items: list[PlannedTrial], folder: Path, lab: Lab | None = None, **more: Any
+) -> list[Record]:
     return execute(items, cast("TrialRunner", lab or Lab()), folder, **more)
 
 

@@ -22,7 +22,7 @@ from privbench import backbone
 from privbench.api.session import Session
 from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
-from privbench.grid.plan import Planned, plan
+from privbench.grid.plan import PlannedTrial, plan
 from privbench.grid.suite import read_suite
 from privbench.grid.trial import TrialRunner
 from privbench.ground.store.store import Store
@@ -156,12 +156,12 @@ def covering(cells: list[Cell], seen: set[tuple[str, ...]]) -> Iterator[Cell]:
         todo = [one for one in todo if one[1] - seen]
 
 
-def planned(path: Path, registry: Any) -> list[Planned]:
+def planned(path: Path, registry: Any) -> list[PlannedTrial]:
     """The trials of a suite with one seed."""
     return plan(read_suite(path).model_copy(update={"seeds": 1}), registry, root=None, device="cpu")
 
 
-def made_small(items: Iterable[Planned]) -> list[Cell]:
+def made_small(items: Iterable[PlannedTrial]) -> list[Cell]:
     """The cells that can run, made small.
 
     Raises:
@@ -202,7 +202,10 @@ def test_dry_run(path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch) -> 
     session = Session(read_suite(path).model_copy(update={"seeds": 1}), (), options,
                       Console(file=told, width=500))  # fmt: skip
     cell = next(small_cell(item.trial.cell) for item in session.planned if not item.skip)
-    session.planned = [Planned(Trial(cell, 0)), *(item for item in session.planned if item.skip)]
+    session.planned = [
+        PlannedTrial(Trial(cell, 0)),
+        *(item for item in session.planned if item.skip),
+    ]
     session.explain()
     said = told.getvalue()
     assert "would run; " in said

@@ -17,7 +17,7 @@ from privbench.measure.training.process_state import threads as thread_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.grid.plan import Planned
+    from privbench.grid.plan import PlannedTrial
     from privbench.grid.suite import Suite
     from privbench.grid.trial import TrialRunner
     from privbench.measure.data.examples import Examples
@@ -136,8 +136,8 @@ def load(
 
 
 def _chosen(
-    planned: Sequence[Planned], wanted: Mapping[str, str | None], seed: int
-) -> list[Planned]:
+    planned: Sequence[PlannedTrial], wanted: Mapping[str, str | None], seed: int
+) -> list[PlannedTrial]:
     """The trials that have these names and this seed, and can run."""
     seeds = dict.fromkeys(str(item.trial.seed) for item in planned)
     if str(seed) not in seeds:
@@ -168,9 +168,11 @@ def _names(cell: CellRecord) -> dict[str, tuple[str, ...]]:
     }  # fmt: skip
 
 
-def _one(items: Iterable[Planned], role: str, runner: TrialRunner) -> tuple[Planned, VictimSpec]:
+def _one(
+    items: Iterable[PlannedTrial], role: str, runner: TrialRunner
+) -> tuple[PlannedTrial, VictimSpec]:
     """The only model of that role, with the first trial that needs it."""
-    found: dict[str, tuple[Planned, VictimSpec]] = {}
+    found: dict[str, tuple[PlannedTrial, VictimSpec]] = {}
     roles: dict[str, None] = {}
     for item in items:
         specs = runner.every_spec(item.trial)

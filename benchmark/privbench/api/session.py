@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from privbench.grid.executors import Executor
-    from privbench.grid.plan import Planned
+    from privbench.grid.plan import PlannedTrial
     from privbench.plugins.registry import Choice
     from privbench.results.record import Record
 
@@ -209,7 +209,7 @@ class Session:
 
 
 def _phases(
-    runner: TrialRunner, item: Planned, known: dict[str, dict[str, bool]]
+    runner: TrialRunner, item: PlannedTrial, known: dict[str, dict[str, bool]]
 ) -> dict[str, bool]:
     made: dict[str, bool] = {}
     for spec in runner.specs(item.trial).values():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.executors import Workers
-from privbench.grid.messages import Begun, Done, Lost, Message, Setup, Step
+from privbench.grid.messages import Begun, Done, Lost, Message, PhaseProgress, Setup
 from privbench.grid.worker import Reporter, make, runner_of
 from privbench.ground.errors import BadInputError
 
@@ -220,13 +220,13 @@ class _News:
     """Keeps the latest message of every node until it is read."""
 
     def __init__(self) -> None:
-        self.latest: dict[str, Begun | Step] = {}
+        self.latest: dict[str, Begun | PhaseProgress] = {}
 
-    def tell(self, name: str, message: Begun | Step) -> None:
+    def tell(self, name: str, message: Begun | PhaseProgress) -> None:
         """Store a message about a node."""
         self.latest[name] = message
 
-    def take(self) -> dict[str, Begun | Step]:
+    def take(self) -> dict[str, Begun | PhaseProgress]:
         """Return the messages since the last call."""
         taken, self.latest = self.latest, {}
         return taken

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 from privbench.grid.graph import graph
-from privbench.grid.messages import Begun, Done, Lost, Setup, Step
+from privbench.grid.messages import Begun, Done, Lost, PhaseProgress, Setup
 from privbench.grid.outcome import failed_record
 from privbench.grid.schedule import Schedule
 from privbench.plugins.plugin_file import loaded_files
@@ -107,9 +107,9 @@ class Workers(ABC):
                     self.rest()
                 self.give(node)
             for node, worker, message in self.listen():
-                if isinstance(message, Step) and watch:
+                if isinstance(message, PhaseProgress) and watch:
                     watch.epoch(message.phase, message.done, message.total, message.rows, worker)
-                if isinstance(message, Begun | Step):
+                if isinstance(message, Begun | PhaseProgress):
                     continue
                 runner.builder.trained_phases += message.trained_phases
                 yield from _settled(schedule, node, message, runner)

@@ -51,7 +51,7 @@ def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
 
     A trial whose victims cannot be planned is a node without needs: running it records the error.
     """
-    planner = _Planner(runner.builder)
+    planner = _GraphPlanner(runner.builder)
     wanted: list[tuple[Trial, dict[Role, str]]] = []
     for trial in trials:
         try:
@@ -108,7 +108,7 @@ def depths(nodes: dict[str, Node]) -> dict[str, int]:
     return found
 
 
-class _Planner:
+class _GraphPlanner:
     """Plans each distinct victim once."""
 
     def __init__(self, builder: Builder) -> None:

@@ -37,7 +37,7 @@ class RemoteTraceback(Exception):  # noqa: N818 - as in multiprocessing and conc
         return str(self.args[0])
 
 
-class Apart:
+class IsolatedAttack:
     """The process in which the attacks of a worker answer, as the worker sees it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Apart:
         return tensors, told["facts"]
 
 
-def answer_apart(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
+def answer_isolated(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
     """Be the process in which attacks answer: until the pipe closes or the parent ends.
 
     Args:

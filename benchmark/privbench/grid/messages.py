@@ -77,7 +77,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Step:
+class PhaseProgress:
     """Progress of a training phase; see ``Progress``."""
 
     phase: str
@@ -123,4 +123,4 @@ class Lost:
     peak_bytes: int | None = None
 
 
-Message: TypeAlias = "Begun | Step | Done | Lost"
+Message: TypeAlias = "Begun | PhaseProgress | Done | Lost"

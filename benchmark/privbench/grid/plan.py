@@ -35,7 +35,7 @@ MOST_SHADOWS = 1_000
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedTrial:
     """A trial, and the reason if it is skipped or has failed already.
 
     Attributes:
@@ -57,7 +57,7 @@ def plan(
     device: str,
     threads: int = 1,
     compiled: bool = False,
-) -> list[Planned]:
+) -> list[PlannedTrial]:
     """All trials of the grid, with a reason if skipped; nothing is loaded or trained.
 
     Args:
@@ -85,11 +85,11 @@ def plan(
         if suite.match_utility is not None:
             _check_matching(cells)
         judged = [_judged(cell) for cell in cells]
-    planned: dict[str, Planned] = {}
+    planned: dict[str, PlannedTrial] = {}
     for seed in suite.seed_list:
         for cell, (skip, failed) in zip(cells, judged, strict=True):
             trial = Trial(cell, seed, device, threads, compiled)
-            planned.setdefault(trial.digest, Planned(trial, skip, failed))
+            planned.setdefault(trial.digest, PlannedTrial(trial, skip, failed))
     if all(skip for skip, _ in judged):
         listed = sorted({skip for skip, _ in judged if skip})
         raise BadInputError(f"nothing in this grid can run: {'; '.join(listed)}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
-from privbench.grid.isolated import Apart, answer_apart
+from privbench.grid.isolated import IsolatedAttack, answer_isolated
 from privbench.grid.messages import Begun, Done, Lost, Setup
 from privbench.grid.server import as_child, begin, start_server
 from privbench.grid.worker import Reporter, make, runner_of
@@ -190,7 +190,7 @@ class Processes(Workers):
         """Start the process in which a worker's attacks answer: what leads to it, its number."""
         ours, theirs = self._context.Pipe()
         worker.apart = self._context.Process(
-            target=answer_apart, args=(theirs, lifeline, self._setup)
+            target=answer_isolated, args=(theirs, lifeline, self._setup)
         )
         worker.apart.start()
         theirs.close()
@@ -221,7 +221,7 @@ def work(
     """
     begin(lifeline, partial(os._exit, 1))
     setup.load_plugins()
-    runner = runner_of(setup, Reporter(pipe.send), Apart(*led_to) if led_to else None)
+    runner = runner_of(setup, Reporter(pipe.send), IsolatedAttack(*led_to) if led_to else None)
     while True:
         try:
             node: Node = pipe.recv()

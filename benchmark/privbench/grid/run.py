@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench.grid.cell import Trial
-    from privbench.grid.plan import Planned
+    from privbench.grid.plan import PlannedTrial
     from privbench.grid.trial import TrialRunner
 
 
 def execute(
-    planned: Sequence[Planned],
+    planned: Sequence[PlannedTrial],
     runner: TrialRunner,
     folder: Path,
     *,
@@ -70,7 +70,7 @@ def execute(
     return [records[item.trial.digest] for item in planned]
 
 
-def _kept_or_set_aside(item: Planned, folder: Path) -> Record | None:
+def _kept_or_set_aside(item: PlannedTrial, folder: Path) -> Record | None:
     try:
         return kept(item.trial.digest, item.skip, folder)
     except DamagedResultError as error:
@@ -98,7 +98,7 @@ def _failed(record: Record, reason: str) -> Record:
     )  # fmt: skip
 
 
-def _skipped(item: Planned, runner: TrialRunner) -> Record:
+def _skipped(item: PlannedTrial, runner: TrialRunner) -> Record:
     trial = item.trial
     return Record(
         trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="skipped",

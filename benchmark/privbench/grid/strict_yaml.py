@@ -23,7 +23,7 @@ def load(text: str) -> Any:
     """
     if len(text) > LONGEST:
         raise ConstructorError(problem=f"it is longer than {LONGEST:,} characters")
-    loader = _Loader(text)
+    loader = _StrictLoader(text)
     try:
         return loader.get_single_data()
     except (ValueError, OverflowError):
@@ -33,7 +33,7 @@ def load(text: str) -> Any:
         loader.dispose()
 
 
-class _Loader(yaml.SafeLoader):
+class _StrictLoader(yaml.SafeLoader):
     """Differs from ``SafeLoader`` in what it refuses and in which words are no text."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
@@ -112,10 +112,10 @@ _PLAIN: dict[str, tuple[str, str, Any]] = {
 for _name, (_pattern, _first, _) in _PLAIN.items():
     _tag = f"tag:yaml.org,2002:{_name}"
     _firsts = [*_first, ""] if _name == "null" else [*_first]
-    _Loader.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern})$", re.ASCII), _firsts)
-    _Loader.add_constructor(_tag, _Loader.plain)
-_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.text)
+    _StrictLoader.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern})$", re.ASCII), _firsts)
+    _StrictLoader.add_constructor(_tag, _StrictLoader.plain)
+_StrictLoader.add_constructor("tag:yaml.org,2002:str", _StrictLoader.text)
 for _name in ("seq", "map"):
     _made: Any = getattr(yaml.SafeLoader, f"construct_yaml_{_name}")
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_name}", _made)
-_Loader.add_constructor(None, _Loader.unknown)
+    _StrictLoader.add_constructor(f"tag:yaml.org,2002:{_name}", _made)
+_StrictLoader.add_constructor(None, _StrictLoader.unknown)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from privbench.grid.isolated import Apart
+    from privbench.grid.isolated import IsolatedAttack
     from privbench.grid.messages import Role
     from privbench.ground.store.artifacts import Artifact
     from privbench.ground.store.store import Key, Store
@@ -65,7 +65,7 @@ class TrialRunner:
         progress: Progress | None = None,
         compiled: bool = False,
         threads: int = 1,
-        apart: Apart | None = None,
+        isolated: IsolatedAttack | None = None,
     ) -> None:
         """Create a runner.
 
@@ -76,10 +76,10 @@ class TrialRunner:
             progress: shows training.
             compiled: whether encoders are compiled by torch.compile.
             threads: number of threads of each trial.
-            apart: the process in which attacks answer; None for this one.
+            isolated: the process in which attacks answer; None for this one.
         """
         self.store, self.device, self.root = store, device, root
-        self.apart = apart
+        self.isolated = isolated
         self.builder = Builder(store, device, progress=progress, compiled=compiled, threads=threads)
         self.materials = Materials(store, self.builder, root=root)
 
@@ -106,7 +106,7 @@ class TrialRunner:
             record.traceback = encodable(traceback.format_exc())
         made = self.materials.making - making
         record.cost.seconds = time.perf_counter() - begun - made
-        record.cost.peak_bytes = _peak(self.device) + (self.apart.peak if self.apart else 0)
+        record.cost.peak_bytes = _peak(self.device) + (self.isolated.peak if self.isolated else 0)
         return record
 
     def make(self, trial: Trial, role: Role, last: str) -> None:
@@ -253,7 +253,7 @@ class TrialRunner:
             cell, served, own, question, pool.pool, pool.seed,
             Trainer(self.builder, models.of_the_adversary()), self.store, self.device, scope,
         )  # fmt: skip
-        answer = self.apart.answer if self.apart else Match.answer
+        answer = self.isolated.answer if self.isolated else Match.answer
         return truth, self.store.make(
             key, lambda: named_answer(answer(match, self.materials.shadows(cell, shadows)), cell)
         )

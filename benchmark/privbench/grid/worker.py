@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from privbench.grid.messages import Done, Lost, Step
+from privbench.grid.messages import Done, Lost, PhaseProgress
 from privbench.grid.outcome import encodable, reason
 from privbench.grid.trial import TrialRunner
 from privbench.ground.store.store import Store
@@ -17,16 +17,18 @@ from privbench.ground.store.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from privbench.grid.isolated import Apart
+    from privbench.grid.isolated import IsolatedAttack
     from privbench.grid.messages import Node, Setup
     from privbench.measure.training.phase import Progress
 
 
-def runner_of(setup: Setup, progress: Progress, apart: Apart | None = None) -> TrialRunner:
+def runner_of(
+    setup: Setup, progress: Progress, isolated: IsolatedAttack | None = None
+) -> TrialRunner:
     """Return a runner with that setup."""
     return TrialRunner(
         Store(setup.store), torch.device(setup.device), root=setup.root, progress=progress,
-        compiled=setup.compiled, threads=setup.threads, apart=apart,
+        compiled=setup.compiled, threads=setup.threads, isolated=isolated,
     )  # fmt: skip
 
 
@@ -69,7 +71,7 @@ def make(node: Node, runner: TrialRunner) -> Done | Lost:
 class Reporter:
     """Sends progress, at most a few times per second."""
 
-    def __init__(self, send: Callable[[Step], object]) -> None:
+    def __init__(self, send: Callable[[PhaseProgress], object]) -> None:
         """``send`` passes it on to the display."""
         self.send = send
         self.said = 0.0
@@ -79,4 +81,4 @@ class Reporter:
         now = time.monotonic()
         if now - self.said > 0.3:  # noqa: PLR2004 - a person reads it
             self.said = now
-            self.send(Step(phase, done, total, rows))
+            self.send(PhaseProgress(phase, done, total, rows))

@@ -22,7 +22,7 @@ from privbench.plugins.registry import load
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from privbench.grid.plan import Planned
+    from privbench.grid.plan import PlannedTrial
 
 HERE = Path(__file__).parent
 MEASURED = HERE / "measured.json"
@@ -44,7 +44,7 @@ SUITE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def planned(**changes: Any) -> list[Planned]:
+def planned(**changes: Any) -> list[PlannedTrial]:
     """The trials of the suite, with some of its entries changed."""
     return plan(suite_from({**SUITE, **changes}, "grid"), load(), root=None, device="cpu")
 
@@ -54,7 +54,7 @@ def runner(store: Path) -> TrialRunner:
     return TrialRunner(Store(store), torch.device("cpu"))
 
 
-def graph_of(items: list[Planned]) -> dict[str, Node]:
+def graph_of(items: list[PlannedTrial]) -> dict[str, Node]:
     """The graph of the trials that run, on an empty store."""
     with tempfile.TemporaryDirectory() as folder:
         return graph([i.trial for i in items if not (i.skip or i.failed)], runner(Path(folder)))

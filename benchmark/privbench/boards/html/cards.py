@@ -24,7 +24,7 @@ KINDS = ("attack", "defense", "target", "dataset")
 
 
 @dataclass(frozen=True)
-class Card:
+class MethodCard:
     """A method of the results.
 
     Attributes:
@@ -60,7 +60,7 @@ class Card:
         ]
 
 
-def cards(records: Iterable[Record], registry: Registry | None) -> dict[str, list[Card]]:
+def cards(records: Iterable[Record], registry: Registry | None) -> dict[str, list[MethodCard]]:
     """Return kind -> cards by name.
 
     Args:
@@ -75,7 +75,7 @@ def cards(records: Iterable[Record], registry: Registry | None) -> dict[str, lis
             met.setdefault(at, {}).setdefault(f"{method.label} v{method.version}", method)
             for name, text in _facts(kind, record):
                 facts.setdefault(at, {}).setdefault(name, {})[text] = None
-    made: dict[str, list[Card]] = {kind: [] for kind in KINDS}
+    made: dict[str, list[MethodCard]] = {kind: [] for kind in KINDS}
     for (kind, name), found in sorted(met.items()):
         versions = sorted({method.version for method in found.values()})
         told, note = _told(registry, kind, name, versions)
@@ -85,7 +85,7 @@ def cards(records: Iterable[Record], registry: Registry | None) -> dict[str, lis
         settings = [
             (one.label, shown(listed(one.fields), _LONG)) for _, one in sorted(found.items())
         ]
-        made[kind].append(Card(
+        made[kind].append(MethodCard(
             kind, name, ", ".join(map(str, versions)), told, note, listed_facts, settings[:_MOST],
             max(0, len(settings) - _MOST),
         ))  # fmt: skip

@@ -94,7 +94,7 @@ class Artifact:
         return load_file(self.path / TENSORS)
 
 
-class Difference(NamedTuple):
+class KeyDifference(NamedTuple):
     """A field in which two keys differ; None where a key lacks the field.
 
     Attributes:
@@ -130,7 +130,7 @@ class Explanation:
     created: str
     seconds: float | None
     nearest: str | None
-    differs: Sequence[Difference]
+    differs: Sequence[KeyDifference]
     names: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class Explanation:
             reason = f"{self.nearest} was stored, but damaged"
         lines = [f"{self.key.kind} {self.key.digest}: {made}", reason]
         named = [
-            Difference(one.path, *(self._named(text) for text in (one.old, one.new)))
+            KeyDifference(one.path, *(self._named(text) for text in (one.old, one.new)))
             for one in self.differs
         ]
         lines += [f"  {one}" for one in named]

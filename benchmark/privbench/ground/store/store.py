@@ -25,9 +25,9 @@ from privbench.ground.store.artifacts import (
     MANIFEST,
     Artifact,
     DamagedError,
-    Difference,
     Explanation,
     Key,
+    KeyDifference,
     Row,
     read_manifest,
     same_key,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Artifact", "Difference", "Explanation", "Key", "Row", "Store", "default_root"]
+__all__ = ["Artifact", "Explanation", "Key", "KeyDifference", "Row", "Store", "default_root"]
 
 #: An artifact is compared with at most this many older ones of its kind, the newest first.
 COMPARED = 2000
@@ -221,7 +221,7 @@ class Store:
             return dict(manifest.facts.get("names", {})) if manifest else {}
         return {}
 
-    def _nearest(self, key: Key, folder: Path) -> tuple[str | None, Sequence[Difference]]:
+    def _nearest(self, key: Key, folder: Path) -> tuple[str | None, Sequence[KeyDifference]]:
         """Of the artifacts of this kind that were built before, the one that differs least."""
         if any(folder.parent.glob(f"{DAMAGED}{key.digest}-*")):
             return key.digest, ()
@@ -237,7 +237,7 @@ class Store:
             return None, ()
         _, name, old = best
         paths = [path for path in old | wanted if old.get(path) != wanted.get(path)]
-        return name, tuple(Difference(path, old.get(path), wanted.get(path)) for path in paths)
+        return name, tuple(KeyDifference(path, old.get(path), wanted.get(path)) for path in paths)
 
     def _before(self, folder: Path, kind: str) -> tuple[Path, ...]:
         """The newest artifacts of a kind that are older than the one in this folder."""
