@@ -101,11 +101,11 @@ def _shares(trial: Trial, roles: dict[Role, str]) -> list[str]:
 
 def depths(nodes: dict[str, Node]) -> dict[str, int]:
     """Return the number of nodes on the longest path from each node to a trial."""
-    found = dict.fromkeys(nodes, 1)
+    longest = dict.fromkeys(nodes, 1)
     for name in reversed(list(nodes)):  # a node comes after all that it needs
         for needed in nodes[name].needs | nodes[name].after:
-            found[needed] = max(found[needed], found[name] + 1)
-    return found
+            longest[needed] = max(longest[needed], longest[name] + 1)
+    return longest
 
 
 class _GraphPlanner:
@@ -120,18 +120,18 @@ class _GraphPlanner:
 
     def roles(self, specs: dict[str, VictimSpec]) -> dict[Role, str]:
         """Return the identity of every victim that a trial needs, including inner ones."""
-        found: dict[Role, str] = {}
+        identities: dict[Role, str] = {}
         for name, spec in specs.items():
-            found[Role(name)] = self._chained(spec)
+            identities[Role(name)] = self._chained(spec)
             for i, inner in self.chains[spec.identity].inner:
-                found[Role(name, i)] = inner
-        return found
+                identities[Role(name, i)] = inner
+        return identities
 
     def _chained(self, spec: VictimSpec) -> str:
         """Plan the chain of a victim, and of those inside it; return its identity."""
         if spec.identity not in self.chains:
             stages = [stage for stage in self.builder.draft(spec).stages if stage.stored]
-            inner = [(stage.key, inner) for stage in stages for inner in stage.inner]
+            needed = [(stage.key, inner) for stage in stages for inner in stage.inner]
             self.chains[spec.identity] = _Chain(
                 tuple(stage.key.digest for stage in stages),
                 tuple(stage.name for stage in stages),
@@ -139,7 +139,7 @@ class _GraphPlanner:
                 tuple(_once(stage) for stage in stages),
                 tuple(
                     (i, self._chained(inner))
-                    for i, (key, inner) in enumerate(inner)
+                    for i, (key, inner) in enumerate(needed)
                     if key not in self.builder.store
                 ),
             )

@@ -32,8 +32,7 @@ _ENVIRONMENT = ("PRIVBENCH_", "PYTHON", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "ONE
 def kept(trial: str, skip: str | None, folder: Path) -> Record | None:
     """The result on disk, unless it failed or was skipped for a reason that no longer applies.
 
-    It is not kept either if the file of its per-sample scores is missing, or if it says less about
-    its cell than results do now: boards would show the cell twice.
+    It is not kept either if the file of its per-sample scores is missing.
 
     Args:
         trial: digest of the trial.

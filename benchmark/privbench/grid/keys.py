@@ -72,21 +72,21 @@ def of_trial(cell: Cell, seed: int, device: str, *, threads: int, compiled: bool
 
 
 def of_answer(
-    models: Models, served: str, own: str, shadows: Sequence[str], *, device: str, threads: int
+    models: Models, served: str, own_key: str, shadows: Sequence[str], *, device: str, threads: int
 ) -> tuple[Key, str]:
     """Return the key of an answer, and the digest of everything that the attack may read.
 
     Args:
         models: models of the cell.
         served: key of the victim or control that the attack queries.
-        own: key of the same, as it answers the adversary's own rows.
+        own_key: key of the same, as it answers the adversary's own rows.
         shadows: keys of those that the attack gets.
         device: kind of device.
         threads: of the trial.
     """
     cell, parts = models.cell, models.split
     readable: dict[str, Any] = {
-        "victim": served, "own": own, "shadows": list(shadows),
+        "victim": served, "own": own_key, "shadows": list(shadows),
         "sensitive": list(cell.sensitive), "dataset": dataset_of(cell).digest,
         "card": cell.card, "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
         "pool": models.pool.digest, "access": str(cell.access),

@@ -112,12 +112,16 @@ class Materials:
         """Build or load the shadows that the attack declared."""
         shadows = []
         for spec, others in worlds:
-            made = self.victim(spec, room=64 + len(worlds))
+            shadow = self.victim(spec, room=64 + len(worlds))
             asker = cell.attack.name
-            mine = Oracle(
-                made.session(asker), made.grants, asker=asker, store=self.store, models=len(worlds)
+            oracle = Oracle(
+                shadow.session(asker),
+                shadow.grants,
+                asker=asker,
+                store=self.store,
+                models=len(worlds),
             )
-            shadows.append(Shadow(spec.world, others, mine, made.model))
+            shadows.append(Shadow(spec.world, others, oracle, shadow.model))
         return tuple(shadows)
 
     def control(self, name: str, models: Models) -> list[Served]:
@@ -143,8 +147,8 @@ class Materials:
             question, truth = game.pose(
                 parts, Pixels(cell.card), max_rows=cell.attack.max_rows, sensitive=cell.sensitive
             )
-            made = game.baselines(parts, question, truth)
-            return {}, {"metrics": {name: _dumped(metrics) for name, metrics in made.items()}}
+            guesses = game.baselines(parts, question, truth)
+            return {}, {"metrics": {name: _dumped(metrics) for name, metrics in guesses.items()}}
 
         key = self.baselines_key(cell, seed)
         return {
@@ -152,29 +156,29 @@ class Materials:
             for name, metrics in self.store.make(key, compute).facts["metrics"].items()
         }
 
-    def utility(self, models: Models, made: Victim) -> tuple[dict[str, float], float | None]:
+    def utility(self, models: Models, victim: Victim) -> tuple[dict[str, float], float | None]:
         """Return accuracies of the victim, what training gave its encoder, and seconds per query.
 
         See ``utility``, ``gain`` and ``wins`` of ``victims.play``. Wins are counted for contrastive
         targets only: boards do not rank one whose encoder learnt nothing.
         """
         cell, parts = models.cell, models.split
-        if cell.card.classes is None or "classifier" not in made.model:
+        if cell.card.classes is None or "classifier" not in victim.model:
             return {}, None
-        key = keys.of_utility(made.key, parts)
+        key = keys.of_utility(victim.key, parts)
         world = models.victims()[0].world
-        facts = self.store.make(key, lambda: ({}, utility(made, parts, world))).facts
+        facts = self.store.make(key, lambda: ({}, utility(victim, parts, world))).facts
         named = ("test_accuracy", "train_accuracy", "reference_accuracy", "gap", "test_rows")
-        told = {name: facts[name] for name in named if name in facts}
+        accuracies = {name: facts[name] for name in named if name in facts}
         if cell.protocol.trained_elsewhere:
-            return told, facts["seconds_per_query"]
+            return accuracies, facts["seconds_per_query"]
         untrained = self.builder.plan(models.undefended()).untrained
         probes = (
-            self._probe(made.key, parts, lambda: made),
+            self._probe(victim.key, parts, lambda: victim),
             self._probe(untrained, parts, lambda: self.builder.untrained(models.undefended())),
         )
         counted = wins(*probes) if cell.target.contrastive else {}
-        return told | gain(*probes) | counted, facts["seconds_per_query"]
+        return accuracies | gain(*probes) | counted, facts["seconds_per_query"]
 
     def _probe(self, encoder: str, parts: Split, build: Callable[[], Victim]) -> Tensor:
         """Return the probe's answers, see ``probe``; ``encoder`` is the key of what is built."""

@@ -50,3 +50,19 @@ def failed_record(trial: Trial, reason: str, device: torch.device, traceback: st
     record = new_record(trial, device)
     record.status, record.reason, record.traceback = "failed", reason, traceback
     return record
+
+
+def skipped_record(trial: Trial, reason: str, device: torch.device) -> Record:
+    """Return the record of a trial that does not run."""
+    return Record(
+        trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="skipped",
+        reason=reason, phase=trial.cell.protocol.phase, provenance=provenance_of(trial, device),
+    )  # fmt: skip
+
+
+def unwritable(record: Record, reason: str) -> Record:
+    """Return the record of a trial whose result cannot be written: without the result."""
+    return Record(
+        trial=record.trial, cell=record.cell, seed=record.seed, status="failed", reason=reason,
+        phase=record.phase, cost=record.cost, provenance=record.provenance,
+    )  # fmt: skip

@@ -123,8 +123,8 @@ def _judged(cell: Cell) -> tuple[str | None, tuple[str, str] | None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
-        told = str(error) if isinstance(error, PrivbenchError) else _raised(error)
-        return None, (encodable(told), encodable(traceback.format_exc()))
+        sentence = str(error) if isinstance(error, PrivbenchError) else _raised(error)
+        return None, (encodable(sentence), encodable(traceback.format_exc()))
 
 
 def _raised(error: BaseException) -> str:
@@ -134,14 +134,14 @@ def _raised(error: BaseException) -> str:
     )
 
 
-def _asked(what: str, call: Callable[..., Any], *given: Any) -> Any:
+def _asked(what: str, call: Callable[..., Any], *args: Any) -> Any:
     """Ask a plugin what every cell of the grid needs; an exception in it ends planning.
 
     Raises:
         PluginError: one sentence that says what was asked.
     """
     try:
-        return call(*given)
+        return call(*args)
     except PrivbenchError:
         raise
     except Exception as error:
@@ -225,16 +225,16 @@ def _distinct(
     unused = shadowless and not (elsewhere and "trainable" in attack.requires)
     seen = set()
     for adversary in adversaries:
-        kept = replace(
+        as_used = replace(
             adversary,
             adaptive=adversary.adaptive or undefended or (shadowless and not releases),
             target=None if unused or adversary.target == target else adversary.target,
             dataset=None if adversary.dataset == dataset else adversary.dataset,
             white_box=adversary.white_box and bool((attack.needs | attack.wants) & ~BLACK_BOX),
         )
-        if kept not in seen:
-            seen.add(kept)
-            yield kept
+        if as_used not in seen:
+            seen.add(as_used)
+            yield as_used
 
 
 def _shadows(attack: Attack) -> int:

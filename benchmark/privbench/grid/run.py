@@ -5,11 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from privbench.grid.cell import cell_record
 from privbench.grid.executors import Executor, Serial, Watch
 from privbench.grid.kept import kept
-from privbench.grid.outcome import failed_record
-from privbench.grid.plugins import provenance_of
+from privbench.grid.outcome import failed_record, skipped_record, unwritable
 from privbench.ground.errors import WriteError
 from privbench.ground.store.files import set_aside
 from privbench.results.record import DamagedResultError, Record
@@ -49,14 +47,14 @@ def execute(
     for item in planned:
         if item.failed is not None:
             reason, trace = item.failed
-            made = failed_record(item.trial, reason, runner.device, trace)
-            records[made.trial] = _written(made, folder)
+            record = failed_record(item.trial, reason, runner.device, trace)
+            records[record.trial] = _written(record, folder)
             if watch:
-                watch.trial(made, False)
+                watch.trial(record, False)
             continue
         old = _kept_or_set_aside(item, folder)
         if old is None and item.skip:
-            old = _written(_skipped(item, runner), folder)
+            old = _written(skipped_record(item.trial, item.skip, runner.device), folder)
         if old is None:
             todo.append(item.trial)
             continue
@@ -83,25 +81,11 @@ def _kept_or_set_aside(item: PlannedTrial, folder: Path) -> Record | None:
 def _written(record: Record, folder: Path) -> Record:
     """Write a record; where that is impossible, the cell has failed."""
     if problem := record.excess():
-        record = _failed(record, f"its result cannot be kept: {problem}; let the methods note less")
+        record = unwritable(
+            record, f"its result cannot be kept: {problem}; let the methods note less"
+        )
     try:
         record.write(folder)
     except WriteError as error:
-        return _failed(record, str(error))
+        return unwritable(record, str(error))
     return record
-
-
-def _failed(record: Record, reason: str) -> Record:
-    return Record(
-        trial=record.trial, cell=record.cell, seed=record.seed, status="failed", reason=reason,
-        phase=record.phase, cost=record.cost, provenance=record.provenance,
-    )  # fmt: skip
-
-
-def _skipped(item: PlannedTrial, runner: TrialRunner) -> Record:
-    trial = item.trial
-    return Record(
-        trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="skipped",
-        reason=item.skip or "", phase=trial.cell.protocol.phase,
-        provenance=provenance_of(trial, runner.device),
-    )  # fmt: skip

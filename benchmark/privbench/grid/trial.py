@@ -94,7 +94,7 @@ class TrialRunner:
 
     def _run(self, trial: Trial) -> Record:
         record = new_record(trial, self.device)
-        begun, making = time.perf_counter(), self.materials.making
+        begun, making_before = time.perf_counter(), self.materials.making
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
@@ -104,8 +104,8 @@ class TrialRunner:
         except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
             record.status, record.reason = "failed", reason(error)
             record.traceback = encodable(traceback.format_exc())
-        made = self.materials.making - making
-        record.cost.seconds = time.perf_counter() - begun - made
+        making = self.materials.making - making_before  # other trials need the victims too
+        record.cost.seconds = time.perf_counter() - begun - making
         record.cost.peak_bytes = _peak(self.device) + (self.isolated.peak if self.isolated else 0)
         return record
 
@@ -120,49 +120,60 @@ class TrialRunner:
                 return
             spec = self.every_spec(trial)[role.name]
             if role.inner is not None:
-                inner = [one for stage in self.builder.draft(spec).stages for one in stage.inner]
+                inner = [
+                    needed for stage in self.builder.draft(spec).stages for needed in stage.inner
+                ]
                 spec = inner[role.inner]
             self.builder.make_until(spec, last)
 
     def _fill(self, record: Record, trial: Trial) -> None:
         cell = trial.cell
+        # Rows: which are members, and which are the adversary's.
         models = self.materials.models(cell, trial.seed)
         parts = models.split
         record.split = parts.hashes()
+        # Victims: several if the game asks about a property of what a model was trained on.
         victims = [self.materials.victim(spec) for spec in models.victims()]
-        made, game = victims[0], models.game
-        metrics, facts = self._play(models, game, victims)
+        victim, game = victims[0], models.game
+        # The attack's answer, and what the game says of it.
+        metrics, facts = self._answers_scored(models, game, victims)
         record.metrics = numbers(metrics)
-        audit = game.audit(made.facts["claims"], facts["answer"], facts["truth"], parts)
+        audit = game.audit(victim.facts["claims"], facts["answer"], facts["truth"], parts)
         record.metrics |= numbers(audit)
         record.metrics |= numbers(self._left_out(models, game))
+        # How it came about: sizes, notes, claims, machines, updates, cost.
         record.sizes = facts["sizes"]
         stages = {d.name: sorted(d.stages()) for d in cell.defenses if d.stages()}
         record.notes = {
-            **({"stages": stages} if stages else {}), **made.facts["notes"], **facts["notes"],
+            **({"stages": stages} if stages else {}), **victim.facts["notes"], **facts["notes"],
         }  # fmt: skip
         if reused := learning_from_reference(cell):
             record.notes["reference accuracy"] = f"optimistic: {reused} learns from these rows"
-        record.claims = made.facts["claims"]
-        made_on = [machine for one in victims for machine in one.facts["made_on"]]
+        record.claims = victim.facts["claims"]
+        made_on = [machine for each in victims for machine in each.facts["made_on"]]
         record.provenance["made_on"] = _distinct(made_on + facts["made_on"])
-        record.updates = _updates(made)
+        record.updates = _updates(victim)
         record.cost = Cost(
             seconds_training=sum((_spent(victims) | facts["spent_shadows"]).values()),
             seconds_victim=sum(_spent(victims[:1]).values()),
             queries_per_sample=facts["queries_per_sample"],
             queries_own=facts["queries_own"],
         )
+        # Controls: the same attack where there is nothing to find.
         controls: dict[str, Metrics] = {}
         answers = {"victim": facts["answer"]}
         for name in game.controls:
-            scored, told = self._play(models, game, self.materials.control(name, models))
+            scored, control_facts = self._answers_scored(
+                models, game, self.materials.control(name, models)
+            )
             controls[name] = game.controlled(name, scored, parts)
             record.controls[name] = numbers(controls[name])
-            answers[name] = told["answer"]
+            answers[name] = control_facts["answer"]
+        # What a guess without the victim reaches, and what the victim is good for.
         record.baselines = self.materials.baselines(cell, trial.seed)
-        record.utility, record.cost.seconds_per_query = self.materials.utility(models, made)
+        record.utility, record.cost.seconds_per_query = self.materials.utility(models, victim)
         record.flags = list(game.suspicions(controls, record.sizes))
+        # Answers row by row, so that a new metric needs no new run.
         content = gathered(game, cell, parts, facts["truth"], answers)
         if content:
             record.attach(content)
@@ -195,13 +206,13 @@ class TrialRunner:
         scores, member = [], []
         for i, (spec, _) in enumerate(shadows):
             judges = [shadows[j] for j in left_out.judges(i, len(shadows))]
-            _, facts = self._play(models, game, [self.materials.victim(spec)], judges)
+            _, facts = self._answers_scored(models, game, [self.materials.victim(spec)], judges)
             scores.append(facts["answer"].scores)
             member.append(spec.world.contains(models.split.candidates))
         return left_out.left_out(torch.stack(scores).cpu().numpy(),
                                  torch.stack(member).cpu().numpy())  # fmt: skip
 
-    def _play(
+    def _answers_scored(
         self,
         models: Models,
         game: Game,
@@ -213,20 +224,20 @@ class TrialRunner:
         Without ``shadows`` the attack gets all that it declared.
         """
         shadows = models.shadows() if shadows is None else shadows
-        truth, held = None, []
+        truth, answers = None, []
         for served in victims:
             truth, answer = self._ask(models, game, served, shadows)
-            held.append(answer)
+            answers.append(answer)
         recorded = [self.builder.recorded(spec) for spec, _ in shadows]
-        facts = dict(held[0].facts)
+        facts = dict(answers[0].facts)
         facts["sizes"] = game.sizes(truth)
-        facts["spent_shadows"] = {k: s for one in recorded for k, s in one["spent"].items()}
-        facts["made_on"] = [answer.facts["made_on"] for answer in held]
-        facts["made_on"] += [machine for one in recorded for machine in one["made_on"]]
-        facts["queries_own"] = sum(answer.facts["queries_own"] for answer in held)
+        facts["spent_shadows"] = {k: s for shadow in recorded for k, s in shadow["spent"].items()}
+        facts["made_on"] = [answer.facts["made_on"] for answer in answers]
+        facts["made_on"] += [machine for shadow in recorded for machine in shadow["made_on"]]
+        facts["queries_own"] = sum(answer.facts["queries_own"] for answer in answers)
         total = max(sum(facts["sizes"].values()), 1)
-        facts["queries_per_sample"] = sum(answer.facts["queries"] for answer in held) / total
-        facts["answer"], facts["truth"] = game.unpack(_joined(held)), truth
+        facts["queries_per_sample"] = sum(answer.facts["queries"] for answer in answers) / total
+        facts["answer"], facts["truth"] = game.unpack(_joined(answers)), truth
         return game.score(facts["answer"], truth), facts
 
     def _ask(
@@ -247,10 +258,10 @@ class TrialRunner:
         question, truth = game.pose(
             parts, served, max_rows=attack.max_rows, sensitive=cell.sensitive
         )
-        own = as_adversary_sees(served, adaptive=cell.adversary.adaptive, seed=parts.seed)
-        key, scope = self._answer_key(models, shadows, str(served.key), str(own.key))
+        own_view = as_adversary_sees(served, adaptive=cell.adversary.adaptive, seed=parts.seed)
+        key, scope = self._answer_key(models, shadows, str(served.key), str(own_view.key))
         match = Match(
-            cell, served, own, question, pool.pool, pool.seed,
+            cell, served, own_view, question, pool.pool, pool.seed,
             Trainer(self.builder, models.of_the_adversary()), self.store, self.device, scope,
         )  # fmt: skip
         answer = self.isolated.answer if self.isolated else Match.answer
@@ -259,7 +270,11 @@ class TrialRunner:
         )
 
     def _answer_key(
-        self, models: Models, shadows: Sequence[tuple[VictimSpec, Examples]], served: str, own: str
+        self,
+        models: Models,
+        shadows: Sequence[tuple[VictimSpec, Examples]],
+        served: str,
+        own_key: str,
     ) -> tuple[Key, str]:
         """Return the key of an answer, and the digest of everything that the attack may read.
 
@@ -267,11 +282,11 @@ class TrialRunner:
             models: models of the cell.
             shadows: those that the attack gets.
             served: key of the victim or control that the attack queries.
-            own: key of the same, as it answers the adversary's own rows.
+            own_key: key of the same, as it answers the adversary's own rows.
         """
         plans = [self.builder.plan(spec) for spec, _ in shadows]
         return keys.of_answer(
-            models, served, own, [plan.key for plan in plans],
+            models, served, own_key, [plan.key for plan in plans],
             device=self.device.type, threads=self.builder.threads,
         )  # fmt: skip
 
@@ -292,11 +307,11 @@ class TrialRunner:
         if "pixels" in named:
             asked.append((Pixels(models.cell.card).key, False))
         for key, released in asked:
-            own = key_as_adversary_sees(
+            own_key = key_as_adversary_sees(
                 key, released=released, adaptive=models.cell.adversary.adaptive,
                 seed=models.split.seed,
             )  # fmt: skip
-            if self._answer_key(models, models.shadows(), key, own)[0] not in self.store:
+            if self._answer_key(models, models.shadows(), key, own_key)[0] not in self.store:
                 return False
         return True
 
@@ -316,16 +331,16 @@ def _joined(answers: Sequence[Artifact]) -> Mapping[str, Tensor]:
 
 def _spent(victims: Sequence[Victim]) -> dict[str, float]:
     """Return build seconds by artifact; victims may share some."""
-    return {key: seconds for made in victims for key, seconds in made.facts["spent"].items()}
+    return {key: seconds for victim in victims for key, seconds in victim.facts["spent"].items()}
 
 
 def _distinct(machines: list[Any]) -> list[Any]:
-    return [one for i, one in enumerate(machines) if one not in machines[:i]]
+    return [machine for i, machine in enumerate(machines) if machine not in machines[:i]]
 
 
-def _updates(made: Victim) -> dict[str, int]:
+def _updates(victim: Victim) -> dict[str, int]:
     total: dict[str, int] = {}
-    for phase in made.facts["phases"]:
+    for phase in victim.facts["phases"]:
         for part, count in phase.get("updates", {}).items():
             total[part] = total.get(part, 0) + count
     return total

@@ -38,8 +38,8 @@ _NO_MEMORY = ("MemoryError", "OutOfMemoryError")
 
 def make(node: Node, runner: TrialRunner) -> Done | Lost:
     """Make a node; errors are returned as text."""
-    given = node.trial
-    if replace(given).digest != given.digest:
+    trial = node.trial
+    if replace(trial).digest != trial.digest:
         return Done(error="the code changed during the run: run the command again")
     cuda = runner.device.type == "cuda"
     if cuda:
@@ -50,11 +50,11 @@ def make(node: Node, runner: TrialRunner) -> Done | Lost:
     samples = b""
     try:
         if node.role is None:
-            result = runner.run(given)
+            result = runner.run(trial)
             record, error, trace = result.model_dump_json(), result.reason, result.traceback
             samples = result.unwritten_samples
         else:
-            runner.make(given, node.role, node.name)
+            runner.make(trial, node.role, node.name)
     except BaseException as raised:  # noqa: BLE001 - failure is data
         error, trace = reason(raised), encodable(traceback.format_exc())
     trained = runner.builder.trained_phases - before
