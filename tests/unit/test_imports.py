@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 IMPORTS = runpy.run_path(str(ROOT / "tests" / "imports.py"))
 #: The only modules that know each other: what methods are, and what they get.
 INTERFACES = "privbench.measure.methods."
+DEFINED = (ast.ClassDef, ast.FunctionDef)
 
 
 @pytest.fixture(scope="module")
@@ -39,3 +42,14 @@ def test_grid_and_boards_meet_in_results_only(found: Any) -> None:
 def test_a_circle_is_found() -> None:
     leads = {"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": ["e"], "e": ["d"], "f": ["a"]}
     assert IMPORTS["circles"](leads, leads.__getitem__) == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_every_stop_on_the_path_of_a_trial_exists() -> None:
+    stops = re.findall(r"`([\w/]+\.py):([\w.]+)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    assert len(stops) > 30
+    for path, name in stops:
+        scope: Any = ast.parse((ROOT / "benchmark" / "privbench" / path).read_text("utf-8"))
+        for part in name.split("."):
+            named = {node.name: node for node in scope.body if isinstance(node, DEFINED)}
+            assert part in named, f"{path}:{name}"
+            scope = named[part]

@@ -246,8 +246,8 @@ class Planner:
 def _forgets(spec: VictimSpec) -> bool:
     """Whether the victim must not have what its encoder learned elsewhere.
 
-    So for a null victim, if the question is about rows that the encoder was trained on: it may have
-    seen none of them.
+    A null victim must not, if the question is about rows that the encoder was trained on: it may
+    have seen none of them.
     """
     learned = type(spec.target).build_untrained is not Target.build_untrained
     return learned and spec.world.origin == "null" and "members" in spec.protocol.encoder

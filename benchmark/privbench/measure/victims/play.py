@@ -276,13 +276,14 @@ def key_as_adversary_sees(key: str, *, released: bool, adaptive: bool, seed: int
 def utility(victim: Victim, split: Split, world: World) -> dict[str, float]:
     """Return the accuracy on test, reference and the classifier's training rows, and the gap.
 
-    The training rows are those of the world, the other ones those of the split.
+    The gap is the accuracy on training rows minus that on test rows. Training rows come from the
+    world of the victim; test and reference rows from the split.
 
-    The accuracy on reference rows is what settings are chosen by, so that test rows stay unseen. It
-    is missing if there are no such rows. A defense that learns from them makes it optimistic.
+    Settings are chosen by the accuracy on reference rows, so that test rows stay unseen. Without
+    such rows it is missing. A defense that learns from them makes it optimistic.
 
-    With it come the number of test rows, ``test_rows``, and how long the victim took for the label
-    of a row, ``seconds_per_query``.
+    ``test_rows`` is the number of test rows; ``seconds_per_query`` is how long the victim took for
+    the label of a row.
     """
     trained_on = world.parts[split.protocol.classifier]
     right = {}
