@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parents[2] / "leaderboards" / "results"
 #: Functions that run once for a board, and those that run once for each cell or each number.
 BOARD = [(panels, "panels"), (operating, "groups"), (verdicts, "doubtful"),
-         (verdicts, "leaks_found"), (verdicts, "undefended"), (verdicts, "nulls"),
+         (verdicts, "planted_found"), (verdicts, "none_cells"), (verdicts, "nulls"),
          (verdicts, "probes")]  # fmt: skip
 EACH = [(verdicts, "idle_encoder"), (verdicts, "null_p"), (operating, "choices"),
         (seeds, "estimate")]  # fmt: skip
@@ -70,4 +70,4 @@ def test_each_reduction_runs_once(
     assert {at for at, count in calls.same.items() if count > 1} == set()
     numbers = sum(len(of.numbers) for of in board.cells.values())
     assert 0 < calls.all["estimate"] < numbers + len(board.cells)
-    assert calls.all["idle_encoder"] == len(board.ranked)
+    assert calls.all["idle_encoder"] == len(board.with_numbers)

@@ -227,14 +227,14 @@ def test_other_hyperparameters_make_other_families() -> None:
         return record(method("shield", power=power, depth=depth), POWER)
 
     (group,) = groups([record(), made(1.0, 3), made(2.0, 3), made(1.0, 4), record(method("fog"))])
-    found = [(f.name, f.strength, sorted(f.values.values())) for f in group.families]
+    found = [(f.name, f.strength_field, sorted(f.values.values())) for f in group.families]
     assert found == [
         ("fog", "", [""]), ("shield(depth=3)", "power", ["1", "2"]),
         ("shield(depth=4)", "power", ["1"]),
     ]  # fmt: skip
     unset = record(method("shield", power=None), POWER)  # derived from something else
     (group,) = groups([record(), unset, shield(1.0, 0.9)])
-    assert [(f.name, f.strength) for f in group.families] == [
+    assert [(f.name, f.strength_field) for f in group.families] == [
         ("shield", "power"), ("shield(power=None)", ""),
     ]  # fmt: skip
 

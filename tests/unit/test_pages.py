@@ -561,7 +561,7 @@ def test_only_the_strongest_attack_without_a_defense_is_tested() -> None:
     made = seeds("a", "none", [0.9, 0.8, 0.85]) + seeds("a", "x", [0.9, 0.79, 0.86])
     made += seeds("b", "none", [0.6, 0.7, 0.65]) + seeds("b", "x", [0.50, 0.61, 0.55])
     (panel,) = Board(made).panels
-    found = panel.lines[1].apart["membership", ""]
+    found = panel.lines[1].minus_none["membership", ""]
     assert found.mean == pytest.approx(0.0)  # that of b is -.097
 
 

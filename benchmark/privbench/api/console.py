@@ -14,8 +14,8 @@ from rich.text import Text
 from privbench.boards import tradeoffs
 from privbench.boards.closing import closing
 from privbench.boards.files import write_board
+from privbench.boards.game_columns import columns
 from privbench.boards.rows import cells, differing, headings
-from privbench.boards.shown import columns
 from privbench.boards.verdicts import control_lines
 from privbench.ground.errors import WriteError
 from privbench.ground.store.files import write

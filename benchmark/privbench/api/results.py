@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards import shown as show
+from privbench.boards import game_columns
 from privbench.boards.board import Board
 from privbench.boards.csv_table import table
 from privbench.boards.front import front
@@ -166,7 +166,7 @@ class Results(list[Record]):
 def _line(record: Record) -> str:
     """The main number of a result, or its status, and its cell; at most 100 characters."""
     column = record.board.columns[0] if record.board else None
-    number = show.number(record, column) if column else None
+    number = game_columns.number(record, column) if column else None
     told: str = record.status
     if column and number and number.value is not None:
         told = f"{column.heading} {number.value:.3f}"

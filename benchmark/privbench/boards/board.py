@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from privbench.boards import operating, panels, verdicts
-from privbench.boards import shown as show
+from privbench.boards import game_columns, operating, panels, verdicts
 from privbench.boards.panel import foremost
 from privbench.results.seeds import Seeds
 from privbench.results.statistics import significant
@@ -17,7 +16,7 @@ from privbench.results.statistics import significant
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from privbench.boards.operating import Choice, Group
+    from privbench.boards.operating import Group, OperatingPoint
     from privbench.boards.panel import Panel
     from privbench.boards.verdicts import Range
     from privbench.results.record import Record
@@ -65,7 +64,7 @@ class Board:
         return self._seeds[at]
 
     @cached_property
-    def ranked(self) -> Mapping[str, Seeds]:
+    def with_numbers(self) -> Mapping[str, Seeds]:
         """The cells that have numbers, without positive controls."""
         return {cell: of for cell, of in self.cells.items() if of.ok and not of.first.cell.control}
 
@@ -79,12 +78,12 @@ class Board:
     @cached_property
     def doubtful(self) -> Mapping[str, str]:
         """Cell -> why it is not ranked, for all cells that are not."""
-        return verdicts.doubtful(self.ranked)
+        return verdicts.doubtful(self.with_numbers)
 
     @cached_property
-    def leaks(self) -> Mapping[tuple[str, ...], Mapping[str, bool]]:
+    def planted_found(self) -> Mapping[tuple[str, ...], Mapping[str, bool]]:
         """Victim -> label of an attack -> whether it found the planted leak."""
-        return verdicts.leaks_found(self.controls)
+        return verdicts.planted_found(self.controls)
 
     def mark(self, record: Record) -> str:
         """Return why a result does not count, as boards mark it: ``‡``, ``¶``, or ""."""
@@ -94,22 +93,22 @@ class Board:
 
     def missed(self, record: Record) -> bool:
         """Return whether its attack missed the planted leak of such a victim."""
-        return bool(self.leaks) and verdicts.blind(record, self.leaks)
+        return bool(self.planted_found) and verdicts.missed_planted(record, self.planted_found)
 
     @cached_property
-    def _bases(self) -> Mapping[str, Seeds]:
-        return verdicts.undefended(self.ranked)
+    def _none_cells(self) -> Mapping[str, Seeds]:
+        return verdicts.none_cells(self.with_numbers)
 
     @cached_property
     def minus_none(self) -> Mapping[str, Difference]:
         """Cell -> its main number minus that of the same cell without a defense, by seed."""
-        return verdicts.apart(self.ranked, self._bases, lambda of: of.headline)
+        return verdicts.minus_none(self.with_numbers, self._none_cells, lambda of: of.headline)
 
     @cached_property
     def accuracy_minus_none(self) -> Mapping[str, Difference]:
         """Cell -> test accuracy of its victim minus that of the same cell without a defense."""
-        return verdicts.apart(
-            self.ranked, self._bases, lambda of: of.of("utility", "test_accuracy")
+        return verdicts.minus_none(
+            self.with_numbers, self._none_cells, lambda of: of.of("utility", "test_accuracy")
         )
 
     @cached_property
@@ -123,9 +122,9 @@ class Board:
         return verdicts.nulls(self._numbers)
 
     @cached_property
-    def blind(self) -> Range | None:
+    def input_only(self) -> Range | None:
         """What classifiers of inputs alone reach; None if there are none."""
-        return verdicts.blind_classifiers(self._numbers)
+        return verdicts.input_only(self._numbers)
 
     @cached_property
     def _numbers(self) -> list[Record]:
@@ -134,7 +133,7 @@ class Board:
     @cached_property
     def games(self) -> list[str]:
         """Names of the games that have numbers, in the order in which boards show them."""
-        return show.games(self._numbers)
+        return game_columns.games(self._numbers)
 
     def of_game(self, game: str) -> list[Record]:
         """Return the results of a game that have numbers, without positive controls."""
@@ -142,7 +141,7 @@ class Board:
 
     @cached_property
     def probes(self) -> Mapping[str, tuple[float, float]]:
-        """Undefended victim -> mean accuracy of a linear probe, and that of an untrained one."""
+        """Victim without a defense -> mean accuracy of a linear probe, and of an untrained one."""
         return verdicts.probes(self.records)
 
     # ---- panels ----------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class Board:
         return operating.groups(self.records)
 
     @cached_property
-    def choices(self) -> Mapping[int, list[Choice]]:
+    def choices(self) -> Mapping[int, list[OperatingPoint]]:
         """Family, by its id -> its operating point for each seed; empty where there is no bound."""
         if self.bound is None:
             return {}

@@ -52,18 +52,18 @@ def _where(panel: Panel, aim: Aim, *, adversary: bool) -> str:
 
 def _usable(panel: Panel, aim: Aim) -> list[Line]:
     """Defenses that are compared with none, and do not cost too much accuracy."""
-    return [line for line in panel.lines[1:] if aim in line.apart and not costly(line)]
+    return [line for line in panel.lines[1:] if aim in line.minus_none and not costly(line)]
 
 
 def _told(panel: Panel, aim: Aim, met: Sequence[Line], among: int) -> str:
     none, *others = panel.lines
     sign = 1 if panel.higher[aim] else -1
     if met:
-        best = min(met, key=lambda line: (sign * line.apart[aim].mean, line.title))
+        best = min(met, key=lambda line: (sign * line.minus_none[aim].mean, line.title))
         told = _compared(best, aim, panel, among=among) + _strongest(best, aim)
     elif aim in none.worst:
         told = _alone(none, aim, panel)
-        if any(aim in line.apart for line in others):
+        if any(aim in line.minus_none for line in others):
             told += f"; every defense costs more than {100 * COSTLY:g} points of accuracy"
     else:
         return ""
@@ -77,7 +77,7 @@ def _told(panel: Panel, aim: Aim, met: Sequence[Line], among: int) -> str:
 
 def _compared(line: Line, aim: Aim, panel: Panel, among: int) -> str:
     """What the defense changes, as the best of so many, and what it costs."""
-    change, attacks = line.apart[aim].best_of(among), line.compared[aim]
+    change, attacks = line.minus_none[aim].best_of(among), line.compared[aim]
     what = f"the {panel.metric[aim]} of {'/'.join(attacks)}"
     same = not change.mean and change.low == change.high
     if not same and _unclear(change):

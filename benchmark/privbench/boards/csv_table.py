@@ -102,12 +102,12 @@ def _named(board: Board, cell: str, of: Seeds) -> dict[str, Value]:
 def _compared(board: Board, cell: str, of: Seeds) -> dict[str, Value]:
     """The differences to no defense and to the null victim."""
     row: dict[str, Value] = {}
-    if (apart := board.minus_none.get(cell)) is not None:
-        row |= _spread("minus none", apart.mean, apart.low, apart.high)
-        row["minus none, p"] = apart.p
+    if (difference := board.minus_none.get(cell)) is not None:
+        row |= _spread("minus none", difference.mean, difference.low, difference.high)
+        row["minus none, p"] = difference.p
         row["differs from none"] = "yes" if cell in board.certain else "no"
-    if (apart := of.minus_null) is not None:
-        row |= _spread("minus null", apart.mean, apart.low, apart.high)
+    if (difference := of.minus_null) is not None:
+        row |= _spread("minus null", difference.mean, difference.low, difference.high)
     return row
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards.matrix import aim_text, ranked
+from privbench.boards.matrix import aim_text, least_leak_first
 from privbench.boards.panel import foremost
 from privbench.boards.placing import Room, around, chain, free, nearest
 from privbench.ground.text import several, shown
@@ -184,7 +184,7 @@ def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
         axis.spines[side].set_visible(False)
     if not panel.higher[aim]:
         axis.invert_yaxis()
-    places = _places(ranked(panel), aim)
+    places = _places(least_leak_first(panel), aim)
     left, right = _ends(places)
     edge = {line.title for line, utility, _ in places if utility < left}
     if guess := panel.chance[aim]:
@@ -219,7 +219,7 @@ def _ends(places: Sequence[tuple[Line, float, float]]) -> tuple[float, float]:
 
 def _front_line(panel: Panel, aim: Aim) -> set[str]:
     """Titles of the lines that no other beats, and of ``none``."""
-    return best(_places(ranked(panel), aim), higher=panel.higher[aim]) | {"none"}
+    return best(_places(least_leak_first(panel), aim), higher=panel.higher[aim]) | {"none"}
 
 
 def _name(axis: Any, panel: Panel, aim: Aim) -> None:
@@ -227,7 +227,7 @@ def _name(axis: Any, panel: Panel, aim: Aim) -> None:
 
     The layout is fixed. A name that fits nowhere is left out.
     """
-    places = _places(ranked(panel), aim)
+    places = _places(least_leak_first(panel), aim)
     left, _ = _ends(places)
     sign = 1 if panel.higher[aim] else -1
     loudest = max(places, key=lambda place: sign * place[2])[0].title

@@ -89,12 +89,12 @@ def tables(panel: Panel) -> list[Table]:
     Attacks are rows where there are more of them than columns fit, or a single defense. Those that
     do the same for the adaptive adversary are left out.
     """
-    shown = panel.own
-    alone = len(panel.lines) == 1 and len(shown) > 1
-    together = len(shown) <= WIDEST - 2 and not alone
-    aims = dict.fromkeys(attack.aim for attack in shown)
-    parts = [shown] if together else [[a for a in shown if a.aim == aim] for aim in aims]
-    lines = ranked(panel)
+    own = panel.own
+    alone = len(panel.lines) == 1 and len(own) > 1
+    together = len(own) <= WIDEST - 2 and not alone
+    aims = dict.fromkeys(attack.aim for attack in own)
+    parts = [own] if together else [[a for a in own if a.aim == aim] for aim in aims]
+    lines = least_leak_first(panel)
 
     def title(attacks: Sequence[Attack]) -> str:
         return panel.title + (f" ({aim_text(attacks[0].aim)})" if len(parts) > 1 else "")
@@ -124,22 +124,22 @@ def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], titl
 
     A few defenses have a column of rates at 1 % FPR each.
     """
-    shown = lines[: WIDEST - 1]
+    across = lines[: WIDEST - 1]
     aim = attacks[0].aim
     rated = 2 * len(lines) < WIDEST and any(_rates(line, attacks) for line in lines)
     heads = [markdown(f"attack ({panel.metric[aim]})")]
-    for line in shown:
+    for line in across:
         heads += [markdown(line.title), markdown(f"{line.title}: TPR at 1 % FPR")][: 1 + rated]
     body, foot = [], ["test accuracy"]
     for a in strongest_first(panel, attacks):
         row = [markdown(f"{a.name}{_needs(a)}")]
-        for line in shown:
+        for line in across:
             spot = line.spots.get(a)
             row += [spot_text(spot, panel), rate_text(spot, panel)][: 1 + rated]
         body.append(row)
-    for line in shown:
+    for line in across:
         foot += [with_error(line.accuracy, len(line.accuracies)), ""][: 1 + rated]
-    more = len(lines) - len(shown)
+    more = len(lines) - len(across)
     note = f"{more} more defenses are in the csv file." if more else ""
     return Table(title, heads, body, "attacks", (foot,), note)
 
@@ -195,7 +195,7 @@ def ranking(panel: Panel) -> Table | None:
     heads += ["ε claimed / nominal / audited"] if claims else []
     none = panel.lines[0]
     body = []
-    for line in ranked(panel):
+    for line in least_leak_first(panel):
         row = [markdown(line.title) + (" §" if line.optimistic else "")]
         for aim in aims:
             mark = " †" if (line.title, aim) in panel.certain else ""
@@ -233,7 +233,7 @@ def claims_epsilon(panel: Panel) -> bool:
     return any(text != "–" for line in panel.lines for text in line.epsilons)
 
 
-def ranked(panel: Panel) -> list[Line]:
+def least_leak_first(panel: Panel) -> list[Line]:
     """``none``, then the least leak first; by the first aim, then by the next.
 
     Defenses that lose more than ``COSTLY`` of accuracy come last.
@@ -272,9 +272,13 @@ def _worst(panel: Panel, line: Line, aim: Aim, known: Mapping[Aim, Worst]) -> st
     met = [attack for attack in line.spots if attack.aim == aim]
     if len(met) > 1:
         told += f" {markdown(found.attack)}"
-    bare = [a for a, spot in panel.lines[0].spots.items() if a.aim == aim and spot.values]
-    missed = [attack for attack in bare if attack not in met]
-    return f"{told} (met {len(bare) - len(missed)} of {len(bare)} attacks)" if missed else told
+    met_by_none = [a for a, spot in panel.lines[0].spots.items() if a.aim == aim and spot.values]
+    missed = [attack for attack in met_by_none if attack not in met]
+    return (
+        f"{told} (met {len(met_by_none) - len(missed)} of {len(met_by_none)} attacks)"
+        if missed
+        else told
+    )
 
 
 def spot_text(spot: Spot | None, panel: Panel) -> str:
@@ -301,10 +305,10 @@ def _signed(difference: Difference | None) -> str:
     return f"{difference.mean:+.3f} ±{(difference.high - difference.low) / 2:.3f}"
 
 
-def _times(seconds: float | None, base: float | None) -> str:
-    if seconds is None or not base:
+def _times(seconds: float | None, none: float | None) -> str:
+    if seconds is None or not none:
         return "–"
-    return f"{seconds / base:.1f}×"
+    return f"{seconds / none:.1f}×"
 
 
 def attack_text(panel: Panel, attack: Attack) -> str:

@@ -1,4 +1,4 @@
-"""What a page says around its tables: code, probes, controls, cells without numbers, cite."""
+"""What a page says around its tables: code, probes, drafts, controls, what has no number."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from privbench.boards import verdicts
+from privbench.boards.operating import NO_SETTING, NOT_SHOWN
 from privbench.ground.text import markdown, several, shown
 from privbench.results.fixed_fpr import true_fpr
+from privbench.results.statistics import FEWEST_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from privbench.boards.board import Board
+    from privbench.boards.panel import Panel
     from privbench.boards.verdicts import Range
     from privbench.results.record import Record
 
@@ -33,7 +36,7 @@ def code(board: Board) -> list[str]:
 
 
 def probes(board: Board) -> str:
-    """What a linear probe reads from undefended encoders, beside untrained ones; "" for nothing."""
+    """What a linear probe reads without a defense, beside untrained encoders; "" for nothing."""
     told = [
         f"{victim} {trained:.3f} (untrained {untrained:.3f})"
         for victim, (trained, untrained) in sorted(board.probes.items())
@@ -54,11 +57,39 @@ def low_fpr(records: Iterable[Record]) -> str:
     return f"{start}{' to '.join(told)}." if told else ""
 
 
+def remarks(panel: Panel) -> str:
+    """Return what a panel lacks, in one paragraph of markdown; "" for nothing."""
+    told = []
+    if len(panel.seeds) < FEWEST_SEEDS:
+        told.append(
+            f"Draft: {several(len(panel.seeds), 'seed')} where a board needs {FEWEST_SEEDS}."
+        )
+    if len(panel.own) < len(panel.attacks):
+        told.append("Attacks that do the same for the adaptive adversary are in its table; "
+                    "the worst case counts them.")  # fmt: skip
+    why: dict[str, list[str]] = {}
+    for name, reasons in sorted(panel.unmet.items()):
+        for reason, seeds_ in reasons.items():
+            numbers = ", ".join(map(str, seeds_))
+            why.setdefault(reason, []).append(f"{name} (seed{'s' * (len(seeds_) > 1)} {numbers})")
+    for reason, names in sorted(why.items()):
+        start = _NO_POINT.get(reason, f"No operating point, as {reason}")
+        told.append(f"{start}: {shown(', '.join(names), LONG)}.")
+    return markdown(" ".join(told))
+
+
+_NO_POINT = {
+    NO_SETTING: "No setting costs little enough",
+    NOT_SHOWN: "No setting is shown to cost little enough",
+}
+
+
 def controls(board: Board) -> list[str]:
     """One paragraph: what attacks find where there is nothing, and where a leak was planted."""
     told = [f"{heading} on null victims {_range(of)}" for heading, of in board.nulls]
     told += [
-        f"AUC of a classifier of inputs alone {_range(of)}" for of in filter(None, [board.blind])
+        f"AUC of a classifier of inputs alone {_range(of)}"
+        for of in filter(None, [board.input_only])
     ]
     told += _planted(board)
     doubts = Counter(why.split(" (p =")[0] for why in board.doubtful.values())

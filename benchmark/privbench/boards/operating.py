@@ -6,7 +6,7 @@ nothing else: it sees neither test rows nor what any attack found.
 With ``FEWEST_SEEDS`` seeds or more, one setting is chosen for all of them, and its loss is shown to
 be within the bound: by Student's 95 % interval over seeds (``shown_within``). A draft has no such
 interval, so each seed has its own choice, by the loss that was measured (``strongest``). Reference
-rows are few: ``Choice.most`` says how much may be lost on others.
+rows are few: ``OperatingPoint.most`` says how much may be lost on others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROUNDING = 1e-9
 NO_SETTING = "no setting qualifies"
 #: Why there is none where the interval of the weakest setting's loss reaches beyond the bound.
 NOT_SHOWN = "no setting is shown to qualify"
-_NO_UNDEFENDED = "`none` has no accuracy on reference rows"
+_NO_NONE = "`none` has no accuracy on reference rows"
 _NO_ACCURACY = "no setting has an accuracy on reference rows"
 
 
@@ -48,19 +48,19 @@ class Setting:
     accuracy: float
 
 
-def strongest(settings: Iterable[Setting], undefended: float, bound: float) -> Setting | None:
+def strongest(settings: Iterable[Setting], none: float, bound: float) -> Setting | None:
     """Return the setting of the highest rank that loses at most ``bound``; None if all lose more.
 
     Args:
         settings: of one defense and seed.
-        undefended: accuracy of ``none`` on the same rows.
+        none: accuracy of ``none`` on the same rows.
         bound: largest loss of accuracy, in [0, 1].
 
     >>> weak, strong = Setting(1.0, 0.89), Setting(2.0, 0.88)
     >>> strongest([weak, strong], 0.9, 0.02) == strong, strongest([weak, strong], 0.9, 0.0)
     (True, None)
     """
-    fit = [one for one in settings if undefended - one.accuracy <= bound + _ROUNDING]
+    fit = [one for one in settings if none - one.accuracy <= bound + _ROUNDING]
     return max(fit, key=lambda one: one.rank, default=None)
 
 
@@ -70,19 +70,19 @@ class Family:
 
     Attributes:
         name: of the defense, with the hyperparameters that differ from the defaults.
-        strength: hyperparameter that makes it stronger; "" if it has one setting only.
+        strength_field: hyperparameter that makes it stronger; "" if it has one setting only.
         settings: rank -> records of all seeds, attacks and adversaries.
         values: rank -> value of the hyperparameter, as text.
     """
 
     name: str
-    strength: str
+    strength_field: str
     settings: dict[float, list[Record]] = field(default_factory=lambda: defaultdict(list))
     values: dict[float, str] = field(default_factory=dict)
 
     def named(self, rank: float) -> str:
         """Return ``weight=3``, or the name of a defense with one setting."""
-        return f"{self.strength}={self.values[rank]}" if self.strength else self.name
+        return f"{self.strength_field}={self.values[rank]}" if self.strength_field else self.name
 
 
 @dataclass
@@ -92,27 +92,27 @@ class Group:
     Attributes:
         dataset, target: as in the headings of a board.
         reference: size of the part of reference rows, as in the protocol.
-        undefended: records of ``none``.
+        none: records of ``none``.
         families: of the defenses, ordered by name.
     """
 
     dataset: str
     target: str
     reference: object
-    undefended: list[Record] = field(default_factory=list)
+    none: list[Record] = field(default_factory=list)
     families: list[Family] = field(default_factory=list)
 
     @property
     def records(self) -> list[Record]:
         """All records."""
-        made = list(self.undefended)
+        made = list(self.none)
         for family in self.families:
             made += [record for records in family.settings.values() for record in records]
         return made
 
 
 @dataclass(frozen=True)
-class Choice:
+class OperatingPoint:
     """The operating point of a defense under one seed.
 
     Attributes:
@@ -155,21 +155,21 @@ def groups(records: Iterable[Record]) -> list[Group]:
             at, Group(dataset_of(record), cell.target.label, cell.protocol.get("reference"))
         )
         if all(defense.name == "none" for defense in cell.defenses):
-            group.undefended.append(record)
+            group.none.append(record)
             continue
-        key, name, strength, rank, value = _placed(record)
+        key, name, strength_field, rank, value = _placed(record)
         if (at, key) not in families:
-            families[at, key] = Family(name, strength)
+            families[at, key] = Family(name, strength_field)
             group.families.append(families[at, key])
         families[at, key].settings[rank].append(record)
         families[at, key].values[rank] = value
     for group in made.values():
-        group.families.sort(key=lambda one: (one.name, one.strength))
+        group.families.sort(key=lambda one: (one.name, one.strength_field))
     return [made[at] for at in sorted(made)]
 
 
 def _placed(record: Record) -> tuple[str, str, str, float, str]:
-    """Return key and name of the family, its strength, and rank and value of this setting."""
+    """Return key, name and ``strength_field`` of the family, and rank and value of this setting."""
     stack, known = record.cell.defenses, record.strengths
     if len(stack) == 1 and stack[0].name in known:
         defense, strength = stack[0], known[stack[0].name]
@@ -210,40 +210,42 @@ def accuracy(records: Iterable[Record], seed: int, rows: str) -> float | None:
     return found.pop() if len(found) == 1 else None
 
 
-def choices(group: Group, family: Family, bound: float) -> list[Choice]:
+def choices(group: Group, family: Family, bound: float) -> list[OperatingPoint]:
     """Choose the operating point of a defense for each seed that it or ``none`` ran with."""
-    seeds = {record.seed for record in group.undefended}
+    seeds = {record.seed for record in group.none}
     seeds |= {record.seed for records in family.settings.values() for record in records}
     if len(seeds) < FEWEST_SEEDS:
         return [_measured(group, family, seed, bound) for seed in sorted(seeds)]
-    return _shown(group, family, sorted(seeds), bound)
+    return _chosen_over_seeds(group, family, sorted(seeds), bound)
 
 
-def _measured(group: Group, family: Family, seed: int, bound: float) -> Choice:
+def _measured(group: Group, family: Family, seed: int, bound: float) -> OperatingPoint:
     """The choice for one seed of a draft."""
-    undefended = accuracy(group.undefended, seed, "reference")
-    if undefended is None:
-        return Choice(seed, reason=_NO_UNDEFENDED)
+    none = accuracy(group.none, seed, "reference")
+    if none is None:
+        return OperatingPoint(seed, reason=_NO_NONE)
     seen = {rank: accuracy(records, seed, "reference") for rank, records in family.settings.items()}
     settings = [Setting(rank, value) for rank, value in seen.items() if value is not None]
     if not settings:
-        return Choice(seed, reason=_NO_ACCURACY)
-    chosen = strongest(settings, undefended, bound)
+        return OperatingPoint(seed, reason=_NO_ACCURACY)
+    chosen = strongest(settings, none, bound)
     if chosen is None:
-        least = undefended - max(one.accuracy for one in settings)
-        return Choice(seed, loss=least, reason=NO_SETTING)
+        least = none - max(one.accuracy for one in settings)
+        return OperatingPoint(seed, loss=least, reason=NO_SETTING)
     rows = group.reference
-    most = most_lost(undefended, chosen.accuracy, rows) if isinstance(rows, int) and rows else None
-    loss = undefended - chosen.accuracy
-    return Choice(seed, chosen.rank, family.values[chosen.rank], loss, most)
+    most = most_lost(none, chosen.accuracy, rows) if isinstance(rows, int) and rows else None
+    loss = none - chosen.accuracy
+    return OperatingPoint(seed, chosen.rank, family.values[chosen.rank], loss, most)
 
 
-def _shown(group: Group, family: Family, seeds: list[int], bound: float) -> list[Choice]:
+def _chosen_over_seeds(
+    group: Group, family: Family, seeds: list[int], bound: float
+) -> list[OperatingPoint]:
     """The choices of all seeds, which are of one setting."""
-    undefended = {seed: accuracy(group.undefended, seed, "reference") for seed in seeds}
+    none = {seed: accuracy(group.none, seed, "reference") for seed in seeds}
     losses: dict[float, dict[int, float]] = {}
     for rank, records in family.settings.items():
-        for seed, before in undefended.items():
+        for seed, before in none.items():
             after = accuracy(records, seed, "reference")
             if before is not None and after is not None:
                 losses.setdefault(rank, {})[seed] = before - after
@@ -251,15 +253,15 @@ def _shown(group: Group, family: Family, seeds: list[int], bound: float) -> list
     made = []
     for seed in seeds:
         mine = {rank: by_seed[seed] for rank, by_seed in losses.items() if seed in by_seed}
-        if undefended[seed] is None:
-            made.append(Choice(seed, reason=_NO_UNDEFENDED))
+        if none[seed] is None:
+            made.append(OperatingPoint(seed, reason=_NO_NONE))
         elif not mine or (found is not None and found[0] not in mine):
-            made.append(Choice(seed, reason=_NO_ACCURACY))
+            made.append(OperatingPoint(seed, reason=_NO_ACCURACY))
         elif found is None:
-            made.append(Choice(seed, loss=min(mine.values()), reason=NOT_SHOWN))
+            made.append(OperatingPoint(seed, loss=min(mine.values()), reason=NOT_SHOWN))
         else:
             rank, most = found
-            made.append(Choice(seed, rank, family.values[rank], mine[rank], most))
+            made.append(OperatingPoint(seed, rank, family.values[rank], mine[rank], most))
     return made
 
 
@@ -298,7 +300,7 @@ def shown_within(
     return chosen
 
 
-def most_lost(undefended: float, accuracy: float, rows: int) -> float:
+def most_lost(none: float, accuracy: float, rows: int) -> float:
     """Return the upper end of the 95 % interval of a loss of accuracy on the same rows.
 
     Newcombe's interval of a difference of two shares (Statistics in Medicine 1998, method 10) from
@@ -306,15 +308,15 @@ def most_lost(undefended: float, accuracy: float, rows: int) -> float:
     as independent: models that are right on the same rows lose less than this.
 
     Args:
-        undefended: accuracy of ``none``, in [0, 1].
+        none: accuracy of ``none``, in [0, 1].
         accuracy: of the defense, in [0, 1].
         rows: that both are shares of, at least 1.
 
     >>> round(most_lost(0.91, 0.89, 300), 3), round(most_lost(0.91, 0.89, 3000), 3)
     (0.069, 0.035)
     """
-    (_, top), (bottom, _) = (_wilson(share, rows) for share in (undefended, accuracy))
-    return undefended - accuracy + math.hypot(top - undefended, accuracy - bottom)
+    (_, top), (bottom, _) = (_wilson(share, rows) for share in (none, accuracy))
+    return none - accuracy + math.hypot(top - none, accuracy - bottom)
 
 
 def _wilson(share: float, rows: int) -> tuple[float, float]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from privbench.boards import matrix, notes, undefended
+from privbench.boards import matrix, notes, panel_groups
 from privbench.boards.checks import refuse_unfit
-from privbench.boards.operating import NO_SETTING, NOT_SHOWN
 from privbench.ground.text import markdown, several, shown
 from privbench.results import audits
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
@@ -65,19 +64,19 @@ def page(
 
 def _fitted(found: Sequence[Panel], room: int) -> list[str]:
     """Matrices and rankings of as many panels, with as many rows, as there is room for."""
-    groups = undefended.grouped(found)
+    groups = panel_groups.grouped(found)
     matrices = [
-        matrix.tables(group[0]) if len(group) == 1 else [undefended.table(group)]
+        matrix.tables(group[0]) if len(group) == 1 else [panel_groups.group_table(group)]
         for group in groups
     ]
     rankings = [matrix.ranking(group[0]) for group in groups]
-    shown_ones = [*(one for many in matrices for one in many), *filter(None, rankings)]
-    most = max((len(table.body) for table in shown_ones), default=0)
+    all_tables = [*(one for many in matrices for one in many), *filter(None, rankings)]
+    most = max((len(table.body) for table in all_tables), default=0)
     for kept in range(len(groups), -1, -1):
         for rows in range(most, min(most, _FEWEST_ROWS) - 1, -1):
             lines = _panels(groups[:kept], matrices, rankings, rows)
             if kept < len(groups):
-                left = "; ".join(undefended.title(group) for group in groups[kept:])
+                left = "; ".join(panel_groups.group_title(group) for group in groups[kept:])
                 told = markdown(shown(left, notes.LONG))
                 lines += [f"In the csv file only: {told}.", ""]
             if len(lines) <= room:
@@ -95,7 +94,7 @@ def _panels(
     for group, tables in zip(groups, matrices, strict=False):
         for table in tables:
             lines += [f"## {markdown(table.title)}", "", *table.lines(rows), ""]
-        for told in undefended.remarks(group, remarks):
+        for told in panel_groups.group_remarks(group):
             lines += [told, ""]
     if lines:
         lines += [matrix.LEGEND, ""]
@@ -117,33 +116,6 @@ def _panels(
         lines += [notes.low_fpr(r for spot in spots if spot.rates for r in spot.records), ""]
     claims = ranked and any(map(matrix.claims_epsilon, found))
     return lines + ([audits.LEGEND, ""] if claims else [])
-
-
-def remarks(panel: Panel) -> str:
-    """Return what a panel lacks, in one paragraph of markdown; "" for nothing."""
-    told = []
-    if len(panel.seeds) < FEWEST_SEEDS:
-        told.append(
-            f"Draft: {several(len(panel.seeds), 'seed')} where a board needs {FEWEST_SEEDS}."
-        )
-    if len(panel.own) < len(panel.attacks):
-        told.append("Attacks that do the same for the adaptive adversary are in its table; "
-                    "the worst case counts them.")  # fmt: skip
-    why: dict[str, list[str]] = {}
-    for name, reasons in sorted(panel.unmet.items()):
-        for reason, seeds_ in reasons.items():
-            numbers = ", ".join(map(str, seeds_))
-            why.setdefault(reason, []).append(f"{name} (seed{'s' * (len(seeds_) > 1)} {numbers})")
-    for reason, names in sorted(why.items()):
-        start = _NO_POINT.get(reason, f"No operating point, as {reason}")
-        told.append(f"{start}: {shown(', '.join(names), notes.LONG)}.")
-    return markdown(" ".join(told))
-
-
-_NO_POINT = {
-    NO_SETTING: "No setting costs little enough",
-    NOT_SHOWN: "No setting is shown to cost little enough",
-}
 
 
 def protocol(board: Board) -> list[str]:
@@ -204,9 +176,9 @@ def _split(record: Record) -> str:
 def findings(found: Sequence[Panel]) -> list[str]:
     """Return what leaks and what protects, in numbers: a line of markdown a panel and aim."""
     lines: list[str] = []
-    for group in undefended.grouped(found):
+    for group in panel_groups.grouped(found):
         if len(group) > 1:
-            lines += undefended.findings(group)
+            lines += panel_groups.group_findings(group)
             continue
         (panel,) = group
         own = {attack.aim for attack in panel.own}
@@ -217,24 +189,24 @@ def findings(found: Sequence[Panel]) -> list[str]:
 
 def _finding(panel: Panel, aim: Aim) -> str:
     none, *defenses = panel.lines
-    bare, metric = none.leak(aim), panel.metric[aim]
+    none_leak, metric = none.leak(aim), panel.metric[aim]
     sign = 1 if panel.higher[aim] else -1
     known = [(sign * leak, line) for line in defenses if (leak := line.leak(aim)) is not None]
     told = f"**{panel.target} on {panel.dataset}, {matrix.aim_text(aim)} ({panel.adversary})**: "
-    if bare is None:
+    if none_leak is None:
         if not known:
             return ""
         (least, best), (most, worst) = min(known, key=_leak), max(known, key=_leak)
         told += f"{metric} {sign * most:.3f} with {worst.title}"
         told += f", {sign * least:.3f} with {best.title}" if best is not worst else ""
         return f"- {_but_bold(told)}."
-    told += f"without a defense {metric} {bare:.3f} by {none.worst[aim].attack}"
+    told += f"without a defense {metric} {none_leak:.3f} by {none.worst[aim].attack}"
     told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
     if known:
-        told += _range(known, sign * bare, sign)
-        apart = sum((line.title, aim) in panel.certain for line in defenses)
+        told += _range(known, sign * none_leak, sign)
+        differ = sum((line.title, aim) in panel.certain for line in defenses)
         if len(panel.seeds) >= FEWEST_TESTED:
-            told += f"; {apart} of {len(known)} defenses differ from none beyond chance"
+            told += f"; {differ} of {len(known)} defenses differ from none beyond chance"
         else:
             told += "; too few seeds to tell a difference from chance"
     if left := matrix.not_judged(panel, aim):
@@ -243,12 +215,12 @@ def _finding(panel: Panel, aim: Aim) -> str:
     return f"- {_but_bold(told)}."
 
 
-def _range(known: Sequence[tuple[float, Line]], bare: float, sign: int) -> str:
+def _range(known: Sequence[tuple[float, Line]], none_leak: float, sign: int) -> str:
     """The defense with the least leak of those that do not cost too much, and that with the most.
 
     Args:
         known: leaks times the sign, with their defenses; at least one.
-        bare: the leak without a defense, times the sign.
+        none_leak: the leak without a defense, times the sign.
         sign: 1 if a higher number is a stronger attack, else -1.
     """
     told, best = f"; every defense costs more than {matrix.COSTLY:g} of accuracy", None
@@ -257,7 +229,7 @@ def _range(known: Sequence[tuple[float, Line]], bare: float, sign: int) -> str:
         cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
         told = f"; least with {best.title}, {sign * least:.3f}{cost}"
     most, worst = max(known, key=_leak)
-    if worst is not best and most > bare:
+    if worst is not best and most > none_leak:
         told += f"; most with {worst.title}, {sign * most:.3f}"
     return told
 

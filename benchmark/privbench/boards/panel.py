@@ -122,7 +122,7 @@ class Line:
         low: the same for the true-positive rate at 1 % false-positive rate, where it is known.
         accuracies: seed -> test accuracy.
         loss: test accuracy of ``none`` minus its own, paired by seed; None if it cannot be said.
-        apart: aim -> difference of the headline metric to ``none``, of the attack that is strongest
+        minus_none: aim -> headline metric minus that of ``none``, of the attack that is strongest
             with and without it, on other seeds (``statistics.compared``).
         compared: aim -> names of the attacks that were chosen so.
         training: seconds to train a victim, the median over seeds; None if unknown.
@@ -139,7 +139,7 @@ class Line:
     low: dict[Aim, Worst] = field(default_factory=dict)
     accuracies: dict[int, float] = field(default_factory=dict)
     loss: Difference | None = None
-    apart: dict[Aim, Difference] = field(default_factory=dict)
+    minus_none: dict[Aim, Difference] = field(default_factory=dict)
     compared: dict[Aim, list[str]] = field(default_factory=dict)
     training: float | None = None
     query: float | None = None
@@ -241,7 +241,7 @@ class Panel:
     def certain(self) -> set[tuple[str, Aim]]:
         """Lines and aims that differ from ``none`` beyond chance, corrected for all of them."""
         return significant(
-            {(line.title, aim): one for line in self.lines for aim, one in line.apart.items()}
+            {(line.title, aim): one for line in self.lines for aim, one in line.minus_none.items()}
         )
 
     @property

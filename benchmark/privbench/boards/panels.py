@@ -7,7 +7,7 @@ from statistics import fmean as mean
 from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
-from privbench.boards import shown as show
+from privbench.boards import game_columns
 from privbench.boards.operating import accuracy, seen_by
 from privbench.boards.panel import Aim, Answer, Attack, Line, Panel, Spot
 from privbench.results import audits
@@ -16,7 +16,7 @@ from privbench.results.statistics import compared, paired, worst_case
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.boards.operating import Choice, Family, Group
+    from privbench.boards.operating import Family, Group, OperatingPoint
     from privbench.ground.columns import Column
     from privbench.results.record import MethodRecord, Record
     from privbench.results.seeds import Seeds
@@ -35,7 +35,7 @@ class Grouped(Protocol):
         """See ``Board``."""
 
     @property
-    def choices(self) -> Mapping[int, list[Choice]]:
+    def choices(self) -> Mapping[int, list[OperatingPoint]]:
         """See ``Board``."""
 
     def mark(self, record: Record) -> str:
@@ -67,13 +67,15 @@ def _titles(found: Sequence[Group]) -> dict[int, tuple[str, str]]:
     alike: dict[tuple[str, str], list[Group]] = {}
     for group in found:
         name = group.records[0].cell.target.name
-        target = _apart(name, labels[name])[group.target]
+        target = _short_labels(name, labels[name])[group.target]
         alike.setdefault((group.dataset, target), []).append(group)
     made = {}
     for (dataset, target), mine in alike.items():
         cells = [group.records[0].cell for group in mine]
         known = {"dataset", "protocol", "target", "sensitive"}
-        told = show.differing([cell.model_dump(mode="json", include=known) for cell in cells])
+        told = game_columns.differing(
+            [cell.model_dump(mode="json", include=known) for cell in cells]
+        )
         for group, text in zip(mine, told, strict=True):
             made[id(group)] = (f"{dataset} ({text})" if text else dataset, target)
     return made
@@ -96,11 +98,11 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
     seen = seen_by(group, adversary)
     among = {record.trial for record in seen}
     names = _attacks(seen)
-    games = show.games(seen)
+    games = game_columns.games(seen)
     known = sorted({*names.values()}, key=lambda one: (games.index(one.game), one))
     ran = {names[record.trial] for record in seen if record.status != "skipped"}
     attacks = [attack for attack in known if attack in ran]
-    of_game = {game: show.headline(game, seen) for game in games}
+    of_game = {game: game_columns.headline(game, seen) for game in games}
     main = {attack.aim: of_game[attack.game] for attack in known}
     higher = {aim: up for aim, (_, up) in main.items()}
 
@@ -108,16 +110,16 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
         mine = [record for record in records if record.trial in among]
         return _line(board, Line(name, setting, rank), mine, names, main)
 
-    none = line("none", "", 0.0, group.undefended)
+    none = line("none", "", 0.0, group.none)
     curves, lines, unmet = [], [none], dict[str, dict[str, list[int]]]()
     most: list[float] = []
     called = _named(group)
     for family in group.families:
         name = called[id(family)]
         settings = [
-            line(name, family.named(rank) if family.strength else "", rank, family.settings[rank])
-            for rank in sorted(family.settings)
-        ]  # fmt: skip
+            line(name, family.named(rank) if family.strength_field else "", rank, of)
+            for rank, of in sorted(family.settings.items(), key=lambda item: item[0])
+        ]
         curves += settings
         if board.bound is None:
             lines += settings
@@ -129,7 +131,7 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
             unmet[name] = missing
         lines += [line(name, setting, 0.0, at) for setting, at in chosen]
     constant = {
-        aim: _answer(seen, aim, column, show.constant(aim[0], seen))
+        aim: _answer(seen, aim, column, game_columns.constant(aim[0], seen))
         for aim, (column, _) in main.items()
     }
     chance = {
@@ -153,7 +155,7 @@ def _met(line: Line) -> bool:
 
 
 def _at_bound(
-    family: Family, made: Sequence[Choice]
+    family: Family, made: Sequence[OperatingPoint]
 ) -> tuple[list[tuple[str, list[Record]]], dict[str, list[int]]]:
     """The results at the operating point with its name, and why which seeds have none."""
     at = [
@@ -165,7 +167,7 @@ def _at_bound(
     ]
     ranks = sorted({one.rank for one in made if one.rank is not None})
     values = [family.values[rank] for rank in ranks]
-    told = f"{family.strength}={' or '.join(values)}" if family.strength else ""
+    told = f"{family.strength_field}={' or '.join(values)}" if family.strength_field else ""
     missing: dict[str, list[int]] = {}
     for one in made:
         if one.rank is None:
@@ -214,7 +216,7 @@ def _line(
 def _accuracies(ok: Sequence[Record]) -> dict[int, float]:
     """Seed -> test accuracy, as the first game says: another one may be about other victims."""
     made: dict[int, float] = {}
-    for game in reversed(show.games(ok)):
+    for game in reversed(game_columns.games(ok)):
         asked = [record for record in ok if record.cell.game == game]
         for seed in {record.seed for record in asked}:
             value = accuracy(asked, seed, "test")
@@ -228,15 +230,17 @@ def _compare(line: Line, none: Line, higher: Mapping[Aim, bool]) -> None:
         return
     line.loss = paired(none.accuracies, line.accuracies)
     for attack, spot in line.spots.items():
-        bare = none.spots.get(attack)
-        spot.same = bare is not None and bool(spot.values) and _numbers(spot) == _numbers(bare)
+        none_spot = none.spots.get(attack)
+        spot.same = (
+            none_spot is not None and bool(spot.values) and _numbers(spot) == _numbers(none_spot)
+        )
     for aim in higher:
         ours, theirs = (
             {a.name: s.values for a, s in of.spots.items() if a.aim == aim and _counts(s)}
             for of in (line, none)
         )
         if found := compared(ours, theirs, higher=higher[aim]):
-            line.apart[aim], line.compared[aim] = found
+            line.minus_none[aim], line.compared[aim] = found
 
 
 def _counts(spot: Spot) -> bool:
@@ -303,19 +307,19 @@ def _attacks(records: Sequence[Record]) -> dict[str, Attack]:
     for record in records:
         attack = record.cell.attack
         labels = {label for label, _ in meant[attack.name]}
-        name = _apart(attack.name, labels)[attack.label]
+        name = _short_labels(attack.name, labels)[attack.label]
         if len(meant[attack.name]) > len(labels):
             name += f" {_versions([attack])}"
         made[record.trial] = Attack(*_aim(record), record.cell.needs, name)
     return made
 
 
-def _apart(name: str, labels: Iterable[str]) -> dict[str, str]:
+def _short_labels(name: str, labels: Iterable[str]) -> dict[str, str]:
     """Labels of one method, without the hyperparameters that are the same in all of them.
 
-    >>> _apart("lira", ["lira(k=8, views=0)", "lira(k=8, views=2)"])["lira(k=8, views=2)"]
+    >>> _short_labels("lira", ["lira(k=8, views=0)", "lira(k=8, views=2)"])["lira(k=8, views=2)"]
     'lira(views=2)'
-    >>> _apart("lira", ["lira(k=8)"])
+    >>> _short_labels("lira", ["lira(k=8)"])
     {'lira(k=8)': 'lira'}
     """
     inside = {label: label.removeprefix(name)[1:-1] for label in labels}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.boards import shown as show
+from privbench.boards import game_columns
 from privbench.boards.verdicts import dataset_of
 from privbench.results.statistics import FEWEST_SEEDS, significant
 
@@ -23,10 +23,10 @@ def headings(game: str, board: Board) -> list[str]:
     """Column headings of a game's table."""
     records = board.of_game(game)
     fixed = ["dataset", "target", "attack"]
-    if show.tells(game, records, "phase"):
+    if game_columns.tells(game, records, "phase"):
         fixed.append("phase")
     fixed += ["defense", "adversary", "seeds"]
-    moving = [column.heading for column in show.columns(game, records)]
+    moving = [column.heading for column in game_columns.columns(game, records)]
     return [*fixed, *moving, *differing(game, board), "test accuracy", "train/test gap",
             "encoder updates",
             "queries per sample", "seconds", "peak MiB"]  # fmt: skip
@@ -34,7 +34,7 @@ def headings(game: str, board: Board) -> list[str]:
 
 def differing(game: str, board: Board) -> list[str]:
     """Headings of the columns of paired differences."""
-    heading = show.headline(game, board.of_game(game))[0].heading
+    heading = game_columns.headline(game, board.of_game(game))[0].heading
     nulls = [f"{heading} minus null"] if _nulls(_cells(game, board)) else []
     return [f"{heading} minus none", *nulls, "test accuracy minus none"]
 
@@ -46,13 +46,14 @@ def cells(game: str, board: Board) -> list[list[str]]:
     """
     found = _cells(game, board)
     records = board.of_game(game)
-    shown, phase = show.columns(game, records), show.tells(game, records, "phase")
+    columns = game_columns.columns(game, records)
+    phase = game_columns.tells(game, records, "phase")
     keys = {cell: _key(of.first) for cell, of in found.items()}
-    apart = _told_apart(keys, found)
+    told = _told_apart(keys, found)
     certain = significant({cell: one for cell, one in board.minus_none.items() if cell in found})
     nulls = _nulls(found)
     made = []
-    for cell in sorted(found, key=lambda cell: (_order(keys[cell]), apart[cell])):
+    for cell in sorted(found, key=lambda cell: (_order(keys[cell]), told[cell])):
         of, (dataset, target, attack, trained, defense, adversary) = found[cell], keys[cell]
         attack += (" ‡" if cell in board.doubtful else "") + (
             " ¶" if board.missed(of.first) else ""
@@ -62,10 +63,10 @@ def cells(game: str, board: Board) -> list[list[str]]:
         draft = " (draft, no interval)" if seeds == 1 else draft
         seconds = [of.of("cost", name) for name in ("seconds_training", "seconds")]
         made.append([
-            f"{dataset} ({apart[cell]})" if apart[cell] else dataset, target, attack,
+            f"{dataset} ({told[cell]})" if told[cell] else dataset, target, attack,
             *([trained] if phase else []),
             defense + (" °" if of.outside else ""), adversary, f"{seeds}{draft}",
-            *(over_seeds(column, of) for column in shown),
+            *(over_seeds(column, of) for column in columns),
             _signed(board.minus_none.get(cell)) + (" †" if cell in certain else ""),
             *([_signed(of.minus_null)] if nulls else []),
             _signed(board.accuracy_minus_none.get(cell)),
@@ -79,7 +80,7 @@ def cells(game: str, board: Board) -> list[list[str]]:
 
 
 def _cells(game: str, board: Board) -> dict[str, Seeds]:
-    return {cell: of for cell, of in board.ranked.items() if of.first.cell.game == game}
+    return {cell: of for cell, of in board.with_numbers.items() if of.first.cell.game == game}
 
 
 def _nulls(found: Mapping[str, Seeds]) -> bool:
@@ -104,7 +105,7 @@ def _told_apart(keys: Mapping[str, tuple[str, ...]], found: Mapping[str, Seeds])
     made = dict.fromkeys(keys, "")
     for group in alike.values():
         if len(group) > 1:
-            told = show.differing(
+            told = game_columns.differing(
                 [found[cell].first.cell.model_dump(mode="json") for cell in group]
             )
             made |= zip(group, told, strict=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from privbench.boards.board import Board
-    from privbench.boards.operating import Choice, Family
+    from privbench.boards.operating import Family, OperatingPoint
     from privbench.results.record import Record
 
 
@@ -24,7 +24,7 @@ def told(board: Board) -> list[str]:
     """Return one sentence for each defense: its operating point; none if there is no bound."""
     made = []
     for group in board.groups if board.choices else ():
-        seeds = _ran(group.undefended)
+        seeds = _ran(group.none)
         for family in group.families:
             if mine := _ran(one for of in family.settings.values() for one in of):
                 points = [one for one in board.choices[id(family)] if one.seed in seeds | mine]
@@ -42,13 +42,13 @@ def dumped(bound: float | None) -> str:
     return "" if bound is None else json.dumps({"match_utility": bound}) + "\n"
 
 
-def _told(family: Family, made: Sequence[Choice]) -> str:
+def _told(family: Family, made: Sequence[OperatingPoint]) -> str:
     """Say which setting was chosen, and for which seeds: ``talos: weight=3 (seeds 0, 2)``."""
-    seeds: dict[str, list[Choice]] = {}
+    seeds: dict[str, list[OperatingPoint]] = {}
     for one in made:
         setting = family.named(one.rank) if one.rank is not None else one.reason
-        seeds.setdefault(setting if family.strength or one.rank is None else "its only setting",
-                         []).append(one)  # fmt: skip
+        alone = not family.strength_field and one.rank is not None
+        seeds.setdefault("its only setting" if alone else setting, []).append(one)
     parts = []
     for text, mine in seeds.items():
         numbers = ", ".join(str(one.seed) for one in mine)

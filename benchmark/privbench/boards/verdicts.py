@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from privbench.boards import shown as show
+from privbench.boards import game_columns
 from privbench.ground.text import several, shown
 from privbench.results.statistics import ERROR, FEWEST_SEEDS, holm, null_p, paired
 
@@ -25,7 +25,7 @@ DIRTY = "-dirty"
 # ---- differences ---------------------------------------------------------------------------------
 
 
-def undefended(cells: Cells) -> Cells:
+def none_cells(cells: Cells) -> Cells:
     """Return cell -> the same cell without a defense, for those that have one.
 
     That of a naive adversary may be the adaptive one's: without a defense they are the same.
@@ -33,29 +33,31 @@ def undefended(cells: Cells) -> Cells:
     Args:
         cells: that have numbers, without positive controls.
     """
-    bare = {_counterpart(of.first): of for of in cells.values() if _undefended(of.first)}
+    nones = {_counterpart(of.first): of for of in cells.values() if _is_none(of.first)}
     made = {}
     for cell, of in cells.items():
-        if _undefended(of.first):
+        if _is_none(of.first):
             continue
-        base = bare.get(_counterpart(of.first))
-        if base is None and (knows := as_adaptive(of.first.cell.adversary)):
-            base = bare.get(_counterpart(of.first, knows))
-        if base is not None:
-            made[cell] = base
+        none = nones.get(_counterpart(of.first))
+        if none is None and (knows := as_adaptive(of.first.cell.adversary)):
+            none = nones.get(_counterpart(of.first, knows))
+        if none is not None:
+            made[cell] = none
     return made
 
 
-def apart(cells: Cells, bases: Cells, read: Callable[[Seeds], Series]) -> dict[str, Difference]:
+def minus_none(
+    cells: Cells, nones: Cells, read: Callable[[Seeds], Series]
+) -> dict[str, Difference]:
     """Return cell -> its number minus that of another cell, paired by seed.
 
     Args:
         cells: as text -> results.
-        bases: cell -> results of what it is compared with.
+        nones: cell -> results of what it is compared with.
         read: results of a cell -> the number.
     """
     found = {
-        cell: paired(read(cells[cell]).by_seed, read(base).by_seed) for cell, base in bases.items()
+        cell: paired(read(cells[cell]).by_seed, read(none).by_seed) for cell, none in nones.items()
     }
     return {cell: one for cell, one in found.items() if one is not None}
 
@@ -69,7 +71,7 @@ def as_adaptive(adversary: str) -> str:
     return adversary.replace("naive", "adaptive", 1) if adversary.startswith("naive") else ""
 
 
-def _undefended(record: Record) -> bool:
+def _is_none(record: Record) -> bool:
     return all(defense.name == "none" for defense in record.cell.defenses)
 
 
@@ -162,27 +164,27 @@ def _range(numbers: Iterable[Number | None]) -> Range | None:
     return Range(sum(known) / len(known), min(known), max(known), len(known)) if known else None
 
 
-def nulls(ranked: Sequence[Record]) -> list[tuple[str, Range]]:
+def nulls(records: Sequence[Record]) -> list[tuple[str, Range]]:
     """Return name of the headline and what attacks reach on null victims, for each game.
 
     Args:
-        ranked: results with numbers, without positive controls.
+        records: results with numbers, without positive controls.
     """
     made = []
-    for game in show.games(ranked):
-        mine = [record for record in ranked if record.cell.game == game]
+    for game in game_columns.games(records):
+        mine = [record for record in records if record.cell.game == game]
         if found := _range(map(null, mine)):
-            made.append((show.headline(game, mine)[0].heading, found))
+            made.append((game_columns.headline(game, mine)[0].heading, found))
     return made
 
 
-def blind_classifiers(ranked: Iterable[Record]) -> Range | None:
+def input_only(records: Iterable[Record]) -> Range | None:
     """Return what classifiers of inputs alone reach; None if there are none."""
-    return _range(record.baselines.get("blind", {}).get("auc") for record in ranked)
+    return _range(record.baselines.get("blind", {}).get("auc") for record in records)
 
 
 def probes(records: Iterable[Record]) -> dict[str, tuple[float, float]]:
-    """Return undefended victim -> mean accuracy of a linear probe, and that of an untrained one."""
+    """Return victim without a defense -> mean accuracy of a linear probe, and of an untrained."""
     names = "probe_accuracy", "untrained_accuracy"
     found: dict[str, dict[int, tuple[float, ...]]] = {}
     for record in records:
@@ -266,7 +268,7 @@ def victim_of(record: Record) -> tuple[str, ...]:
     )
 
 
-def leaks_found(controls: Iterable[Seeds]) -> dict[tuple[str, ...], dict[str, bool]]:
+def planted_found(controls: Iterable[Seeds]) -> dict[tuple[str, ...], dict[str, bool]]:
     """Return victim -> label of an attack -> whether it found the planted leak.
 
     Args:
@@ -282,20 +284,20 @@ def leaks_found(controls: Iterable[Seeds]) -> dict[tuple[str, ...], dict[str, bo
     return made
 
 
-def blind(record: Record, leaks: Mapping[tuple[str, ...], Mapping[str, bool]]) -> bool:
+def missed_planted(record: Record, planted: Mapping[tuple[str, ...], Mapping[str, bool]]) -> bool:
     """Return whether the attack missed the planted leak of such a victim.
 
     Where no control met the naive adversary, that of the adaptive one counts, which knows more.
 
     Args:
         record: of the attack.
-        leaks: from ``leaks_found``.
+        planted: from ``planted_found``.
     """
     own, label = victim_of(record), record.cell.attack.label
-    told = leaks.get(own, {}).get(label)
+    told = planted.get(own, {}).get(label)
     if told is None and (knows := as_adaptive(record.cell.adversary)):
         dataset, target, _, *rest = own
-        told = leaks.get((dataset, target, knows, *rest), {}).get(label)
+        told = planted.get((dataset, target, knows, *rest), {}).get(label)
     return told is False
 
 

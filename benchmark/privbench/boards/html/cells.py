@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from privbench.boards import csv_table
-from privbench.boards import shown as show
+from privbench.boards import csv_table, game_columns
 from privbench.boards.html import words
 from privbench.boards.rows import over_seeds, summary, tested
 from privbench.ground.text import listed, shown
@@ -191,7 +190,7 @@ def cells(board: Board) -> list[Cell]:
         known = [one for one in of.ok if one.board is not None]
         attack = of.first.cell.attack
         alone = len(labels[attack.name]) == 1
-        column = show.headline(of.first.cell.game, known)[0] if known else None
+        column = game_columns.headline(of.first.cell.game, known)[0] if known else None
         made.append(Cell(
             f"cell-{i}", of, row, attack.name if alone else attack.label,
             column.heading if column else "", over_seeds(column, of) if column else "",

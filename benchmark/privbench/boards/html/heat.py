@@ -9,7 +9,7 @@ from privbench.boards.html.markup import inline
 from privbench.boards.matrix import (
     WIDEST,
     attack_text,
-    ranked,
+    least_leak_first,
     spot_text,
     strongest_first,
     with_error,
@@ -72,7 +72,7 @@ def heat(panel: Panel, anchors: Mapping[str, str]) -> Heat:
         panel: of a board.
         anchors: trial -> anchor of its cell.
     """
-    lines, attacks = ranked(panel), panel.own
+    lines, attacks = least_leak_first(panel), panel.own
     upright = len(attacks) <= max(len(lines), WIDEST - 2)
     attacks = attacks if upright else strongest_first(panel, attacks)
     ends = {aim: _ends(panel, aim, lines, attacks) for aim in panel.aims}
@@ -94,8 +94,8 @@ def heat(panel: Panel, anchors: Mapping[str, str]) -> Heat:
 
 
 def shades(panel: Panel, aim: Aim) -> dict[tuple[int, int], tuple[float, int | None]]:
-    """Return row and column -> mean over seeds and shade; defenses are rows, as in ``ranked``."""
-    lines, attacks = ranked(panel), panel.own
+    """Return row and column -> mean over seeds and shade; rows are as in ``least_leak_first``."""
+    lines, attacks = least_leak_first(panel), panel.own
     ends = _ends(panel, aim, lines, attacks)
     return {
         (down, across): (found.value, _shade(spot, ends))

@@ -144,7 +144,7 @@ def _section(panel: Panel, anchors: dict[str, str]) -> dict[str, Any]:
     ranking = matrix.ranking(panel)
     return {
         "heat": heat(panel, anchors),
-        "remarks": block(pages.remarks(panel)),
+        "remarks": block(notes.remarks(panel)),
         "ranking": None if ranking is None else {
             "heads": [inline(head) for head in ranking.heads],
             "rows": [[inline(text) for text in row] for row in ranking.body],

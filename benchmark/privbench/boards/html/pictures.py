@@ -21,7 +21,7 @@ from privbench.boards.front import (
 )
 from privbench.boards.html.curves import has_scores, roc, smallest_rate
 from privbench.boards.html.heat import SHADES, shades
-from privbench.boards.matrix import aim_text, ranked
+from privbench.boards.matrix import aim_text, least_leak_first
 from privbench.ground.text import shown
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _matrix(panel: Panel, aim: Aim) -> Figure:
     """Attacks across, defenses down, each with the mean over seeds."""
     from matplotlib.figure import Figure
 
-    lines, attacks = ranked(panel), panel.own
+    lines, attacks = least_leak_first(panel), panel.own
     size = max(_NAMES + _CELL * len(attacks), _NARROWEST), _NAMES / 2 + _ROW * len(lines)
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()

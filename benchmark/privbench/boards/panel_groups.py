@@ -15,10 +15,11 @@ from privbench.boards.matrix import (
     strongest_first,
     with_error,
 )
+from privbench.boards.notes import remarks
 from privbench.ground.text import markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from privbench.boards.panel import Panel
 
@@ -63,7 +64,7 @@ def _named(panel: Panel, parts: Sequence[str]) -> str:
     return ", ".join(getattr(panel, part) for part in parts)
 
 
-def title(group: Sequence[Panel]) -> str:
+def group_title(group: Sequence[Panel]) -> str:
     """Return what all numbers of a group share."""
     first = group[0]
     if len(group) == 1:
@@ -74,7 +75,7 @@ def title(group: Sequence[Panel]) -> str:
     return f"{', '.join(same)}{adversary}, no defense"
 
 
-def table(group: Sequence[Panel]) -> Table:
+def group_table(group: Sequence[Panel]) -> Table:
     """Return victims or adversaries, as rows, against attacks, with their rates if they fit.
 
     Args:
@@ -95,15 +96,15 @@ def table(group: Sequence[Panel]) -> Table:
     if parts == ["adversary"]:
         line = first.lines[0]
         note = f"Test accuracy: {with_error(line.accuracy, len(line.accuracies))}."
-        return Table(title(group), heads, body, "rows", note=note if line.accuracies else "")
+        return Table(group_title(group), heads, body, "rows", note=note if line.accuracies else "")
     heads.append("test accuracy")
     for row, panel in zip(body, group, strict=True):
         line = panel.lines[0]
         row.append(with_error(line.accuracy, len(line.accuracies)))
-    return Table(title(group), heads, body, "rows")
+    return Table(group_title(group), heads, body, "rows")
 
 
-def findings(group: Sequence[Panel]) -> list[str]:
+def group_findings(group: Sequence[Panel]) -> list[str]:
     """Return where the strongest attack finds most and least, a line of markdown an aim."""
     first, parts = group[0], _differing(group)
     told: list[str] = []
@@ -116,7 +117,7 @@ def findings(group: Sequence[Panel]) -> list[str]:
             most = _at(leaks, max(leaks.values(), key=lambda leak: sign * leak))
             least = _at(leaks, min(leaks.values(), key=lambda leak: sign * leak))
             told.append(
-                f"- **{markdown(f'{title(group)}, {aim_text(aim)}')}**"
+                f"- **{markdown(f'{group_title(group)}, {aim_text(aim)}')}**"
                 + markdown(
                     f": the strongest attack reaches {first.metric[aim]} {most}; least is {least}."
                 )
@@ -131,9 +132,9 @@ def _at(leaks: Mapping[str, float], leak: float) -> str:
     return f"{leak:.3f} ({who})"
 
 
-def remarks(group: Sequence[Panel], of: Callable[[Panel], str]) -> list[str]:
+def group_remarks(group: Sequence[Panel]) -> list[str]:
     """Return what the panels of a group lack: once if it is the same for all, else by row."""
-    told = {_named(panel, _differing(group)): of(panel) for panel in group}
+    told = {_named(panel, _differing(group)): remarks(panel) for panel in group}
     if len({*told.values()}) == 1:
         return [*filter(None, {*told.values()})]
     return [f"{markdown(name)}: {text}" for name, text in told.items() if text]
