@@ -81,7 +81,7 @@ def run(
                "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
                "executor": executor, "address": address, "threads": threads,
                "isolate": isolate}  # fmt: skip
-    files = [Path(one).absolute() for one in plugins]
+    files = [Path(plugin).absolute() for plugin in plugins]
     session = Session(suite, files, options, console=Console(quiet=True))
     session.run()
     if session.problem:
@@ -140,10 +140,10 @@ class Session:
     def reads_given_files(self) -> bool:
         """Whether the grid depends on files of the user, whose content only planning reads."""
         cells = [item.trial.cell for item in self.planned]
-        datasets = {one for cell in cells for one in (cell.dataset, cell.adversary.dataset)}
+        datasets = {of for cell in cells for of in (cell.dataset, cell.adversary.dataset)}
         canaries = {cell.protocol.canaries for cell in cells}
-        return any(one.reads_given_files for one in datasets if one) or any(
-            one.path is not None for one in canaries if one
+        return any(dataset.reads_given_files for dataset in datasets if dataset) or any(
+            planted.path is not None for planted in canaries if planted
         )
 
     def run(self) -> int:
@@ -170,7 +170,7 @@ class Session:
         """Print the plan: what would run, what is kept, and what is skipped and why."""
         runner = self.runner(None)
         keys: dict[str, bool] = {}
-        known: dict[str, dict[str, bool]] = {}  # trials share most of their victims
+        by_victim: dict[str, dict[str, bool]] = {}  # trials share most of their victims
         shown = self.console.print
         for item in self.planned:
             cell = cell_record(item.trial.cell)
@@ -183,13 +183,15 @@ class Session:
                 state = "kept"
             else:
                 try:
-                    mine = _phases(runner, item, known)
+                    phases = _phases(runner, item, by_victim)
                 except Exception as error:  # noqa: BLE001 - a run would record a failure
                     shown(f"{name}: would fail: {encodable(str(error))}", **PLAIN)
                     continue
-                todo = sum(not held for held in mine.values())
-                state = f"would run; {len(mine)} training phases, {len(mine) - todo} in the store"
-                keys |= mine
+                todo = sum(not held for held in phases.values())
+                state = (
+                    f"would run; {len(phases)} training phases, {len(phases) - todo} in the store"
+                )
+                keys |= phases
             shown(f"{name}: {state}", **PLAIN)
         missing = sum(not held for held in keys.values())
         guess = _estimate(runner, missing)
@@ -209,15 +211,15 @@ class Session:
 
 
 def _phases(
-    runner: TrialRunner, item: PlannedTrial, known: dict[str, dict[str, bool]]
+    runner: TrialRunner, item: PlannedTrial, by_victim: dict[str, dict[str, bool]]
 ) -> dict[str, bool]:
-    made: dict[str, bool] = {}
+    phases: dict[str, bool] = {}
     for spec in runner.specs(item.trial).values():
-        if spec.identity not in known:
-            phases = runner.builder.planned(spec)
-            known[spec.identity] = {key.digest: held for key, held in phases.items()}
-        made |= known[spec.identity]
-    return made
+        if spec.identity not in by_victim:
+            planned = runner.builder.planned(spec)
+            by_victim[spec.identity] = {key.digest: held for key, held in planned.items()}
+        phases |= by_victim[spec.identity]
+    return phases
 
 
 def _estimate(runner: TrialRunner, missing: int) -> str:
