@@ -28,7 +28,7 @@ _APART = ("minus ", "differs ")
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table as text, without the columns in which nothing stands."""
 
     heads: list[str]
@@ -46,7 +46,7 @@ class Trouble:
 
 
 @dataclass
-class Cell:
+class PageCell:
     """All seeds of one cell.
 
     Attributes:
@@ -107,7 +107,7 @@ class Cell:
         return next((one.board.columns for one in self.records if one.board is not None), ())
 
     @property
-    def numbers(self) -> Table:
+    def numbers(self) -> PageTable:
         """All that was measured: metrics, controls, baselines, utility, costs, differences.
 
         Names are words. One seed has its intervals over rows, several have Student's over seeds;
@@ -132,7 +132,7 @@ class Cell:
         ])  # fmt: skip
 
     @property
-    def seeds(self) -> Table:
+    def seeds(self) -> PageTable:
         """Each result alone: its headline with the interval over rows, what it cost, what made it.
 
         The first column names the seed.
@@ -179,7 +179,7 @@ class Cell:
         return any(what in one.board.tells for one in self.records if one.board is not None)
 
 
-def cells(board: Board) -> list[Cell]:
+def cells(board: Board) -> list[PageCell]:
     """Return the cells of a board in the order of its csv file."""
     labels: dict[str, set[str]] = {}
     for record in board.records:
@@ -191,7 +191,7 @@ def cells(board: Board) -> list[Cell]:
         attack = of.first.cell.attack
         alone = len(labels[attack.name]) == 1
         column = game_columns.headline(of.first.cell.game, known)[0] if known else None
-        made.append(Cell(
+        made.append(PageCell(
             f"cell-{i}", of, row, attack.name if alone else attack.label,
             column.heading if column else "", over_seeds(column, of) if column else "",
             _difference(board.minus_none.get(cell), certain=cell in board.certain),
@@ -203,9 +203,9 @@ def _difference(found: Difference | None, *, certain: bool) -> str:
     return "" if found is None else f"{found.mean:+.3f}{' †' if certain else ''}"
 
 
-def _filled(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _filled(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> PageTable:
     kept = [i for i in range(len(heads)) if any(row[i] for row in rows)]
-    return Table([heads[i] for i in kept], [[row[i] for i in kept] for row in rows])
+    return PageTable([heads[i] for i in kept], [[row[i] for i in kept] for row in rows])
 
 
 def _seed(record: Record) -> list[str]:

@@ -42,7 +42,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PageEvidence:
     """What all cells show.
 
     Attributes:
@@ -58,7 +58,7 @@ class Evidence:
 
 def evidence(
     found: Iterable[Sequence[Record]], samples: Callable[[Record], Columns | None]
-) -> Evidence:
+) -> PageEvidence:
     """Return the pictures of cells.
 
     Args:
@@ -90,4 +90,4 @@ def evidence(
         else Drawn(of_all.roc(one[0]), one[0].seeds, bars(one[1]), one[2], one[3])
         for one in read
     ]  # fmt: skip
-    return Evidence(cells, of_all, left_out)
+    return PageEvidence(cells, of_all, left_out)

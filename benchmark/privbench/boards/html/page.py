@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from privbench.boards.board import Board
-    from privbench.boards.html.cells import Cell
+    from privbench.boards.html.cells import PageCell
     from privbench.boards.panel import Panel
     from privbench.plugins.registry import Registry
     from privbench.results.record import Record
@@ -118,7 +118,7 @@ class Download:
     size: str
 
 
-def _detailed(known: Sequence[Cell], every: Iterable[Panel]) -> list[Cell]:
+def _detailed(known: Sequence[PageCell], every: Iterable[Panel]) -> list[PageCell]:
     """The cells with details, those of matrices first."""
     shown = {
         record.trial
@@ -126,7 +126,7 @@ def _detailed(known: Sequence[Cell], every: Iterable[Panel]) -> list[Cell]:
         for record in spot.records
     }  # fmt: skip
 
-    def place(cell: Cell) -> tuple[bool, int]:
+    def place(cell: PageCell) -> tuple[bool, int]:
         return all(record.trial not in shown for record in cell.records), _rank(cell)
 
     chosen = sorted(known, key=place)[:MOST_DETAILS]
@@ -134,7 +134,7 @@ def _detailed(known: Sequence[Cell], every: Iterable[Panel]) -> list[Cell]:
     return [one for one in known if one.anchor in kept]
 
 
-def _rank(cell: Cell) -> int:
+def _rank(cell: PageCell) -> int:
     """Cells with a number first, then those that failed."""
     found = {record.status for record in cell.records}
     return min(("ok", "failed", "skipped").index(status) for status in found)
