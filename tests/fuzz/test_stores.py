@@ -27,7 +27,6 @@ RUN = ("run", "--dataset", "tiny-images", "--target", "tiny-target", "--attack",
 def tiny(fuzz: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A fuzzer with a small data set and target beside the real plugins."""
     both, real, kit = Registry(), Plugin("real", "real", "tests"), Plugin("tiny", "tiny", "tests")
-    both.plugins += [real, kit]
     for kind in ("attack", "defense"):
         for method in registry.all(kind):
             both.add(kind, method, real)

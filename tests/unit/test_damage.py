@@ -42,7 +42,6 @@ def run(
 ) -> Callable[..., Result]:
     """Invoke privbench in an empty folder, with a tiny victim and one attack."""
     own, kit = plugins.Registry(), plugins.Plugin("kit", "privbench.testing", "privbench")
-    own.plugins.append(kit)
     own.add("dataset", TinyImages(), kit)
     own.add("target", TinyTarget(), kit)
     for name in ("none", "metric-loss"):

@@ -54,7 +54,6 @@ def run(
 ) -> Callable[..., Result]:
     """Invoke privbench in an empty folder, with a tiny victim and two attacks."""
     own, kit = plugins.Registry(), plugins.Plugin("kit", "privbench.testing", "privbench")
-    own.plugins.append(kit)
     own.add("dataset", TinyImages(), kit)
     own.add("target", TinyTarget(), kit)
     for name in ("none", "metric-loss", "metric-entropy"):
@@ -168,7 +167,10 @@ def test_a_board_that_cannot_be_written_leaves_the_old_one(
 
 def _limited(limit: int, *args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", LIMITED, str(limit), *args]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # it would be cut off, for all that follow
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=300, env=env
+    )
 
 
 @pytest.mark.end_to_end

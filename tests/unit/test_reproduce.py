@@ -237,7 +237,6 @@ RUN = ("run", "--dataset", "tiny-images", "--target", "tiny-target", "--device",
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Invoke privbench in an empty folder with a tiny victim."""
     own, kit = plugins.Registry(), plugins.Plugin("kit", "privbench.testing", "privbench")
-    own.plugins.append(kit)
     (none,) = (m for kind, m in plugins.load().find("none") if kind == "defense")
     for kind, method in (("dataset", TinyImages()), ("target", TinyTarget()), ("defense", none),
                          ("attack", Brighter())):  # fmt: skip

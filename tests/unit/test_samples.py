@@ -75,7 +75,6 @@ class Grey(ReconstructionAttack):
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Invoke privbench in an empty folder, with a tiny victim and three quick attacks."""
     own, kit = plugins.Registry(), plugins.Plugin("kit", "privbench.testing", "privbench")
-    own.plugins.append(kit)
     (none,) = (m for kind, m in plugins.load().find("none") if kind == "defense")
     own.add("dataset", DATA, kit)
     own.add("target", TinyTarget(), kit)

@@ -150,7 +150,9 @@ class Registry:
         return f" (broken plugins: {', '.join(broken)})" if broken else ""
 
     def add(self, kind: str, method: Any, plugin: Plugin) -> None:
-        """Add a method; in a name conflict keep the first and report the second."""
+        """Add a method and its plugin; of two with one name keep the first and report the other."""
+        if all(plugin is not one for one in self.plugins):
+            self.plugins.append(plugin)
         taken = self._owner.get((kind, method.name))
         if taken is not None:
             plugin.problems.append(
