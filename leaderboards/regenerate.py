@@ -32,7 +32,7 @@ from privbench.results.statistics import ERROR, FEWEST_SEEDS, paired
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from privbench.boards.panel import Aim, Line, Panel
+    from privbench.boards.panel import Aim, DefenseRow, Panel
     from privbench.results.record import MethodRecord
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,17 +106,17 @@ class Seen:
     @property
     def leak(self) -> float:
         """What the strongest attack reaches without a defense, times the sign; -inf if unknown."""
-        leak = self.panel.lines[0].leak(self.aim)
+        leak = self.panel.rows[0].leak(self.aim)
         return -math.inf if leak is None else self.sign * leak
 
     @property
-    def defended(self) -> list[tuple[float, str, Line]]:
+    def defended(self) -> list[tuple[float, str, DefenseRow]]:
         """The same for each defense, with its name, the smallest leak first."""
-        known = [(one.leak(self.aim), one) for one in self.panel.lines[1:]]
+        known = [(one.leak(self.aim), one) for one in self.panel.rows[1:]]
         return sorted((self.sign * leak, one.title, one) for leak, one in known if leak is not None)
 
     @property
-    def usable(self) -> list[tuple[float, str, Line]]:
+    def usable(self) -> list[tuple[float, str, DefenseRow]]:
         """Those that lose little accuracy, or of which that is not known."""
         found = self.defended
         return [one for one in found if one[2].loss is None or one[2].loss.mean <= DEAREST]
@@ -127,7 +127,7 @@ class Seen:
         draft = "" if len(self.panel.seeds) >= FEWEST_SEEDS else ", a draft"
         return f"([{self.board}]({self.board}.md){draft})"
 
-    def leaders(self, line: Line) -> set[Kind]:
+    def leaders(self, line: DefenseRow) -> set[Kind]:
         """The strongest attack of each access level against a defense or none."""
         return {
             (one.needs, kind(spot.records[0].cell.attack))
@@ -135,7 +135,7 @@ class Seen:
             if one.aim == self.aim and spot.strongest
         }
 
-    def met(self, line: Line) -> set[Kind]:
+    def met(self, line: DefenseRow) -> set[Kind]:
         """The attacks that counted against a defense, on enough seeds."""
         return {
             (one.needs, kind(spot.records[0].cell.attack))
@@ -144,13 +144,13 @@ class Seen:
             and len(spot.values) >= min(FEWEST_SEEDS, len(self.panel.seeds))
         }  # fmt: skip
 
-    def lowered(self, line: Line) -> bool:
+    def lowered(self, line: DefenseRow) -> bool:
         """Whether a defense lowers the leak beyond chance.
 
         That of the attack that is compared (after Holm's correction), and the worst case: its
         strongest attack finds less than the strongest one without a defense, paired by seed.
         """
-        none = self.panel.lines[0]
+        none = self.panel.rows[0]
         worst = [
             next(spot.values for one, spot in of.spots.items()
                  if one.aim == self.aim and one.name == of.worst[self.aim].attack)
@@ -163,13 +163,13 @@ class Seen:
             and found and found.p is not None and found.p < ERROR and self.sign * found.mean < 0
         )  # fmt: skip
 
-    def withheld(self, line: Line) -> set[str]:
+    def withheld(self, line: DefenseRow) -> set[str]:
         """Access levels that a defense does not release."""
         mine = {record.cell.defense for spot in line.spots.values() for record in spot.records}
         return {needs for defense, needs in self.refused if defense in mine}
 
 
-def stack(line: Line) -> tuple[str, ...]:
+def stack(line: DefenseRow) -> tuple[str, ...]:
     """Names of the defenses of a line, whatever their settings."""
     spot = next(iter(line.spots.values()))
     return tuple(one.name for one in spot.records[0].cell.defenses)
@@ -189,7 +189,7 @@ def kind(attack: MethodRecord) -> str:
     return f"{attack.name}({', '.join(told)})" if told else attack.name
 
 
-def judges(seen: Sequence[Seen], of: Seen, line: Line) -> set[Kind]:
+def judges(seen: Sequence[Seen], of: Seen, line: DefenseRow) -> set[Kind]:
     """Return the attacks that a defense must have met before a page calls it the best.
 
     For each access level the strongest one that any board has: against this victim without a
@@ -206,12 +206,12 @@ def judges(seen: Sequence[Seen], of: Seen, line: Line) -> set[Kind]:
     for one in seen:
         if one.aim[0] != of.aim[0]:
             continue
-        for other in one.panel.lines[1:]:
+        for other in one.panel.rows[1:]:
             if stack(other) == stack(line):
                 wanted |= one.leaders(other)
         if one.panel.adversary != of.panel.adversary or one.victim[2] != of.victim[2]:
             continue
-        for attack, spot in one.panel.lines[0].spots.items():
+        for attack, spot in one.panel.rows[0].spots.items():
             if attack.aim == one.aim and spot.strongest and spot.estimate is not None:
                 at = one.victim == of.victim, attack.needs
                 told = kind(spot.records[0].cell.attack)
@@ -257,7 +257,7 @@ def _finding(mine: Sequence[Seen], seen: Sequence[Seen]) -> list[str]:
     if most.leak > -math.inf:
         panel = most.panel
         leak = f"{panel.metric[most.aim]} {most.sign * most.leak:.3f}"
-        by = panel.lines[0].worst[most.aim].attack
+        by = panel.rows[0].worst[most.aim].attack
         leaks = f"{markdown(f'{panel.target}: {leak} by {by}')} {most.source}"
     widest = max(mine, key=lambda one: (len({stack(line) for *_, line in one.defended}),
                                         len(one.defended), one.leak))  # fmt: skip
@@ -293,7 +293,7 @@ def _best(of: Seen, seen: Sequence[Seen]) -> tuple[str, str]:
 def _board(name: str, shown: Sequence[Panel]) -> list[str]:
     victims = dict.fromkeys(f"{one.target} on {one.dataset}" for one in shown)
     attacks = {attack.name for one in shown for attack in one.attacks}
-    defenses = {line.name for one in shown for line in one.lines} - {"none"}
+    defenses = {line.name for one in shown for line in one.rows} - {"none"}
     seeds = max(len(one.seeds) for one in shown)
     told = markdown("; ".join(victims) if len(victims) <= MOST else f"{len(victims)} victims")
     return [f"[{name}]({name}.md)", told, f"{len(attacks)}", f"{len(defenses)}",

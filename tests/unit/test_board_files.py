@@ -15,7 +15,7 @@ from privbench.boards.board import Board
 from privbench.boards.csv_table import table
 from privbench.boards.files import write_board
 from privbench.boards.front import best, drawable, front
-from privbench.boards.panel import Line
+from privbench.boards.panel import DefenseRow
 from privbench.measure.games import audit
 from privbench.measure.games.catalog import GAMES
 from privbench.results.record import (
@@ -202,7 +202,7 @@ def texts(svg: ET.Element) -> list[str]:
 
 
 def test_the_best_are_those_that_no_other_beats_by_hand() -> None:
-    places = [(Line(name), u, v) for name, u, v in (
+    places = [(DefenseRow(name), u, v) for name, u, v in (
         ("none", 0.9, 0.8), ("good", 0.88, 0.6), ("poor", 0.8, 0.7), ("shut", 0.7, 0.5),
         ("same", 0.88, 0.6), ("worse", 0.88, 0.61),
     )]  # fmt: skip

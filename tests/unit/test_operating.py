@@ -249,7 +249,7 @@ def test_the_worst_leak_by_hand() -> None:
         record(attack="guess", game="attributes", leak=0.5),
     ]  # fmt: skip
     (panel,) = Board(both).panels
-    found = {aim: (one.attack, one.estimate.value) for aim, one in panel.lines[0].worst.items()}
+    found = {aim: (one.attack, one.estimate.value) for aim, one in panel.rows[0].worst.items()}
     assert found == {
         ("membership", ""): ("loud", pytest.approx(0.7)),
         ("attributes", "slant"): ("guess", 0.5), ("reconstruction", ""): ("copy", 0.2),
@@ -261,7 +261,7 @@ def test_a_cell_with_one_flagged_seed_does_not_count_at_all() -> None:
     both = [record(seed=s, leak=0.6) for s in range(5)]
     both += [record(attack="mad", seed=s, leak=1.0, flags=flag * (s == 0)) for s in range(5)]
     (panel,) = Board(both).panels
-    assert panel.lines[0].worst["membership", ""].attack == "loud"
+    assert panel.rows[0].worst["membership", ""].attack == "loud"
 
 
 def test_few_reference_rows_leave_a_larger_loss_possible() -> None:
@@ -298,7 +298,7 @@ def test_refused_nulls_and_blind_attacks_win_neither_curves_nor_points() -> None
     )]  # fmt: skip
     for bound in (0.02, None):
         (panel,) = Board(made, bound).panels
-        for line in (*panel.lines, *panel.curves):
+        for line in (*panel.rows, *panel.curves):
             assert line.worst["membership", ""].attack == "loud"
 
 
@@ -339,7 +339,7 @@ def test_the_page_says_which_and_the_panel_has_the_curve() -> None:
     assert "strongest setting that loses at most 0.02 of accuracy on reference rows" in text
     assert "No setting costs little enough: shield (seed 2)." in text
     (panel,) = Board(grid(), 0.02).panels
-    none, shield_ = panel.lines
+    none, shield_ = panel.rows
     assert shield_.title == "shield (power=1 or 2)"
     assert shield_.optimistic
     assert f"| {shield_.title} § |" in text
@@ -369,7 +369,7 @@ def test_a_page_whose_defenses_all_cost_too_much_says_so() -> None:
 def test_intervals_are_cut_at_the_range_of_the_number() -> None:
     none = [record(reference=0.9), record(reference=0.1, test=0.1, seed=1)]
     (panel,) = Board([*none, shield(1.0, 0.1, test=0.1), shield(1.0, 0.9, seed=1)], 1.0).panels
-    found = [line.accuracy for line in panel.lines]
+    found = [line.accuracy for line in panel.rows]
     assert [(one.value, one.low, one.high) for one in found if one] == [(0.5, 0.0, 1.0)] * 2
 
 

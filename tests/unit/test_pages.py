@@ -269,7 +269,7 @@ def test_a_null_that_is_not_one_half_is_marked_and_never_bold_nor_ranked() -> No
     assert ranking(made)["none"]["membership: worst AUC"] == "0.700 [0.700, 0.700] loud"
     assert "‡ 2 cells: the AUC on its null victims is not 0.5" in page(Board(made), "t")
     (panel,) = Board(made).panels
-    assert all(line.leak(("membership", "")) == pytest.approx(0.7) for line in panel.lines)
+    assert all(line.leak(("membership", "")) == pytest.approx(0.7) for line in panel.rows)
 
 
 def test_a_flag_of_a_record_marks_its_cell_and_gives_the_reason() -> None:
@@ -456,7 +456,7 @@ def test_the_worst_case_is_that_of_the_best_mean_by_hand() -> None:
     errors += seeds("b", "none", [0.4, 0.4, 0.4], game="reconstruction")
     errors += seeds("a", "mask", [0.6, 0.6, 0.6], game="reconstruction")
     (panel,) = Board(errors).panels
-    assert panel.lines[0].leak(("reconstruction", "")) == pytest.approx(1.1 / 3)
+    assert panel.rows[0].leak(("reconstruction", "")) == pytest.approx(1.1 / 3)
 
 
 def test_a_defense_that_costs_much_accuracy_is_not_ranked_first() -> None:
@@ -561,7 +561,7 @@ def test_only_the_strongest_attack_without_a_defense_is_tested() -> None:
     made = seeds("a", "none", [0.9, 0.8, 0.85]) + seeds("a", "x", [0.9, 0.79, 0.86])
     made += seeds("b", "none", [0.6, 0.7, 0.65]) + seeds("b", "x", [0.50, 0.61, 0.55])
     (panel,) = Board(made).panels
-    found = panel.lines[1].minus_none["membership", ""]
+    found = panel.rows[1].minus_none["membership", ""]
     assert found.mean == pytest.approx(0.0)  # that of b is -.097
 
 

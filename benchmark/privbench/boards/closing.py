@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from privbench.boards.board import Board
-    from privbench.boards.panel import Aim, Line, Panel
+    from privbench.boards.panel import Aim, DefenseRow, Panel
     from privbench.results.statistics import Difference
 
 #: Sentences at most, and characters of one.
@@ -50,20 +50,20 @@ def _where(panel: Panel, aim: Aim, *, adversary: bool) -> str:
     return f"{told} ({panel.adversary})" if adversary else told
 
 
-def _usable(panel: Panel, aim: Aim) -> list[Line]:
+def _usable(panel: Panel, aim: Aim) -> list[DefenseRow]:
     """Defenses that are compared with none, and do not cost too much accuracy."""
-    return [line for line in panel.lines[1:] if aim in line.minus_none and not costly(line)]
+    return [row for row in panel.rows[1:] if aim in row.minus_none and not costly(row)]
 
 
-def _told(panel: Panel, aim: Aim, met: Sequence[Line], among: int) -> str:
-    none, *others = panel.lines
+def _told(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
+    none, *others = panel.rows
     sign = 1 if panel.higher[aim] else -1
     if met:
-        best = min(met, key=lambda line: (sign * line.minus_none[aim].mean, line.title))
+        best = min(met, key=lambda row: (sign * row.minus_none[aim].mean, row.title))
         told = _compared(best, aim, panel, among=among) + _strongest(best, aim)
     elif aim in none.worst:
         told = _alone(none, aim, panel)
-        if any(aim in line.minus_none for line in others):
+        if any(aim in row.minus_none for row in others):
             told += f"; every defense costs more than {100 * COSTLY:g} points of accuracy"
     else:
         return ""
@@ -75,13 +75,13 @@ def _told(panel: Panel, aim: Aim, met: Sequence[Line], among: int) -> str:
     return f"{told}{draft}."
 
 
-def _compared(line: Line, aim: Aim, panel: Panel, among: int) -> str:
+def _compared(row: DefenseRow, aim: Aim, panel: Panel, among: int) -> str:
     """What the defense changes, as the best of so many, and what it costs."""
-    change, attacks = line.minus_none[aim].best_of(among), line.compared[aim]
+    change, attacks = row.minus_none[aim].best_of(among), row.compared[aim]
     what = f"the {panel.metric[aim]} of {'/'.join(attacks)}"
     same = not change.mean and change.low == change.high
     if not same and _unclear(change):
-        told = f"no difference shown: {line.title} changes {what} by {change.mean:+.3f}"
+        told = f"no difference shown: {row.title} changes {what} by {change.mean:+.3f}"
         return f"{told}{_plus_minus(change)}"
     verb = "lowers" if change.mean < 0 else "raises"
     by = f"{verb} {what} by {abs(change.mean):.3f}{_plus_minus(change)}"
@@ -89,33 +89,33 @@ def _compared(line: Line, aim: Aim, panel: Panel, among: int) -> str:
         by += " on this seed"
     if abs(change.mean) < 0.0005:  # noqa: PLR2004 - it would be shown as 0
         by = f"changes {what} by less than 0.001"
-    told = f"{line.title} {f'leaves {what} as it is' if same else by}"
-    if line.loss is None:
+    told = f"{row.title} {f'leaves {what} as it is' if same else by}"
+    if row.loss is None:
         return told
-    points = f"{abs(100 * line.loss.mean):.1f}{_plus_minus(line.loss, 100, 1)} points of accuracy"
-    if _unclear(line.loss):
+    points = f"{abs(100 * row.loss.mean):.1f}{_plus_minus(row.loss, 100, 1)} points of accuracy"
+    if _unclear(row.loss):
         return f"{told}; its cost, {points}, may be none"
-    if abs(line.loss.mean) < 0.0005:  # noqa: PLR2004 - it would be shown as 0
+    if abs(row.loss.mean) < 0.0005:  # noqa: PLR2004 - it would be shown as 0
         return f"{told} and changes accuracy by less than 0.1 points"
-    return f"{told} and {'costs' if line.loss.mean > 0 else 'gains'} {points}"
+    return f"{told} and {'costs' if row.loss.mean > 0 else 'gains'} {points}"
 
 
-def _strongest(line: Line, aim: Aim) -> str:
+def _strongest(row: DefenseRow, aim: Aim) -> str:
     """Which attack is strongest against the defense, if it is another than the one compared."""
-    worst = line.worst.get(aim)
-    if worst is None or worst.attack in line.compared[aim]:
+    worst = row.worst.get(aim)
+    if worst is None or worst.attack in row.compared[aim]:
         return ""
     return f"; strongest against it is {worst.attack}, {worst.estimate.value:.3f}"
 
 
-def _alone(none: Line, aim: Aim, panel: Panel) -> str:
+def _alone(none: DefenseRow, aim: Aim, panel: Panel) -> str:
     """What the strongest attack reaches without a defense."""
     worst = none.worst[aim]
     name = worst.attack
     value, low, high = worst.estimate.value, worst.estimate.low, worst.estimate.high
     spot = next(s for a, s in none.spots.items() if a.aim == aim and a.name == name)
     if worst.seeds == 1:  # one seed has no interval over seeds, but one over its rows
-        low, high = (value if end is None else end for end in spot.over.headline.rows[0])
+        low, high = (value if end is None else end for end in spot.over.headline.row_intervals[0])
     null = spot.over.null.mean if spot.over.null.numbers else None
     reached = f"{panel.metric[aim]} {value:.3f} [{low:.3f}, {high:.3f}]"
     beside = "" if null is None else f", {null:.3f} on the null victim"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from privbench.boards.panel import Aim, Line, Panel
+    from privbench.boards.panel import Aim, DefenseRow, Panel
     from privbench.boards.placing import Box, Place
 
 #: At most so many pictures side by side, panels, and pictures of one.
@@ -134,10 +134,10 @@ def drawable(panels: Sequence[Panel]) -> list[tuple[Panel, list[Aim]]]:
 
 def _aims(panel: Panel) -> list[Aim]:
     """What can be drawn: at least two defenses have a leak and an accuracy."""
-    return [aim for aim in panel.aims if len(_places(panel.lines, aim)) > 1][:_AIMS]
+    return [aim for aim in panel.aims if len(_places(panel.rows, aim)) > 1][:_AIMS]
 
 
-def _places(lines: Sequence[Line], aim: Aim) -> list[tuple[Line, float, float]]:
+def _places(lines: Sequence[DefenseRow], aim: Aim) -> list[tuple[DefenseRow, float, float]]:
     """The lines with a place: utility and leak."""
     return [
         (line, line.accuracy.value, leak)
@@ -146,7 +146,7 @@ def _places(lines: Sequence[Line], aim: Aim) -> list[tuple[Line, float, float]]:
     ]
 
 
-def best(places: Sequence[tuple[Line, float, float]], *, higher: bool) -> set[str]:
+def best(places: Sequence[tuple[DefenseRow, float, float]], *, higher: bool) -> set[str]:
     """Return titles of the lines that no other line beats in utility and leak.
 
     Args:
@@ -190,7 +190,7 @@ def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
     if guess := panel.chance[aim]:
         axis.axhline(guess.value, color=FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     for name in sorted({line.name for line in panel.curves}):
-        settings = sorted((c for c in panel.curves if c.name == name), key=lambda c: c.strength)
+        settings = sorted((c for c in panel.curves if c.name == name), key=lambda c: c.rank)
         mine = _places(settings, aim)
         if len(mine) > 1:
             # Lines end at what stands at the left edge, and leave the picture otherwise.
@@ -209,7 +209,7 @@ def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
     axis.set_xlim(left - _BESIDE * wide, right + _BESIDE * wide)
 
 
-def _ends(places: Sequence[tuple[Line, float, float]]) -> tuple[float, float]:
+def _ends(places: Sequence[tuple[DefenseRow, float, float]]) -> tuple[float, float]:
     """Least and most accuracy that a picture shows."""
     known = [utility for _, utility, _ in places]
     left, right = max(min(known), max(known) - _USEFUL), max(known)
@@ -274,7 +274,7 @@ def _write(
     return True
 
 
-def _bars(line: Line, aim: Aim, utility: float, leak: float) -> list[tuple[list[float], ...]]:
+def _bars(line: DefenseRow, aim: Aim, utility: float, leak: float) -> list[tuple[list[float], ...]]:
     """Intervals over seeds as pieces of lines, where there are several seeds."""
     made: list[tuple[list[float], ...]] = []
     found = line.worst.get(aim)

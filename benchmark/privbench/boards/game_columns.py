@@ -31,7 +31,7 @@ def columns(game: str, records: Iterable[Record]) -> list[Column]:
     ]  # fmt: skip
 
 
-def headline(game: str, records: Iterable[Record]) -> tuple[Column, bool]:
+def headline_column(game: str, records: Iterable[Record]) -> tuple[Column, bool]:
     """Main number of a game, and whether a higher one is a stronger attack."""
     board = _boards([record for record in records if record.cell.game == game])[0]
     return board.columns[0], board.higher

@@ -11,7 +11,7 @@ from privbench.ground.text import markdown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.boards.panel import Aim, Attack, Line, Panel, Spot
+    from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Panel, Spot
     from privbench.measure.games.metrics import Estimate
     from privbench.results.statistics import Difference, Worst
 
@@ -90,13 +90,13 @@ def tables(panel: Panel) -> list[Table]:
     do the same for the adaptive adversary are left out.
     """
     own = panel.own
-    alone = len(panel.lines) == 1 and len(own) > 1
+    alone = len(panel.rows) == 1 and len(own) > 1
     together = len(own) <= WIDEST - 2 and not alone
     aims = dict.fromkeys(attack.aim for attack in own)
     parts = [own] if together else [[a for a in own if a.aim == aim] for aim in aims]
     lines = least_leak_first(panel)
 
-    def title(attacks: Sequence[Attack]) -> str:
+    def title(attacks: Sequence[AttackColumn]) -> str:
         return panel.title + (f" ({aim_text(attacks[0].aim)})" if len(parts) > 1 else "")
 
     return [
@@ -108,7 +108,9 @@ def tables(panel: Panel) -> list[Table]:
     ]
 
 
-def _upright(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], title: str) -> Table:
+def _upright(
+    panel: Panel, lines: Sequence[DefenseRow], attacks: Sequence[AttackColumn], title: str
+) -> Table:
     """Defenses are rows."""
     heads = ["defense", *(attack_text(panel, attack) for attack in attacks), "test accuracy"]
     body = [
@@ -119,7 +121,9 @@ def _upright(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], tit
     return Table(title, heads, body, "defenses")
 
 
-def _turned(panel: Panel, lines: Sequence[Line], attacks: Sequence[Attack], title: str) -> Table:
+def _turned(
+    panel: Panel, lines: Sequence[DefenseRow], attacks: Sequence[AttackColumn], title: str
+) -> Table:
     """Attacks are rows, see ``strongest_first``; the first defenses are columns.
 
     A few defenses have a column of rates at 1 % FPR each.
@@ -149,7 +153,7 @@ def shows_rates(table: Table) -> bool:
     return any("TPR at 1" in head for head in table.heads)
 
 
-def _rates(line: Line, attacks: Sequence[Attack]) -> bool:
+def _rates(line: DefenseRow, attacks: Sequence[AttackColumn]) -> bool:
     return any(line.spots[attack].rates for attack in attacks if attack in line.spots)
 
 
@@ -160,21 +164,21 @@ def rate_text(spot: Spot | None, panel: Panel) -> str:
     return with_error(spot.rate, len(spot.rates)) + _few(len(spot.rates), panel)
 
 
-def strongest_first(panel: Panel, attacks: Iterable[Attack]) -> list[Attack]:
+def strongest_first(panel: Panel, attacks: Iterable[AttackColumn]) -> list[AttackColumn]:
     """Return attacks by what they are after: the strongest of each access, then the others.
 
     Both by strength without a defense. So a table that is cut keeps the strongest of each access.
     """
-    none = panel.lines[0]
+    none = panel.rows[0]
 
-    def place(attack: Attack) -> tuple[int, float, str]:
+    def place(attack: AttackColumn) -> tuple[int, float, str]:
         spot = none.spots.get(attack)
         sign = 1 if panel.higher[attack.aim] else -1
         value = spot.estimate.value if spot and spot.estimate else -sign * math.inf
         return panel.aims.index(attack.aim), -sign * value, attack.name
 
     ordered = sorted(attacks, key=place)
-    leading: dict[tuple[Aim, str], Attack] = {}
+    leading: dict[tuple[Aim, str], AttackColumn] = {}
     for one in ordered:
         leading.setdefault((one.aim, one.needs), one)
     leaders = {*leading.values()}
@@ -193,7 +197,7 @@ def ranking(panel: Panel) -> Table | None:
         heads += [f"{aim_text(aim)}: worst TPR at 1 % FPR"] if aim in low else []
     heads += ["test accuracy", "accuracy lost", "training", "a query"]
     heads += ["ε claimed / nominal / audited"] if claims else []
-    none = panel.lines[0]
+    none = panel.rows[0]
     body = []
     for line in least_leak_first(panel):
         row = [markdown(line.title) + (" §" if line.optimistic else "")]
@@ -216,53 +220,53 @@ def ranked_by(panel: Panel) -> tuple[list[Aim], set[Aim]]:
 
     There are as many as columns fit; rates come last, and only where all defenses have them.
     """
-    known = [aim for aim in panel.aims if any(aim in line.worst for line in panel.lines)]
-    if len(panel.lines) < 2:  # noqa: PLR2004
+    known = [aim for aim in panel.aims if any(aim in line.worst for line in panel.rows)]
+    if len(panel.rows) < 2:  # noqa: PLR2004
         return [], set()
     room = WIDEST - 5 - claims_epsilon(panel)
     aims = known[:room]
     rated = [
         aim for aim in aims
-        if all(aim in line.low for line in panel.lines if aim in line.worst)
+        if all(aim in line.low for line in panel.rows if aim in line.worst)
     ]  # fmt: skip
     return aims, {*rated[: room - len(aims)]}
 
 
 def claims_epsilon(panel: Panel) -> bool:
     """Whether a defense of this panel names an epsilon."""
-    return any(text != "–" for line in panel.lines for text in line.epsilons)
+    return any(text != "–" for line in panel.rows for text in line.epsilons)
 
 
-def least_leak_first(panel: Panel) -> list[Line]:
+def least_leak_first(panel: Panel) -> list[DefenseRow]:
     """``none``, then the least leak first; by the first aim, then by the next.
 
     Defenses that lose more than ``COSTLY`` of accuracy come last.
     """
 
-    def place(line: Line) -> tuple[float, ...]:
+    def place(line: DefenseRow) -> tuple[float, ...]:
         leaks = [(line.leak(aim), 1 if panel.higher[aim] else -1) for aim in panel.aims]
         return tuple(2.0 if leak is None else sign * leak for leak, sign in leaks)
 
-    none, *others = panel.lines
+    none, *others = panel.rows
     return [none, *sorted(others, key=lambda line: (costly(line), place(line), line.title))]
 
 
-def costly(line: Line) -> bool:
+def costly(line: DefenseRow) -> bool:
     """Whether a defense loses so much accuracy that it is not ranked before others."""
     return line.loss is not None and line.loss.mean > COSTLY
 
 
-def not_judged(panel: Panel, aim: Aim) -> list[Line]:
+def not_judged(panel: Panel, aim: Aim) -> list[DefenseRow]:
     """Return the defenses that attacks with this aim met, none of which counts."""
     return [
         line
-        for line in panel.lines[1:]
+        for line in panel.rows[1:]
         if aim not in line.worst
         and any(attack.aim == aim and spot.values for attack, spot in line.spots.items())
     ]
 
 
-def _worst(panel: Panel, line: Line, aim: Aim, known: Mapping[Aim, Worst]) -> str:
+def _worst(panel: Panel, line: DefenseRow, aim: Aim, known: Mapping[Aim, Worst]) -> str:
     if aim not in known:
         return "–"
     found = known[aim]
@@ -272,7 +276,7 @@ def _worst(panel: Panel, line: Line, aim: Aim, known: Mapping[Aim, Worst]) -> st
     met = [attack for attack in line.spots if attack.aim == aim]
     if len(met) > 1:
         told += f" {markdown(found.attack)}"
-    met_by_none = [a for a, spot in panel.lines[0].spots.items() if a.aim == aim and spot.values]
+    met_by_none = [a for a, spot in panel.rows[0].spots.items() if a.aim == aim and spot.values]
     missed = [attack for attack in met_by_none if attack not in met]
     return (
         f"{told} (met {len(met_by_none) - len(missed)} of {len(met_by_none)} attacks)"
@@ -311,12 +315,12 @@ def _times(seconds: float | None, none: float | None) -> str:
     return f"{seconds / none:.1f}×"
 
 
-def attack_text(panel: Panel, attack: Attack) -> str:
+def attack_text(panel: Panel, attack: AttackColumn) -> str:
     """Return the heading of an attack with its metric and access, as markdown."""
     return markdown(f"{attack.name} ({panel.metric[attack.aim]}){_needs(attack)}")
 
 
-def _needs(attack: Attack) -> str:
+def _needs(attack: AttackColumn) -> str:
     told = attack.needs.lower().replace("+", ", ")
     return f" [{told}]" if told and told != "none" else ""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from privbench.boards.board import Board
     from privbench.boards.matrix import Table
-    from privbench.boards.panel import Aim, Line, Panel
+    from privbench.boards.panel import Aim, DefenseRow, Panel
     from privbench.results.record import Record
 
 #: A page has at most this many lines.
@@ -112,7 +112,7 @@ def _panels(
         for panel in group
     ]
     if rated:
-        spots = (spot for panel in rated for line in panel.lines for spot in line.spots.values())
+        spots = (spot for panel in rated for line in panel.rows for spot in line.spots.values())
         lines += [notes.low_fpr(r for spot in spots if spot.rates for r in spot.records), ""]
     claims = ranked and any(map(matrix.claims_epsilon, found))
     return lines + ([audits.LEGEND, ""] if claims else [])
@@ -188,7 +188,7 @@ def findings(found: Sequence[Panel]) -> list[str]:
 
 
 def _finding(panel: Panel, aim: Aim) -> str:
-    none, *defenses = panel.lines
+    none, *defenses = panel.rows
     none_leak, metric = none.leak(aim), panel.metric[aim]
     sign = 1 if panel.higher[aim] else -1
     known = [(sign * leak, line) for line in defenses if (leak := line.leak(aim)) is not None]
@@ -215,7 +215,7 @@ def _finding(panel: Panel, aim: Aim) -> str:
     return f"- {_but_bold(told)}."
 
 
-def _range(known: Sequence[tuple[float, Line]], none_leak: float, sign: int) -> str:
+def _range(known: Sequence[tuple[float, DefenseRow]], none_leak: float, sign: int) -> str:
     """The defense with the least leak of those that do not cost too much, and that with the most.
 
     Args:
@@ -234,7 +234,7 @@ def _range(known: Sequence[tuple[float, Line]], none_leak: float, sign: int) -> 
     return told
 
 
-def _leak(known: tuple[float, Line]) -> tuple[float, str]:
+def _leak(known: tuple[float, DefenseRow]) -> tuple[float, str]:
     """By how much a line leaks; its name where two leak equally."""
     return known[0], known[1].title
 

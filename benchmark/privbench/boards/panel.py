@@ -26,7 +26,7 @@ Aim = tuple[str, str]  # game, attributes that are guessed
 
 
 @dataclass(frozen=True, order=True)
-class Attack:
+class AttackColumn:
     """A column of a panel.
 
     Attributes:
@@ -109,13 +109,13 @@ class Spot:
 
 
 @dataclass
-class Line:
+class DefenseRow:
     """A defense, with one setting for each seed.
 
     Attributes:
         name: of the defense.
         setting: value of its strength, as ``weight=3``; "" if it has none.
-        strength: rank of the setting: higher ones protect more.
+        rank: of the setting: higher ones protect more.
         optimistic: whether it also learns from the rows by which settings are chosen.
         spots: of each attack that met it.
         worst: aim -> the strongest attack of those that count (``worst_case``).
@@ -132,9 +132,9 @@ class Line:
 
     name: str
     setting: str = ""
-    strength: float = 0.0
+    rank: float = 0.0
     optimistic: bool = False
-    spots: dict[Attack, Spot] = field(default_factory=dict)
+    spots: dict[AttackColumn, Spot] = field(default_factory=dict)
     worst: dict[Aim, Worst] = field(default_factory=dict)
     low: dict[Aim, Worst] = field(default_factory=dict)
     accuracies: dict[int, float] = field(default_factory=dict)
@@ -185,8 +185,8 @@ class Panel:
     Attributes:
         dataset, target, adversary: labels, as boards show them.
         attacks: columns, in the order in which boards show games.
-        lines: ``none`` first, then by name and strength; those that no attack met are left out.
-        curves: all settings of all defenses with several; the same lines where nothing is chosen.
+        rows: ``none`` first, then by name and strength; those that no attack met are left out.
+        curves: all settings of all defenses with several; the same rows where nothing is chosen.
         most_lost: upper end of the 95 % interval of the accuracy lost at an operating point, of all
             that are shown; None where nothing is chosen.
         unmet: defenses without an operating point -> why -> the seeds concerned.
@@ -200,9 +200,9 @@ class Panel:
     dataset: str
     target: str
     adversary: str
-    attacks: list[Attack]
-    lines: list[Line]
-    curves: list[Line]
+    attacks: list[AttackColumn]
+    rows: list[DefenseRow]
+    curves: list[DefenseRow]
     unmet: Mapping[str, Mapping[str, list[int]]]
     higher: Mapping[Aim, bool]
     metric: Mapping[Aim, str]
@@ -222,32 +222,33 @@ class Panel:
         return list(dict.fromkeys(attack.aim for attack in self.attacks))
 
     @property
-    def own(self) -> list[Attack]:
-        """Attacks that do not do the same for the adaptive adversary, whose panel has those.
+    def own(self) -> list[AttackColumn]:
+        """Attacks that ran for this adversary.
 
-        All for a naive one, which is shown where the adaptive one did not run.
+        Those that do the same for the adaptive one stand in its panel. All for a naive one, which
+        is shown where the adaptive one did not run.
         """
         if self.adversary == "naive":
             return self.attacks
         ran = {
             attack
-            for line in self.lines
-            for attack, spot in line.spots.items()
+            for row in self.rows
+            for attack, spot in row.spots.items()
             if any(record.cell.adversary == self.adversary for record in spot.records)
         }
         return [attack for attack in self.attacks if attack in ran]
 
     @cached_property
     def certain(self) -> set[tuple[str, Aim]]:
-        """Lines and aims that differ from ``none`` beyond chance, corrected for all of them."""
+        """Rows and aims that differ from ``none`` beyond chance, corrected for all of them."""
         return significant(
-            {(line.title, aim): one for line in self.lines for aim, one in line.minus_none.items()}
+            {(row.title, aim): one for row in self.rows for aim, one in row.minus_none.items()}
         )
 
     @property
-    def met(self) -> set[tuple[str, Attack]]:
+    def met(self) -> set[tuple[str, AttackColumn]]:
         """Which defenses met which attacks."""
-        return {(line.title, attack) for line in self.lines for attack in line.spots}
+        return {(row.title, attack) for row in self.rows for attack in row.spots}
 
 
 def foremost(found: Sequence[Panel]) -> list[Panel]:

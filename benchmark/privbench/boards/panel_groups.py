@@ -34,7 +34,7 @@ def grouped(found: Sequence[Panel]) -> list[list[Panel]]:
     """
     groups: dict[object, list[Panel]] = {}
     for panel in found:
-        alone = len(panel.lines) > 1 or len(panel.own) >= WIDEST - 1
+        alone = len(panel.rows) > 1 or len(panel.own) >= WIDEST - 1
         same = (panel.dataset, *sorted(panel.own), *sorted(_settings(panel)))
         groups.setdefault(id(panel) if alone else same, []).append(panel)
     return [sorted(group, key=_place) for group in groups.values()]
@@ -42,7 +42,7 @@ def grouped(found: Sequence[Panel]) -> list[list[Panel]]:
 
 def _settings(panel: Panel) -> set[str]:
     """Attacks with all hyperparameters and versions, which names do not always tell apart."""
-    spots = panel.lines[0].spots
+    spots = panel.rows[0].spots
     records = [one for attack in panel.own if attack in spots for one in spots[attack].records]
     return {f"{one.cell.attack.label} v{one.cell.attack.version}" for one in records}
 
@@ -83,7 +83,7 @@ def group_table(group: Sequence[Panel]) -> Table:
     """
     first, parts = group[0], _differing(group)
     attacks = strongest_first(first, first.own)
-    spots = [panel.lines[0].spots for panel in group]
+    spots = [panel.rows[0].spots for panel in group]
     fit = 2 * len(attacks) < WIDEST - 1
     heads, body = [", ".join(parts)], [[markdown(_named(panel, parts))] for panel in group]
     for attack in attacks:
@@ -94,12 +94,12 @@ def group_table(group: Sequence[Panel]) -> Table:
             spot = known.get(attack)
             row.extend([spot_text(spot, panel), rate_text(spot, panel)][: 1 + rated])
     if parts == ["adversary"]:
-        line = first.lines[0]
+        line = first.rows[0]
         note = f"Test accuracy: {with_error(line.accuracy, len(line.accuracies))}."
         return Table(group_title(group), heads, body, "rows", note=note if line.accuracies else "")
     heads.append("test accuracy")
     for row, panel in zip(body, group, strict=True):
-        line = panel.lines[0]
+        line = panel.rows[0]
         row.append(with_error(line.accuracy, len(line.accuracies)))
     return Table(group_title(group), heads, body, "rows")
 
@@ -110,7 +110,7 @@ def group_findings(group: Sequence[Panel]) -> list[str]:
     told: list[str] = []
     own = {attack.aim for attack in first.own}
     for aim in (aim for aim in first.aims if aim in own):
-        known = {_named(panel, parts): panel.lines[0].leak(aim) for panel in group}
+        known = {_named(panel, parts): panel.rows[0].leak(aim) for panel in group}
         leaks = {name: leak for name, leak in known.items() if leak is not None}
         if leaks:
             sign = 1 if first.higher[aim] else -1

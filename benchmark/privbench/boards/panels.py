@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from privbench.boards import game_columns
 from privbench.boards.operating import accuracy, seen_by
-from privbench.boards.panel import Aim, Answer, Attack, Line, Panel, Spot
+from privbench.boards.panel import Aim, Answer, AttackColumn, DefenseRow, Panel, Spot
 from privbench.results import audits
 from privbench.results.statistics import compared, paired, worst_case
 
@@ -102,34 +102,34 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
     known = sorted({*names.values()}, key=lambda one: (games.index(one.game), one))
     ran = {names[record.trial] for record in seen if record.status != "skipped"}
     attacks = [attack for attack in known if attack in ran]
-    of_game = {game: game_columns.headline(game, seen) for game in games}
+    of_game = {game: game_columns.headline_column(game, seen) for game in games}
     main = {attack.aim: of_game[attack.game] for attack in known}
     higher = {aim: up for aim, (_, up) in main.items()}
 
-    def line(name: str, setting: str, rank: float, records: Iterable[Record]) -> Line:
+    def row(name: str, setting: str, rank: float, records: Iterable[Record]) -> DefenseRow:
         mine = [record for record in records if record.trial in among]
-        return _line(board, Line(name, setting, rank), mine, names, main)
+        return _filled(board, DefenseRow(name, setting, rank), mine, names, main)
 
-    none = line("none", "", 0.0, group.none)
-    curves, lines, unmet = [], [none], dict[str, dict[str, list[int]]]()
+    none = row("none", "", 0.0, group.none)
+    curves, rows, unmet = [], [none], dict[str, dict[str, list[int]]]()
     most: list[float] = []
     called = _named(group)
     for family in group.families:
         name = called[id(family)]
         settings = [
-            line(name, family.named(rank) if family.strength_field else "", rank, of)
+            row(name, family.named(rank) if family.strength_field else "", rank, of)
             for rank, of in sorted(family.settings.items(), key=lambda item: item[0])
         ]
         curves += settings
         if board.bound is None:
-            lines += settings
+            rows += settings
             continue
         made = board.choices[id(family)]
         most += [one.most for one in made if one.most is not None]
         chosen, missing = _at_bound(family, made)
         if missing:
             unmet[name] = missing
-        lines += [line(name, setting, 0.0, at) for setting, at in chosen]
+        rows += [row(name, setting, 0.0, at) for setting, at in chosen]
     constant = {
         aim: _answer(seen, aim, column, game_columns.constant(aim[0], seen))
         for aim, (column, _) in main.items()
@@ -139,7 +139,7 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
         else constant[aim] or _answer(seen, aim, column, _MAJORITY)
         for aim, (column, _) in main.items()
     }  # fmt: skip
-    kept = [one for one in lines if one is none or _met(one)]
+    kept = [one for one in rows if one is none or _met(one)]
     for one in kept:
         _compare(one, none, higher)
     return Panel(
@@ -149,9 +149,9 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
     )  # fmt: skip
 
 
-def _met(line: Line) -> bool:
+def _met(row: DefenseRow) -> bool:
     """Whether any attack ran against it, or tried to."""
-    return any(spot.state != "skipped" for spot in line.spots.values())
+    return any(spot.state != "skipped" for spot in row.spots.values())
 
 
 def _at_bound(
@@ -175,23 +175,23 @@ def _at_bound(
     return ([(told, at)] if at else []), missing
 
 
-def _line(
+def _filled(
     board: Grouped,
-    line: Line,
+    row: DefenseRow,
     records: Sequence[Record],
-    names: Mapping[str, Attack],
+    names: Mapping[str, AttackColumn],
     main: Mapping[Aim, tuple[Column, bool]],
-) -> Line:
+) -> DefenseRow:
     """Fill in what the results of one defense say."""
-    met: dict[Attack, list[Record]] = {}
+    met: dict[AttackColumn, list[Record]] = {}
     for record in sorted(records, key=lambda one: one.seed):
         met.setdefault(names[record.trial], []).append(record)
     for attack, of in met.items():
         mark = next(filter(None, map(board.mark, of)), "")
-        line.spots[attack] = Spot(board.seeds(of), mark)
-    for aim in dict.fromkeys(attack.aim for attack in line.spots):
+        row.spots[attack] = Spot(board.seeds(of), mark)
+    for aim in dict.fromkeys(attack.aim for attack in row.spots):
         column, higher = main[aim]
-        mine = {a: s for a, s in line.spots.items() if a.aim == aim and s.values and not s.mark}
+        mine = {a: s for a, s in row.spots.items() if a.aim == aim and s.values and not s.mark}
         for needs in {attack.needs for attack in mine}:
             level = [spot for attack, spot in mine.items() if attack.needs == needs]
             best = (max if higher else min)(map(_mean, level))
@@ -201,16 +201,16 @@ def _line(
             {a.name: s.values for a, s in mine.items()}, higher=higher,
             low=column.low, high=column.high,
         ):  # fmt: skip
-            line.worst[aim] = found
+            row.worst[aim] = found
         if found := worst_case({a.name: s.rates for a, s in mine.items()}, low=0, high=1):
-            line.low[aim] = found
+            row.low[aim] = found
     ok = [record for record in records if record.status == "ok"]
-    line.optimistic = any("reference accuracy" in record.notes for record in ok)
-    line.accuracies = _accuracies(ok)
-    line.training = _median(record.cost.seconds_victim for record in ok)
-    line.query = _median(record.cost.seconds_per_query for record in ok)
-    line.epsilons = _epsilons(line)
-    return line
+    row.optimistic = any("reference accuracy" in record.notes for record in ok)
+    row.accuracies = _accuracies(ok)
+    row.training = _median(record.cost.seconds_victim for record in ok)
+    row.query = _median(record.cost.seconds_per_query for record in ok)
+    row.epsilons = _epsilons(row)
+    return row
 
 
 def _accuracies(ok: Sequence[Record]) -> dict[int, float]:
@@ -224,12 +224,12 @@ def _accuracies(ok: Sequence[Record]) -> dict[int, float]:
     return dict(sorted(made.items()))
 
 
-def _compare(line: Line, none: Line, higher: Mapping[Aim, bool]) -> None:
-    """Fill in what depends on the line without a defense."""
-    if line is none:
+def _compare(row: DefenseRow, none: DefenseRow, higher: Mapping[Aim, bool]) -> None:
+    """Fill in what depends on the row of ``none``."""
+    if row is none:
         return
-    line.loss = paired(none.accuracies, line.accuracies)
-    for attack, spot in line.spots.items():
+    row.loss = paired(none.accuracies, row.accuracies)
+    for attack, spot in row.spots.items():
         none_spot = none.spots.get(attack)
         spot.same = (
             none_spot is not None and bool(spot.values) and _numbers(spot) == _numbers(none_spot)
@@ -237,10 +237,10 @@ def _compare(line: Line, none: Line, higher: Mapping[Aim, bool]) -> None:
     for aim in higher:
         ours, theirs = (
             {a.name: s.values for a, s in of.spots.items() if a.aim == aim and _counts(s)}
-            for of in (line, none)
+            for of in (row, none)
         )
         if found := compared(ours, theirs, higher=higher[aim]):
-            line.minus_none[aim], line.compared[aim] = found
+            row.minus_none[aim], row.compared[aim] = found
 
 
 def _counts(spot: Spot) -> bool:
@@ -282,9 +282,9 @@ def _median(given: Iterable[float | None]) -> float | None:
     return median(values) if values else None
 
 
-def _epsilons(line: Line) -> tuple[str, str, str]:
+def _epsilons(row: DefenseRow) -> tuple[str, str, str]:
     """Claimed, nominal and audited epsilon; the audit is that of the first attack by name."""
-    for _, spot in sorted(line.spots.items(), key=lambda item: item[0].name):
+    for _, spot in sorted(row.spots.items(), key=lambda item: item[0].name):
         if any("claimed_epsilon" in record.metrics for record in spot.over.ok):
             told = spot.over.bounds
             claimed, nominal = told["claimed_epsilon"], told["nominal_epsilon"]
@@ -297,7 +297,7 @@ def _aim(record: Record) -> Aim:
     return record.cell.game, ", ".join(record.cell.sensitive) if sensitive else ""
 
 
-def _attacks(records: Sequence[Record]) -> dict[str, Attack]:
+def _attacks(records: Sequence[Record]) -> dict[str, AttackColumn]:
     """Trial -> its column; hyperparameters and versions only where a name alone is ambiguous."""
     meant: dict[str, set[tuple[str, int]]] = {}
     for record in records:
@@ -310,7 +310,7 @@ def _attacks(records: Sequence[Record]) -> dict[str, Attack]:
         name = _short_labels(attack.name, labels)[attack.label]
         if len(meant[attack.name]) > len(labels):
             name += f" {_versions([attack])}"
-        made[record.trial] = Attack(*_aim(record), record.cell.needs, name)
+        made[record.trial] = AttackColumn(*_aim(record), record.cell.needs, name)
     return made
 
 

@@ -34,7 +34,7 @@ def headings(game: str, board: Board) -> list[str]:
 
 def differing(game: str, board: Board) -> list[str]:
     """Headings of the columns of paired differences."""
-    heading = game_columns.headline(game, board.of_game(game))[0].heading
+    heading = game_columns.headline_column(game, board.of_game(game))[0].heading
     nulls = [f"{heading} minus null"] if _nulls(_cells(game, board)) else []
     return [f"{heading} minus none", *nulls, "test accuracy minus none"]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from privbench.boards import game_columns
 from privbench.ground.text import several, shown
+from privbench.results.seeds import headline, null
 from privbench.results.statistics import ERROR, FEWEST_SEEDS, holm, null_p, paired
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def nulls(records: Sequence[Record]) -> list[tuple[str, Range]]:
     for game in game_columns.games(records):
         mine = [record for record in records if record.cell.game == game]
         if found := _range(map(null, mine)):
-            made.append((game_columns.headline(game, mine)[0].heading, found))
+            made.append((game_columns.headline_column(game, mine)[0].heading, found))
     return made
 
 
@@ -209,18 +210,6 @@ def dataset_of(record: Record) -> str:
     return cell.dataset.label + ("" if protocol == "default" else f" ({protocol})")
 
 
-def main(record: Record) -> Number | None:
-    """Return the main number of the game; None if it was not measured."""
-    return None if record.board is None else record.metrics.get(record.board.columns[0].name)
-
-
-def null(record: Record) -> Number | None:
-    """Return the main number of the game on the null victim; None if it was not measured."""
-    if record.board is None:
-        return None
-    return record.controls.get("null", {}).get(record.board.columns[0].name)
-
-
 # ---- positive controls ---------------------------------------------------------------------------
 
 
@@ -241,7 +230,7 @@ def _found(record: Record) -> bool | None:
     if record.board is None:
         return None
     name, higher = record.board.columns[0].name, record.board.higher
-    number = main(record)
+    number = headline(record)
     if number is None or number.low is None or number.high is None:
         return None
     guesses = [

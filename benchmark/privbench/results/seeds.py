@@ -27,13 +27,13 @@ class Series:
     Attributes:
         seeds: that have it.
         numbers: in these seeds.
-        rows: ends of the intervals over the rows of each seed; None where there are none.
+        row_intervals: ends of the intervals over the rows of each seed; None where there are none.
         refused: whether it cannot be measured in some seed.
     """
 
     seeds: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
-    rows: tuple[tuple[float | None, float | None], ...] = ()
+    row_intervals: tuple[tuple[float | None, float | None], ...] = ()
     refused: bool = False
 
     @property
@@ -118,7 +118,9 @@ class Seeds:
         if len(found) < 2:  # noqa: PLR2004 - versions of a game may have several
             return found[0] if found else _NONE
         made = sorted(
-            of for one in found for of in zip(one.seeds, one.numbers, one.rows, strict=True)
+            of
+            for one in found
+            for of in zip(one.seeds, one.numbers, one.row_intervals, strict=True)
         )
         seeds, numbers, rows = zip(*made, strict=True) if made else ((), (), ())
         return Series(seeds, numbers, rows)
@@ -153,6 +155,18 @@ class Seeds:
         rows = self.of("utility", "test_rows").numbers
         numbers = [number for _, number in values]
         return accuracy_interval(numbers, int(min(rows, default=0))) or estimate(numbers)
+
+
+def headline(record: Record) -> Number | None:
+    """Return the main number of the game; None if it was not measured."""
+    return None if record.board is None else record.metrics.get(record.board.columns[0].name)
+
+
+def null(record: Record) -> Number | None:
+    """Return the main number of the game on the null victim; None if it was not measured."""
+    if record.board is None:
+        return None
+    return record.controls.get("null", {}).get(record.board.columns[0].name)
 
 
 def measured(record: Record) -> Iterator[tuple[tuple[str, str], Number]]:

@@ -190,7 +190,7 @@ def cells(board: Board) -> list[PageCell]:
         known = [one for one in of.ok if one.board is not None]
         attack = of.first.cell.attack
         alone = len(labels[attack.name]) == 1
-        column = game_columns.headline(of.first.cell.game, known)[0] if known else None
+        column = game_columns.headline_column(of.first.cell.game, known)[0] if known else None
         made.append(PageCell(
             f"cell-{i}", of, row, attack.name if alone else attack.label,
             column.heading if column else "", over_seeds(column, of) if column else "",
@@ -212,7 +212,7 @@ def _seed(record: Record) -> list[str]:
     of = Seeds([record])
     main, columns = of.headline, record.board.columns if record.board else ()
     told = summary(main) if main.numbers or main.refused else ""
-    low, high = main.rows[0] if main.numbers else (None, None)
+    low, high = main.row_intervals[0] if main.numbers else (None, None)
     if low is not None and high is not None:
         ends = words.ends(columns[0].name, columns[:1])
         low, high = _cut(low, ends), _cut(high, ends)
@@ -231,8 +231,9 @@ def _over_rows(of: Seeds) -> dict[str, float]:
     """Ends of the intervals over the rows of the one seed, under the names of the csv file."""
     return {
         f"{csv_table.named(*at)}, {end}": number
-        for at, series in of.numbers.items() if series.rows
-        for end, number in zip(("low", "high"), series.rows[0], strict=True) if number is not None
+        for at, series in of.numbers.items() if series.row_intervals
+        for end, number in zip(("low", "high"), series.row_intervals[0], strict=True)
+        if number is not None
     }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from privbench.boards.panel import Aim, Attack, Line, Panel, Spot
+    from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Panel, Spot
 
 #: Number of shades; the last one is the most leak.
 SHADES = 10
@@ -105,7 +105,11 @@ def shades(panel: Panel, aim: Aim) -> dict[tuple[int, int], tuple[float, int | N
 
 
 def _box(
-    panel: Panel, line: Line, attack: Attack, ends: tuple[float, float], anchors: Mapping[str, str]
+    panel: Panel,
+    line: DefenseRow,
+    attack: AttackColumn,
+    ends: tuple[float, float],
+    anchors: Mapping[str, str],
 ) -> Box:
     spot = line.spots.get(attack)
     text = inline(spot_text(spot, panel))
@@ -117,7 +121,7 @@ def _box(
 
 
 def _ends(
-    panel: Panel, aim: Aim, lines: Sequence[Line], attacks: Sequence[Attack]
+    panel: Panel, aim: Aim, lines: Sequence[DefenseRow], attacks: Sequence[AttackColumn]
 ) -> tuple[float, float]:
     """The numbers of the least and the most leak: for an AUC, chance and certainty."""
     known = [
@@ -142,7 +146,9 @@ def _shade(spot: Spot, ends: tuple[float, float]) -> int | None:
     return min(max(int(share * SHADES), 0), SHADES - 1)
 
 
-def _told(panel: Panel, ends: Mapping[Aim, tuple[float, float]], attacks: Sequence[Attack]) -> str:
+def _told(
+    panel: Panel, ends: Mapping[Aim, tuple[float, float]], attacks: Sequence[AttackColumn]
+) -> str:
     told = [
         f"{game + (f' of {guessed}' if guessed else '')}: {panel.metric[game, guessed]} from "
         f"{ends[game, guessed][0]:.3g} (pale) to {ends[game, guessed][1]:.3g} (strong)"

@@ -122,7 +122,7 @@ def _detailed(known: Sequence[PageCell], every: Iterable[Panel]) -> list[PageCel
     """The cells with details, those of matrices first."""
     shown = {
         record.trial
-        for panel in every for line in panel.lines for spot in line.spots.values()
+        for panel in every for line in panel.rows for spot in line.spots.values()
         for record in spot.records
     }  # fmt: skip
 

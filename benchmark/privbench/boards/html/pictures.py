@@ -105,7 +105,7 @@ def curves_of(
 ) -> list[tuple[str, Roc, float]]:
     """Name, curve and smallest rate of the strongest attacks without a defense."""
     made: list[tuple[str, Roc, float]] = []
-    spots = panel.lines[0].spots
+    spots = panel.rows[0].spots
     known = [(of.value, one) for one in panel.own if one in spots and (of := spots[one].estimate)]
     for _, attack in sorted(known, key=lambda item: (-item[0], item[1].name)):
         given = [samples(one) for one in spots[attack].records if one.status == "ok"]
