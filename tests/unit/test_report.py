@@ -571,11 +571,11 @@ def test_figures_have_the_same_bytes_whatever_the_order() -> None:
 
 
 def test_texts_of_cards_flow_and_lists_keep_their_lines() -> None:
-    from privbench.boards.html.cards import Card
+    from privbench.boards.html.cards import MethodCard
     from privbench.plugins.about import About
 
     told = About(("One\nline of ``code``.\n\nSteps:\n\n1. first\n2. second", "a:\n  b"), "", {}, "")
-    card = Card("attack", "x", "1", told, "", {}, [], 0)
+    card = MethodCard("attack", "x", "1", told, "", {}, [], 0)
     assert card.paragraphs == [
         ("One line of code.", False), ("Steps:", False), ("1. first\n2. second", True),
         ("a:\n  b", True),
