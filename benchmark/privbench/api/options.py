@@ -46,7 +46,7 @@ def data_root(given: Path | None) -> Path | None:
     """Return the folder of datasets: the given one, or that of PRIVBENCH_DATA, or none.
 
     Raises:
-        BadInputError: if it is no folder.
+        BadInputError: if it is not a folder.
     """
     if given is None and os.environ.get("PRIVBENCH_DATA"):  # from Python; click has read it
         given = Path(os.environ["PRIVBENCH_DATA"])

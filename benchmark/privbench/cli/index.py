@@ -117,7 +117,7 @@ def _made(chosen: list[Choice]) -> Index:
     made = Index()
     copies = {id(plugin): replace(plugin, methods=[]) for plugin in live.plugins}
     made.plugins = list(copies.values())
-    made.whole = all(one.status != "broken" for one in made.plugins)  # what would mend it is open
+    made.whole = all(one.status != "broken" for one in made.plugins)  # its fix may be anywhere
     for kind in KINDS:
         for method in live.all(kind):
             owner = live.owner(kind, method.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.measure.data.examples import Examples
+    from privbench.measure.methods.context import AttackContext
     from privbench.measure.methods.oracle import Oracle
 
 #: Approximate bytes of a block of copies; it has at least the copies of one row.
@@ -39,6 +41,20 @@ def survivors(oracle: Oracle, rows: Examples, copies: Callable[[Tensor], Tensor]
     step = max(1, BLOCK // (x.element_size() * m * x[0].numel()))
     labels = [oracle.labels(copies(part).flatten(0, 1)) for part in torch.split(x, step)]
     return torch.cat(labels).view(len(x), m).to(y.device) == y[:, None]
+
+
+def noisy(ctx: AttackContext, m: int) -> Callable[[float], Callable[[Tensor], Tensor]]:
+    """Return what makes, for a level of noise, m copies of every row, as ``survivors`` takes it.
+
+    The level is the standard deviation of Gaussian noise on inputs in [0, 1]; for a binary table it
+    is the expected number of flipped columns. All levels, rows and models get the same draws.
+    """
+    generator, binary = ctx.generator("noise"), ctx.card.kind == "binary"
+    draw = torch.rand if binary else torch.randn
+    u = draw((m, *ctx.card.shape), generator=generator, device=generator.device)
+    if binary:
+        return lambda level: partial(flipped, flips=u < level / u[0].numel())
+    return lambda level: partial(blurred, noise=level * u)
 
 
 def blurred(x: Tensor, noise: Tensor) -> Tensor:

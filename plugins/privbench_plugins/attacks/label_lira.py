@@ -25,7 +25,6 @@ masked, about what ``lira`` reaches with posteriors; on others somewhat less.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
@@ -42,7 +41,7 @@ from privbench import (
     as_float,
     hookimpl,
 )
-from privbench.toolbox.copies import blurred, flipped, survivors
+from privbench.toolbox.copies import noisy, survivors
 from privbench.toolbox.hopskipjump import boundary
 from privbench.toolbox.likelihood_ratio import Variance, likelihood_ratio
 
@@ -62,7 +61,7 @@ class LabelLiRA(MembershipAttack):
     """Compares a row's robustness to noise with that under shadows with the row and without it.
 
     Access: labels only. Cost: at most `queries` queries per candidate row, of the victim and of
-    every shadow.
+    every shadow (one more where a label is missing; `boundary` also asks about 100 own rows once).
 
     Attributes:
         k: number of shadow models, each a full training.
@@ -128,21 +127,12 @@ class LabelLiRA(MembershipAttack):
 
     def _kept(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
         """Return the log-odds (n, levels) float64 that a copy keeps the true class."""
-        binary = ctx.card.kind == "binary"
-        levels = self.flips if binary else self.levels
+        levels = self.flips if ctx.card.kind == "binary" else self.levels
         copies = max(1, self.queries // len(levels))
-        generator = ctx.generator("noise")  # the same for every model
-        shape = (copies, *ctx.card.shape)
-        draw = torch.rand if binary else torch.randn
-        u = draw(shape, generator=generator, device=generator.device)
+        at = noisy(ctx, copies)
         odds = []
         for level in levels:
-            changed = (
-                partial(flipped, flips=u < level / u[0].numel())
-                if binary
-                else partial(blurred, noise=level * u)
-            )
-            kept = survivors(oracle, rows, changed, copies).double().sum(1)
+            kept = survivors(oracle, rows, at(level), copies).double().sum(1)
             odds.append((kept + 0.5).log() - (copies - kept + 0.5).log())
         return torch.stack(odds, dim=1)
 

@@ -21,7 +21,6 @@ Deviations: see the class. What to expect: a cheaper and coarser ``label-only-bo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
@@ -38,7 +37,7 @@ from privbench import (
     best_threshold,
     hookimpl,
 )
-from privbench.toolbox.copies import blurred, flipped, survivors
+from privbench.toolbox.copies import noisy, survivors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,14 +115,7 @@ class LabelOnlyNoise(MembershipAttack):
 
     def _share(self, oracle: Oracle, rows: Examples, level: float, ctx: AttackContext) -> Tensor:
         """Return the share (n,) float64 of copies whose predicted label is the true one."""
-        generator = ctx.generator("noise")
-        shape = (self.copies, *ctx.card.shape)
-        if ctx.card.kind == "binary":
-            u = torch.rand(shape, generator=generator, device=generator.device)
-            copies = partial(flipped, flips=u < level / u[0].numel())
-        else:
-            u = torch.randn(shape, generator=generator, device=generator.device)
-            copies = partial(blurred, noise=level * u)
+        copies = noisy(ctx, self.copies)(level)
         return survivors(oracle, rows, copies, self.copies).double().mean(1)
 
 

@@ -36,5 +36,5 @@ def imported_files() -> dict[str, tuple[int, int]]:
 
 
 def edited_since_start(files: Mapping[str, tuple[int, int]]) -> bool:
-    """Whether a file changed after the start, so that nobody knows which text was imported."""
+    """Whether a file changed after the start: then the imported text may be the old one."""
     return max((changed for changed, _ in files.values()), default=0) > _STARTED
