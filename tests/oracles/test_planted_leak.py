@@ -44,6 +44,8 @@ FAST: dict[str, dict[str, Any]] = {
     "encodermi-s": {"epochs": 30, "steps": 150, "hidden": 16, "n": 5},
     "encodermi-v": {"epochs": 100, "steps": 300},
     "imia": {"models": 3, "epochs": 20, "warm_up": 10, "in_updates": 200, "lr": 1e-2},
+    "informia": {"k": 8},
+    "informia-offline": {"k": 8},
     "label-only-augment": {"steps": 150, "epochs": 1},
     "label-only-boundary": {"iterations": 2},
     "lira": {"k": 8},
