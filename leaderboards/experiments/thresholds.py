@@ -202,7 +202,7 @@ def cell(record: Record) -> tuple[object, ...]:
     """What is equal in a published result and the same one of today."""
     of = record.cell
     return (of.dataset.label, of.target.label, of.defense, of.adversary, of.attack.label,
-            of.attack.name, str(of.knows), record.seed)  # fmt: skip
+            of.attack.name, record.seed)  # fmt: skip
 
 
 def rules(
