@@ -22,6 +22,8 @@ from privbench import (
     Protocol,
 )
 from privbench.plugins.requirements import reason_to_skip
+from privbench.toolbox.releases import released
+from privbench_plugins.attacks.attribute_decensoring import AttributeDecensoring
 from privbench_plugins.attacks.attribute_inference import (
     AttributeInference,
     AttributeInferencePaper,
@@ -37,6 +39,8 @@ CARD = Card(
     sensitive=("a",), sources={"all": 400},
 )  # fmt: skip
 WELL = AttributeInference(updates=(50, 150), hidden=32)
+
+DECENSOR = AttributeDecensoring(epochs=10)
 
 
 class Parrot:
@@ -70,6 +74,22 @@ def context(auxiliary: Examples, seed: int = 0) -> AttackContext:
     )  # fmt: skip
 
 
+class Signed(Parrot):
+    """Coordinate 5 tells attribute a, too, but with the sign that this release has drawn."""
+
+    def __init__(self, sign: int) -> None:
+        self.sign = sign
+
+    def embeddings(self, x: Tensor) -> Tensor:
+        z = x.float().clone()
+        z[:, 5] = self.sign * 20 * (x[:, 2] > 1).float()
+        return z
+
+
+def oracle(served: Any) -> Oracle:
+    return Oracle(served, Access.EMBEDDINGS, asker="test")
+
+
 def play(attack: Any, auxiliary: Examples, asked: Tensor, **values: int) -> Attributes:
     ctx = context(auxiliary)
     answer: Attributes = attack.answer(
@@ -93,6 +113,45 @@ PAPER = pytest.param(AttributeInferencePaper(epochs=3000), marks=pytest.mark.slo
 def test_an_attribute_in_the_embedding_is_found(attack: Any) -> None:
     auxiliary, asked = people(300, 0, scale=3.0), people(200, 1, scale=3.0)
     assert accuracy(play(attack, auxiliary, asked.x), asked) > 0.97
+
+
+@pytest.mark.parametrize("attack", [WELL, DECENSOR], ids=["inference", "decensoring"])
+def test_many_releases_show_what_is_drawn_and_what_is_told(attack: Any) -> None:
+    auxiliary, asked = people(300, 0, scale=3.0), people(200, 1, scale=3.0)
+    victim, signs = Signed(1), [-1, 1, -1, 1, -1, 1]
+    ctx = context(auxiliary)
+    ctx.auxiliary_oracle = oracle(Signed(-1))
+    ctx._siblings = lambda n: tuple(oracle(Signed(sign)) for sign in signs[:n])
+    question = AttributeQuestion(victim.embeddings(asked.x), {"a": 3})
+    one, many = (
+        accuracy(attack.replace(siblings=n, served=0).answer(oracle(victim), question, ctx), asked)
+        for n in (1, 6)
+    )
+    assert one < 0.8, "the single release has the other sign"
+    assert many > 0.95
+    # Who may ask the victim itself needs no siblings.
+    told = attack.replace(siblings=1, served=30).answer(oracle(victim), question, ctx)
+    assert accuracy(told, asked) > 0.95
+
+
+def test_releases_in_order_and_one_if_all_are_equal() -> None:
+    rows = people(9, 0)
+    ctx = context(rows)
+    ctx._siblings = lambda n: tuple(oracle(Signed(k)) for k in range(2, 2 + n))
+    made = released(oracle(Signed(1)), rows, ctx, siblings=3, served=2)
+    x = rows.x
+    signs = (1, 1, 2, 3, 4)
+    assert torch.equal(made, torch.stack([Signed(sign).embeddings(x) for sign in signs]))
+    alone = released(oracle(Signed(1)), rows, ctx, siblings=1, served=0)
+    assert torch.equal(alone, Signed(2).embeddings(x)[None])
+    ctx._siblings = lambda n: tuple(oracle(Signed(5)) for _ in range(n))
+    victim = oracle(Signed(1))
+    made = released(victim, rows, ctx, siblings=3, served=2)
+    assert torch.equal(made, Signed(5).embeddings(x)[None])
+    assert victim.queries == 0
+    ctx._siblings = None  # a naive adversary, or no release
+    made = released(victim, rows, ctx, siblings=3, served=2)
+    assert torch.equal(made, x.float()[None])
 
 
 def test_what_is_not_in_the_embedding_stays_at_the_majority() -> None:

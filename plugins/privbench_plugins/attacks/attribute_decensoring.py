@@ -9,7 +9,7 @@ each attribute:
 
 1. Train a model of the adversary's own, C∘E, to predict s from x. E is not censored.
 2. Train a transform T from released embeddings to features of E: mean squared error between T(z)
-   and E(x) over the auxiliary rows.
+   and E(x) over the auxiliary rows, each released several times if the release is random.
 3. Train a classifier of s on T(z): the actual attack. The answer is its distribution on T(z*).
 
 The attack is designed for encoders trained to hide s (Talos, Olympus). z may contain s in a form
@@ -22,6 +22,7 @@ better than ``attribute-inference``. T cannot recover what z does not contain.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +38,7 @@ from privbench import (
     BadInputError,
     Ge,
     Gt,
+    Le,
     Paper,
     as_float,
     backbone,
@@ -45,6 +47,7 @@ from privbench import (
 )
 from privbench.toolbox.classifiers import fit, logits, standardised
 from privbench.toolbox.phases import BackboneName, chosen_backbone, unfit_backbone
+from privbench.toolbox.releases import released
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,23 +64,28 @@ class AttributeDecensoring(AttributeAttack):
     """Maps embeddings to the features of an uncensored model and classifies these features.
 
     Access: released embeddings, and auxiliary rows with a known attribute, which the victim embeds
-    for the adversary. One query per auxiliary row, none per target row. No shadow; one small model
-    of the adversary's own per attribute.
+    for the adversary. ``siblings`` queries per auxiliary row, one if all releases are equal; none
+    per target row. No shadow; one small model of the adversary's own per attribute.
 
     Attributes:
         backbone: of the adversary's own model; ``auto`` is an MLP for tables and images up to
             8×8, else a small convolutional network.
         transform: neurons of each of T's two hidden layers.
         hidden: neurons of the classifier's hidden layers, the first and the second.
-        epochs: passes over the auxiliary rows in each of the three trainings.
+        epochs: passes over the auxiliary rows in each of the three trainings; a pass over c
+            releases of each row counts as c.
         batch: rows per update.
         lr: learning rate of Adam.
         weight_decay: L2 penalty.
         steps: minimum number of updates of each training, so that few rows do not leave it
             undertrained.
+        siblings: own copies of the release, each with its own masks and keys, to train on.
+        served: weight of the victim's own answers about the auxiliary rows, in copies; 0 for a
+            release that is not served to others.
     """
 
     name: ClassVar[str] = "attribute-decensoring"
+    version: ClassVar[int] = 2
     paper: ClassVar[Paper] = Paper(
         "Overlearning Reveals Sensitive Attributes", "Song, Shmatikov", "ICLR 2020",
         "section 3, de-censoring (recalled)",
@@ -85,9 +93,9 @@ class AttributeDecensoring(AttributeAttack):
     deviations: ClassVar[str] = (
         "Implemented from memory, without the paper's text. T is trained first and the classifier "
         "on it afterwards; the paper updates both on each batch. Embeddings and features are "
-        "standardised by the auxiliary rows. 256 and 128 neurons and 50 epochs are second-hand; T, "
-        "the adversary's backbone, batch size and learning rate are ours; at least 300 updates of "
-        "each."
+        "standardised by the auxiliary rows, and T learns from several releases of each. 256 and "
+        "128 neurons and 50 epochs are second-hand; T, the adversary's backbone, batch size and "
+        "learning rate are ours; at least 300 updates of each."
     )
 
     requires: ClassVar[tuple[str, ...]] = ("pool",)
@@ -100,6 +108,8 @@ class AttributeDecensoring(AttributeAttack):
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 1e-4
     steps: Annotated[int, Ge(0)] = 300
+    siblings: Annotated[int, Ge(1), Le(1000)] = 24
+    served: Annotated[int, Ge(0), Le(1000)] = 4
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require inputs that the backbone can read."""
@@ -107,9 +117,8 @@ class AttributeDecensoring(AttributeAttack):
 
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
         """Return a distribution (n, values) per attribute."""
-        del oracle  # the victim answers the adversary's rows through ctx.auxiliary_oracle
         rows = ctx.auxiliary
-        z = ctx.auxiliary_oracle.embeddings(rows)
+        z = released(oracle, rows, ctx, self.siblings, self.served)
         x, asked = as_float(rows.x, rows.scale).to(z.device), question.embeddings.to(z.device)
         guesses: dict[str, Tensor] = {}
         notes: dict[str, float | str] = {}
@@ -121,7 +130,7 @@ class AttributeDecensoring(AttributeAttack):
                     f"no auxiliary row of '{ctx.card.name}' has the attribute '{name}': "
                     "name another with --sensitive"
                 )
-            mine = Known(name, x[known], z[known], s[known], values)
+            mine = Known(name, x[known], z[:, known], s[known], values)
             guess, said = self._guess(mine, asked, ctx)
             guesses[name] = guess.to(question.embeddings.device)
             notes |= {f"{name}: {key}": value for key, value in said.items()}
@@ -132,17 +141,19 @@ class AttributeDecensoring(AttributeAttack):
         if (known.s == known.s[0]).all():
             only = F.one_hot(known.s[:1], known.values).double()
             return only.expand(len(asked), -1), {"model": "majority"}
-        z, asked = standardised(known.z, asked)
+        z, asked = standardised(known.z.flatten(0, 1), asked)
         features = self._features(known, ctx)
         widths = [z.shape[1], self.transform, self.transform, features.shape[1]]
         transform = ctx.init(partial(mlp, widths), "transform", known.name)
-        regress(transform, z, features, **self._training("transform", known, ctx))
+        copies = len(known.z)
+        wanted, s = features.repeat(copies, 1), known.s.repeat(copies)
+        regress(transform, z, wanted, **self._training("transform", known, ctx, copies))
 
         seen, guessed = logits(transform, z).float(), logits(transform, asked).float()
         widths = [features.shape[1], *self.hidden, known.values]
         classifier = ctx.init(partial(mlp, widths), "classifier", known.name)
-        fit(classifier, seen, known.s, **self._training("classifier", known, ctx))
-        error = float(F.mse_loss(seen, features))
+        fit(classifier, seen, s, **self._training("classifier", known, ctx, copies))
+        error = float(F.mse_loss(seen, wanted))
         return logits(classifier, guessed).softmax(-1), {"variance that T leaves": error}
 
     def _features(self, known: Known, ctx: AttackContext) -> Tensor:
@@ -154,11 +165,14 @@ class AttributeDecensoring(AttributeAttack):
         features = logits(own.get_submodule("features"), known.x).float()
         return standardised(features, features)[0]
 
-    def _training(self, what: str, known: Known, ctx: AttackContext) -> dict[str, Any]:
-        """Return the settings of one of the three trainings."""
+    def _training(
+        self, what: str, known: Known, ctx: AttackContext, copies: int = 1
+    ) -> dict[str, Any]:
+        """Return the settings of one of the three trainings, on that many copies of each row."""
         return {
-            "epochs": self.epochs, "steps": self.steps, "batch": self.batch, "lr": self.lr,
-            "weight_decay": self.weight_decay, "generator": ctx.generator(what, known.name),
+            "epochs": math.ceil(self.epochs / copies), "steps": self.steps, "batch": self.batch,
+            "lr": self.lr, "weight_decay": self.weight_decay,
+            "generator": ctx.generator(what, known.name),
         }  # fmt: skip
 
 
@@ -169,7 +183,7 @@ class Known:
     Attributes:
         name: of the attribute.
         x: (n, *shape) float in [0, 1].
-        z: (n, d) float32, their released embeddings.
+        z: (c, n, d) float32, their embeddings, released in c ways.
         s: (n,) int64 values of the attribute, none missing.
         values: number of possible values.
     """

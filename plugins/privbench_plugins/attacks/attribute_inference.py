@@ -6,7 +6,8 @@ and Mitigating Privacy Risks of Contrastive Learning. CCS 2021, section 4.
 The adversary sees the released embeddings of the target rows (not the rows themselves), may query
 the embeddings of its own auxiliary rows, and knows the attribute of these. Steps:
 
-1. Query the served victim for the embeddings of the auxiliary rows.
+1. Query the embeddings of the auxiliary rows. If a defense draws noise or masks at release,
+   ``attribute-inference`` queries them many times, each with another draw.
 2. Train one classifier per attribute, from embedding to attribute.
 3. Predict the attribute's distribution for each released embedding.
 
@@ -54,6 +55,7 @@ from privbench.toolbox.classifiers import (
     stacked_mlp,
     standardised,
 )
+from privbench.toolbox.releases import released
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -76,15 +78,17 @@ class Known:
 
     Attributes:
         name: of the attribute.
-        x: (n, d) float32 embeddings.
-        s: (n,) int64 values of the attribute, none missing.
+        x: (c * n, d) float32 embeddings: c copies of n rows, one copy after the other.
+        s: (c * n,) int64 values of the attribute, none missing.
         values: number of possible values.
+        copies: c.
     """
 
     name: str
     x: Tensor
     s: Tensor
     values: int
+    copies: int = 1
 
     def select(self, rows: Tensor) -> Known:
         """Rows by position."""
@@ -106,18 +110,23 @@ class _AttributeInference(AttributeAttack):
 
     def answer(self, oracle: Oracle, question: AttributeQuestion, ctx: AttackContext) -> Attributes:
         """Return a distribution (n, values) per attribute, learned from auxiliary embeddings."""
-        del oracle  # the victim answers the adversary's rows through ctx.auxiliary_oracle
         rows = _share(ctx.auxiliary, self.share, ctx)
-        x = ctx.auxiliary_oracle.embeddings(rows)
+        copies = self._copies(oracle, rows, ctx)
         guesses: dict[str, Tensor] = {}
         notes: dict[str, float | str] = {}
         for name, values in question.values.items():
-            s = _known(rows, name, ctx).to(x.device)
-            known = Known(name, x[s >= 0], s[s >= 0], values)
+            s = _known(rows, name, ctx).to(copies.device)
+            x = copies[:, s >= 0]
+            known = Known(name, x.flatten(0, 1), s[s >= 0].repeat(len(x)), values, len(x))
             guess, said = self._guess(known, question.embeddings.to(x.device), ctx)
             guesses[name] = guess.to(question.embeddings.device)
             notes |= {f"{name}: {key}": value for key, value in said.items()}
         return Attributes(guesses, notes)
+
+    def _copies(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
+        """Return embeddings (1, n, d) of the adversary's rows, as it releases them itself."""
+        del oracle
+        return ctx.auxiliary_oracle.embeddings(rows)[None]
 
     @abstractmethod
     def _guess(self, known: Known, asked: Tensor, ctx: AttackContext) -> Guess:
@@ -136,6 +145,10 @@ class AttributeInference(_AttributeInference):
     breaks ties, because by log loss an over-confident network loses to a worse classifier. The
     selected classifier is trained again on all auxiliary rows.
 
+    If a defense acts at release, the classifiers are trained on many releases of the same rows, so
+    that they learn the attribute and not one draw of the defense. A row is held out with all its
+    releases. Cost: ``siblings`` queries for each auxiliary row, one if all releases are equal.
+
     Attributes:
         penalties: inverse strengths C of the L2 penalty of logistic regression.
         neighbours: numbers of nearest neighbours, in Euclidean distance.
@@ -145,17 +158,21 @@ class AttributeInference(_AttributeInference):
         lr: learning rate of Adam.
         weight_decay: L2 penalty of the network.
         selection: maximum number of auxiliary rows in the cross-validation.
+        siblings: own copies of the release, each with its own masks and keys, to train on.
+        served: weight of the victim's own answers about the auxiliary rows, in copies; 0 for a
+            release that is not served to others.
     """
 
     name: ClassVar[str] = "attribute-inference"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     paper: ClassVar[Paper] = Paper(
         "Overlearning Reveals Sensitive Attributes", "Song, Shmatikov", "ICLR 2020",
         "inference from a representation",
     )  # fmt: skip
     deviations: ClassVar[str] = (
         "The paper trains one network; here several kinds of classifier compete on held-out "
-        "auxiliary rows, on standardised embeddings. No de-censoring (the paper's second attack)."
+        "auxiliary rows, on standardised embeddings, and learn from several releases of each row. "
+        "No de-censoring (the paper's second attack)."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"updates": (300, 1000, 3000, 10000)}
@@ -169,6 +186,12 @@ class AttributeInference(_AttributeInference):
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 1e-4
     selection: Annotated[int, Ge(2 * FOLDS)] = 2000
+    siblings: Annotated[int, Ge(1), Le(1000)] = 24
+    served: Annotated[int, Ge(0), Le(1000)] = 4
+
+    def _copies(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
+        """Return embeddings (c, n, d) of the adversary's rows, released in c ways."""
+        return released(oracle, rows, ctx, self.siblings, self.served)
 
     def _guess(self, known: Known, asked: Tensor, ctx: AttackContext) -> Guess:
         if len(known.s) < 2 * FOLDS or (known.s == known.s[0]).all():
@@ -176,10 +199,12 @@ class AttributeInference(_AttributeInference):
         x, asked = standardised(known.x, asked)
         known = replace(known, x=x)
         every = torch.arange(len(x), device=x.device)
-        some = known.select(every[: self.selection])  # rows are in an order that is random
+        n = len(x) // known.copies
+        some = known.select(every[every % n < self.selection])  # the order of rows is random
         if (some.s == some.s[0]).all():
             some = known
-        fold, of_some = folds(some.s), every[: len(some.s)]
+        fold = folds(some.s[: len(some.s) // known.copies]).repeat(known.copies)
+        of_some = every[: len(some.s)]
         kinds = (self._logistic, self._neighbours, self._network)
         tried = {
             (label, kind): guess[fold, of_some]  # for each row, by the model not trained on it
