@@ -71,6 +71,7 @@ _FAST: dict[
     "reconstruction-rmle": {"iterations": 150, "lr": 0.03},
     "shokri": {"epochs": 20, "steps": 300},
     "selena": {"models": 5, "held_out": 2},
+    "union": {"k": 8, "queries": 60},
 }
 #: AUC on the kit's memoriser of attacks whose signal it does not carry well; their own victims, on
 #: which they too exceed 0.9, stand beside their oracle tests.

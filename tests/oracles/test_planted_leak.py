@@ -58,6 +58,7 @@ FAST: dict[str, dict[str, Any]] = {
     "rmia": {"k": 8},
     "rmia-offline": {"k": 8},
     "shokri": {"epochs": 20, "steps": 300},
+    "union": {"k": 8, "queries": 60},
 }
 
 
