@@ -40,7 +40,7 @@ CARD = Card(
 )  # fmt: skip
 WELL = AttributeInference(updates=(50, 150), hidden=32)
 
-DECENSOR = AttributeDecensoring(epochs=10)
+DECENSOR = AttributeDecensoring(epochs=1, steps=150)
 
 
 class Parrot:

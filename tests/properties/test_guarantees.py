@@ -119,6 +119,8 @@ def test_every_method_with_a_guarantee_is_tested_here(tmp_path: Path) -> None:
 #: Targets of teachers and students: one phase, and two.
 TAUGHT = [TinyTarget(), Autoencoder(width=8, hidden=16, layers=2, epochs=2, classifier_epochs=2)]
 
+ONE_IS_SLOW = [TAUGHT[0], pytest.param(TAUGHT[1], marks=pytest.mark.slow)]
+
 
 class _Taught:
     """A student of PATE and all that came before it.
@@ -186,7 +188,7 @@ def test_pate_a_row_less_changes_one_teacher_and_one_vote(
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["only row of its shard", "one of several"])
-@pytest.mark.parametrize("target", TAUGHT, ids=lambda t: t.name)
+@pytest.mark.parametrize("target", ONE_IS_SLOW, ids=lambda t: t.name)
 def test_pate_a_row_reaches_the_student_through_votes_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Target, alone: bool
 ) -> None:

@@ -31,7 +31,7 @@ FAST: dict[str, dict[str, Any]] = {
     "alm": {"pairs": 3},
     "ars": {"epochs": 1, "updates": 30, "hidden": 16},
     "attriguard": {"epochs": 1, "updates": 50},
-    "memguard": {"epochs": 1, "updates": 1500, "iterations": 60},
+    "memguard": {"epochs": 1, "updates": 150, "iterations": 20},
     "olympus": {"epochs": 1, "adversary_steps": 1},
 }
 

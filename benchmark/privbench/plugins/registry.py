@@ -204,9 +204,9 @@ def load(chosen: Iterable[Choice] = (), entry_points: Iterable[Any] | None = Non
     known = {point.name for point in points}
     for name in sorted(off - known):
         raise UnknownNameError("plugin to disable", name, known)
-    registry = Registry()
+    registry, stated = Registry(), dict[int, list[str | None]]()
     for point in [*sorted(points, key=_in_tree_first), *files]:
-        plugin = _described(point)
+        plugin = _described(point, stated)
         registry.plugins.append(plugin)
         if plugin.name in off:
             plugin.status = "disabled"
@@ -215,16 +215,25 @@ def load(chosen: Iterable[Choice] = (), entry_points: Iterable[Any] | None = Non
     return registry
 
 
-def _described(point: Any) -> Plugin:
-    """A plugin that is not loaded yet."""
+def _described(point: Any, stated: dict[int, list[str | None]]) -> Plugin:
+    """A plugin that is not loaded yet; ``stated`` keeps name and version of its distribution."""
     if isinstance(point, PluginFile):
         return Plugin(point.name, point.module, "file", f"sha256 {point.sha256[:12]}")
-    name, version = (getattr(point.dist, of, None) for of in ("name", "version"))
+    if id(point.dist) not in stated:  # its file is read anew whenever it is asked
+        stated[id(point.dist)] = [getattr(point.dist, of, None) for of in ("name", "version")]
+    name, version = stated[id(point.dist)]
     return Plugin(point.name, point.value, name or "unknown", version or "")
 
 
 def _load(point: Any, plugin: Plugin, registry: Registry) -> None:
-    """Import a plugin and add what it offers, or note why it is broken."""
+    """Import a plugin and add what it offers, or note why it is broken; undo what it changes."""
+    from privbench.measure.training.process_state import restored
+
+    with restored():
+        _taken(point, plugin, registry)
+
+
+def _taken(point: Any, plugin: Plugin, registry: Registry) -> None:
     module = _guarded(plugin, "import failed:", point.load)
     if plugin.status == "broken":
         source = point.text if isinstance(point, PluginFile) else source_of(point)
@@ -246,11 +255,8 @@ def _load(point: Any, plugin: Plugin, registry: Registry) -> None:
 
 def _guarded(plugin: Plugin, what: str, call: Callable[[], Any]) -> Any:
     """Call plugin code; if it raises anything, even SystemExit, mark the plugin as broken."""
-    from privbench.measure.training.process_state import restored
-
     try:
-        with restored():
-            return call()
+        return call()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - see above
