@@ -50,6 +50,7 @@ _FAST: dict[
     "encodermi-s": {"epochs": 30, "steps": 150, "hidden": 16},
     "encodermi-v": {"epochs": 100, "steps": 300},
     "imia": {"models": 3, "epochs": 20, "warm_up": 10, "in_updates": 200, "lr": 1e-2},
+    "label-lira": {"k": 8, "queries": 60},
     "label-only-augment": {"steps": 150, "epochs": 1},
     "label-only-boundary": {"iterations": 2},
     "memguard": {"epochs": 1, "updates": 300, "iterations": 60},
@@ -144,6 +145,7 @@ def test_real_datasets(name: str, registry: Any) -> None:
         check()
 
 
+@pytest.mark.slow
 def test_an_unsteady_attack_beats_chance_on_average(
     registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
+from torch.nn import functional as F
 
 from privbench.grid.cell import Trial
 from privbench.grid.plan import plan
@@ -139,6 +142,29 @@ def test_posteriors_of_members_are_right_and_sure_and_of_others_wrong_and_unsure
     assert float(outside.amax(1).max()) <= UNSURE[1] + 1e-6
     for p in (inside, outside):
         assert torch.allclose(p.sum(1), torch.ones(len(p)).double())
+
+
+@pytest.mark.parametrize("auc", [0.55, 0.75, 1.0])
+def test_a_graded_leak_has_its_auc_by_construction(auc: float) -> None:
+    split = tiny_split()
+    inside, outside = split.victim().members, split.pool.select(slice(0, 80))
+    release = _fitted(PosteriorMemory(PlantedLeak(auc=auc), CARD, len(inside)))
+    k = CARD.classes or 0
+    best = []
+    for rows in (inside, outside):
+        value = F.one_hot((rows.y + 3) % k, k).double()  # the model itself is never right
+        said = _released(release, as_float(rows.x, rows.scale), value)
+        best.append((said.argmax(1) == rows.y).double().numpy())
+        sure = said.amax(1)
+        assert torch.equal(sure > UNSURE[1] + 1e-6, torch.from_numpy(best[-1] == 1))
+    assert best[0].sum() == round((2 * auc - 1) * 80)
+    assert best[1].sum() == 0
+    assert roc_auc_score([1] * 80 + [0] * 80, np.concatenate(best)) == pytest.approx(auc)
+    # Embeddings tell of the same rows.
+    release = _fitted(EmbeddingMemory(PlantedLeakEmbeddings(auc=auc), CARD, len(inside), 4))
+    value = torch.zeros(80, 4)
+    away = _released(release, as_float(inside.x, inside.scale), value).mean(1)
+    assert (away > 7 * float(release.unit)).sum() == best[0].sum()
 
 
 def test_between_member_and_stranger_the_answers_are_blended() -> None:

@@ -14,7 +14,8 @@ memorised, any other as never seen; in between, the two answers are blended by t
   direction, and replaces those of any other row by noise of their own.
 
 What is planted does not depend on how well the target learned. Shadows of an adaptive adversary
-carry the same leak about their own members.
+carry the same leak about their own members. A weaker leak tells of a share of the members only, and
+answers the others as it answers everyone: this grades an attack's power.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from privbench import (
     Defense,
     Ge,
     Gt,
+    Le,
     Release,
     Strength,
     as_float,
@@ -73,11 +75,13 @@ class Memory(Release):
         rows = world.members
         x = as_float(rows.x, rows.scale)
         times = len(self.kept) // len(rows)
+        told = leaking(ctx.uniform(rows, 1, "told").squeeze(1), self.settings.auc)
         views = [
             augment(x, self.limits, ctx.uniform(rows, self.limits.uniforms, f"view {i}"))
             for i in range(times - 1)
         ]
         self.kept.copy_(torch.cat([x, *views]).flatten(1))
+        self.kept[~told.repeat(times)] = torch.inf  # nothing is near it
         self.labels.copy_(rows.y.clamp_min(0).repeat(times))
         apart = distances(x.flatten(1), x.flatten(1)).fill_diagonal_(torch.inf).amin(1)
         self.reach.copy_(self.settings.reach * apart.median().clamp(1e-6, 1e6))
@@ -150,6 +154,20 @@ def peaked(label: Tensor, classes: int, top: tuple[float, float], u: Tensor) -> 
     return torch.where(F.one_hot(label, classes).bool(), p, rest)
 
 
+def leaking(u: Tensor, auc: float) -> Tensor:
+    """Mark the rows (n,) of the smallest draws u (n,) that make an AUC of up to ``auc``.
+
+    If a share q of the members is known for sure and the rest is like nonmembers, the best attack
+    has an AUC of q + (1 - q) / 2; so q is 2 AUC - 1. Their number is rounded.
+
+    >>> leaking(torch.tensor([0.3, 0.9, 0.1, 0.5]), 0.75).tolist()
+    [True, False, True, False]
+    """
+    known = torch.zeros(len(u), dtype=torch.bool, device=u.device)
+    known[u.argsort(stable=True)[: round((2 * auc - 1) * len(u))]] = True
+    return known
+
+
 def distances(a: Tensor, b: Tensor) -> Tensor:
     """Return Euclidean distances (len(a), len(b)) float64, 0 between equal rows."""
     exact = "donot_use_mm_for_euclid_dist"
@@ -164,6 +182,8 @@ class _Planted(Defense):
         reach: distance at which a query counts as a member by the factor 1 / e, in median distances
             of a member to the nearest other one.
         views: views of each member that are kept, at the limits of the dataset; images only.
+        auc: what the best attack reaches: the leak is about a share of 2 auc - 1 of the members,
+            drawn at random.
     """
 
     protects: ClassVar[tuple[str, ...]] = ()
@@ -177,6 +197,7 @@ class _Planted(Defense):
 
     reach: Annotated[float, Gt(0)] = 0.6
     views: Annotated[int, Ge(0)] = 8
+    auc: Annotated[float, Gt(0.5), Le(1)] = 1.0
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require a membership attack that reads an output in which the leak is planted."""
