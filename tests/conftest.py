@@ -73,7 +73,19 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def registry() -> Registry:
-    """All in-tree plugins."""
+    """All in-tree plugins; tests only read it."""
     from privbench.plugins import registry as plugins
 
     return plugins.load()
+
+
+@pytest.fixture(scope="session")
+def tiny_registry() -> Registry:
+    """All in-tree plugins, and the dataset and target of the kit; tests only read it."""
+    from privbench.plugins import registry as plugins
+    from privbench.testing.fixtures import TinyImages, TinyTarget
+
+    registry, plugin = plugins.load(), plugins.Plugin("kit", "privbench.testing", "privbench")
+    registry.add("dataset", TinyImages(), plugin)
+    registry.add("target", TinyTarget(), plugin)
+    return registry

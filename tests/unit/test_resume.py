@@ -28,15 +28,8 @@ SUITE = {
 
 
 @pytest.fixture(autouse=True)
-def _with_tiny_images(monkeypatch: pytest.MonkeyPatch, registry: plugins.Registry) -> None:
-    _add_tiny_images(registry)
-    monkeypatch.setattr(plugins, "load", lambda *_: registry)
-
-
-def _add_tiny_images(registry: plugins.Registry) -> None:
-    if "tiny-images" not in {d.name for d in registry.all("dataset")}:
-        plugin = plugins.Plugin("kit", "privbench.testing", "privbench")
-        registry.add("dataset", TinyImages(), plugin)
+def _with_tiny_images(monkeypatch: pytest.MonkeyPatch, tiny_registry: plugins.Registry) -> None:
+    monkeypatch.setattr(plugins, "load", lambda *_: tiny_registry)
 
 
 def _session(out: Path) -> Session:
@@ -73,7 +66,7 @@ def _killed_at(phase: int, out: Path) -> None:
 
 def _run_until(phase: int, out: Path) -> None:
     registry = plugins.load()
-    _add_tiny_images(registry)
+    registry.add("dataset", TinyImages(), plugins.Plugin("kit", "privbench.testing", "privbench"))
     plugins.load = lambda *_: registry
     original, started = Training.run, [0]
 

@@ -16,7 +16,6 @@ from privbench.measure.methods.oracle import Views
 from privbench.measure.training.loop import Training
 from privbench.measure.victims.build import Builder
 from privbench.measure.victims.spec import VictimSpec
-from privbench.plugins import registry as plugins
 from privbench.testing import CPU, TinyImages, TinyTarget
 from privbench_plugins.defenses.ars import Ars, ArsAttributes
 from privbench_plugins.defenses.attriguard import AttriGuard
@@ -40,11 +39,6 @@ ONLINE = [{"lira": {"k": 6}}, {"rmia": {"k": 4}}]
 
 
 def _trials(attacks: list[Any], registry: Any) -> list[Any]:
-    plugin = plugins.Plugin("kit", "privbench.testing", "privbench")
-    if "tiny-images" not in {d.name for d in registry.all("dataset")}:
-        registry.add("dataset", TinyImages(), plugin)
-    if "tiny-target" not in {t.name for t in registry.all("target")}:
-        registry.add("target", TinyTarget(), plugin)
     suite = {"datasets": ["tiny-images"], "targets": ["tiny-target"], "attacks": attacks}
     return [
         planned.trial
@@ -73,24 +67,24 @@ def _run(
 
 @pytest.mark.slow
 def test_one_offline_and_one_online_pool(
-    tmp_path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone, few = _run(OFFLINE, registry, tmp_path / "offline", monkeypatch)
+    alone, few = _run(OFFLINE, tiny_registry, tmp_path / "offline", monkeypatch)
     assert few == 2 + 5  # victim and null, the hungriest offline attack
-    both, all_trained = _run(OFFLINE + ONLINE, registry, tmp_path / "both", monkeypatch)
+    both, all_trained = _run(OFFLINE + ONLINE, tiny_registry, tmp_path / "both", monkeypatch)
     assert all_trained == 2 + 5 + 6
     # the online pool does not reach offline attacks, nor does one attack's hunger another's numbers
     assert {name: both[name] for name in alone} == alone
-    again, nothing = _run(OFFLINE + ONLINE, registry, tmp_path / "both", monkeypatch)
+    again, nothing = _run(OFFLINE + ONLINE, tiny_registry, tmp_path / "both", monkeypatch)
     assert again == both
     assert nothing == 0
 
 
 def test_the_online_pool_is_online_and_the_offline_one_is_not(
-    tmp_path: Path, registry: Any
+    tmp_path: Path, tiny_registry: Any
 ) -> None:
     lab = TrialRunner(Store(tmp_path), CPU)
-    for trial in _trials([*OFFLINE, *ONLINE], registry):
+    for trial in _trials([*OFFLINE, *ONLINE], tiny_registry):
         parts = lab.materials.split(trial.cell, 0)
         for name, job in lab.specs(trial).items():
             inside = job.world.contains(parts.candidates)
@@ -101,7 +95,7 @@ def test_the_online_pool_is_online_and_the_offline_one_is_not(
 
 
 def test_the_encodermi_attacks_share_their_views(
-    tmp_path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     make = Views.make
@@ -115,7 +109,7 @@ def test_the_encodermi_attacks_share_their_views(
     few = {"epochs": 1, "steps": 3}
     attacks: list[Any] = [{"encodermi-v": few}, "encodermi-t", {"encodermi-s": few}]
     alone = {}
-    for i, trial in enumerate(_trials(attacks, registry)):
+    for i, trial in enumerate(_trials(attacks, tiny_registry)):
         record = TrialRunner(Store(tmp_path / str(i)), CPU).run(trial)
         alone[record.cell.attack.name] = record.digest
     each = sum(asked) // 3
@@ -123,7 +117,7 @@ def test_the_encodermi_attacks_share_their_views(
 
     asked.clear()
     lab = TrialRunner(Store(tmp_path / "shared"), CPU)
-    records = [lab.run(trial) for trial in _trials(attacks, registry)]
+    records = [lab.run(trial) for trial in _trials(attacks, tiny_registry)]
     assert sum(asked) == each
     assert {record.cell.attack.name: record.digest for record in records} == alone
     assert {record.cost.queries_per_sample for record in records} == {10.0}
