@@ -125,8 +125,8 @@ def audit(
         BadInputError: if the model or the rows cannot be used; one sentence that says what to do.
     """
     return audited(
-        model, members=members, nonmembers=nonmembers, shadow=shadow, shadow_recipe=shadow_recipe,
-        attributes=attributes, checkpoint=checkpoint, output=output, attacks=attacks, out=out,
+        model, read_rows(members, nonmembers, shadow, attributes), shadow_recipe=shadow_recipe,
+        checkpoint=checkpoint, output=output, attacks=attacks, out=out,
         model_version=model_version, rate=rate, retries=retries, batch=batch, seeds=seeds,
         preset=preset, settings=settings, device=device, jobs=jobs,
         chosen=[Path(one).absolute() for one in plugins], console=console,
@@ -134,8 +134,7 @@ def audit(
 
 
 def audited(
-    model: Any, *, members: Given, nonmembers: Given, shadow: Given | None,
-    shadow_recipe: str | None, attributes: Given | None, checkpoint: str | Path, output: str,
+    model: Any, rows: Rows, *, shadow_recipe: str | None, checkpoint: str | Path, output: str,
     attacks: Sequence[str] | str, out: str | Path, model_version: str, rate: float, retries: int,
     batch: int, seeds: int, preset: str, settings: Mapping[str, Mapping[str, Any]] | None,
     device: str, jobs: int | str, chosen: Sequence[Choice], console: Console | None,
@@ -143,9 +142,9 @@ def audited(
     """Return what ``audit`` returns, with plugins as the command line chooses them."""
     if isinstance(attacks, str):
         attacks = [attacks]
-    if shadow is not None and shadow_recipe is None:
+    shadow = "shadow" in rows.sizes
+    if shadow and shadow_recipe is None:
         shadow_recipe = "supervised"
-    rows = read_rows(members, nonmembers, shadow, attributes)
     registry = registries.load(chosen)
     target = registry.get("target", "own-model")
     if str(jobs) != "1":
@@ -171,7 +170,7 @@ def audited(
         raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or "
                             "a shadow recipe")  # fmt: skip
     wanted, left_out = attacks_for(
-        registry, attacks, attributes=bool(rows.attributes), shadow=shadow is not None
+        registry, attacks, attributes=bool(rows.attributes), shadow=shadow
     )
     suite = suite_of(
         rows, rows.write(default_root() / "audits"), given, attacks=wanted, recipe=shadow_recipe,

@@ -80,16 +80,25 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     Exit status: 0 if every attack that suits it ran, 1 if one failed, 2 for bad input, 3 if there
     is no verdict, since the rows or their classes cannot be right.
     """
-    from privbench.api import auditing
-    from privbench.api.console import terminal_console
-    from privbench.api.own_model.words import WORDS
+    from privbench.api.own_model.rows import read_rows
+    from privbench.cli.index import kept_index
     from privbench.grid.suite import parse_settings
 
     options["settings"] = parse_settings(list(options["settings"]))
     options["checkpoint"] = options["checkpoint"] or ""
+    if known := kept_index(chosen):
+        for name in options["attacks"]:
+            known.get("attack", name)
+    files = (options.pop(of) for of in ("members", "nonmembers", "shadow", "attributes"))
+    rows = read_rows(*files)  # what is wrong with names or rows is said before torch is imported
+
+    from privbench.api import auditing
+    from privbench.api.console import terminal_console
+    from privbench.api.own_model.words import WORDS
+
     out = options["out"]
     made = auditing.audited(
-        options.pop("model"), **options, chosen=chosen, console=terminal_console()
+        options.pop("model"), rows, **options, chosen=chosen, console=terminal_console()
     )
     say(f"\n{made.summary}\n\nThese words: {out / WORDS}. All numbers on one page: "
         f"privbench report {out} -o {out / 'report.html'}")  # fmt: skip
