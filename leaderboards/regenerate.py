@@ -26,14 +26,19 @@ import yaml
 from privbench import Results
 from privbench.boards.board import Board
 from privbench.cli.main import main as privbench
+from privbench.grid.judging import judging
+from privbench.ground.judges import judges
 from privbench.ground.text import markdown, several
+from privbench.plugins import registry
 from privbench.results.statistics import ERROR, FEWEST_SEEDS, paired
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.panel import Aim, DefenseRow, Panel
-    from privbench.results.record import MethodRecord
+    from privbench.ground.judges import Wanted
+
+    Judging = Mapping[str, Sequence[Wanted]]
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Files of a board: the page, all numbers, the figure where there is one to draw.
@@ -89,8 +94,6 @@ class Seen:
     board: str
     panel: Panel
     aim: Aim
-    refused: Collection[tuple[str, str]]
-    """Defenses, and access that an attack was skipped for, as they do not grant it."""
 
     @property
     def victim(self) -> tuple[str, Aim, str]:
@@ -127,23 +130,6 @@ class Seen:
         draft = "" if len(self.panel.seeds) >= FEWEST_SEEDS else ", a draft"
         return f"([{self.board}]({self.board}.md){draft})"
 
-    def leaders(self, line: DefenseRow) -> set[Kind]:
-        """The strongest attack of each access level against a defense or none."""
-        return {
-            (one.needs, kind(spot.records[0].cell.attack))
-            for one, spot in line.spots.items()
-            if one.aim == self.aim and spot.strongest
-        }
-
-    def met(self, line: DefenseRow) -> set[Kind]:
-        """The attacks that counted against a defense, on enough seeds."""
-        return {
-            (one.needs, kind(spot.records[0].cell.attack))
-            for one, spot in line.spots.items()
-            if one.aim == self.aim and not spot.mark
-            and len(spot.values) >= min(FEWEST_SEEDS, len(self.panel.seeds))
-        }  # fmt: skip
-
     def lowered(self, line: DefenseRow) -> bool:
         """Whether a defense lowers the leak beyond chance.
 
@@ -163,11 +149,6 @@ class Seen:
             and found and found.p is not None and found.p < ERROR and self.sign * found.mean < 0
         )  # fmt: skip
 
-    def withheld(self, line: DefenseRow) -> set[str]:
-        """Access levels that a defense does not release."""
-        mine = {record.cell.defense for spot in line.spots.values() for record in spot.records}
-        return {needs for defense, needs in self.refused if defense in mine}
-
 
 def stack(line: DefenseRow) -> tuple[str, ...]:
     """Names of the defenses of a line, whatever their settings."""
@@ -175,81 +156,31 @@ def stack(line: DefenseRow) -> tuple[str, ...]:
     return tuple(one.name for one in spot.records[0].cell.defenses)
 
 
-Kind = tuple[str, str]
-"""Access that an attack needs, and its ``kind``."""
-
-
-def kind(attack: MethodRecord) -> str:
-    """Return an attack with those of its own settings that are no numbers.
-
-    ``reconstruction(rows=served)`` is another attack than ``reconstruction``.
-    """
-    told = [f"{name}={value}" for name, value in sorted(attack.fields.items())
-            if isinstance(value, str) and f"{name}={value}" in attack.label]  # fmt: skip
-    return f"{attack.name}({', '.join(told)})" if told else attack.name
-
-
-def judges(seen: Sequence[Seen], of: Seen, line: DefenseRow) -> set[Kind]:
-    """Return the attacks that a defense must have met before a page calls it the best.
-
-    For each access level the strongest one that any board has: against this victim without a
-    defense; of a level that no board has of this victim, against the same target on other data;
-    and against this defense, on any data.
-
-    Args:
-        seen: what all boards say.
-        of: where the defense stands.
-        line: the defense.
-    """
-    best: dict[tuple[bool, str], tuple[float, Kind]] = {}
-    wanted = set[Kind]()
-    for one in seen:
-        if one.aim[0] != of.aim[0]:
-            continue
-        for other in one.panel.rows[1:]:
-            if stack(other) == stack(line):
-                wanted |= one.leaders(other)
-        if one.panel.adversary != of.panel.adversary or one.victim[2] != of.victim[2]:
-            continue
-        for attack, spot in one.panel.rows[0].spots.items():
-            if attack.aim == one.aim and spot.strongest and spot.estimate is not None:
-                at = one.victim == of.victim, attack.needs
-                told = kind(spot.records[0].cell.attack)
-                found = one.sign * spot.estimate.value, (attack.needs, told)
-                best[at] = max(found, best.get(at, found))
-    here = {needs for same, needs in best if same}
-    return wanted | {
-        found for (same, needs), (_, found) in best.items() if same or needs not in here
-    }
-
-
 def overview(root: Path = ROOT) -> str:
     """Return what leaks most and what protects best on each dataset, and a list of all boards."""
     seen: list[Seen] = []
-    boards = []
+    boards, known = [], judging(registry.load())
     for name in _names(root):
         records = Results.read(root / "leaderboards" / "results" / f"{name}.jsonl")
         suite = root / "leaderboards" / "suites" / f"{name}.yaml"
         bound = yaml.safe_load(suite.read_text("utf-8")).get("match_utility")
-        shown = Board(records, bound).foremost
+        shown = Board(records, bound, known).foremost
         boards.append(_board(name, shown))
-        refused = {(one.cell.defense, one.cell.needs) for one in records
-                   if one.status == "skipped" and "does not grant" in one.reason}  # fmt: skip
-        seen += [Seen(name, panel, aim, refused) for panel in shown for aim in panel.aims]
+        seen += [Seen(name, panel, aim) for panel in shown for aim in panel.aims]
     heads = ["data", "what is inferred", "victim", "leaks most without a defense",
              "protected best", "cost"]  # fmt: skip
     victims = sorted({one.victim for one in seen})
-    lines = [_finding([one for one in seen if one.victim == at], seen) for at in victims]
+    lines = [_finding([one for one in seen if one.victim == at], known) for at in victims]
     every = ["board", "victims", "attacks", "defenses", "seeds"]
     return f"{_table(heads, lines)}\n\nAll boards:\n\n{_table(every, boards)}"
 
 
-def _finding(mine: Sequence[Seen], seen: Sequence[Seen]) -> list[str]:
-    """The strongest leak of a victim on all boards, and the best defense that all attacks met.
+def _finding(mine: Sequence[Seen], known: Judging) -> list[str]:
+    """The strongest leak of a victim on all boards, and the best defense that all judges met.
 
     Args:
         mine: what boards say of the victim.
-        seen: what they say of all victims.
+        known: which attacks judge which defense.
     """
     dataset, (game, guessed), victim = mine[0].victim
     most = max(mine, key=lambda one: one.leak)
@@ -262,29 +193,23 @@ def _finding(mine: Sequence[Seen], seen: Sequence[Seen]) -> list[str]:
     widest = max(mine, key=lambda one: (len({stack(line) for *_, line in one.defended}),
                                         len(one.defended), one.leak))  # fmt: skip
     if widest.usable:
-        told, cost = _best(widest, seen)
+        told, cost = _best(widest, known)
         best = f"{markdown(told)} {widest.source}"
     return [dataset, f"{game} of {guessed}" if guessed else game, victim, leaks, best, cost]
 
 
-def _best(of: Seen, seen: Sequence[Seen]) -> tuple[str, str]:
+def _best(of: Seen, known: Judging) -> tuple[str, str]:
     """The usable defense that leaves least and what it costs, or why it is not called the best."""
     left, title, line = of.usable[0]
-    wanted, met, withheld = judges(seen, of, line), of.met(line), of.withheld(line)
-    told = f"{title} met {len(wanted & met)} of the {len(wanted)} attacks that we have"
-    missing = sorted(wanted - met)
-    listed = ", ".join(
-        f"{needs.lower()} ({one}{', not released' if needs in withheld else ''})"
-        for needs, one in missing
-    )
-    told += f"; missing: {listed}" if missing else ""
-    if not {needs for needs, _ in missing} <= withheld:
-        return told, "–"
+    if missing := line.not_met.get(of.aim):
+        wanted = len(judges(known, stack(line), of.aim[0]))
+        told = f"{title} met {wanted - len(missing)} of the {wanted} attacks that judge it"
+        return f"{told}; missing: {', '.join(missing)}", "–"
     seeds = line.worst[of.aim].seeds
     if seeds < FEWEST_SEEDS:
-        return f"{told}; {several(seeds, 'seed')} only", "–"
+        return f"{title}: {several(seeds, 'seed')} only", "–"
     if not of.lowered(line):
-        return f"{told}; that it lowers the leak is not shown", "–"
+        return f"{title}: that it lowers the leak is not shown", "–"
     before = "" if of.leak == -math.inf else f"{of.sign * of.leak:.3f} to "
     told = f"{of.panel.target}: {title}, {before}{of.sign * left:.3f}"
     return told, f"{100 * line.loss.mean:.1f} points" if line.loss else "–"

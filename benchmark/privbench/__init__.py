@@ -6,7 +6,7 @@ Ask for help on one name, as in ``help(privbench.run)``: on all of them it is th
 - Write an attack: ``MembershipAttack``, ``AttributeAttack``, ``ReconstructionAttack``,
   ``PropertyAttack``; it gets an ``Oracle``, a question and an ``AttackContext``, and may declare
   ``Shadows`` and ``Access``. Helpers: ``likelihood_ratio``, ``scaled_logit``, ``best_threshold``.
-- Write a defense: ``Defense``, ``Release``, ``Strength``, ``DefenseContext``.
+- Write a defense: ``Defense``, ``Release``, ``Strength``, ``Judge``, ``DefenseContext``.
 - Write a target: ``Target``, ``Model``, ``Phase``, ``Step``, ``Optimizer``, ``BatchSpec``,
   ``TargetContext``. Helpers: ``supervised_phase``, ``classifier_phase``, ``backbone``, ``mlp``.
 - Write a dataset: ``Dataset``, ``Card``, ``Examples``, ``CsvFile``, ``Protocol``, ``Part``.
@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # the public names, one a line, and nothing else: `HOME` is r
     from privbench.ground.columns import Column as Column
     from privbench.ground.errors import BadInputError as BadInputError
     from privbench.ground.errors import PrivbenchError as PrivbenchError
+    from privbench.ground.judges import Judge as Judge
     from privbench.ground.store.content import file_digest as file_digest
     from privbench.measure.data.augmentation import Augmentation as Augmentation
     from privbench.measure.data.augmentation import augment as augment

@@ -52,7 +52,7 @@ KINDS = {
 #: Room of a public name (a package or a module in one) -> heading of the API page.
 HEADINGS = {
     "api": "Run, load, audit, results", "boards": "Results as pages",
-    "methods": "Methods", "plugins": "Methods",
+    "methods": "Methods", "plugins": "Methods", "judges": "Methods",
     "games": "Games", "columns": "Games", "training": "Models and training", "data": "Data",
     "store": "Data", "toolbox": "Toolbox: what many plugins do", "errors": "Errors",
 }  # fmt: skip

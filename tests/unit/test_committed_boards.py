@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import shutil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +17,16 @@ from tests.unit.test_rows import record
 
 from privbench import Results
 from privbench.check.submission import check
+from privbench.cli import index
 from privbench.cli.main import _suite as suite_of
 from privbench.cli.main import main, run
+from privbench.grid import judging
+from privbench.grid.cell import plain
+from privbench.grid.resolver import Resolver
+from privbench.grid.suite import read_suite
+from privbench.ground.judges import EVERY, Wanted
+from privbench.ground.judges import judges as judges_of
+from privbench.results.record import MethodRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,9 +59,26 @@ def asked(
     return made
 
 
+Judges = dict[str, list[Wanted]]
+
+
+def wanted(attack: str, **fields: Any) -> Wanted:
+    return Wanted(attack, attack, 1, "membership", fields)
+
+
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def judges(monkeypatch: pytest.MonkeyPatch) -> Judges:
+    """Attacks by which boards judge defenses; `loud` judges all."""
+    known = {EVERY: [wanted("loud")]}
+    monkeypatch.setattr(judging, "judging", lambda _: known)
+    monkeypatch.setattr(index, "index", lambda _: SimpleNamespace(judging=known))
+    return known
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, judges: Judges) -> Path:
     """A checkout with one suite, its results as `merge` writes them, and its board."""
+    assert judges
     folder, root = tmp_path / "run", tmp_path / "checkout"
     folder.mkdir()
     for seed in range(5):
@@ -123,35 +150,46 @@ def best_of(checkout: Path, *more: Record, seeds: int = 5) -> str:
     return next(row[4] for row in findings(text) if row[:3] == ["digits", "membership", "simclr"])
 
 
-MISSING = "talos met 1 of the 2 attacks that we have; missing: {} ([tiny](tiny.md))"
+MISSING = "talos met 1 of the 2 attacks that judge it; missing: {} ([tiny](tiny.md))"
 
 
-def test_no_defense_is_best_that_missed_the_strongest_attack_of_an_access(checkout: Path) -> None:
-    told = best_of(checkout, *(asked("shy", "none", s, 0.7, needs="LABELS") for s in range(5)))
-    assert told == MISSING.format("labels (shy)")
+def test_no_defense_is_best_that_an_attack_which_judges_all_has_not_met(
+    checkout: Path, judges: Judges
+) -> None:
+    judges[EVERY].append(wanted("shy"))
+    assert best_of(checkout) == MISSING.format("shy")
 
 
-def test_the_strongest_attack_of_an_access_is_that_of_all_boards(checkout: Path) -> None:
-    known = ("best", 0.95), ("weak", 0.6)
-    more = [asked(attack, "none", seed, auc) for attack, auc in known for seed in range(5)]
-    told = best_of(checkout, *more)  # `loud` leads on the board itself
-    assert told == MISSING.format("posteriors (best)")
+def test_no_defense_is_best_that_an_attack_which_judges_it_has_not_met(
+    checkout: Path, judges: Judges
+) -> None:
+    judges |= {"talos": [wanted("sly"), wanted("loud")], "noise": [wanted("shy")]}
+    assert best_of(checkout) == MISSING.format("sly")
 
 
-def test_an_attack_that_leads_against_a_defense_judges_it_on_every_board(checkout: Path) -> None:
-    """On another victim, and there weaker without the defense than the attack that leads."""
-    more = [asked(a, d, s, v, target="moco") for s in range(5) for a, d, v in (
-        ("loud", "none", 0.8), ("sly", "none", 0.7), ("loud", "talos", 0.6), ("sly", "talos", 0.7),
-    )]  # fmt: skip
-    told = best_of(checkout, *more)
-    assert told == MISSING.format("posteriors (sly)")
+def test_an_attack_of_another_game_is_not_missed(checkout: Path, judges: Judges) -> None:
+    judges["talos"] = [Wanted("guess", "guess", 1, "attributes", {})]
+    assert best_of(checkout).startswith("simclr: talos, 0.820 to 0.622")
+    judges["talos"] = [Wanted("gone", "gone", 0, "", {})]  # not installed: its game is unknown
+    assert best_of(checkout) == MISSING.format("gone")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_weaker_or_older_attack_does_not_count(
+    version: int, checkout: Path, judges: Judges
+) -> None:
+    judges[EVERY][:] = [
+        Wanted("loud", "loud", version, "membership", {"k": 8} if version == 1 else {})
+    ]
+    told = best_of(checkout)
+    assert (
+        "talos met 0 of the 1 attacks that judge it; missing: loud (only older or weaker)" in told
+    )
 
 
 def test_few_seeds_name_no_best(checkout: Path) -> None:
     told = best_of(checkout, seeds=4)
-    assert (
-        told == "talos met 1 of the 1 attacks that we have; 4 seeds only ([tiny](tiny.md), a draft)"
-    )
+    assert told == "talos: 4 seeds only ([tiny](tiny.md), a draft)"
 
 
 def retold(checkout: Path, made: Sequence[Record]) -> str:
@@ -162,10 +200,7 @@ def retold(checkout: Path, made: Sequence[Record]) -> str:
     return best_of(checkout)
 
 
-NOT_SHOWN = (
-    "talos met 1 of the 1 attacks that we have; that it lowers the leak is not shown "
-    "([tiny](tiny.md))"
-)
+NOT_SHOWN = "talos: that it lowers the leak is not shown ([tiny](tiny.md))"
 
 
 @pytest.mark.parametrize("auc", [
@@ -189,19 +224,22 @@ def test_a_defense_against_one_attack_that_helps_another_is_not_the_best(checkou
             ("sly", "talos", 0.79 + seed % 2 / 20),
         )
     ]  # fmt: skip
-    told = retold(checkout, made)
-    assert told == NOT_SHOWN.replace("1 of the 1", "2 of the 2")
+    assert retold(checkout, made) == NOT_SHOWN
 
 
-def test_an_attack_on_one_seed_has_not_met_the_defense(checkout: Path) -> None:
+def test_an_attack_on_one_seed_has_not_met_the_defense(checkout: Path, judges: Judges) -> None:
+    judges[EVERY].append(wanted("best"))
     more = [asked("best", "none", seed, 0.9 + seed / 100) for seed in range(5)]
     file = checkout / "leaderboards" / "results" / "tiny.jsonl"
     merged([*Results.read(file), *more, asked("best", "talos", 0, 0.5)], file)
     told = best_of(checkout)
-    assert told == MISSING.format("posteriors (best)")
+    assert told == MISSING.format("best")
 
 
-def test_what_a_defense_does_not_release_is_not_held_against_it(checkout: Path) -> None:
+def test_what_a_defense_does_not_release_is_not_held_against_it(
+    checkout: Path, judges: Judges
+) -> None:
+    judges[EVERY].append(wanted("shy"))
     made = []
     for seed in range(5):
         made += [asked("loud", "none", seed, 0.9 + seed / 100),
@@ -213,20 +251,6 @@ def test_what_a_defense_does_not_release_is_not_held_against_it(checkout: Path) 
         made.append(hidden)
     told = retold(checkout, made)
     assert told == "simclr: talos, 0.920 to 0.622 ([tiny](tiny.md))"
-
-
-def test_settings_of_a_defense_share_their_judges(checkout: Path) -> None:
-    more = []
-    for seed in range(5):
-        for attack, defense, auc in (("loud", "none", 0.8), ("sly", "none", 0.7),
-                                     ("loud", "talos", 0.6), ("sly", "talos", 0.7)):  # fmt: skip
-            one = asked(attack, defense, seed, auc, target="moco")
-            if defense == "talos":
-                other = one.cell.defenses[0].model_copy(update={"label": "talos(depth=2)"})
-                one.cell = one.cell.model_copy(update={"defenses": [other]})
-            more.append(one)
-    told = best_of(checkout, *more)
-    assert told.startswith("talos met 1 of the 2 attacks that we have; missing: posteriors (sly)")
 
 
 @pytest.mark.parametrize(
@@ -245,6 +269,30 @@ def test_the_command_of_a_page_runs_what_it_shows(path: Path) -> None:
     assert names == {one.cell.target.name for one in shown}
     names = {one if isinstance(one, str) else next(iter(one)) for one in suite.datasets}
     assert names == {one.cell.dataset.name for one in shown}
+
+
+def test_what_judges_a_defense_is_in_its_suite_or_the_page_says_so(registry: Any) -> None:
+    known = judging.judging(registry)
+    for path in sorted(ROOT.glob("leaderboards/results/*.jsonl")):
+        suite = read_suite(ROOT / "leaderboards" / "suites" / f"{path.stem}.yaml")
+        asked = Resolver(suite, registry)
+        shown = {one.cell.defense for one in Results.read(path) if one.status == "ok"} - {"none"}
+        stacks = [[one.name for one in stack] for stack in asked.stacks
+                  if "+".join(one.label for one in stack) in shown]  # fmt: skip
+        assert stacks or not shown
+        ran = [MethodRecord(name=one.name, label=one.label, version=one.version,
+                            fields={name: plain(v) for name, v in one.hyperparameters().items()})
+               for one in asked.attacks]  # fmt: skip
+        missing = {
+            judge.label
+            for stack in stacks
+            for game in {one.game for one in asked.attacks}
+            for judge in judges_of(known, stack, game)
+            if not any(map(judge.is_met_by, ran))
+        }
+        page = (ROOT / "leaderboards" / f"{path.stem}.md").read_text("utf-8")
+        told = " ".join(re.findall(r"Not ranked \(‖\).*", page))
+        assert {judge for judge in missing if judge not in told} == set(), path.stem
 
 
 def test_a_board_that_was_just_written_is_right(checkout: Path) -> None:

@@ -29,6 +29,7 @@ from privbench.boards.operating import (
 )
 from privbench.boards.page import page
 from privbench.boards.tradeoffs import stored_bound, told
+from privbench.cli.index import index
 from privbench.cli.main import main
 from privbench.ground.errors import BadInputError
 from privbench.measure.games.catalog import GAMES
@@ -392,9 +393,14 @@ def test_a_board_and_a_merge_remember_the_bound(tmp_path: Path) -> None:
     assert len(read_all([tmp_path / "all"])) == len(grid())
     assert stored_bound([tmp_path / "all"]) == 0.02
     shown = run(main, ["leaderboard", str(tmp_path / "all")]).output
-    assert shown == page(Board(read_all([tmp_path / "all"]), 0.02), "privbench leaderboard")
+    judges = index([]).judging
+
+    def told(bound: float) -> str:
+        return page(Board(read_all([tmp_path / "all"]), bound, judges), "privbench leaderboard")
+
+    assert shown == told(0.02)
     wide = run(main, ["leaderboard", str(tmp_path / "all"), "--match-utility", "0.5"]).output
-    assert wide == page(Board(read_all([tmp_path / "all"]), 0.5), "privbench leaderboard") != shown
+    assert wide == told(0.5) != shown
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"match_utility": "x"}', '{"match_utility": 7}'])

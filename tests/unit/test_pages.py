@@ -22,6 +22,7 @@ from privbench.boards.page import LONGEST, page
 from privbench.ground.columns import Board as GameBoard
 from privbench.ground.columns import Column
 from privbench.ground.errors import BadInputError
+from privbench.ground.judges import EVERY, Wanted
 from privbench.measure.games import audit
 from privbench.measure.games.catalog import GAMES
 from privbench.results.files import read_all
@@ -127,6 +128,29 @@ def ranking(records: list[Record], bound: float | None = None) -> dict[str, Any]
 
 
 # ---- the whole page ------------------------------------------------------------------------------
+
+
+def test_a_defense_that_its_judges_have_not_met_is_not_ranked() -> None:
+    """`best` leaks least and stands last: `sly` has not met it. No sentence calls it the best."""
+    made = [record(attack, defense, seed, value + seed / 100)
+            for seed in range(5)
+            for attack, defense, value in (
+                ("loud", "none", 0.8), ("sly", "none", 0.8), ("loud", "best", 0.5),
+                ("loud", "good", 0.6), ("sly", "good", 0.6))]  # fmt: skip
+    known = {EVERY: [Wanted(name, name, 1, "membership", {}) for name in ("loud", "sly")]}
+    board = Board(made, judges=known)
+    text = page(board, "T")
+    assert "Not ranked (‖), as an attack that judges it has not met it: sly: best." in text
+    assert "least with good, 0.620" in text
+    ranked = [line.split(" | ")[0] for line in text.partition("## Ranking")[2].splitlines()
+              if line.startswith("| ")][1:]  # fmt: skip
+    assert ranked == ["| none", "| good", "| best ‖"]
+    (told,) = closing(board)
+    assert told.startswith("best lowers the AUC of loud by 0.300")
+    assert "; not met by sly" in told
+    assert "least with best, 0.520" in page(Board(made), "T")
+    alone = Board([one for one in made if one.cell.defense != "good"], judges=known)
+    assert "none of the defenses has met all attacks that judge it" in page(alone, "T")
 
 
 def test_page_is_the_golden_one() -> None:

@@ -31,7 +31,7 @@ def test_seeds_are_a_count_or_a_list(seeds: Any, want: list[int]) -> None:
         ({"attaks": ["a"]}, r"unknown key in here 'attaks': did you mean 'attacks'\?"),
         ({"attacks": "a"}, "here: attacks must be a list of names.*, not 'a'"),
         ({"attacks": None}, "attacks must be a list of names.*, not None"),
-        ({"attacks": []}, "attacks must be .*at least one, not \\[\\]"),
+        ({"attacks": []}, "attacks must be .*at least one, or `strongest`, not \\[\\]"),
         ({"attacks": ["a", 3]}, "attacks must be .*, not 3$"),
         ({"attacks": [{"a": 3}]}, "attacks must be .*, not {'a': 3}"),
         ({"attacks": ["a"], "seeds": 0}, "seeds must be a count from 1 .*, not 0"),

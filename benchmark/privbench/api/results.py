@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from privbench.results.record import Record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from privbench.ground.judges import Wanted
     from privbench.results.record import Number
 
 #: Libraries of data frames, the preferred first.
@@ -64,7 +66,7 @@ class Results(list[Record]):
     @property
     def _board(self) -> Board:
         """What the results say, as pages and figures show it; the list may change afterwards."""
-        return Board(self, self.match_utility)
+        return Board(self, self.match_utility, _judging())
 
     def __repr__(self) -> str:
         """A line for each trial, at most 30 of them, so that it fits a screen.
@@ -195,3 +197,12 @@ def _spread(metrics: Mapping[str, Number], before: str = "") -> dict[str, float 
         for name, number in metrics.items()
         for end, value in (("", number.value), (" low", number.low), (" high", number.high))
     }
+
+
+@cache
+def _judging() -> dict[str, list[Wanted]]:
+    """Which attacks judge which defenses, as the installed plugins say."""
+    from privbench.grid.judging import judging
+    from privbench.plugins import registry
+
+    return judging(registry.load())

@@ -17,6 +17,7 @@ from privbench.boards.board import Board
 from privbench.grid import run as grid
 from privbench.grid.cell import cell_record
 from privbench.grid.executors import Serial
+from privbench.grid.judging import judging
 from privbench.grid.kept import is_kept
 from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
@@ -132,7 +133,7 @@ class Session:
         self.timeout: float | None = options.get("timeout")
         self.executor = _executor(options, self.device)
         self.records: list[Record] = []
-        self.board = Board(self.records)  # of the records, once there are some
+        self.board = Board([])  # of the records, once there are some
         self.files = imported_files()
         self.problem = ""  # why there is no board
 
@@ -159,7 +160,7 @@ class Session:
                 self.planned, runner, self.out, executor=self.executor, watch=watcher
             )
         trained = runner.builder.trained_phases
-        self.board = Board(self.records, self.suite.match_utility)
+        self.board = Board(self.records, self.suite.match_utility, judging(self.registry))
         self.problem = summarise(
             self.console, self.board, self.out, self.suite.name, trained=trained
         )

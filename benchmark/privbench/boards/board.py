@@ -14,12 +14,13 @@ from privbench.results.seeds import Seeds
 from privbench.results.statistics import significant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.operating import Group, OperatingPoint
     from privbench.boards.panel import Panel
     from privbench.boards.verdicts import Range
-    from privbench.results.record import Record
+    from privbench.ground.judges import Wanted
+    from privbench.results.record import MethodRecord, Record
     from privbench.results.statistics import Difference
 
 
@@ -30,11 +31,17 @@ class Board:
         records: of any status, with positive controls.
         bound: largest loss of accuracy on reference rows at which a setting counts as an operating
             point; None shows every setting.
+        judges: defense -> attacks that must have met it before it is ranked; empty ranks all.
     """
 
-    def __init__(self, records: Iterable[Record], bound: float | None = None) -> None:
+    def __init__(
+        self,
+        records: Iterable[Record],
+        bound: float | None = None,
+        judges: Mapping[str, Sequence[Wanted]] | None = None,
+    ) -> None:
         """Take the results; nothing is computed before it is asked for."""
-        self.records, self.bound = list(records), bound
+        self.records, self.bound, self.judges = list(records), bound, judges or {}
         self._seeds: dict[frozenset[int], Seeds] = {}
 
     # ---- cells -----------------------------------------------------------------------------------
@@ -150,6 +157,16 @@ class Board:
     def groups(self) -> list[Group]:
         """What can be compared, with the families of settings of each defense."""
         return operating.groups(self.records)
+
+    @cached_property
+    def skipped(self) -> Mapping[tuple[str, str], list[MethodRecord]]:
+        """Target and defense -> the attacks that cannot be run on them."""
+        found: dict[tuple[str, str], list[MethodRecord]] = {}
+        for record in self.records:
+            if record.status == "skipped":
+                at = record.cell.target.label, record.cell.defense
+                found.setdefault(at, []).append(record.cell.attack)
+        return found
 
     @cached_property
     def choices(self) -> Mapping[int, list[OperatingPoint]]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Sentences at most, and characters of one.
 MOST, LONGEST = 4, 400
+#: Names of attacks that have not met a defense.
+_NAMED = 3
 
 
 def closing(board: Board) -> list[str]:
@@ -61,6 +63,7 @@ def _told(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
     if met:
         best = min(met, key=lambda row: (sign * row.minus_none[aim].mean, row.title))
         told = _compared(best, aim, panel, among=among) + _strongest(best, aim)
+        told += _not_met(best, aim)
     elif aim in none.worst:
         told = _alone(none, aim, panel)
         if any(aim in row.minus_none for row in others):
@@ -106,6 +109,15 @@ def _strongest(row: DefenseRow, aim: Aim) -> str:
     if worst is None or worst.attack in row.compared[aim]:
         return ""
     return f"; strongest against it is {worst.attack}, {worst.estimate.value:.3f}"
+
+
+def _not_met(row: DefenseRow, aim: Aim) -> str:
+    """Which attacks that judge the defense have not met it."""
+    missing = row.not_met.get(aim, [])
+    if not missing:
+        return ""
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    return f"; not met by {', '.join(missing[:_NAMED])}{more}, by which it must be judged"
 
 
 def _alone(none: DefenseRow, aim: Aim, panel: Panel) -> str:

@@ -31,7 +31,8 @@ COSTLY = 0.1
 
 RANKED = (
     "Ordered by the **worst case**, the attack with the best mean; defenses that lose more than "
-    f"{COSTLY:g} of accuracy stand last. In brackets: Student's 95 % interval, whose end on the "
+    f"{COSTLY:g} of accuracy stand last, and below them, with ‖, those that an attack which judges "
+    "them has not met: they are not ranked. In brackets: Student's 95 % interval, whose end on the "
     "weak side is that of the best of so many attacks (Bonferroni). One seed has no interval, and "
     "the best of its attacks is biased upward. †: the attack that is strongest with and without "
     "the defense, on other seeds, finds another leak (paired, 5 % after Holm's correction). §: the "
@@ -200,7 +201,7 @@ def ranking(panel: Panel) -> Table | None:
     none = panel.rows[0]
     body = []
     for line in least_leak_first(panel):
-        row = [markdown(line.title) + (" §" if line.optimistic else "")]
+        row = [markdown(line.title) + " §" * line.optimistic + " ‖" * bool(line.not_met)]
         for aim in aims:
             mark = " †" if (line.title, aim) in panel.certain else ""
             row.append(_worst(panel, line, aim, line.worst) + mark)
@@ -240,7 +241,8 @@ def claims_epsilon(panel: Panel) -> bool:
 def least_leak_first(panel: Panel) -> list[DefenseRow]:
     """``none``, then the least leak first; by the first aim, then by the next.
 
-    Defenses that lose more than ``COSTLY`` of accuracy come last.
+    Defenses that lose more than ``COSTLY`` of accuracy come last, and below them those that are
+    not ranked, since an attack that judges them has not met them.
     """
 
     def place(line: DefenseRow) -> tuple[float, ...]:
@@ -248,7 +250,8 @@ def least_leak_first(panel: Panel) -> list[DefenseRow]:
         return tuple(2.0 if leak is None else sign * leak for leak, sign in leaks)
 
     none, *others = panel.rows
-    return [none, *sorted(others, key=lambda line: (costly(line), place(line), line.title))]
+    return [none, *sorted(others, key=lambda line: (
+        bool(line.not_met), costly(line), place(line), line.title))]  # fmt: skip
 
 
 def costly(line: DefenseRow) -> bool:

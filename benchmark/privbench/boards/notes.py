@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from privbench.boards.board import Board
-    from privbench.boards.panel import Panel
+    from privbench.boards.panel import DefenseRow, Panel
     from privbench.boards.verdicts import Range
     from privbench.results.record import Record
 
@@ -75,7 +75,29 @@ def remarks(panel: Panel) -> str:
     for reason, names in sorted(why.items()):
         start = _NO_POINT.get(reason, f"No operating point, as {reason}")
         told.append(f"{start}: {shown(', '.join(names), LONG)}.")
+    told += not_ranked(panel)
     return markdown(" ".join(told))
+
+
+def not_ranked(panel: Panel) -> list[str]:
+    """Say which attacks have not met which defenses that they judge: at most one sentence."""
+    missing: dict[str, list[DefenseRow]] = {}
+    for line in panel.rows:
+        for name in dict.fromkeys(name for of in line.not_met.values() for name in of):
+            missing.setdefault(name, []).append(line)
+    if not missing:
+        return []
+    told = [f"{name}: {_lines(of, panel)}" for name, of in sorted(missing.items())]
+    return [f"Not ranked (‖), as an attack that judges it has not met it: {'; '.join(told)}."]
+
+
+def _lines(some: Sequence[DefenseRow], panel: Panel) -> str:
+    """Names of some defenses; with settings only where it is not all of them."""
+    if len(some) == len(panel.rows) - 1 > 1:
+        return "all"
+    every, mine = (Counter(line.name for line in of) for of in (panel.rows, some))
+    told = [line.name if mine[line.name] == every[line.name] else line.title for line in some]
+    return shown(", ".join(dict.fromkeys(told)), LONG)
 
 
 _NO_POINT = {

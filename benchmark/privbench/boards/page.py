@@ -203,7 +203,7 @@ def _finding(panel: Panel, aim: Aim) -> str:
     told += f"without a defense {metric} {none_leak:.3f} by {none.worst[aim].attack}"
     told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
     if known:
-        told += _range(known, sign * none_leak, sign)
+        told += _range(known, sign * none_leak, sign, aim)
         differ = sum((line.title, aim) in panel.certain for line in defenses)
         if len(panel.seeds) >= FEWEST_TESTED:
             told += f"; {differ} of {len(known)} defenses differ from none beyond chance"
@@ -215,16 +215,20 @@ def _finding(panel: Panel, aim: Aim) -> str:
     return f"- {_but_bold(told)}."
 
 
-def _range(known: Sequence[tuple[float, DefenseRow]], none_leak: float, sign: int) -> str:
+def _range(known: Sequence[tuple[float, DefenseRow]], none_leak: float, sign: int, aim: Aim) -> str:
     """The defense with the least leak of those that do not cost too much, and that with the most.
 
     Args:
         known: leaks times the sign, with their defenses; at least one.
         none_leak: the leak without a defense, times the sign.
         sign: 1 if a higher number is a stronger attack, else -1.
+        aim: of the leaks.
     """
     told, best = f"; every defense costs more than {matrix.COSTLY:g} of accuracy", None
-    if usable := [one for one in known if not matrix.costly(one[1])]:
+    usable = [one for one in known if not matrix.costly(one[1])]
+    if usable and all(aim in line.not_met for _, line in usable):
+        told = "; none of the defenses has met all attacks that judge it"
+    elif usable := [one for one in usable if aim not in one[1].not_met]:
         least, best = min(usable, key=_leak)
         cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
         told = f"; least with {best.title}, {sign * least:.3f}{cost}"

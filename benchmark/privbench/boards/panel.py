@@ -125,6 +125,7 @@ class DefenseRow:
         minus_none: aim -> headline metric minus that of ``none``, of the attack that is strongest
             with and without it, on other seeds (``statistics.compared``).
         compared: aim -> names of the attacks that were chosen so.
+        not_met: aim -> attacks that judge it and have not met it at full strength, if any.
         training: seconds to train a victim, the median over seeds; None if unknown.
         query: seconds for one label; None if unknown.
         epsilons: claimed, nominal and audited, as text; "–" where there is none.
@@ -141,6 +142,7 @@ class DefenseRow:
     loss: Difference | None = None
     minus_none: dict[Aim, Difference] = field(default_factory=dict)
     compared: dict[Aim, list[str]] = field(default_factory=dict)
+    not_met: dict[Aim, list[str]] = field(default_factory=dict)
     training: float | None = None
     query: float | None = None
     epsilons: tuple[str, str, str] = ("–", "–", "–")

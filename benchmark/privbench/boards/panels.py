@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Protocol
 from privbench.boards import game_columns
 from privbench.boards.operating import accuracy, seen_by
 from privbench.boards.panel import Aim, Answer, AttackColumn, DefenseRow, Panel, Spot
+from privbench.ground.judges import judges
 from privbench.results import audits
-from privbench.results.statistics import compared, paired, worst_case
+from privbench.results.statistics import FEWEST_SEEDS, compared, paired, worst_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.boards.operating import Family, Group, OperatingPoint
     from privbench.ground.columns import Column
+    from privbench.ground.judges import Wanted
     from privbench.results.record import MethodRecord, Record
     from privbench.results.seeds import Seeds
 
@@ -29,6 +31,11 @@ class Grouped(Protocol):
     """What panels need of a ``Board``."""
 
     bound: float | None
+    judges: Mapping[str, Sequence[Wanted]]
+
+    @property
+    def skipped(self) -> Mapping[tuple[str, str], list[MethodRecord]]:
+        """See ``Board``."""
 
     @property
     def groups(self) -> list[Group]:
@@ -140,13 +147,35 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
         for aim, (column, _) in main.items()
     }  # fmt: skip
     kept = [one for one in rows if one is none or _met(one)]
+    seeds = sorted({record.seed for record in seen})
     for one in kept:
         _compare(one, none, higher)
+        if one is not none:
+            left = {aim: _not_met(board, one, aim, len(seeds)) for aim in main}
+            one.not_met = {aim: names for aim, names in left.items() if names}
     return Panel(
         dataset, target, adversary, attacks, kept, [c for c in curves if c.spots],
         unmet, higher, {aim: column.heading for aim, (column, _) in main.items()},
-        constant, chance, sorted({record.seed for record in seen}), max(most, default=None),
+        constant, chance, seeds, max(most, default=None),
     )  # fmt: skip
+
+
+def _not_met(board: Grouped, row: DefenseRow, aim: Aim, seeds: int) -> list[str]:
+    """Attacks that judge a defense and have not met it; one that cannot meet it does not count."""
+    cell = next(iter(row.spots.values())).records[0].cell
+    skipped = board.skipped.get((cell.target.label, cell.defense), [])
+    spots = [spot for attack, spot in row.spots.items() if attack.aim == aim and spot.values]
+    missing = []
+    for judge in judges(board.judges, [one.name for one in cell.defenses], aim[0]):
+        ran = [spot for spot in spots if spot.records[0].cell.attack.name == judge.attack]
+        met = [spot for spot in ran if judge.is_met_by(spot.records[0].cell.attack)]
+        if any(_counts(one) and len(one.values) >= min(FEWEST_SEEDS, seeds) for one in met):
+            continue
+        if any(judge.is_met_by(one) or (not ran and one.name == judge.attack) for one in skipped):
+            continue
+        older = " (only older or weaker)" if ran and not met else ""
+        missing.append(f"{judge.label}{older}")
+    return missing
 
 
 def _met(row: DefenseRow) -> bool:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     help="Directory for the joined results; NAME.jsonl for one file, a line for each trial.",
 )
 @click.option("--scores", is_flag=True, help="Also per-sample scores in NAME.jsonl: a submission.")
-def merge(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
+@click.pass_obj
+def merge(chosen: list[Choice], /, folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
     """Join the results of several folders, as written by `run --shard`, and write a board.
 
     With --out NAME.jsonl, only that file is written: results as they are published, or, with
@@ -43,7 +44,7 @@ def merge(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
     elif scores:
         raise BadInputError("--scores is for --out NAME.jsonl: a directory has them beside results")
     else:
-        _into_folder(folders, out)
+        _into_folder(chosen, folders, out)
 
 
 def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
@@ -73,11 +74,12 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
         say(f"{lost} of them without per-sample scores, which were not beside them")
 
 
-def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
+def _into_folder(chosen: list[Choice], folders: tuple[Path, ...], out: Path) -> None:
     from privbench.boards.board import Board
     from privbench.boards.checks import refuse_unfit
     from privbench.boards.files import write_board
     from privbench.boards.tradeoffs import dumped, stored_bound
+    from privbench.cli.index import index
     from privbench.ground.store.files import write
     from privbench.results.files import POINTS, located
     from privbench.results.sample_files import sample_bytes
@@ -97,7 +99,7 @@ def _into_folder(folders: tuple[Path, ...], out: Path) -> None:
     if points := dumped(bound):
         write(out / POINTS, points)
     page = out / "leaderboard.md"
-    write_board(page, Board(records, bound), out.name)
+    write_board(page, Board(records, bound, index(chosen).judging), out.name)
     say(f"{len(found)} results in {out}, board in {page}")
     if lost:
         say(f"{lost} of them without the file of their per-sample scores, which was not beside "
@@ -124,8 +126,10 @@ def _of_board(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _named(
+    chosen: list[Choice],
     folders: Sequence[Path],
     records: Sequence[Record],
+    *,
     title: str | None,
     suite: Path | None,
     match_utility: float | None,
@@ -133,6 +137,7 @@ def _named(
     """The board, its title, and what ``privbench run`` is given to make it again."""
     from privbench.boards.board import Board
     from privbench.boards.tradeoffs import stored_bound
+    from privbench.cli.index import index
     from privbench.grid.suite import read_suite
 
     made_by = read_suite(suite) if suite else None
@@ -141,7 +146,7 @@ def _named(
         bound = made_by.match_utility if made_by else stored_bound(folders)
     name = title or (made_by.name if made_by else "privbench leaderboard")
     again = _again(suite, made_by, records) if suite and made_by else []
-    return Board(records, bound), name, again
+    return Board(records, bound, index(chosen).judging), name, again
 
 
 def _again(path: Path, suite: Suite, records: Sequence[Record]) -> list[str]:
@@ -179,9 +184,11 @@ def _called(method: Ref) -> str:
     "output, the page alone].",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a page.")
+@click.pass_obj
 def leaderboard(
-    folders: tuple[Path, ...], output: Path | None, *, as_json: bool, **told: Any
-) -> None:
+    chosen: list[Choice], /, folders: tuple[Path, ...], output: Path | None, *, as_json: bool,
+    **told: Any,
+) -> None:  # fmt: skip
     """Render results as a board; equal results give identical bytes.
 
     A page has at most 120 lines; the csv file beside it has all numbers.
@@ -197,7 +204,7 @@ def leaderboard(
     if output is not None and output.suffix != ".md":
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a page ends in .md")
     records = read_all(folders)
-    board, name, again = _named(folders, records, **told)
+    board, name, again = _named(chosen, folders, records, **told)
     if as_json:
         refuse_unfit(records)
         say(document(board))
@@ -243,7 +250,7 @@ def report(
 
     places = {record.trial: at for record, at in found}
     records = [record for record, _ in found]
-    board, name, again = _named(folders, records, **told)
+    board, name, again = _named(chosen, folders, records, **told)
 
     def samples(record: Record) -> Columns | None:
         return read_samples(record, places[record.trial])

@@ -7,6 +7,8 @@ import textwrap
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from privbench.ground.judges import judges_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
@@ -51,6 +53,13 @@ def method_card(kind: str, method: Method, root: Path | None = None) -> Iterator
     for preset, given in method.presets.items():
         listed = ", ".join(f"{name} {short(value)}" for name, value in given.items())
         yield from _wrapped(f"Preset {preset}", listed)
+    if kind == "defense" and (judges := judges_of(method)):
+        yield from ("", "Judged by (`attacks: strongest` in a suite runs these):")
+        for judge in judges:
+            yield from textwrap.wrap(
+                f"{judge.label}: {judge.why}", _WIDE, initial_indent="  ",
+                subsequent_indent="      ", break_on_hyphens=False,
+            )  # fmt: skip
     if told.deviations:
         yield from ("", *_wrapped("Deviations", told.deviations))
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from privbench.cli.border import say
 from privbench.cli.listed import Listed
 from privbench.ground.errors import WriteError
+from privbench.ground.judges import Wanted
 from privbench.ground.store.files import write
 from privbench.ground.store.stamps import edited_since_start, imported_files, stamps
 from privbench.ground.store.store import INDEX, default_root
@@ -42,6 +43,7 @@ class Index(Registry):
 
     Attributes:
         games: name -> lines of ``privbench doc``.
+        judging: defense -> the attacks that judge it, see ``grid.judging``.
         whole: whether all that is offered could be imported and described.
     """
 
@@ -49,6 +51,7 @@ class Index(Registry):
         """Create an empty index."""
         super().__init__()
         self.games: dict[str, list[str]] = {}
+        self.judging: dict[str, list[Wanted]] = {}
         self.whole = True
 
 
@@ -112,6 +115,7 @@ def _made(chosen: list[Choice]) -> Index:
     from privbench.plugins import registry
 
     live = registry.load(chosen)
+    from privbench.grid.judging import judging
     from privbench.measure.games.catalog import GAMES
 
     made = Index()
@@ -127,6 +131,7 @@ def _made(chosen: list[Choice]) -> Index:
                 made.whole = False
                 one = undescribed(method, error)
             made.add(kind, one, copies[id(owner)])
+    made.judging = judging(live)
     made.games = {name: [*game_card(game, live)] for name, game in sorted(GAMES.items())}
     return made
 
@@ -142,6 +147,7 @@ def _keep(path: Path, made: Index) -> None:
         "methods": [[kind, made.plugins.index(made.owner(kind, one.name)), asdict(one)]
                     for kind in KINDS for one in made.all(kind)],
         "games": made.games,
+        "judging": {name: [*map(asdict, of)] for name, of in made.judging.items()},
     }  # fmt: skip
     with contextlib.suppress(WriteError, OSError):
         write(path, json.dumps(held))
@@ -168,6 +174,9 @@ def _kept(path: Path) -> Index:
     found.games = held["games"]
     if not _fits(found.games, dict[str, list[str]]):
         raise ValueError("games")
+    wanted = get_type_hints(Wanted)
+    found.judging = {name: [_shaped(Wanted, wanted, one) for one in of]
+                     for name, of in held["judging"].items()}  # fmt: skip
     return found
 
 

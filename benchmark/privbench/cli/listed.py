@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.judges import Judge
 from privbench.measure.methods.strength import Strength
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Listed:
         control: whether it is a defense that plants a leak.
         sweep: strength of a defense, as [field, direction, values]; None for none, [] for one that
             has no form in JSON.
+        protects: games that a defense claims to protect.
+        judges: its own judges, as arguments of ``Judge``.
         protocols: name -> lines of ``privbench doc``, of a dataset's own protocols.
         of_files: whether the card of a dataset depends on files.
         described: whether the rest is known; False if asking the method failed.
@@ -52,6 +55,8 @@ class Listed:
     game: str = ""
     control: bool = False
     sweep: list[Any] | None = None
+    protects: list[str] = field(default_factory=list)
+    judges: list[list[Any]] = field(default_factory=list)
     protocols: dict[str, list[str]] = field(default_factory=dict)
     of_files: bool = False
     described: bool = True
@@ -85,6 +90,11 @@ class Listed:
         if wrong:
             raise BadInputError("; ".join(wrong))
         return replace(self, given={**self.given, **given})
+
+    @property
+    def judged_by(self) -> tuple[Judge, ...]:
+        """The judges of a defense."""
+        return tuple(Judge(*one) for one in self.judges)
 
     @property
     def strength(self) -> Strength | None:
@@ -137,7 +147,11 @@ def listed(kind: str, method: Any, card: list[str]) -> Listed:
     if kind == "attack":
         return replace(known, game=method.game)
     if kind == "defense":
-        return replace(known, control=bool(method.control), sweep=_sweep(method.strength))
+        return replace(
+            known, control=bool(method.control), sweep=_sweep(method.strength),
+            protects=list(method.protects),
+            judges=[[one.attack, one.why, dict(one.fields)] for one in method.judged_by],
+        )  # fmt: skip
     if kind == "dataset":
         own = {name: [*protocol_card(one)] for name, one in method.protocols.items()}
         return replace(known, protocols=own, of_files=_of_files(method))

@@ -272,6 +272,7 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     from privbench.api.console import show_finished, terminal_console
     from privbench.boards.as_json import document
     from privbench.boards.board import Board
+    from privbench.cli.index import index
     from privbench.grid.kept import FinishedGrids
     from privbench.ground.store.store import NOTES, default_root
 
@@ -282,7 +283,7 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     out = options["out"].absolute()
     console = terminal_console(stderr=as_json)
     if records := finished.find(out):
-        board = Board(records, suite.match_utility)
+        board = Board(records, suite.match_utility, index(chosen).judging)
         problem = show_finished(board, out, suite.name, console)
         if as_json:
             say(document(board))

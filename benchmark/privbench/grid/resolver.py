@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter
 
+from privbench.grid.suite import STRONGEST_ATTACKS
 from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.judges import STRONGEST, judges_of
 from privbench.ground.text import LONGEST, shown
 from privbench.ground.values import misfit
 from privbench.measure.data import protocol as protocols
@@ -54,7 +56,7 @@ class Resolver:
         self.targets: list[Target] = [self._method("target", ref) for ref in suite.targets]
         self.stacks = self._stacks()
         self.controls = [stack for stack in self._controls() if stack not in self.stacks]
-        self.attacks: list[Attack] = [self._method("attack", ref) for ref in suite.attacks]
+        self.attacks = self._attacks()
         self.adversaries = [self._adversary(spec) for spec in suite.adversaries]
         if suite.preset not in self._presets:
             raise UnknownNameError("preset", suite.preset, self._presets)
@@ -98,6 +100,20 @@ class Resolver:
         self._used.add(name)
         self._presets |= set(method.presets)
         return method.preset(self.suite.preset).replace(**{**self.suite.set.get(name, {}), **given})
+
+    def _attacks(self) -> list[Attack]:
+        """The attacks; ``strongest`` stands for those that judge the defenses of the suite."""
+        made: list[Attack] = []
+        for ref in self.suite.attacks:
+            refs = self._judges() if ref == STRONGEST_ATTACKS else [ref]
+            made += [self._method("attack", one) for one in refs]
+        return [one for i, one in enumerate(made) if one not in made[:i]]
+
+    def _judges(self) -> list[Ref]:
+        """The judges of all defenses; without any, the strongest attacks of all games."""
+        of = [judge for stack in self.stacks for one in stack for judge in judges_of(one)]
+        of = of or [judge for judges in STRONGEST.values() for judge in judges]
+        return [*{judge.label: judge.entry for judge in of}.values()]
 
     def _stacks(self) -> list[tuple[Defense, ...]]:
         stacks: list[tuple[Defense, ...]] = []

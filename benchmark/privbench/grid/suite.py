@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Le, Len
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+)
 
 from privbench.grid import strict_yaml
 from privbench.ground.errors import BadInputError, UnknownNameError
@@ -21,6 +29,12 @@ Ref = str | dict[str, dict[str, Any]]
 Seed = Annotated[StrictInt, Ge(0), Le(2**32 - 1)]
 Loss = Annotated[float, Ge(0), Le(1), Field(strict=True, allow_inf_nan=False)]
 MOST_SEEDS = 1_000
+#: Stands for the attacks that judge the defenses of a suite.
+STRONGEST_ATTACKS = "strongest"
+
+
+def _strongest(given: Any) -> Any:
+    return [given] if given == STRONGEST_ATTACKS else given
 
 
 class AdversarySpec(BaseModel):
@@ -40,7 +54,7 @@ class Suite(BaseModel):
     Attributes:
         name: title of the board.
         datasets, targets, defenses, attacks: names, or name -> hyperparameters; a defense may be a
-            stack ("talos+memguard").
+            stack ("talos+memguard"), and the attack "strongest" is all that judge the defenses.
         protocols: names, or protocols written in full.
         adversaries: "adaptive", "naive", "white-box" (adaptive, with gradients and weights), or
             written in full, with the target of the shadows and the dataset of the pool.
@@ -64,7 +78,7 @@ class Suite(BaseModel):
     protocols: list[str | dict[str, Any]] = Field(default=["default"], min_length=1)
     targets: list[Ref] = Field(default=["simclr"], min_length=1)
     defenses: list[Ref] = []
-    attacks: list[Ref] = Field(min_length=1)
+    attacks: Annotated[list[Ref], BeforeValidator(_strongest)] = Field(min_length=1)
     adversaries: list[Literal["adaptive", "naive", "white-box"] | AdversarySpec] = Field(
         default=["adaptive"], min_length=1
     )
@@ -110,7 +124,7 @@ _WANTED = {
     "protocols": "a list of names, or of protocols written in full",
     "targets": "a list of names, or of {name: {field: value}}",
     "defenses": "a list of names, or of {name: {field: value}}",
-    "attacks": "a list of names, or of {name: {field: value}}, at least one",
+    "attacks": "a list of names, or of {name: {field: value}}, at least one, or `strongest`",
     "adversaries": "a list of 'adaptive', 'naive', 'white-box', or "
     "{adaptive: true, white_box: false, target: name, dataset: name}",
     "seeds": f"a count from 1 to {MOST_SEEDS:,} or a list of seeds from 0 and below {2**32:,}",

@@ -10,6 +10,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from privbench.ground.errors import PluginError, no_choice
+from privbench.ground.judges import Judge
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.methods.access import Access
 from privbench.measure.methods.attack import Attack, Shadows
@@ -47,6 +48,9 @@ def _wrong(method: Any) -> Iterator[str]:
         yield from _flags(method, "contrastive", "labelled_encoder")
     elif isinstance(method, Defense):
         yield from _names("protects", method.protects, sorted(GAMES))
+        judges: object = method.judged_by
+        if not isinstance(judges, tuple) or not all(isinstance(one, Judge) for one in judges):
+            yield f"judged_by is {judges!r}: write a tuple of Judge(attack, why)"
         yield from _flags(
             method, "uses_attributes", "control", "claims_epsilon", "uses_training_data"
         )

@@ -100,6 +100,9 @@ VARIABLES = (
     Variable("attack", "max_rows", "a number, None", "the largest number of rows that it answers"),
     Variable("attack", "misses_planted", _TEXT, "why it cannot find the planted leaks of controls"),
     Variable("defense", "protects", _GAMES, "what it claims to protect; boards mark other games"),
+    Variable("defense", "judged_by", "a tuple of Judge(attack, why, fields)",
+             "attacks that it must meet before a board ranks it, beside the strongest ones of each "
+             "game that it protects"),
     Variable("defense", "uses_attributes", _FLAG, "whether it reads sensitive attributes"),
     Variable("defense", "uses_training_data", _FLAG,
              "whether it reads the training rows beyond training itself; with a claimed epsilon "
@@ -161,7 +164,7 @@ def of(method: Any) -> Iterator[tuple[str, str]]:
 #: What ``about`` says in words.
 _SHOWN_APART = {
     "name", "version", "paper", "deviations", "presets", "protocols", "requires", "game", "needs",
-    "wants", "shadows", "decides_at", "protects", "strength", "grants",
+    "wants", "shadows", "decides_at", "protects", "judged_by", "strength", "grants",
 }  # fmt: skip
 
 _HEAD = """\

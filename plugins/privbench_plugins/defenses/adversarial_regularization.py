@@ -35,6 +35,7 @@ from privbench import (
     Defense,
     Ge,
     Gt,
+    Judge,
     Le,
     Optimizer,
     Paper,
@@ -80,6 +81,13 @@ class AdversarialRegularization(Defense):
     version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("reference-rows", "member-labels")
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge("rmia", "Shadows trained against an h of their own show which rows still stand out."),
+        Judge(
+            "label-lira",
+            "The gain that training removes is of posteriors; labels are not in it.",
+        ),
+    )
     paper: ClassVar[Paper] = Paper(
         "Machine Learning with Membership Privacy using Adversarial Regularization",
         "Nasr, Shokri, Houmansadr", "CCS 2018", "section 3, algorithm 1",

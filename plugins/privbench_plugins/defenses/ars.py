@@ -50,6 +50,7 @@ from privbench import (
     Defense,
     Ge,
     Gt,
+    Judge,
     Le,
     Paper,
     Release,
@@ -298,6 +299,22 @@ class Ars(Defense):
 
     name: ClassVar[str] = "ars"
     protects: ClassVar[tuple[str, ...]] = ("reconstruction",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "reconstruction",
+            "One release teaches one mask; many releases of its own rows teach all.",
+        ),
+        Judge(
+            "reconstruction",
+            "Whoever may ask for a release of rows of his own learns under the owner's masks.",
+            {"rows": "served"},
+        ),
+        Judge(
+            "reconstruction",
+            "A mask shows: the coordinates that it covers vary more.",
+            {"coordinates": "quiet"},
+        ),
+    )
     release_class: ClassVar[type[Release]] = Shared
     paper: ClassVar[Paper] = Paper(
         "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "
@@ -359,6 +376,17 @@ class ArsAttributes(Ars):
 
     name: ClassVar[str] = "ars-attributes"
     protects: ClassVar[tuple[str, ...]] = ("attributes", "reconstruction")
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        *Ars.judged_by,
+        Judge(
+            "attribute-inference",
+            "One release teaches it one mask; it learns from 24 of each row and from served ones.",
+        ),
+        Judge(
+            "attribute-decensoring",
+            "Learns from as many releases to map embeddings back to features without noise.",
+        ),
+    )
     uses_attributes: ClassVar[bool] = True
     deviations: ClassVar[str] = (
         Ars.deviations + " The fixed vector of an attribute is one of its values, drawn at random; "

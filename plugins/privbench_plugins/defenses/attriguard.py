@@ -45,6 +45,7 @@ from privbench import (
     Defense,
     Ge,
     Gt,
+    Judge,
     Le,
     Paper,
     Release,
@@ -217,6 +218,16 @@ class AttriGuard(Defense):
     name: ClassVar[str] = "attriguard"
     requires: ClassVar[tuple[str, ...]] = ("one-attribute",)
     protects: ClassVar[tuple[str, ...]] = ("attributes",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "attribute-inference",
+            "The noise misleads the defender's classifier, not one that learns from releases.",
+        ),
+        Judge(
+            "attribute-decensoring",
+            "Maps noisy embeddings to features of a model without noise.",
+        ),
+    )
     release_class: ClassVar[type[Release]] = Mechanism
     uses_attributes: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 
-from privbench import Access, Defense, Ge, Paper, Release, Strength, hookimpl
+from privbench import Access, Defense, Ge, Judge, Paper, Release, Strength, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +77,12 @@ class ConfidenceMasking(Defense):
     name: ClassVar[str] = "confidence-masking"
     version: ClassVar[int] = 2
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "label-lira",
+            "Every mask keeps the label, and labels alone give away as much as posteriors did.",
+        ),
+    )
     release_class: ClassVar[type[Release]] = Masked
     uses_training_data: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from privbench import Augmentation, Defense, Ge, Le, Paper, Strength, hookimpl
+from privbench import Augmentation, Defense, Ge, Judge, Le, Paper, Strength, hookimpl
 from privbench.toolbox.phases import Views, sees_members
 
 if TYPE_CHECKING:
@@ -37,6 +37,18 @@ class CropRange(Defense):
     name: ClassVar[str] = "crop-range"
     requires: ClassVar[tuple[str, ...]] = ("images",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "lira-encoder",
+            "Its shadows train on the same narrow crops as the victim.",
+            {"online": True},
+        ),
+        Judge("partcrop", "The defense was proposed against it."),
+        Judge(
+            "encodermi-v",
+            "Learns from a shadow which similarities of views members have under this range.",
+        ),
+    )
     uses_training_data: ClassVar[bool] = False
     paper: ClassVar[Paper] = Paper(
         "A Unified Membership Inference Method for Visual Self-supervised Encoder via Part-aware "

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from privbench import Defense, Gt, Le, Paper, Strength, hookimpl
+from privbench import Defense, Gt, Judge, Le, Paper, Strength, hookimpl
 from privbench.toolbox.students import TEACHERS, alone, only, taught, teaching
 from privbench.toolbox.undefended import posteriors
 
@@ -49,6 +49,16 @@ class DMP(Defense):
     name: ClassVar[str] = "dmp"
     requires: ClassVar[tuple[str, ...]] = ("reference-rows", "member-labels")
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "lira",
+            "Its shadows have teachers of their own, so it knows what these pass on.",
+        ),
+        Judge(
+            "label-lira",
+            "Soft posteriors say little; robust labels say as much as before.",
+        ),
+    )
     paper: ClassVar[Paper] = Paper(
         "Membership Privacy for Machine Learning Models Through Knowledge Transfer",
         "Shejwalkar, Houmansadr", "AAAI 2021", "distillation for membership privacy",

@@ -53,7 +53,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import BatchSpec, Defense, Gt, Lt, Paper, Strength, hookimpl
+from privbench import BatchSpec, Defense, Gt, Judge, Lt, Paper, Strength, hookimpl
 from privbench.toolbox import noise
 from privbench.toolbox.undefended import embeddings
 
@@ -84,6 +84,12 @@ class DPFeatures(Defense):
     name: ClassVar[str] = "dp-features"
     requires: ClassVar[tuple[str, ...]] = ("classes",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "lira",
+            "Its shadows carry noise of the same scale: a likelihood that knows the noise.",
+        ),
+    )
     claims_epsilon: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Differentially Private Empirical Risk Minimization", "Chaudhuri, Monteleoni, Sarwate",

@@ -41,7 +41,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from privbench import BadInputError, BatchSpec, Defense, Ge, Gt, Lt, Paper, Strength, hookimpl
+from privbench import (
+    BadInputError,
+    BatchSpec,
+    Defense,
+    Ge,
+    Gt,
+    Judge,
+    Lt,
+    Paper,
+    Strength,
+    hookimpl,
+)
 from privbench.toolbox.gradient_canaries import planted
 
 if TYPE_CHECKING:
@@ -88,6 +99,16 @@ class DPSGD(Defense):
     name: ClassVar[str] = "dp-sgd"
     version: ClassVar[int] = 3
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "gradient-canary",
+            "It is the adversary of the proof: it chooses gradients and sees every noisy step.",
+        ),
+        Judge(
+            "lira",
+            "Its shadows train with the same clipping and noise, and find what is left.",
+        ),
+    )
     claims_epsilon: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Deep Learning with Differential Privacy",

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from privbench import Defense, Ge, Monitor, Paper, Strength, hookimpl
+from privbench import Defense, Ge, Judge, Monitor, Paper, Strength, hookimpl
 from privbench.toolbox.phases import note_reach, reads_members, sees_members
 
 if TYPE_CHECKING:
@@ -40,6 +40,17 @@ class EarlyStopping(Defense):
 
     name: ClassVar[str] = "early-stopping"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "lira",
+            "Its shadows stop at the same epoch, so it looks for the gap that there is by then.",
+        ),
+        Judge(
+            "lira-encoder",
+            "The same for an encoder: shadows that stop early show what early members look like.",
+            {"online": True},
+        ),
+    )
     paper: ClassVar[Paper] = Paper(
         "EncoderMI: Membership Inference against Pre-trained Encoders in Contrastive Learning",
         "Liu, Jia, Qu, Gong", "CCS 2021", "figure 5, early stopping",

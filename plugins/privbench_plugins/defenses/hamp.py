@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 from torch.nn import functional as F
 
-from privbench import Defense, Ge, Le, Paper, Release, Strength, hookimpl
+from privbench import Defense, Ge, Judge, Le, Paper, Release, Strength, hookimpl
 from privbench.toolbox.phases import note_reach, reads_members
 
 if TYPE_CHECKING:
@@ -55,6 +55,13 @@ class HAMP(Defense):
 
     name: ClassVar[str] = "hamp"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "label-lira",
+            "The release keeps the label and hides the rest: robustness of labels is not hidden.",
+        ),
+        Judge("lira", "Its shadows learn soft labels and answer through the same release."),
+    )
     paper: ClassVar[Paper] = Paper(
         "Overconfidence is a Dangerous Thing: Mitigating Membership Inference Attacks by Enforcing "
         "Less Confident Prediction", "Chen, Pattabiraman", "NDSS 2024", "section IV",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from torch.nn import functional as F
 
-from privbench import Defense, Ge, Le, Paper, Strength, hookimpl
+from privbench import Defense, Ge, Judge, Le, Paper, Strength, hookimpl
 from privbench.toolbox.phases import note_reach, reads_members
 
 if TYPE_CHECKING:
@@ -43,6 +43,13 @@ class LabelSmoothing(Defense):
     name: ClassVar[str] = "label-smoothing"
     requires: ClassVar[tuple[str, ...]] = ("member-labels",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "lira",
+            "Under smoothing members sit at the smoothed label, which shadows with it know.",
+        ),
+        Judge("label-lira", "Smoothing changes confidence more than it changes labels."),
+    )
     paper: ClassVar[Paper] = Paper(
         "Rethinking the Inception Architecture for Computer Vision",
         "Szegedy, Vanhoucke, Ioffe, Shlens, Wojna", "CVPR 2016", "section 7",

@@ -37,7 +37,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import Defense, Ge, Gt, Paper, Release, Strength, hookimpl, mlp
+from privbench import Defense, Ge, Gt, Judge, Paper, Release, Strength, hookimpl, mlp
 from privbench.toolbox.classifiers import fit
 from privbench.toolbox.undefended import posteriors
 
@@ -140,6 +140,16 @@ class MemGuard(Defense):
     version: ClassVar[int] = 3
     requires: ClassVar[tuple[str, ...]] = ("reference-rows",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "label-lira",
+            "MemGuard never changes a label, so an attack on labels meets no defense at all.",
+        ),
+        Judge(
+            "metric-modified-entropy",
+            "Its noise misleads one classifier; a threshold for each class is another one.",
+        ),
+    )
     release_class: ClassVar[type[Release]] = Guard
     paper: ClassVar[Paper] = Paper(
         "MemGuard: Defending against Black-Box Membership Inference Attacks via Adversarial "

@@ -32,7 +32,19 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from torch.nn import functional as F
 
-from privbench import BadInputError, Defense, Ge, Gt, Le, Outputs, Paper, Step, Strength, hookimpl
+from privbench import (
+    BadInputError,
+    Defense,
+    Ge,
+    Gt,
+    Judge,
+    Le,
+    Outputs,
+    Paper,
+    Step,
+    Strength,
+    hookimpl,
+)
 from privbench.toolbox.phases import note_reach, reads_members
 
 if TYPE_CHECKING:
@@ -56,6 +68,13 @@ class MIST(Defense):
     name: ClassVar[str] = "mist"
     requires: ClassVar[tuple[str, ...]] = ("member-labels",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge("rmia", "Members agree with submodels without them on average, and not row by row."),
+        Judge(
+            "label-lira",
+            "Training evens out posteriors; robustness of labels is not in its loss.",
+        ),
+    )
     paper: ClassVar[Paper] = Paper(
         "MIST: Defending Against Membership Inference Attacks Through Membership-Invariant "
         "Subspace Training", "Li, Li, Ribeiro", "USENIX Security 2024",

@@ -30,6 +30,7 @@ from privbench import (
     Batch,
     Defense,
     Ge,
+    Judge,
     Monitor,
     Outputs,
     Paper,
@@ -63,6 +64,16 @@ class MixupMMD(Defense):
     name: ClassVar[str] = "mixup-mmd"
     requires: ClassVar[tuple[str, ...]] = ("reference-rows", "member-labels")
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "rmia",
+            "Posteriors of members and reference rows agree as sets, and not row by row.",
+        ),
+        Judge(
+            "label-lira",
+            "The distance that training lowers is one of posteriors; labels are not in it.",
+        ),
+    )
     paper: ClassVar[Paper] = Paper(
         "Membership Inference Attacks and Defenses in Classification Models", "Li, Li, Ribeiro",
         "CODASPY 2021", "section 4",

@@ -42,6 +42,7 @@ from privbench import (
     Defense,
     Ge,
     Gt,
+    Judge,
     Le,
     Optimizer,
     Outputs,
@@ -88,6 +89,21 @@ class Olympus(Defense):
     name: ClassVar[str] = "olympus"
     requires: ClassVar[tuple[str, ...]] = ("one-attribute", "classes")
     protects: ClassVar[tuple[str, ...]] = ("attributes",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "attribute-inference",
+            "A newly trained classifier; the adversary that Olympus trains against says nothing.",
+        ),
+        Judge(
+            "attribute-decensoring",
+            "Maps censored codes to features of a model that was never censored.",
+        ),
+        Judge(
+            "rmia",
+            "Tuning teaches the whole network the labels of its members, which posteriors tell.",
+        ),
+        Judge("lira", "The same, where its shadows are tuned like the victim."),
+    )
     uses_attributes: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Olympus: Sensor Privacy through Utility Aware Obfuscation",

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from torch.nn import functional as F
 
-from privbench import Defense, Ge, Gt, Le, Lt, Paper, Strength, hookimpl
+from privbench import Defense, Ge, Gt, Judge, Le, Lt, Paper, Strength, hookimpl
 from privbench.toolbox import noise
 from privbench.toolbox.students import TEACHERS, alone, only, taught, teaching
 from privbench.toolbox.undefended import posteriors
@@ -66,6 +66,16 @@ class PATE(Defense):
     version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("reference-rows", "member-labels")
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "lira",
+            "Its shadows are students of teachers of their own, with the same noise in the votes.",
+        ),
+        Judge(
+            "label-lira",
+            "A vote is a label: what a student learns of a row shows in labels first.",
+        ),
+    )
     claims_epsilon: ClassVar[bool] = True
     paper: ClassVar[Paper] = Paper(
         "Scalable Private Learning with PATE",

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import torch
 from torch.nn import functional as F
 
-from privbench import Defense, Ge, Gt, Le, Paper, Strength, hookimpl
+from privbench import Defense, Ge, Gt, Judge, Le, Paper, Strength, hookimpl
 from privbench.toolbox.phases import note_reach, reads_members
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ class RelaxLoss(Defense):
     version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("member-labels",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge("rmia", "Losses of members are spread like those of nonmembers, and not row by row."),
+        Judge(
+            "label-lira",
+            "The level that training holds is one of losses; robustness of labels is not held.",
+        ),
+    )
     paper: ClassVar[Paper] = Paper(
         "RelaxLoss: Defending Membership Inference Attacks without Losing Utility",
         "Chen, Yu, Fritz", "ICLR 2022", "section 4, algorithm 1",

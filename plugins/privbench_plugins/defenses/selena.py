@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from privbench import BadInputError, Defense, Ge, Le, Paper, Strength, hookimpl
+from privbench import BadInputError, Defense, Ge, Judge, Le, Paper, Strength, hookimpl
 from privbench.toolbox.undefended import posteriors
 
 if TYPE_CHECKING:
@@ -46,6 +46,13 @@ class Selena(Defense):
     name: ClassVar[str] = "selena"
     requires: ClassVar[tuple[str, ...]] = ("classes",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge("lira", "Its shadows run Split-AI of their own, so it knows what exclusion leaves."),
+        Judge(
+            "label-lira",
+            "Near-duplicates and wrong labels defeat the exclusion, and show in labels.",
+        ),
+    )
     paper: ClassVar[Paper] = Paper(
         "Mitigating Membership Inference Attacks by Self-Distillation Through a Novel Ensemble "
         "Architecture", "Tang, Mahloujifar, Song, Shejwalkar, Nasr, Houmansadr, Mittal",

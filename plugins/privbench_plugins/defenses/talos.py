@@ -37,6 +37,7 @@ from privbench import (
     Defense,
     Ge,
     Gt,
+    Judge,
     Le,
     Optimizer,
     Outputs,
@@ -72,6 +73,25 @@ class Talos(Defense):
 
     name: ClassVar[str] = "talos"
     protects: ClassVar[tuple[str, ...]] = ("attributes",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "attribute-inference",
+            "Censoring fools an undertrained classifier more than a well-trained one.",
+        ),
+        Judge(
+            "attribute-decensoring",
+            "Maps censored embeddings to features of a model that was never censored.",
+        ),
+        Judge(
+            "rmia",
+            "Talos censors the encoder; the classifier on it remembers its members as before.",
+        ),
+        Judge(
+            "lira-encoder",
+            "It hides attributes; whether it hides members is another question.",
+            {"online": True},
+        ),
+    )
     requires: ClassVar[tuple[str, ...]] = ("trained-encoder",)
     uses_attributes: ClassVar[bool] = True
     version: ClassVar[int] = 2

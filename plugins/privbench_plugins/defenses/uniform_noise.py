@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from privbench import Defense, Ge, Paper, Release, Strength, hookimpl
+from privbench import Defense, Ge, Judge, Paper, Release, Strength, hookimpl
 from privbench.toolbox.undefended import embeddings
 
 if TYPE_CHECKING:
@@ -70,6 +70,12 @@ class UniformNoise(Defense):
 
     name: ClassVar[str] = "uniform-noise"
     protects: ClassVar[tuple[str, ...]] = ("reconstruction",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "reconstruction",
+            "Learns from many noisy releases of its own rows, and so averages the noise.",
+        ),
+    )
     release_class: ClassVar[type[Release]] = Noisy
     paper: ClassVar[Paper] = Paper(
         "Adversarial Representation Sharing: A Quantitative and Secure Collaborative Learning "

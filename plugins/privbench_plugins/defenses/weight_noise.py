@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 
-from privbench import BadInputError, Defense, Ge, Gt, Lt, Paper, Strength, hookimpl
+from privbench import BadInputError, Defense, Ge, Gt, Judge, Lt, Paper, Strength, hookimpl
 from privbench.toolbox import noise
 
 if TYPE_CHECKING:
@@ -72,6 +72,16 @@ class _WeightNoise(Defense):
     """
 
     protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[tuple[Judge, ...]] = (
+        Judge(
+            "lira",
+            "Its shadows carry noise of the same scale: a likelihood that knows the noise.",
+        ),
+        Judge(
+            "rmia",
+            "The same noise in every shadow leaves the order of rows that the population gives.",
+        ),
+    )
     claims_epsilon: ClassVar[bool] = True
     family: ClassVar[str] = "weight-noise"
     requires: ClassVar[tuple[str, ...]] = ("classes",)

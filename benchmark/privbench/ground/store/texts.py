@@ -5,6 +5,7 @@ That is, of a module's syntax tree:
 * docstrings, also of attributes: strings that stand alone;
 * the message of an error: text in ``raise X(...)`` with a class X, and after ``assert ...,``;
 * the message of a warning: the first argument of ``warnings.warn(...)``;
+* by which attacks a defense is judged: ``judged_by = ...``, and the name ``Judge`` of privbench;
 * how boards show a game: ``Board(...)`` and ``Column(...)`` of privbench. Results carry it, so
   boards show a result with the headings that its game had when it ran.
 
@@ -28,6 +29,8 @@ _DESCRIBING = frozenset({
 })  # fmt: skip
 #: Classes of privbench that only say how boards show a game.
 _SHOWING = frozenset({"Board", "Column"})
+#: What a defense says of attacks; nothing that is measured reads it.
+_JUDGED, _JUDGE = "judged_by", "Judge"
 _LEFT_OUT = "text"
 
 
@@ -60,8 +63,15 @@ class _Texts(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> ast.AST:
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [one for one in body if not _stands_alone(one)]  # type: ignore[attr-defined]
+            node.body = [  # type: ignore[attr-defined]
+                one for one in body if not (_stands_alone(one) or _judges(node, one))
+            ]
         return super().generic_visit(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        if str(node.module).partition(".")[0] == "privbench":
+            node.names = [one for one in node.names if one.name != _JUDGE or one.asname]
+        return node if node.names else None
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         made = node.exc
@@ -83,6 +93,12 @@ class _Texts(ast.NodeTransformer):
         if name == "warnings.warn" and node.args:
             node.args[0] = _message(node.args[0])
         return self.generic_visit(node)
+
+
+def _judges(inside: ast.AST, node: Any) -> bool:
+    """Whether a statement of a class says by which attacks a defense is judged."""
+    target = getattr(node, "target", None) or next(iter(getattr(node, "targets", ())), None)
+    return isinstance(inside, ast.ClassDef) and getattr(target, "id", "") == _JUDGED
 
 
 def _stands_alone(node: Any) -> bool:

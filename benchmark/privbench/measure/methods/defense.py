@@ -13,6 +13,7 @@ from privbench.measure.methods.method import Method
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from privbench.ground.judges import Judge
     from privbench.measure.data.examples import Card, Examples
     from privbench.measure.data.split import World
     from privbench.measure.methods.cell import Cell
@@ -94,6 +95,8 @@ class Defense(Method):
 
     Attributes:
         protects: names of the games that it claims to protect against; a tuple.
+        judged_by: attacks that it must meet before a board ranks it, beside the strongest ones of
+            each game that it protects.
         uses_attributes: whether it reads sensitive attributes.
         control: whether it is a positive control, which attacks must break; boards never rank it.
         claims_epsilon: whether it claims an epsilon (``ctx.claim``).
@@ -105,6 +108,7 @@ class Defense(Method):
     """
 
     protects: ClassVar[tuple[str, ...]]
+    judged_by: ClassVar[tuple[Judge, ...]] = ()
     uses_attributes: ClassVar[bool] = False
     control: ClassVar[bool] = False
     claims_epsilon: ClassVar[bool] = False

@@ -1,0 +1,99 @@
+"""By which attacks defenses are judged: what classes say, suites run and `doc` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from click.testing import CliRunner
+
+from privbench.cli.index import index
+from privbench.cli.main import main
+from privbench.grid.judging import judging
+from privbench.grid.resolver import Resolver
+from privbench.grid.suite import suite_from
+from privbench.ground.errors import BadInputError
+from privbench.ground.judges import EVERY, STRONGEST, Judge, judges, judges_of
+from privbench.measure.methods.defense import Defense
+from privbench.plugins.facts import wrong_fact
+
+if TYPE_CHECKING:
+    from privbench.plugins.registry import Registry
+
+
+def test_every_defense_names_attacks_that_exist(registry: Registry) -> None:
+    for defense in registry.all("defense"):
+        assert bool(defense.judged_by) != (defense.name == "none" or defense.control), defense.name
+        for judge in judges_of(defense):
+            attack = registry.get("attack", judge.attack).replace(**judge.fields)
+            assert attack.game in STRONGEST
+            assert judge.why.endswith("."), judge.why
+            assert len(judge.why) < 100, judge.why
+
+
+def test_all_judges_of_a_game_judge_all_defenses(registry: Registry) -> None:
+    known = judging(registry)
+    named = {one.label for one in judges(known, ["talos", "memguard"], "membership")}
+    assert named == {"rmia", "lira-encoder(online=True)", "label-lira", "metric-modified-entropy",
+                     "lira"}  # fmt: skip
+    assert [one.label for one in judges(known, ["unheard-of"], "reconstruction")] == [
+        "reconstruction"
+    ]
+    assert judges(known, ["talos"], "unheard-of") == []
+    (property_inference,) = (one for one in known[EVERY] if one.game == "property")
+    assert {*property_inference.fields} == {
+        *registry.get("attack", "property-inference").hyperparameters()
+    }
+
+
+def named(found: Resolver) -> list[str]:
+    return [one.label for one in found.attacks]
+
+
+@pytest.mark.parametrize("attacks", ["strongest", ["strongest"]])
+def test_strongest_is_all_that_judge_the_defenses(registry: Registry, attacks: Any) -> None:
+    suite = suite_from({"attacks": attacks, "defenses": ["memguard", "ars"]}, "the test")
+    wanted = [
+        "label-lira", "metric-modified-entropy", "lira", "rmia", "lira-encoder(online=True)",
+        "reconstruction", "reconstruction(rows=served)", "reconstruction(coordinates=quiet)",
+    ]  # fmt: skip
+    assert named(Resolver(suite, registry)) == wanted
+    assert [one.name for one in Resolver(suite, index([])).attacks] == [
+        one.partition("(")[0] for one in wanted
+    ]
+
+
+def test_strongest_stands_beside_other_attacks_and_each_runs_once(registry: Registry) -> None:
+    suite = {"attacks": ["rmia", "strongest", "shokri"], "defenses": ["uniform-noise"]}
+    found = Resolver(suite_from(suite, "the test"), registry)
+    assert named(found) == ["rmia", "reconstruction", "shokri"]
+    found = Resolver(suite_from({"attacks": "strongest"}, "the test"), registry)
+    assert {one.game for one in found.attacks} == {*STRONGEST}
+    with pytest.raises(BadInputError, match="attacks must be a list of names"):
+        suite_from({"attacks": "strong"}, "the test")
+
+
+def test_doc_prints_them(registry: Registry) -> None:
+    for name in ("memguard", "laplace", "talos"):
+        told = CliRunner().invoke(main, ["doc", name]).output
+        _, _, listed = " ".join(told.split()).partition("(`attacks: strongest` in a suite runs")
+        for judge in judges_of(registry.get("defense", name)):
+            assert f" {judge.label}: {judge.why}" in listed
+    assert "Judged by" not in CliRunner().invoke(main, ["doc", "none"]).output
+
+
+@dataclass(frozen=True)
+class Mine(Defense):
+    """Does nothing."""
+
+    name: ClassVar[str] = "mine"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    judged_by: ClassVar[Any] = ()
+
+
+@pytest.mark.parametrize("given", [("lira",), [Judge("lira", "Why not?")], "lira", None])
+def test_judges_in_another_form(given: Any) -> None:
+    assert wrong_fact(Mine()) is None
+    wrong = type("Wrong", (Mine,), {"judged_by": given})
+    assert "write a tuple of Judge(attack, why)" in str(wrong_fact(wrong()))
