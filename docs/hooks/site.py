@@ -33,7 +33,7 @@ PAGES: dict[str, list[str]] = {
     "Running": ["scale.md", "exit-status.md", "how-far-it-goes.md"],
     "Methods": ["methods/attacks.md", "methods/defenses.md", "methods/targets.md",
                 "methods/datasets.md"],
-    "Extending": ["plugins/index.md", "plugins/tutorial.md",
+    "Extending": ["plugins/index.md", "plugins/tutorial.md", "challenge.md",
                   "plugins/class-variables.md", "plugins/helpers.md", "plugins/errors.md",
                   "plugins/keys.md", "plugins/rules.md"],
     "Design": ["design.md", "api.md"],

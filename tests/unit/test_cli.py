@@ -208,7 +208,7 @@ def test_files_in_the_way(run: Run, tmp_path: Path) -> None:
     (tmp_path / "r" / "x.json").write_text("{}", encoding="utf-8")
     assert "--out file is a file: choose a directory" in said(run(*SURE, "--out", "file"))
     assert "--out file/below cannot be written" in said(run(*SURE, "--out", "file/below"))
-    held = {one.name for one in (tmp_path / "store").iterdir()}
+    held = {one.name for one in tmp_path.glob("store/*")}
     assert held <= {"methods"}, "it trained before it looked"
     assert "x.json is not a privbench result: trial: field req" in said(run("leaderboard", "r"))
     assert "x.json is not a privbench result" in said(run("show", "r/x.json"))

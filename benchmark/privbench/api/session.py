@@ -125,10 +125,8 @@ class Session:
         self.compiled: bool = options["compiled"]
         self.registry = registry.load(chosen)
         self.registry.refuse_broken_files()
-        self.planned = plan(
-            suite, self.registry, root=self.root, device=str(self.device), threads=self.threads,
-            compiled=self.compiled,
-        )  # fmt: skip
+        self.planned: list[PlannedTrial] = []
+        self.add(suite)
         self.planned = self.planned[run_options.shard(options.get("shard"))]
         self.timeout: float | None = options.get("timeout")
         self.executor = _executor(options, self.device)
@@ -136,6 +134,20 @@ class Session:
         self.board = Board([])  # of the records, once there are some
         self.files = imported_files()
         self.problem = ""  # why there is no board
+
+    def add(self, suite: Suite) -> list[PlannedTrial]:
+        """Plan the grid of another suite beside this one; return its trials. Each runs once.
+
+        Raises:
+            PrivbenchError: if it is invalid.
+        """
+        made = plan(
+            suite, self.registry, root=self.root, device=str(self.device), threads=self.threads,
+            compiled=self.compiled,
+        )  # fmt: skip
+        known = {item.trial.digest for item in self.planned}
+        self.planned += [item for item in made if item.trial.digest not in known]
+        return made
 
     @property
     def reads_given_files(self) -> bool:
@@ -153,19 +165,27 @@ class Session:
         Raises:
             BadInputError: if results cannot be written; this is checked before training.
         """
-        _writable(self.out, self.shown_out)
-        with Watcher(self.console, len(self.planned)) as watcher:
-            runner = self.runner(watcher)
-            self.records = grid.execute(
-                self.planned, runner, self.out, executor=self.executor, watch=watcher
-            )
-        trained = runner.builder.trained_phases
+        trained = self.execute()
         self.board = Board(self.records, self.suite.match_utility, judging(self.registry))
         self.problem = summarise(
             self.console, self.board, self.out, self.suite.name, trained=trained
         )
         failed = any(record.status == "failed" for record in self.records)
         return 1 if failed or self.problem else 0
+
+    def execute(self) -> int:
+        """Run what is not done yet; return the number of phases that were trained.
+
+        Raises:
+            BadInputError: if results cannot be written; this is checked before training.
+        """
+        _writable(self.out, self.shown_out)
+        with Watcher(self.console, len(self.planned)) as watcher:
+            runner = self.runner(watcher)
+            self.records = grid.execute(
+                self.planned, runner, self.out, executor=self.executor, watch=watcher
+            )
+        return runner.builder.trained_phases
 
     def explain(self) -> None:
         """Print the plan: what would run, what is kept, and what is skipped and why."""

@@ -24,7 +24,7 @@ from privbench.cli.doc import doc
 from privbench.cli.plugins import check, new
 from privbench.cli.refusal import refuse
 from privbench.cli.show import show
-from privbench.cli.trust import check_submission, reproduce
+from privbench.cli.trust import challenge, check_submission, reproduce
 from privbench.ground.errors import BadInputError, PrivbenchError, UnknownNameError
 from privbench.ground.text import shown
 
@@ -373,7 +373,7 @@ def _list_plugins(registry: Registry, *, errors: bool) -> None:
 
 
 for command in (
-    audit, cache, check, check_submission, doc, leaderboard, merge, new, report, reproduce, score,
-    show,
+    audit, cache, challenge, check, check_submission, doc, leaderboard, merge, new, report,
+    reproduce, score, show,
 ):  # fmt: skip
     main.add_command(command)

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privbench.cli.border import say
+from privbench.cli import completion
+from privbench.cli.border import Whole, say
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from privbench.api.session import Session
+    from privbench.check.challenge import Outcome
     from privbench.plugins.registry import Choice
     from privbench.results.record import Record
 
@@ -158,6 +162,84 @@ def _other_truth(record: Record, folder: Path, ours: Record, out: Path) -> bool:
         name in theirs and name in mine and np.array_equal(theirs[name], mine[name])
         for name in names
     )
+
+
+@click.command()
+@click.argument("board", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--attack", "attacks", multiple=True, metavar="NAME",
+              shell_complete=completion.of("attack"),
+              help="Attack (repeatable) [all of the --plugin files].")  # fmt: skip
+@click.option("--defense", "defenses", multiple=True, metavar="NAME",
+              shell_complete=completion.of("defense"),
+              help="Only victims with this defense (repeatable) [all].")  # fmt: skip
+@click.option("--target", "targets", multiple=True, metavar="NAME",
+              shell_complete=completion.of("target"),
+              help="Only victims of this target (repeatable) [all].")  # fmt: skip
+@click.option("--seeds", type=Whole(1, 1000), metavar="N", help="The first N seeds [all].")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("challenge"),
+              show_default=True, help="Directory for the new results.")  # fmt: skip
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
+    help="Directory of datasets; without it, they are downloaded.",
+)  # fmt: skip
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
+@click.option("--jobs", default="1", show_default=True, metavar="N",
+              help="Worker processes; auto: one per core.")  # fmt: skip
+@click.pass_obj
+def challenge(chosen: list[Choice], /, board: tuple[Path, ...], **options: Any) -> None:
+    """Run a new attack against all victims of a published BOARD, and say which defenses it moves.
+
+    BOARD is a NAME.jsonl file or a folder of results. Victims and shadows come from the store, or
+    are trained again. For each victim the new attack is compared with the strongest published one,
+    paired by seed. Run it again to go on where it stopped.
+    Exit status: 0, or 1 if a cell failed; 2 for bad input, 130 if interrupted.
+    """
+    from privbench.check.challenge import table, told
+    from privbench.results.files import read_all
+
+    records = read_all(board)
+    only = {kind: set(options.pop(f"{kind}s")) for kind in ("defense", "target")}
+    found = _outcomes(records, chosen, options, only)
+    say(f"\n{table(found)}\n")
+    for sentence in told(found):
+        say(sentence)
+    say(f"New results: {options['out']}. How to send them: leaderboards/SUBMIT.md")
+    sys.exit(int(any(one.reason.startswith("failed") for one in found)))
+
+
+def _outcomes(
+    records: Sequence[Record], chosen: list[Choice], options: dict[str, Any],
+    only: dict[str, set[str]],
+) -> list[Outcome]:  # fmt: skip
+    """What the new attacks reach against each victim."""
+    from privbench.api.session import Session
+    from privbench.check.challenge import challengers, outcome, suite_against, victims
+    from privbench.plugins.registry import load
+
+    registry = load(chosen)
+    registry.refuse_broken_files()
+    for kind, names in only.items():
+        for name in names:
+            registry.get(kind, name)
+    kept = [one for one in records
+            if (not only["target"] or one.cell.target.name in only["target"])
+            and (not only["defense"] or only["defense"] & {of.name for of in one.cell.defenses})
+            ]  # fmt: skip
+    seeds = options.pop("seeds")
+    asked = [(victim, suite_against(victim, attack, registry))
+             for attack in challengers(registry, options.pop("attacks"))
+             for victim in victims(kept, attack.game, seeds)]  # fmt: skip
+    if not asked:
+        raise BadInputError("no result with numbers is about such a victim and such a question: "
+                            "give other results, or leave out --defense and --target")  # fmt: skip
+    session = Session(asked[0][1], chosen, {**options, "compiled": False})
+    trials = [[one.trial.digest for one in session.add(suite)] for _, suite in asked]
+    session.execute()
+    made = {one.trial: one for one in session.records}
+    return [
+        outcome(victim, [made[one] for one in mine])
+        for (victim, _), mine in zip(asked, trials, strict=True)
+    ]
 
 
 @click.command("check-submission")
