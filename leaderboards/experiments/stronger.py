@@ -1,0 +1,145 @@
+# ruff: noqa: INP001 - a script
+"""Attackers that an evening's work built, beside ours on the same protocols.
+
+Hostile readers wrote stronger attackers than the boards had, and six of seven defenses that looked
+best fell. ``uv run python leaderboards/experiments/stronger.py --data-root ROOT --out FOLDER`` runs
+our attackers of today on the same protocols, three seeds each, and writes
+``leaderboards/experiments/stronger.md``: their figure beside ours. What is in FOLDER is not run
+again; ``--only NAME`` runs one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import click
+import yaml
+
+import privbench
+from privbench import Results
+
+HERE = Path(__file__).parent
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published figure, what hostile readers reached, and what to run.
+
+    Attributes:
+        what: data, question and defense.
+        published: what the board said.
+        theirs: their attacker and its figure.
+        suite: whose data, protocol and targets are taken.
+        attacks, defenses: of the run; without a defense runs too.
+        changes: other keys of the suite.
+        metric: name of the headline metric.
+        lower: whether a lower number is a stronger attack.
+    """
+
+    what: str
+    published: str
+    theirs: str
+    suite: str
+    attacks: list[Any]
+    defenses: list[Any]
+    changes: dict[str, Any] = field(default_factory=dict)
+    metric: str = "auc"
+    lower: bool = False
+
+
+OPERATING = {"sweep": [], "controls": False, "match_utility": None}
+ROWS = {
+    "memguard": Row(
+        "Location-30, membership, memguard(distortion=1), AUC", ".872 to .725",
+        "label-only-noise .858", "memguard-location", ["label-lira", "label-only-noise", "lira"],
+        [{"memguard": {"distortion": 1.0}}], {"adversaries": ["adaptive"]},
+    ),
+    "masking": Row(
+        "digits, membership, confidence-masking(mask=label), AUC", ".742 to .623",
+        "label-only LiRA .740, .741, .792", "digits-operating-points",
+        ["label-lira"], [{"confidence-masking": {"mask": "label"}}],
+        {**OPERATING, "targets": ["supervised"]},
+    ),
+    "slant": Row(
+        "digits, slant, ars(bound=0.5), accuracy", ".841 to .550", "siblings .791",
+        "digits-operating-points", ["attribute-inference", "attribute-decensoring"],
+        [{"ars": {"bound": 0.5}}], {**OPERATING, "targets": ["supervised"]}, "accuracy",
+    ),
+    "adult": Row(
+        "Adult, reconstruction, ars(bound=2), MSE", ".012 to .033", "served rows, ridge .0148",
+        "ars-adult", ["reconstruction", {"reconstruction": {"rows": "served"}}],
+        [{"ars": {"bound": 2.0, "parties": 1}}],
+        {"targets": [{"autoencoder": {"layers": 4, "epochs": 20, "owners": 3,
+                                      "classifier_epochs": 20}}]},
+        "mse", lower=True,
+    ),
+    "alm": Row(
+        "CIFAR-10, membership, laplace(epsilon=100), AUC", ".662 to .626",
+        "rmia .825 (none), .636", "alm-cifar10", ["rmia", "lira"], [{"laplace": {"epsilon": 100}}],
+    ),
+    "mnist": Row(
+        "MNIST, reconstruction, ars(bound=2), MSE", ".018 to .050",
+        "wide decoder .0125 (none), .031 (served rows)", "ars-mnist",
+        ["reconstruction", {"reconstruction": {"rows": "served"}}], [{"ars": {"bound": 2.0}}],
+        {}, "mse", lower=True,
+    ),
+    "talos": Row(
+        "digits, membership, talos, AUC", ".548 and .602 with talos", "rmia .810 (none), .733",
+        "talos-sweep", ["rmia", "lira-encoder"], ["talos"],
+    ),
+}  # fmt: skip
+HEAD = """\
+# Stronger attackers, an evening's and ours
+
+Hostile readers built attackers in an evening that undid most of what the boards called protection.
+Here are theirs beside ours of today, on the same protocols, mean of {seeds} seeds. Our attacks have
+their defaults.
+
+    uv run python leaderboards/experiments/stronger.py --data-root ROOT --out FOLDER
+
+| what | board then (none to defense) | their attacker | ours, no defense | ours, with the defense |
+|---|---|---|---|---|
+"""
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+@click.option("--data-root", type=click.Path(path_type=Path), required=True)
+@click.option("--only", type=click.Choice([*ROWS]), multiple=True)
+def main(out: Path, data_root: Path, only: tuple[str, ...]) -> None:
+    """Run what is missing, and write the page."""
+    for name in only or ROWS:
+        row = ROWS[name]
+        suite = yaml.safe_load((HERE.parent / "suites" / f"{row.suite}.yaml").read_text("utf-8"))
+        suite |= {"attacks": row.attacks, "defenses": row.defenses, "seeds": SEEDS, **row.changes}
+        suite = {key: value for key, value in suite.items() if value is not None}
+        privbench.run(suite, out=out / name, data_root=data_root, jobs=1)
+        write(out)
+
+
+def write(out: Path) -> None:
+    """Write the page from all results."""
+    lines = [HEAD.format(seeds=SEEDS)]
+    for name, row in ROWS.items():
+        found = Results.read(out / name) if any((out / name).glob("*.json")) else []
+        told = []
+        for undefended in (True, False):
+            of: dict[str, list[float]] = {}
+            for one in found:
+                value = one.metrics[row.metric].value if one.status == "ok" else None
+                if value is not None and (one.cell.defense == "none") is undefended:
+                    of.setdefault(one.cell.attack.label, []).append(value)
+            means = sorted((fmean(values), label) for label, values in of.items())
+            means = means if row.lower else means[::-1]
+            digits = 4 if row.lower else 3
+            told.append(", ".join(f"{label} {mean:.{digits}f}" for mean, label in means) or "–")
+        lines.append(f"| {row.what} | {row.published} | {row.theirs} | {' | '.join(told)} |\n")
+    (HERE / "stronger.md").write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
