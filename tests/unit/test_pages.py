@@ -153,6 +153,23 @@ def test_a_defense_that_its_judges_have_not_met_is_not_ranked() -> None:
     assert "none of the defenses has met all attacks that judge it" in page(alone, "T")
 
 
+def test_the_smallest_leak_that_could_be_seen_by_hand() -> None:
+    """Of 100 and 400, sqrt((m + n + 1) / (12 m n)) is .0323; 1.96 times it over sqrt(4) .0316."""
+    made = [record(seed=seed) for seed in range(4)]
+    for one in made:
+        one.sizes = {"members": 100, "nonmembers": 400}
+    told = "the smallest leak that attacks could have seen is an AUC of {}."
+    assert told.format("0.532") in page(Board(made), "T")
+    assert told.format("0.563") in page(Board(made[:1]), "T")
+    other = [record(seed=seed, target="moco") for seed in range(4)]
+    for one in other:
+        one.sizes = {"members": 1000, "nonmembers": 1000}
+    assert told.format("0.513 to 0.532") in page(Board([*made, *other]), "T")
+    for one in made:
+        one.sizes = {}
+    assert "smallest leak" not in page(Board(made), "T")
+
+
 def test_page_is_the_golden_one() -> None:
     text = page(
         Board(everything()), "Golden", again=["suites/golden.yaml"], figure="g.svg", table="g.csv"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from urllib.parse import quote
 from privbench.boards import verdicts
 from privbench.boards.operating import NO_SETTING, NOT_SHOWN
 from privbench.ground.text import markdown, several, shown
+from privbench.measure.games.metrics import auc_band
 from privbench.results.fixed_fpr import true_fpr
 from privbench.results.statistics import FEWEST_SEEDS
 
@@ -114,6 +116,7 @@ def controls(board: Board) -> list[str]:
         for of in filter(None, [board.input_only])
     ]
     told += _planted(board)
+    told += _smallest(board)
     doubts = Counter(why.split(" (p =")[0] for why in board.doubtful.values())
     told += [f"‡ {count} cells: {shown(why, LONG)}" for why, count in sorted(doubts.items())[:MOST]]
     told += [f"‡ {len(doubts) - MOST} more reasons, see the csv file"] if len(doubts) > MOST else []
@@ -123,6 +126,23 @@ def controls(board: Board) -> list[str]:
 def _range(of: Range) -> str:
     trials = f"over {several(of.count, 'trial')}"
     return f"{of.mean:.3f} on average ({of.low:.3f} to {of.high:.3f} {trials})"
+
+
+def _smallest(board: Board) -> list[str]:
+    """The smallest leak of membership whose mean AUC is beyond chance (5 %), over panels."""
+    found = set[float]()
+    for panel in board.foremost:
+        of: dict[int, float] = {}  # seed -> variance of an AUC without signal
+        for record in (one for s in panel.rows[0].spots.values() for one in s.over.ok):
+            m, n = (record.sizes.get(name, 0) for name in ("members", "nonmembers"))
+            if record.cell.game == "membership" and m and n:
+                of[record.seed] = auc_band(m, n, 0.05) ** 2
+        if of:
+            found.add(0.5 + math.sqrt(math.fsum(of.values())) / len(of))
+    if not found:
+        return []
+    ends = dict.fromkeys(f"{one:.3f}" for one in (min(found), max(found)))
+    return [f"the smallest leak that attacks could have seen is an AUC of {' to '.join(ends)}"]
 
 
 def _planted(board: Board) -> list[str]:
