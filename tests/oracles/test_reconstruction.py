@@ -21,7 +21,7 @@ from privbench_plugins.attacks.reconstruction import (
     RMLE,
     Decoder,
     as_noisy,
-    decoder,
+    decoders,
     loud,
     ridge,
     total_variation,
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GAME = ReconstructionGame()
-FAST = Decoder(epochs=1, steps=50, hidden=16)
+FAST = Decoder(rows="own", epochs=1, steps=50, hidden=16)
+SERVED = FAST.replace(rows="served")
 
 
 def _truth(x: Tensor) -> ReconstructionTruth:
@@ -118,7 +119,10 @@ def test_ridge_inverts_a_linear_encoder() -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28), (3, 30, 18)], ids=str)
 def test_a_decoder_has_the_shape_of_the_data(shape: tuple[int, ...]) -> None:
     card = Card(name="x", kind="image", shape=shape, classes=None, scale=1, sources={"all": 1})
-    assert decoder(5, card, 8)(torch.zeros(2, 5)).shape == (2, *shape)
+    known = decoders(5, card, 8)
+    assert [*known] == (["MLP"] if shape == (1, 8, 8) else ["MLP", "convolutions"])
+    for build in known.values():
+        assert build()(torch.zeros(2, 5)).shape == (2, *shape)
 
 
 class _Flat(nn.Module):
@@ -183,7 +187,7 @@ def test_a_mask_that_is_not_secret_does_not_hide() -> None:
     play = _Play(served)
     mine = play.mse(FAST)
     estimated = play.mse(FAST.replace(coordinates="quiet"), own=[served.unreleased()])
-    true = play.mse(FAST.replace(rows="served"))
+    true = play.mse(SERVED)
     clean = _Play(_rotated(Access.EMBEDDINGS)).mse(FAST)
     # Copies with other masks show each coordinate without noise.
     composed = play.mse(FAST.replace(coordinates="quiet"))
@@ -210,6 +214,14 @@ class _Flipped(_Masked):
         return _Flipped(seed)
 
 
+class _OneMask(_Masked):
+    """All owners have one mask."""
+
+    def sibling(self, seed: int) -> Release:
+        del seed
+        return _OneMask(3, self.noise)
+
+
 @pytest.mark.parametrize("attack", [FAST, FAST.replace(siblings=1)], ids=str)
 def test_an_attack_under_other_masks_is_no_worse_than_a_constant(attack: Decoder) -> None:
     served = _rotated(Access.EMBEDDINGS, _Flipped(3))
@@ -217,6 +229,34 @@ def test_an_attack_under_other_masks_is_no_worse_than_a_constant(attack: Decoder
     assert play.mse(attack) < 1.02 * mean  # all rows give the mean; it learns from nine tenths
     assert play.mse(attack, own=[served.unreleased()]) < 1.02 * mean
     assert play.mse(attack.replace(rows="served")) < 0.1 * mean
+
+
+def _note(attack: Decoder, served: Victim) -> tuple[str, float]:
+    """Which decoder was best, and how many copies of the release it learned from."""
+    oracle, ctx = arena(attack, served)
+    question, _ = GAME.pose(tiny_split(), served, max_rows=150, sensitive=())
+    notes = attack.answer(oracle, question, ctx).notes
+    return str(notes["decoder"]), float(notes["copies of the release"])
+
+
+def test_the_victims_answers_and_own_copies_teach_and_the_better_ones_are_used() -> None:
+    """One mask for all owners: many copies average its noise. One for each: only the victim's."""
+    shared = _rotated(Access.EMBEDDINGS, _OneMask(3, noise=0.6))
+    own = _rotated(Access.EMBEDDINGS, _Flipped(3))
+    assert _note(SERVED, own)[0].endswith(", served rows")
+    assert _note(SERVED, own)[1] == 1
+    assert _Play(own).mse(SERVED) < 0.1 * _Play(own).mse(FAST)
+    label, copies = _note(SERVED, shared)
+    assert (label.rpartition(", ")[2], copies) == ("own copies", 16)
+
+
+def test_without_a_release_served_and_own_rows_are_one() -> None:
+    served = _rotated(Access.EMBEDDINGS)
+    oracle, ctx = arena(SERVED, served)
+    question, _ = GAME.pose(tiny_split(), served, max_rows=150, sensitive=())
+    answers = [one.answer(oracle, question, ctx) for one in (SERVED, FAST)]
+    assert torch.equal(*(torch.as_tensor(one.x) for one in answers))
+    assert not any("rows" in str(one.notes["decoder"]) for one in answers)
 
 
 def test_many_masks_teach_more_than_one() -> None:
@@ -231,7 +271,7 @@ def test_decoders_are_judged_under_masks_that_they_were_not_trained_on() -> None
     oracle, ctx = arena(FAST, served)
     made = FAST.replace(siblings=3, judges=2)
     held = torch.arange(len(ctx.auxiliary)) % 10 == 0
-    h, judged = made._own(oracle, held, question.embeddings, ctx)
+    ((_, h, judged),) = made._released(oracle, held, question.embeddings, ctx)
     own = torch.stack([one.embeddings(ctx.auxiliary) for one in ctx.siblings(5)])
     assert torch.equal(h, own[:3])
     assert torch.equal(judged, own[3:, held])

@@ -56,7 +56,7 @@ def test_strongest_is_all_that_judge_the_defenses(registry: Registry, attacks: A
     suite = suite_from({"attacks": attacks, "defenses": ["memguard", "ars"]}, "the test")
     wanted = [
         "label-lira", "metric-modified-entropy", "lira", "rmia", "lira-encoder(online=True)",
-        "reconstruction", "reconstruction(rows=served)", "reconstruction(coordinates=quiet)",
+        "reconstruction", "reconstruction(rows=own, coordinates=quiet)",
     ]  # fmt: skip
     assert named(Resolver(suite, registry)) == wanted
     assert [one.name for one in Resolver(suite, index([])).attacks] == [

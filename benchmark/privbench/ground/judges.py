@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class Judge:
     """An attack that a defense must meet before anyone calls it better than another.
 
-    >>> served = Judge("reconstruction", "Anyone may ask.", {"rows": "served"})
-    >>> served.label, served.entry
-    ('reconstruction(rows=served)', {'reconstruction': {'rows': 'served'}})
+    >>> own = Judge("reconstruction", "It has masks of its own.", {"rows": "own"})
+    >>> own.label, own.entry
+    ('reconstruction(rows=own)', {'reconstruction': {'rows': 'own'}})
 
     Attributes:
         attack: its name. It need not be installed.
@@ -59,7 +59,10 @@ STRONGEST: Mapping[str, tuple[Judge, ...]] = {
         Judge("attribute-decensoring", "Maps embeddings to features that nobody has censored."),
     ),
     "reconstruction": (
-        Judge("reconstruction", "Learns from many releases of the adversary's own rows."),
+        Judge(
+            "reconstruction",
+            "Learns from what the victim releases of its own rows.",
+        ),
     ),
     "property": (Judge("property-inference", "Compares the victim with shadows of both shares."),),
 }

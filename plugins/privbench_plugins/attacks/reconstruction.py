@@ -27,10 +27,10 @@ import math
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privbench import (
@@ -48,9 +48,7 @@ from privbench import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from torch import Tensor
+    from collections.abc import Callable, Iterator, Mapping
 
     from privbench import Attack, AttackContext, Card, Oracle, ReconstructionQuestion
 
@@ -62,27 +60,39 @@ PAPER = Paper(
 ROWS = 1024
 
 
+class Tried(NamedTuple):
+    """An answer: its error on held-out rows, what gave it, and the guess."""
+
+    error: float
+    label: str
+    guess: Tensor
+    facts: dict[str, float]
+
+
 @dataclass(frozen=True)
 class Decoder(ReconstructionAttack):
-    """Trains a decoder on the adversary's own rows and their embeddings.
+    """Trains decoders on the adversary's own rows and their embeddings, and uses the best.
 
     Access: embeddings, and rows of the same kind. Cost: at most ``siblings`` + ``judges`` queries
     for each of these rows, none for each target row. If a defense acts at release, ``rows`` says
     how the adversary's rows are released; a naive adversary has its own rows without the release.
 
     The best of several answers on a held-out tenth of the rows is used: ridge regression at several
-    penalties (exact for a linear encoder, where a network trains slowly), the paper's network, and
-    the mean of the adversary's rows, which needs no embedding. Held-out rows are released with
-    masks that no decoder was trained on. If the adversary has only one release of its rows, they
-    get noise instead: as much as the released embeddings vary more than its own.
+    penalties (exact for a linear encoder, where a network trains slowly), networks (an MLP, and for
+    images larger than 8×8 also the paper's convolutions), and the mean of the adversary's rows,
+    which needs no embedding. With ``rows="served"`` each of them learns twice where the release is
+    random: from the victim's answers to the adversary's rows, and from many own copies of the
+    release; the victim's answers to held-out rows judge both. With ``rows="own"`` held-out rows are
+    released with masks that no decoder was trained on. If the adversary then has only one release
+    of its rows, they get noise instead: as much as the released embeddings vary more than its own.
 
     Attributes:
-        rows: ``own`` sends the adversary's rows through its own copies of the release (own masks,
-            own keys); ``served`` sends them through the victim's, as anyone can if the release is
-            served behind an interface.
+        rows: ``served`` also sends the adversary's rows through the victim's release, as anyone can
+            who may ask; ``own`` sends them through its own copies of the release only (own masks,
+            own keys).
         siblings: own copies of the release to train on; each update draws one for every row. 1 is
             ARS as published.
-        judges: further copies, to judge decoders by.
+        judges: further copies, to judge decoders by, with ``rows="own"``.
         coordinates: ``quiet`` drops coordinates in which the released embeddings vary more than
             the adversary's own (a one-sided test at 1e-3): this estimates a mask, if all target
             rows share one. The own embedding takes each coordinate from the copy of the release in
@@ -97,19 +107,18 @@ class Decoder(ReconstructionAttack):
     """
 
     name: ClassVar[str] = "reconstruction"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     paper: ClassVar[Paper] = PAPER
     deviations: ClassVar[str] = (
-        "The embedding is standardised; ridge regression and the mean image compete with the "
-        "network; under a release, training takes several copies of it, each with its own mask "
-        "(ARS trains on one, and its errors of .119 and .179 on MNIST exceed the mean image's .067 "
-        "if pixels lie in [0, 1]); the output goes through a sigmoid, so that it stays in range; "
-        "at least 3,000 updates. The network is an MLP for tables and images up to 8×8, else a "
-        "linear layer and three convolutions with upsampling: the paper's decoders mirror early "
-        "convolutional layers."
+        "The embedding is standardised; ridge regression, an MLP and the mean image compete with "
+        "the paper's network; under a release, training takes several copies of it, each with its "
+        "own mask, or the victim's own (ARS trains on one; its errors of .119 and .179 on MNIST "
+        "exceed the mean image's .067 if pixels lie in [0, 1]); the output goes through a sigmoid, "
+        "so that it stays in range; at least 3,000 updates. The paper's network is a linear layer "
+        "and three convolutions with upsampling: its decoders mirror early convolutional layers."
     )
 
-    rows: Literal["own", "served"] = "own"
+    rows: Literal["served", "own"] = "served"
     siblings: Annotated[int, Ge(1), Le(1000)] = 16
     judges: Annotated[int, Ge(1), Le(1000)] = 4
     coordinates: Literal["all", "quiet"] = "all"
@@ -130,45 +139,57 @@ class Decoder(ReconstructionAttack):
         held = (ctx.uniform(ctx.auxiliary, 1, "held out").squeeze(1) < 0.1).to(asked.device)  # noqa: PLR2004
         if not held.any() or held.all():
             held = torch.arange(len(x), device=asked.device) % 10 == 0
-        h, judged = self._own(oracle, held, asked, ctx)
-        kept = torch.ones(h.shape[2], dtype=torch.bool, device=h.device)
-        if self.coordinates == "quiet":
-            kept = ~loud(h[0], asked, 1e-3)
-        centre, spread = h.mean((0, 1)), h.flatten(0, 1).std(0)
-        # A coordinate that is constant in h may vary in asked: shift it, but do not scale it up.
-        spread = torch.where(spread > 1e-6 * h.abs().amax((0, 1)), spread, 1)
-        h, judged, asked = (((p - centre) / spread)[..., kept] for p in (h, judged, asked))
-        truth = x[held].repeat(len(judged), *[1] * (x.dim() - 1))
-        tried = [
-            (float(F.mse_loss(unit(made), truth)), label, guess)
-            for label, made, guess in self._decoders(h[:, ~held], x[~held], judged, asked, ctx)
-        ]
-        error, label, guess = min(tried, key=lambda one: one[0])
+        tried: list[Tried] = []
+        for source, h, judged in self._released(oracle, held, asked, ctx):
+            kept = torch.ones(h.shape[2], dtype=torch.bool, device=h.device)
+            if self.coordinates == "quiet":
+                kept = ~loud(h[0], asked, 1e-3)
+            centre, spread = h.mean((0, 1)), h.flatten(0, 1).std(0)
+            # A coordinate that is constant in h may vary in asked: shift it, do not scale it up.
+            spread = torch.where(spread > 1e-6 * h.abs().amax((0, 1)), spread, 1)
+            mine, to_judge, wanted = (
+                ((p - centre) / spread)[..., kept] for p in (h, judged, asked)
+            )
+            truth = x[held].repeat(len(judged), *[1] * (x.dim() - 1))
+            facts = {"coordinates": float(kept.sum()), "copies of the release": float(len(h))}
+            tried += [
+                Tried(float(F.mse_loss(unit(made), truth)), f"{label}{source}", guess, facts)
+                for label, made, guess in self._decoders(
+                    mine[:, ~held], x[~held], to_judge, wanted, ctx
+                )
+            ]
+        best = min(tried, key=lambda one: one.error)
         notes: dict[str, float | str] = {
-            "decoder": label, "held-out MSE": error, "held-out MSE of the mean image": tried[0][0],
-            "coordinates": float(kept.sum()), "copies of the release": float(len(h)),
+            "decoder": best.label, "held-out MSE": best.error,
+            "held-out MSE of the mean image": tried[0].error, **best.facts,
         }  # fmt: skip
-        return Reconstruction(unit(guess), notes)
+        return Reconstruction(unit(best.guess), notes)
 
-    def _own(
+    def _released(
         self, oracle: Oracle, held: Tensor, asked: Tensor, ctx: AttackContext
-    ) -> tuple[Tensor, Tensor]:
-        """Return embeddings of the adversary's rows (s, n, d) and of the held-out ones (j, m, d).
+    ) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield what decoders learn from, and by what they are judged, each with a label.
 
-        Both are as released: s times to train on, j times to judge by.
+        That is, the adversary's rows as released s times (s, n, d), and the held-out ones as
+        released j times (j, m, d).
         """
-        if self.rows == "served":  # as released to others: nothing differs
-            h = oracle.embeddings(ctx.auxiliary).float().to(asked.device)[None]
-            return h, h[:, held]
         asking = ctx.siblings(self.siblings + self.judges)
         h = torch.stack([one.embeddings(ctx.auxiliary).float() for one in asking]).to(asked.device)
+        if self.rows == "served":
+            served = oracle.embeddings(ctx.auxiliary).float().to(asked.device)[None]
+            random = not bool((h == served).all())
+            yield ", served rows" if random else "", served, served[:, held]
+            if random and self.coordinates == "all":
+                yield ", own copies", h[: self.siblings], served[:, held]
+            return
         if (h == h[:1]).all():  # no release changes embeddings
             h = h[:1]
         if self.coordinates == "all" and len(h) > 1:
-            return h[: self.siblings], h[self.siblings :, held]
+            yield "", h[: self.siblings], h[self.siblings :, held]
+            return
         least = h.var(1).argmin(0)  # of each coordinate
         own = h.gather(0, least.expand(1, *h.shape[1:]))
-        return own, as_noisy(own[0], asked, ctx.generator("noise"))[held][None]
+        yield "", own, as_noisy(own[0], asked, ctx.generator("noise"))[held][None]
 
     def _decoders(
         self, h: Tensor, x: Tensor, judged: Tensor, asked: Tensor, ctx: AttackContext
@@ -187,13 +208,14 @@ class Decoder(ReconstructionAttack):
             decode = ridge(h, x.flatten(1), penalty)
             made, guess = (decode(z).view(-1, *mean.shape) for z in (judged, asked))
             yield f"ridge regression, penalty {penalty:g}", made, guess
-        network = ctx.init(partial(decoder, h.shape[2], ctx.card, self.hidden), "decoder")
-        self._fit(network, h, x, ctx.generator("batches"), ctx.generator("copies"))
-        with torch.no_grad():
-            made, guess = (
-                torch.cat([network(p) for p in torch.split(z, ROWS)]) for z in (judged, asked)
-            )
-        yield "network", made, guess
+        for label, build in decoders(h.shape[2], ctx.card, self.hidden).items():
+            network = ctx.init(build, "decoder")
+            self._fit(network, h, x, ctx.generator("batches"), ctx.generator("copies"))
+            with torch.no_grad():
+                made, guess = (
+                    torch.cat([network(p) for p in torch.split(z, ROWS)]) for z in (judged, asked)
+                )
+            yield label, made, guess
 
     def _fit(
         self, network: nn.Module, h: Tensor, x: Tensor, batches: torch.Generator,
@@ -351,14 +373,28 @@ def total_variation(x: Tensor) -> Tensor:
     return down + across
 
 
-def decoder(width: int, card: Card, hidden: int) -> nn.Module:
-    """Build untrained: embeddings (n, width) to inputs (n, *shape) in (0, 1)."""
-    shape = card.shape
-    if card.kind != "image" or max(shape[1:]) <= 8:  # noqa: PLR2004 - as backbones choose
-        return nn.Sequential(
-            mlp([width, hidden, hidden, math.prod(shape)]), nn.Sigmoid(), nn.Unflatten(1, shape)
-        )
-    c, h, w = shape
+def decoders(width: int, card: Card, hidden: int) -> dict[str, Callable[[], nn.Module]]:
+    """Return how to build the networks from embeddings (n, width) to inputs (n, *shape) in (0, 1).
+
+    Images up to 8×8 are too small for convolutions, as for backbones.
+    """
+    made: dict[str, Callable[[], nn.Module]] = {"MLP": partial(flat, width, card, hidden)}
+    if card.kind == "image" and max(card.shape[1:]) > 8:  # noqa: PLR2004
+        made["convolutions"] = partial(convolutional, width, card)
+    return made
+
+
+def flat(width: int, card: Card, hidden: int) -> nn.Module:
+    """Build an MLP with two hidden layers, untrained."""
+    return nn.Sequential(
+        mlp([width, hidden, hidden, math.prod(card.shape)]), nn.Sigmoid(),
+        nn.Unflatten(1, card.shape),
+    )  # fmt: skip
+
+
+def convolutional(width: int, card: Card) -> nn.Module:
+    """Build a linear layer and three convolutions with upsampling, untrained."""
+    c, h, w = card.shape
     small = (64, math.ceil(h / 4), math.ceil(w / 4))
     return nn.Sequential(
         nn.Linear(width, math.prod(small)), nn.ReLU(), nn.Unflatten(1, small),

@@ -302,17 +302,12 @@ class Ars(Defense):
     judged_by: ClassVar[tuple[Judge, ...]] = (
         Judge(
             "reconstruction",
-            "One release teaches one mask; many releases of its own rows teach all.",
-        ),
-        Judge(
-            "reconstruction",
             "Whoever may ask for a release of rows of his own learns under the owner's masks.",
-            {"rows": "served"},
         ),
         Judge(
             "reconstruction",
             "A mask shows: the coordinates that it covers vary more.",
-            {"coordinates": "quiet"},
+            {"rows": "own", "coordinates": "quiet"},
         ),
     )
     release_class: ClassVar[type[Release]] = Shared
