@@ -351,7 +351,7 @@ def test_an_answer_of_no_is_status_1(
                 "--data-root", str(place / "results"), "--out", "failed"],
     }  # fmt: skip
     told = {name for name, (_, bad) in table().items() if bad != "–"}
-    assert {*asked, "audit"} == told  # of an audit, see test_own_model
+    assert {*asked, "audit", "challenge"} == told  # of these, see test_own_model, test_challenge
     for name, words in asked.items():
         done = invoke(*words)
         assert done.exit_code == 1, f"{name}: {done.output}"

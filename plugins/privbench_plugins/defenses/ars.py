@@ -28,11 +28,11 @@ What to expect: hardly any protection. The paper's adversary learns from its own
 of its own, and misjudges other masks: its errors in the paper (.119 and .179 on MNIST, table 6) are
 those of an attack that is worse than the mean image (.067, if pixels lie in [0, 1]). They measure
 how far the attack is misled, not what an embedding reveals. An adversary that trains under many
-masks of its own (``reconstruction``) does not need to know the owner's: on ``digits`` (``simclr``,
-bound 1, seed 0) its error is .014, where the mean image is at .074 and embeddings without noise at
-.008; the paper's adversary is at .152. A mask does not stay secret either, because coordinates
-without noise vary less (``coordinates=quiet``: .019), and rows of the adversary can be sent through
-it if the release is served (``rows=served``: .011).
+masks of its own (``reconstruction(rows=own)``) does not need to know the owner's: on ``digits``
+(``simclr``, bound 1, seed 0) its error is .014, where the mean image is at .074 and embeddings
+without noise at .008; the paper's adversary is at .152. A mask does not stay secret either, because
+coordinates without noise vary less (``coordinates=quiet``: .019), and rows of the adversary can be
+sent through it if the release is served (``reconstruction`` as it is: .011).
 """
 
 from __future__ import annotations
