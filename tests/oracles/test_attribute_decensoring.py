@@ -21,7 +21,7 @@ from privbench import (
     Protocol,
 )
 from privbench.plugins.requirements import reason_to_skip
-from privbench_plugins.attacks.attribute_decensoring import AttributeDecensoring, regress
+from privbench_plugins.attacks.attribute_decensoring import AttributeDecensoring, Known, regress
 
 D = 6
 CARD = Card(
@@ -211,3 +211,30 @@ def test_regression_finds_a_linear_map_and_counts_updates() -> None:
     few = x[:5], x[:5] @ through
     regress(network, *few, lr=0.1, batch=2, epochs=2, steps=8, generator=generator)
     assert len(steps) == 8  # two epochs are six
+
+
+def test_the_scale_of_an_embedding_changes_no_guess() -> None:
+    auxiliary, asked = people(300, 0), people(100, 1)
+    plain, large = (play(auxiliary, asked, scale * mixing()) for scale in (1.0, 1000.0))
+    for guess, other in zip(
+        plain.probabilities.values(), large.probabilities.values(), strict=True
+    ):
+        torch.testing.assert_close(guess, other, atol=0.02, rtol=0)
+
+
+def test_features_are_standardised() -> None:
+    """A coordinate of the own model's features with a large spread would be all that T learns."""
+    rows = people(300, 0)
+    ctx = AttackContext(
+        card=CARD, protocol=Protocol(name="toy", members=1, nonmembers=1, pool=1), sensitive=("a",),
+        device=torch.device("cpu"), store=None, seed=0, scope="test", shadows=(), auxiliary=rows,
+        auxiliary_oracle=None, data_seed=0, train=None,  # type: ignore[arg-type]
+    )  # fmt: skip
+    known = Known("a", rows.x.float(), rows.x.float()[None], rows.attributes["a"], 3)
+    found = QUICK._features(known, ctx)
+    assert found.mean(0).abs().max() < 1e-4
+    moving = found.std(0) > 0
+    assert moving.any()
+    torch.testing.assert_close(
+        found.std(0)[moving], torch.ones(int(moving.sum())), atol=0.01, rtol=0
+    )

@@ -261,3 +261,10 @@ def test_unequal_sides_are_no_coins() -> None:
     protocol = Protocol(members=40, nonmembers=80, pool=300, inclusion="coin")
     with pytest.raises(Exception, match="as many members as nonmembers"):
         protocol.sizes(data.card(None))
+
+
+@pytest.mark.parametrize(("n", "made"), [(14, 2), (15, 2), (16, 4), (7, 2), (2, 2), (1, 0)])
+def test_a_share_of_the_coins_is_rounded_down_to_pairs(n: int, made: int) -> None:
+    """A quarter of 14 is 3.5: one pair. More guesses than the share would need another proof."""
+    found = guesses(np.arange(float(n)), np.arange(n) >= n / 2, 0.25)
+    assert (found.coins, found.made, found.right) == (n, made, made)

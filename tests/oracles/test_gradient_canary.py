@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ pytest.importorskip("opacus")
 
 from privbench.toolbox import gradient_canaries
 from privbench.toolbox.gradient_canaries import LENGTH, PART, directions
-from privbench_plugins.attacks.gradient_canary import log_ratios
+from privbench_plugins.attacks.gradient_canary import GradientCanary, log_ratios
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,3 +145,20 @@ def test_the_defense_without_canaries_keeps_nothing() -> None:
              "attacks": ["nn-mia"]}  # fmt: skip
     made = privbench.load(plain, defense="dp-sgd", device="cpu")
     assert not any(name.startswith(PART) for name in made.model.parts)
+
+
+def test_other_canaries_are_noise_too_by_hand() -> None:
+    """Canaries are nearly orthogonal: each of a batch adds a variance of 1 / length to others."""
+    keys, length, batch = torch.arange(6), 64, 48.0
+    steps = torch.randn(5, length, generator=torch.Generator().manual_seed(0))
+    held = {f"{PART}x.steps": steps, f"{PART}x.noise": torch.tensor(0.5),
+            f"{PART}x.rate": torch.tensor(0.2), f"{PART}x.batch": torch.tensor(batch)}  # fmt: skip
+    answer = GradientCanary().answer(
+        SimpleNamespace(weights=lambda: held),  # type: ignore[arg-type]
+        SimpleNamespace(examples=SimpleNamespace(keys=keys)),  # type: ignore[arg-type]
+        SimpleNamespace(note=lambda **_: None),  # type: ignore[arg-type]
+    )
+    spread = (0.5**2 + batch / length) ** 0.5
+    want = log_ratios(directions(keys, length) @ steps.T, 0.2, spread)
+    torch.testing.assert_close(answer.scores, want)
+    assert (want - log_ratios(directions(keys, length) @ steps.T, 0.2, 0.5)).abs().min() > 1e-3

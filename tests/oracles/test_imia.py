@@ -19,9 +19,16 @@ from privbench.measure.methods.access import Access
 from privbench.measure.training.loop import Training
 from privbench.measure.victims.served import Victim
 from privbench.testing import arena, auc_band, memoriser, tiny_split
+from privbench.toolbox.likelihood import hinge
 from privbench.toolbox.undefended import log_posteriors, posteriors
 from privbench_plugins.attacks import imia
-from privbench_plugins.attacks.imia import IMIA, best_fitted, by_class, imitation_loss, nearer
+from privbench_plugins.attacks.imia import (
+    IMIA,
+    best_fitted,
+    by_class,
+    imitation_loss,
+    nearer,
+)
 
 if TYPE_CHECKING:
     from privbench import AttackContext, Clock, Membership, Model
@@ -184,3 +191,26 @@ def test_rows_without_a_label_get_a_neutral_score() -> None:
     assert answer.decisions is not None
     assert not answer.decisions[blank].any()
     assert answer.scores.isfinite().all()
+
+
+def test_a_nonmembers_signal_is_the_median_of_the_out_models() -> None:
+    """Of four models one is very sure; the mean of their signals would follow it."""
+    split = tiny_split()
+    sure = [0.0, 0.0, 0.0, 50.0]
+
+    class Four(IMIA):
+        def _imitate(self, ctx: Any, i: int, half: Any, victim: Any, pivots: Any) -> Any:
+            del half, victim, pivots
+            model = ctx.untrained("one")
+            with torch.no_grad():
+                layer = model["classifier"]
+                layer.weight.zero_()
+                layer.bias.zero_()
+                layer.bias[0] = sure[i]
+            return model, ctx.untrained("one")
+
+    asked = split.candidates.without_attributes()
+    zeros = asked.with_y(torch.zeros_like(asked.y))
+    answer, _ = play(Four(models=4), memoriser(split.null()), zeros)
+    chance = float(hinge(torch.full((1, 10), 0.1).double().log(), torch.tensor([0])))
+    assert answer.notes["mean signal of out models"] == pytest.approx(chance, abs=1e-6)

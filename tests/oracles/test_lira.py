@@ -491,3 +491,21 @@ def test_encoder_attack_needs_no_labels() -> None:
     assert torch.equal(
         plain.scores, LiRAEncoder().answer(oracle, MembershipQuestion(blank, "encoder"), ctx).scores
     )
+
+
+def test_a_row_on_one_side_only_is_shifted_to_the_other_by_hand() -> None:
+    """Rows 0 and 1 show that members' signals lie 2 higher. Row 2 was never a member, row 3 always.
+
+    Row 2 is around 5 without, so around 7 with it; row 3 is around 5 with, so around 3 without.
+    """
+    inside = [[1, 0, 0, 1], [1, 0, 0, 1], [0, 1, 0, 1], [0, 1, 0, 1]]
+    known = [[3.1, 0.9, 5.1, 5.1], [2.9, 1.1, 4.9, 4.9], [1.1, 3.1, 5.1, 5.1], [0.9, 2.9, 4.9, 4.9]]
+    # Means of all members and all nonmembers: (3 + 3 + 5 + 5) / 4 and (1 + 1 + 5 + 5) / 4, weighed
+    # by how many shadows there are: members 2 + 2 + 4, nonmembers 2 + 2 + 4.
+    shift = (3 + 3 + 2 * 5) / 4 - (1 + 1 + 2 * 5) / 4
+    for row, centre in ((2, 5.0), (3, 5.0)):
+        ends = (centre, centre + shift) if row == 2 else (centre - shift, centre)
+        low, high = ([end if i == row else 0.0 for i in range(4)] for end in ends)
+        scores = [float(log_ratio(evidence(asked, known, inside))[row]) for asked in (low, high)]
+        assert scores[0] < 0 < scores[1]
+        assert scores[0] == pytest.approx(-scores[1])

@@ -211,3 +211,18 @@ def test_crops_are_parts_even_where_training_views_may_not_be() -> None:
     wholes = rows.x.float()
     # A crop of at most a fifth of the area varies less than the whole, on average.
     assert parts[:, :, 1:].var((3, 4)).mean() < 0.5 * wholes[:, 1:].var((2, 3)).mean()
+
+
+def test_responses_do_not_depend_on_scale_and_mean_of_an_embedding() -> None:
+    """Embeddings are layer-normalised: one that moves and scales its outputs is the same."""
+    oracle, ctx, question = _asked(QUICK, _planted(_split().victim().members))
+    bells = bell_curves(QUICK.parts, QUICK.places**2, torch.Generator().manual_seed(0))
+    rows = question.examples.select(slice(0, 20))
+    plain = QUICK._features(oracle, rows, bells, ctx)
+
+    class Moved:
+        def embeddings(self, x: Tensor) -> Tensor:
+            return 50 * oracle.embeddings(x) + 3
+
+    moved = QUICK._features(Moved(), rows, bells, ctx)  # type: ignore[arg-type]
+    torch.testing.assert_close(plain, moved, atol=0.05, rtol=0.05)  # small ones are kept off 0

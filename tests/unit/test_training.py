@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from privbench.measure.data.examples import Card, Examples
-from privbench.measure.training.loop import Training
+from privbench.measure.training.loop import Training, _Best
 from privbench.measure.training.model import Model
 from privbench.measure.training.phase import (
     Batch,
@@ -476,3 +476,17 @@ def test_bfloat16_reaches_outputs_that_are_computed_late_and_losses_read_float32
 def test_outputs_name_what_there_is() -> None:
     with pytest.raises(AttributeError, match="outputs have no 'z': choose from h, logits"):
         _ = Outputs(h=torch.ones(1), logits=torch.ones(1)).z
+
+
+def test_an_equal_measurement_is_no_improvement() -> None:
+    """A loss that stands still ends training; the state of its first measurement is kept."""
+    model = nn.Linear(1, 1)
+    best = _Best(Monitor({}, watch="loss", patience=2))
+    told = []
+    for loss, weight in ((3.0, 0.0), (2.0, 1.0), (2.0, 2.0), (2.0, 3.0)):
+        with torch.no_grad():
+            model.weight.fill_(weight)
+        told.append(best.stop(model, {"loss": loss}))  # type: ignore[arg-type]
+    assert told == [False, False, False, True]
+    best.restore(model)  # type: ignore[arg-type]
+    assert model.weight.item() == 1.0

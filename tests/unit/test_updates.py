@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.unit.test_suites import SUITES
 
-from privbench import Examples
+from privbench import Examples, Release
 from privbench.boards.board import Board
 from privbench.boards.verdicts import idle_encoder
 from privbench.grid.plan import plan
@@ -17,6 +17,7 @@ from privbench.grid.trial import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.methods.context import TargetContext
 from privbench.measure.victims.play import gain, probe
+from privbench.measure.victims.served import Victim
 from privbench.results.record import Record
 from privbench.results.seeds import Seeds
 from privbench.testing import CPU, memoriser, tiny_split
@@ -29,6 +30,8 @@ from privbench_plugins.targets.supervised import Supervised
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from torch import Tensor
 
 #: Of 80 members, in batches of 40: two updates an epoch.
 SMALL = [
@@ -119,6 +122,25 @@ def test_the_probe_finds_what_embeddings_tell_about_labels() -> None:
     )  # fmt: skip
     assert probe(memoriser(world.replace(members=both)), split).double().mean() > 0.9
     assert probe(memoriser(world), split).double().mean() < 0.4  # chance .1 ± .14 of 80 rows
+
+
+class Nothing(Release):
+    """Releases zeros."""
+
+    of = "embedding"
+
+    def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
+        """Answer 0 whatever the value is."""
+        del x, u
+        return torch.zeros_like(value)
+
+
+def test_the_probe_reads_embeddings_before_any_release() -> None:
+    split = tiny_split()
+    bare = memoriser(split.victim())
+    served = Victim(bare.card, bare.model, key="zeros", grants=bare.grants, releases=(Nothing(),))
+    assert not served.embeddings(split.test.x).any()
+    assert torch.equal(probe(served, split), probe(bare, split))
 
 
 def _result(seed: int, utility: dict[str, float]) -> Record:

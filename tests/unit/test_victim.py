@@ -34,8 +34,9 @@ from privbench.measure.training.phase import (
 )
 from privbench.measure.victims.build import Builder, access
 from privbench.measure.victims.play import Siblings, as_adversary_sees
+from privbench.measure.victims.served import Victim
 from privbench.measure.victims.spec import VictimSpec
-from privbench.testing import CPU, TinyImages, TinyTarget, tiny_split
+from privbench.testing import CPU, TinyImages, TinyTarget, memoriser, tiny_split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.measure.methods.context import DefenseContext, TargetContext
-    from privbench.measure.victims.served import Victim
 
 SPEC = Optimizer("adam", 1e-2)
 
@@ -823,3 +823,33 @@ def test_the_plan_has_the_keys_that_training_makes(shop: Builder) -> None:
         shop.victim(job)
         assert all(shop.planned(job).values())
         assert list(shop.planned(job)) == list(keys)
+
+
+class Seen(Release):
+    """Keeps the random numbers that it is given."""
+
+    of = "embedding"
+    uniforms = 5
+
+    def forward(self, x: Tensor, value: Tensor, u: Tensor) -> Tensor:
+        """Answer the value as it is."""
+        del x
+        self.u = u.clone()
+        return value
+
+
+def test_two_releases_of_one_victim_draw_different_noise() -> None:
+    """Noise of one place twice would cancel or double where it must add up as independent."""
+    split = tiny_split()
+    bare = memoriser(split.victim())
+    first, second = Seen(), Seen()
+    second.place = 1
+    served = Victim(bare.card, bare.model, key="two", grants=bare.grants, releases=(first, second))
+    served.embeddings(split.test.x)
+    assert not torch.equal(first.u, second.u)
+    assert (
+        abs(float(torch.corrcoef(torch.stack([first.u.flatten(), second.u.flatten()]))[0, 1])) < 0.2
+    )
+    second.place = 0
+    served.embeddings(split.test.x)
+    assert torch.equal(first.u, second.u)
