@@ -387,14 +387,18 @@ def test_each_row_is_judged_against_its_own_shadows() -> None:
 
 
 def test_log_odds_of_a_linear_model_and_the_ratio_by_hand() -> None:
-    """The shares of a plane under noise are known; so are Gaussians of two shadows of a kind."""
+    """The shares of a plane under noise are known; so are Gaussians of two shadows of a kind.
+
+    The signal is the mean over two levels. The mean of two ratios would be a quarter larger.
+    """
     asked = coded(4)
     inside = torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
-    attack = LabelLiRA(k=4, levels=(0.4,), queries=40_000, variance="pooled")
+    attack = LabelLiRA(k=4, levels=(0.6, 0.2), queries=80_000, variance="pooled")
     answer, _ = judged(attack, asked, inside.bool())
     margin = asked.x[:, 0].double() - 0.5
-    share = [0.5 * (1 + torch.erf((margin + far) / 0.4 / math.sqrt(2))) for far in (0.05, 0)]
-    held, free = (one.log() - (1 - one).log() for one in share)
+    shares = [[0.5 * (1 + torch.erf((margin + far) / level / math.sqrt(2))) for level in (0.6, 0.2)]
+              for far in (0.05, 0)]  # fmt: skip
+    held, free = (torch.stack([p.log() - (1 - p).log() for p in of]).mean(0) for of in shares)
     # Shadows of a kind agree, so the deviation is the least that is allowed: 1e-3.
     signal = torch.where(inside[0].bool(), held, free)
     exact = ((signal - free).square() - (signal - held).square()) / 2 / 1e-6

@@ -8,8 +8,8 @@ The adversary sees only the predicted class, for any input of its choice, knows 
 owns k shadow models trained as the target is. Steps:
 
 1. Signal of a row: how far the model's decision lies from it. Either copies with noise of several
-   levels are asked, and the signals are the log-odds, one a level, that a copy keeps the *true*
-   class; or HopSkipJump finds the distance to the decision boundary.
+   levels are asked, and the signal is the mean over levels of the log-odds that a copy keeps the
+   *true* class; or HopSkipJump finds the distance to the decision boundary.
 2. Every shadow is asked the same about the same rows, with the same noise.
 3. The score compares the victim's signal with those of shadows with the row and without it, as LiRA
    does (``privbench.toolbox.likelihood_ratio``).
@@ -76,6 +76,7 @@ class LabelLiRA(MembershipAttack):
     """
 
     name: ClassVar[str] = "label-lira"
+    version: ClassVar[int] = 2
     needs: ClassVar[Access] = Access.LABELS
     requires: ClassVar[tuple[str, ...]] = ("pool",)
     paper: ClassVar[Paper] = Paper(
@@ -95,9 +96,9 @@ class LabelLiRA(MembershipAttack):
     signal: Literal["noise", "boundary"] = "noise"
     queries: Annotated[int, Ge(8)] = 240
     levels: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] = (
-        0.1, 0.2, 0.3, 0.4, 0.5, 0.7,
+        0.15, 0.25, 0.35, 0.5,
     )  # fmt: skip
-    flips: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 2, 4, 8, 16, 32)
+    flips: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (2, 4, 8, 16)
     variance: Variance = "bayes"
     rows: Annotated[int, Ge(2)] = 1000
 
@@ -126,7 +127,7 @@ class LabelLiRA(MembershipAttack):
         )
 
     def _kept(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
-        """Return the log-odds (n, levels) float64 that a copy keeps the true class."""
+        """Return the log-odds (n, 1) float64 that a copy keeps the true class, mean over levels."""
         levels = self.flips if ctx.card.kind == "binary" else self.levels
         copies = max(1, self.queries // len(levels))
         at = noisy(ctx, copies)
@@ -134,7 +135,7 @@ class LabelLiRA(MembershipAttack):
         for level in levels:
             kept = survivors(oracle, rows, at(level), copies).double().sum(1)
             odds.append((kept + 0.5).log() - (copies - kept + 0.5).log())
-        return torch.stack(odds, dim=1)
+        return torch.stack(odds, dim=1).mean(1, keepdim=True)
 
     def _distance(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
         """Return the L2 distance (n, 1) float64 to the decision boundary, in [0, sqrt(d)]."""

@@ -82,7 +82,7 @@ READS: dict[str, Access] = {
 #: Views of ``lira-encoder``.
 VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
 #: Levels of noise of ``label-lira`` (``flips`` for binary tables).
-LEVELS, FLIPS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7), (1, 2, 4, 8, 16, 32)
+LEVELS, FLIPS = (0.15, 0.25, 0.35, 0.5), (2, 4, 8, 16)
 #: Temperature of ``rmia``.
 TEMPERATURE = 2.0
 #: Smallest probability and smallest distance of a cosine from 1.
@@ -111,6 +111,7 @@ class Union(MembershipAttack):
     """
 
     name: ClassVar[str] = "union"
+    version: ClassVar[int] = 2
     needs: ClassVar[Access] = Access.LABELS
     wants: ClassVar[Access] = Access.POSTERIORS | Access.EMBEDDINGS
     paper: ClassVar[Paper] = Paper(
@@ -205,14 +206,14 @@ class Union(MembershipAttack):
         return {n: asks[n] for n in takes_part(self.components, oracle.access, ctx.card)}
 
     def _kept(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
-        """Return the log-odds (n, levels) that a noisy copy keeps the true class."""
+        """Return the log-odds (n, 1) that a noisy copy keeps the true class, mean over levels."""
         levels = FLIPS if ctx.card.kind == "binary" else LEVELS
         copies = self.queries // len(levels)
         at, odds = noisy(ctx, copies), []
         for level in levels:
             kept = survivors(oracle, rows, at(level), copies).double().sum(1)
             odds.append((kept + 0.5).log() - (copies - kept + 0.5).log())
-        return torch.stack(odds, dim=1)
+        return torch.stack(odds, dim=1).mean(1, keepdim=True)
 
 
 # ---- components ----------------------------------------------------------------------------------
