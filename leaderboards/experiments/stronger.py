@@ -71,7 +71,7 @@ ROWS = {
     ),
     "adult": Row(
         "Adult, reconstruction, ars(bound=2), MSE", ".012 to .033", "served rows, ridge .0148",
-        "ars-adult", ["reconstruction", {"reconstruction": {"rows": "served"}}],
+        "ars-adult", ["reconstruction", {"reconstruction": {"rows": "own"}}],
         [{"ars": {"bound": 2.0, "parties": 1}}],
         {"targets": [{"autoencoder": {"layers": 4, "epochs": 20, "owners": 3,
                                       "classifier_epochs": 20}}]},
@@ -84,7 +84,7 @@ ROWS = {
     "mnist": Row(
         "MNIST, reconstruction, ars(bound=2), MSE", ".018 to .050",
         "wide decoder .0125 (none), .031 (served rows)", "ars-mnist",
-        ["reconstruction", {"reconstruction": {"rows": "served"}}], [{"ars": {"bound": 2.0}}],
+        ["reconstruction", {"reconstruction": {"rows": "own"}}], [{"ars": {"bound": 2.0}}],
         {}, "mse", lower=True,
     ),
     "talos": Row(
@@ -113,12 +113,16 @@ their defaults.
 def main(out: Path, data_root: Path, only: tuple[str, ...]) -> None:
     """Run what is missing, and write the page."""
     for name in only or ROWS:
-        row = ROWS[name]
-        suite = yaml.safe_load((HERE.parent / "suites" / f"{row.suite}.yaml").read_text("utf-8"))
-        suite |= {"attacks": row.attacks, "defenses": row.defenses, "seeds": SEEDS, **row.changes}
-        suite = {key: value for key, value in suite.items() if value is not None}
-        privbench.run(suite, out=out / name, data_root=data_root, jobs=1)
+        privbench.run(suite(name), out=out / name, data_root=data_root)
         write(out)
+
+
+def suite(name: str) -> dict[str, Any]:
+    """Return the suite of a row."""
+    row = ROWS[name]
+    made = yaml.safe_load((HERE.parent / "suites" / f"{row.suite}.yaml").read_text("utf-8"))
+    made |= {"attacks": row.attacks, "defenses": row.defenses, "seeds": SEEDS, **row.changes}
+    return {key: value for key, value in made.items() if value is not None}
 
 
 def write(out: Path) -> None:
