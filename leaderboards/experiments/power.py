@@ -40,9 +40,9 @@ How much of a leak of known size each attack finds. A share of the members is an
 memorised, all other rows alike, so that no attack can have a larger AUC than the leak, but by
 chance. A cell is (AUC of the attack - .5) / (AUC of the leak - .5), mean over seeds: 1 is all of
 the leak, 0 nothing. **Bold**: the AUC is beyond what chance gives in 5 % of cases. Attacks have
-their defaults; the leak is in posteriors and labels, or in embeddings. Only the rows themselves leak
-(and eight views of each embedding), not copies with noise, so `label-lira` sees little of it. –: not
-measured. Seeds: {seeds}.
+their defaults; the leak is in posteriors and labels, or in embeddings. Only the rows themselves
+leak (and eight views of each embedding), not copies with noise, so `label-lira` sees little of
+it. –: not measured. Seeds: {seeds}.
 
     uv run python leaderboards/experiments/power.py --out FOLDER
 
