@@ -218,6 +218,14 @@ def test_one_run_is_a_pool_of_one_and_counts_are_enough() -> None:
     assert number(made, "audit_p") > 1e-4
 
 
+def test_the_p_of_a_claim_is_corrected_for_two_shares() -> None:
+    claim = {"epsilon": 0.0, "delta": 0.0}  # every guess is a fair coin's
+    right = {0.25: Guesses(16, 4, 4), 0.8: Guesses(16, 12, 9)}  # p of 1/16 and 299/4096
+    assert number(assessed([claim], [right]), "audit_p") == pytest.approx(2 / 16)
+    wrong = {0.25: Guesses(16, 4, 0), 0.8: Guesses(16, 12, 0)}
+    assert number(assessed([claim], [wrong]), "audit_p") == 1.0
+
+
 def test_the_worst_of_several_claims_is_tested() -> None:
     first = {"epsilon": 2.0, "delta": 1e-5, "profile": [[2.0, 1e-5], [1.0, 0.1]]}
     second = {"epsilon": 1.9, "delta": 1e-4, "profile": [[2.2, 1e-5], [0.9, 0.1]]}

@@ -185,6 +185,13 @@ def test_candidate_worlds_have_equal_sizes(seed: int, index: int) -> None:
     assert not _set(world.reference) & (_set(split.candidates) | _set(split.reference))
 
 
+@given(seed=seeds)
+def test_each_candidate_world_draws_its_own_reference_rows(seed: int) -> None:
+    split = _split(seed)
+    drawn = [_set(split.online(i)[0].reference) for i in range(4)]
+    assert all(one != other for one, other in itertools.combinations(drawn, 2))
+
+
 def test_candidate_worlds_are_independent_of_the_victims_draw() -> None:
     for seed in range(3):
         split = _split(seed, members=50, nonmembers=50)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chisquare
 
 from privbench.grid.plan import plan
 from privbench.grid.suite import Suite
@@ -86,6 +87,15 @@ def test_noise_canaries_are_values_of_the_dataset() -> None:
     assert abs(float(x.mean()) - 0.5) < 4 * float(x.std()) / x.numel() ** 0.5
     assert set(made.y.tolist()) <= set(range(DATA.card(None).classes or 0))
     assert all((column == -1).all() for column in made.attributes.values())
+
+
+@pytest.mark.parametrize("scale", [2, 3])
+def test_all_values_of_noise_are_equally_likely(scale: int) -> None:
+    rows = replace(split().candidates, scale=scale)
+    made = Canaries(kind="noise", count=40).made(rows, replace(DATA.card(None), scale=scale), 3)
+    counts = torch.bincount(made.x.flatten().long())
+    assert len(counts) == scale + 1
+    assert chisquare(counts.numpy()).pvalue > 1e-3
 
 
 def test_noise_keeps_one_hot_groups() -> None:

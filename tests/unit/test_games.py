@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import StratifiedKFold
 
 from privbench.ground.errors import BadInputError
 from privbench.measure.data.examples import Card, Examples, as_float
@@ -166,6 +167,19 @@ def test_rounding_errors_in_x_do_not_move_the_blind_baseline(seed: int) -> None:
 def _digits(seed: int) -> Split:
     dataset = Digits()
     return cut(dataset.load(None), dataset.card(None), dataset.protocols["default"], seed)
+
+
+def test_equal_rows_count_half_in_the_blind_baseline() -> None:
+    """In each fold, one of four members has the x of all nonmembers, and ties with them."""
+    truth = np.arange(35) >= 15
+    bright = truth.copy()
+    for _, fold in StratifiedKFold(5, shuffle=True, random_state=0).split(truth, truth):
+        assert truth[fold].tolist() == [False] * 3 + [True] * 4
+        bright[fold[3]] = False
+    x = torch.from_numpy(bright[:, None]).byte()
+    found = blind_auc(Examples.of(x, torch.zeros(35, dtype=torch.long), scale=1), truth, 0)
+    assert isinstance(found, Estimate)
+    assert found.value == pytest.approx(3 / 4 + 1 / 4 / 2)
 
 
 def test_equal_rows_have_no_blind_baseline() -> None:

@@ -192,6 +192,13 @@ def test_after_a_setting_that_costs_too_much_none_is_tried() -> None:
     assert shown_within({}, 0.02) is None
 
 
+def test_after_a_setting_with_few_seeds_none_is_tried() -> None:
+    low = dict.fromkeys(range(5), 0.0)
+    few = dict.fromkeys(range(4), 0.0)
+    assert shown_within({1.0: low, 2.0: few, 3.0: low}, 0.02) == (1.0, 0.0)
+    assert shown_within({1.0: few, 2.0: low}, 0.02) is None
+
+
 @pytest.mark.parametrize("settings", [1, 6])
 def test_settings_that_cost_more_are_rarely_chosen(settings: int) -> None:
     """Every setting loses 2.01 points; accuracies are shares of 300 rows, of five seeds."""

@@ -11,6 +11,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -451,6 +452,21 @@ def test_shift_has_its_level() -> None:
     found = [shift(draw.normal(size=(60, 3)), draw.normal(size=(60, 3)), seed=i).found
              for i in range(8)]  # fmt: skip
     assert sum(found) <= 1
+
+
+@pytest.mark.parametrize(("of_halves", "p"), [((0.3, 0.004), 0.008), ((0.9, 0.7), 1.0)])
+def test_the_p_of_shift_is_corrected_for_two_halves(
+    of_halves: tuple[float, float], p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = list(of_halves)
+
+    def told(*_: Any, **__: Any) -> SimpleNamespace:
+        return SimpleNamespace(statistic=0.0, pvalue=left.pop())
+
+    monkeypatch.setattr("scipy.stats.mannwhitneyu", told)
+    found = shift(MEMBERS["x"], NONMEMBERS["x"])
+    assert found.p_value == pytest.approx(p)
+    assert left == []
 
 
 # ---- an endpoint ---------------------------------------------------------------------------------

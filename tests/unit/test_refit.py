@@ -13,9 +13,11 @@ from privbench.ground.store.store import Store
 from privbench.measure.data.protocol import Protocol
 from privbench.measure.data.split import cut
 from privbench.measure.methods.context import DefenseContext
+from privbench.measure.training.loop import Training
 from privbench.measure.training.phase import TrainingError
 from privbench.measure.victims.build import Builder
 from privbench.measure.victims.spec import VictimSpec
+from privbench.measure.victims.stages import load
 from privbench.testing import CPU, TinyImages
 from privbench.testing.fixtures import tiny_spec
 from privbench_plugins.defenses.none import NoDefense
@@ -45,6 +47,22 @@ def test_leaving_nothing_out_gives_the_trained_classifier(tmp_path: Path) -> Non
     for name, tensor in making.model["classifier"].state_dict().items():
         torch.testing.assert_close(
             made[f"classifier.{name}"][0], tensor, atol=1e-5, rtol=1e-4, check_stride=False
+        )
+
+
+def test_a_rate_that_falls_by_epoch_falls_as_in_normal_training(tmp_path: Path) -> None:
+    workshop, making = _making(tmp_path)
+    phase = making.phases[-1]
+    falling = replace(phase.optimizers["classifier"], schedule="cosine", per="epoch")
+    phase = replace(phase, optimizers={"classifier": falling}, epochs=3)
+    phase = replace(phase, batch=replace(phase.batch, size=30))
+    made = workshop._refit(making, phase, torch.tensor([-1]), torch.tensor([-1]))
+    embedded, rows = workshop._embedded(making, phase, making.rows(phase))
+    load(making.model, making.initial)
+    Training(making.model, embedded, rows, making.seed(phase, public=False), bf16=False).run()
+    for name, tensor in making.model["classifier"].state_dict().items():
+        torch.testing.assert_close(
+            made[f"classifier.{name}"][0], tensor, atol=1e-5, rtol=0, check_stride=False
         )
 
 

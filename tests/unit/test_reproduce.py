@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.unit.test_suites import SUITES, planned_of
 
 from privbench import Access, Membership, MembershipAttack
-from privbench.check.compare import compared, same, within_intervals
+from privbench.check.compare import Compared, compared, same, table, within_intervals
 from privbench.check.repeat import differences, suite_of
 from privbench.cli.main import main
 from privbench.grid.outcome import new_record
@@ -212,6 +212,15 @@ def test_a_number_that_is_missing_differs_and_a_new_one_is_left_out(registry: An
     other.utility = {"test_accuracy": 0.85, "test_rows": 100.0}
     made = {row.name: row.agrees for row in compared(one, other, within_intervals)}
     assert made == {"auc": True, "null auc": False, "test accuracy": True}
+
+
+def test_a_name_stays_on_its_line_of_the_table() -> None:
+    number = Number(value=0.5)
+    made = table([Compared("auc\nnull \x1b[31mauc", number, number, True)])
+    assert [line.split() for line in made.splitlines()] == [
+        ["number", "published", "ours"],
+        ["auc\\nnull", "\\x1b[31mauc", "0.5", "0.5", "agrees"],
+    ]
 
 
 # ---- the command ---------------------------------------------------------------------------------
