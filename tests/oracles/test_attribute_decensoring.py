@@ -21,6 +21,7 @@ from privbench import (
     Protocol,
 )
 from privbench.plugins.requirements import reason_to_skip
+from privbench.toolbox.classifiers import standardised
 from privbench_plugins.attacks.attribute_decensoring import AttributeDecensoring, Known, regress
 
 D = 6
@@ -133,6 +134,34 @@ def test_rows_without_the_attribute_are_left_out() -> None:
     found = play(some, asked, torch.eye(D), quick).probabilities["a"]
     kept = play(auxiliary.select(~missing), asked, torch.eye(D), quick).probabilities["a"]
     assert torch.equal(found, kept)
+
+
+def test_every_release_of_a_row_is_regressed_on_that_row_s_features(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from privbench_plugins.attacks import attribute_decensoring
+
+    seen = list[tuple[Tensor, Tensor]]()
+
+    def released(oracle: Oracle, rows: Examples, ctx: AttackContext, *numbers: int) -> Tensor:
+        del oracle, numbers
+        h = ctx.auxiliary_oracle.embeddings(rows)
+        return torch.stack([h, 2 * h, 3 * h])
+
+    def regressing(network: nn.Module, x: Tensor, y: Tensor, **settings: Any) -> nn.Module:
+        del settings
+        seen.append((x, y))
+        return network
+
+    monkeypatch.setattr(attribute_decensoring, "released", released)
+    monkeypatch.setattr(attribute_decensoring, "regress", regressing)
+    monkeypatch.setattr(AttributeDecensoring, "_features", lambda _, known, __: known.x)
+    auxiliary, asked = people(30, 0), people(5, 1)
+    play(auxiliary, asked, torch.eye(D), QUICK.replace(steps=1))
+    ((z, wanted),) = seen
+    x = auxiliary.x
+    torch.testing.assert_close(z, standardised(torch.cat([x, 2 * x, 3 * x]), x)[0])
+    assert torch.equal(wanted, torch.cat([x, x, x]))
 
 
 def test_one_value_only_is_the_answer_and_none_is_an_error() -> None:

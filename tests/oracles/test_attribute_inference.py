@@ -345,6 +345,26 @@ def test_neighbours_by_hand() -> None:
     )
 
 
+def test_the_network_is_trained_on_from_one_number_of_updates_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from privbench_plugins.attacks import attribute_inference
+
+    steps = list[int]()
+
+    def fitting(network: nn.Module, x: Tensor, s: Tensor, **settings: Any) -> nn.Module:
+        del x, s
+        steps.append(settings["steps"])
+        return network
+
+    monkeypatch.setattr(attribute_inference, "fit", fitting)
+    rows = people(9, 0)
+    known = Known("a", rows.x, rows.attributes["a"], 3)
+    made = WELL._network(known, torch.arange(9)[None], rows.x, context(rows))
+    assert [label for label, _ in made] == ["network, 50 updates", "network, 150 updates"]
+    assert steps == [50, 100]
+
+
 @pytest.mark.parametrize("attack", [WELL.replace(updates=(20,)), AttributeInferencePaper(epochs=5)])
 def test_permuted_question_and_global_generator(attack: Any) -> None:
     auxiliary, asked = people(100, 0), people(40, 1)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from privbench import Batch
 from privbench.measure.training.loop import Training
 from privbench.testing import tiny_split
 from privbench.testing.fixtures import tiny_builder, tiny_spec
@@ -77,3 +78,15 @@ def test_queue_holds_keys_of_the_last_batches(tmp_path: Any) -> None:
     assert not torch.equal(before, after)  # type: ignore[arg-type]
     assert torch.allclose(after.norm(dim=1), torch.ones(64), atol=1e-5)  # type: ignore[operator]
     assert int(run.model["queue"].at) == 80 % 64  # type: ignore[arg-type]
+
+
+def test_the_key_of_a_row_is_its_own(tmp_path: Any) -> None:
+    """32 rows in 4 parts: the interleaving is not its own inverse."""
+    run = _training(tmp_path, splits=4)
+    model = run.model.eval()  # now batch norm reads no other row
+    x = torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    batch = Batch(x, torch.zeros(32).long(), {}, torch.arange(32), views=2)
+    found = MoCo(splits=4)._forward(model, batch).k
+    with torch.no_grad():
+        own = model["key_head"](model["key_encoder"](model.inputs(x[32:])))
+    torch.testing.assert_close(found, F.normalize(own, dim=1))

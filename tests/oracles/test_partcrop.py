@@ -87,6 +87,17 @@ def test_windows_are_cut_at_even_places_row_by_row() -> None:
     assert torch.allclose(windows_of(x, 3, 1.0)[0], x.expand(9, 1, 4, 4), atol=1e-6)
 
 
+@pytest.mark.parametrize(("height", "width"), [(4, 8), (8, 4)])
+def test_windows_of_a_long_image_reach_all_its_corners(height: int, width: int) -> None:
+    x = torch.arange(32.0).view(1, 1, height, width) / 32
+    found = windows_of(x, 2, 0.5)
+    rows, columns = height // 2, width // 2
+    corners = [x[:, :, i : i + rows, j : j + columns] for i in (0, rows) for j in (0, columns)]
+    for k, corner in enumerate(corners):
+        expected = F.interpolate(corner, (height, width), mode="bilinear", antialias=True)
+        assert torch.equal(found[:, k], expected)
+
+
 # ---- a victim that leaks by its parts ------------------------------------------------------------
 
 

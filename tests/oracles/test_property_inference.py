@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -29,7 +30,12 @@ from privbench.testing import (
     rate_band,
     tiny_split,
 )
-from privbench_plugins.attacks.property_inference import PropertyInference, compared, divergence
+from privbench_plugins.attacks.property_inference import (
+    PropertyInference,
+    _apart,
+    compared,
+    divergence,
+)
 from privbench_plugins.defenses.none import NoDefense
 
 if TYPE_CHECKING:
@@ -211,6 +217,20 @@ def test_divergence_is_that_of_scipy() -> None:
     assert float(divergence(p.log(), p.log())) == 0
     sure = torch.tensor([[0.0, -800.0]])
     assert float(divergence(sure, sure.flip(1))) == pytest.approx(6 * math.log(10), rel=1e-4)
+
+
+def test_divergence_is_of_the_victim_from_the_shadow_on_rows_new_to_it() -> None:
+    split = tiny_split()
+    world = split.victim()
+    inside = world.contains(split.candidates).int().argsort(stable=True)
+    rows = split.candidates.select(inside[[0, -1, 1, -2]])  # the shadow holds every second
+    shadow = np.array([[0.5, 0.5], [0.1, 0.9], [0.2, 0.8], [0.9, 0.1]])
+    victim = np.array([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]])
+    oracle = SimpleNamespace(log_posteriors=lambda _: torch.from_numpy(shadow).log())
+    made: Any = SimpleNamespace(world=world, oracle=oracle)
+    found = float(_apart(made, rows, torch.from_numpy(victim).log()))
+    expected = (shadow * np.log(shadow / victim)).sum(1)[[0, 2]].mean()
+    assert found == pytest.approx(expected)
 
 
 def test_the_closer_kind_of_shadow_wins() -> None:

@@ -182,6 +182,32 @@ def test_rmle_inverts_an_invertible_linear_encoder() -> None:
     assert play.mse(RMLE(smoothness=0.0, iterations=600)) < 1e-6
 
 
+def test_rmle_s_gradients_do_not_depend_on_the_blocks_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first ones: later, rounding decides the signs that total variation sees."""
+    from privbench_plugins.attacks import reconstruction
+
+    attack, served = RMLE(iterations=1), _rotated(Access.EMBEDDINGS | Access.GRADIENTS)
+    question, _ = GAME.pose(tiny_split(), served, max_rows=5, sensitive=())
+    strength = torch.tensor([1.0, 1.0, 5.0, 5.0, 0.2])[:, None]
+    oracle, ctx = arena(attack, served)
+    ask = oracle.gradients
+    seen: list[Tensor] = []
+
+    def spy(x: Tensor, loss: Any) -> Tensor:
+        seen.append(ask(x, loss))
+        return seen[-1]
+
+    oracle.gradients = spy  # type: ignore[method-assign]
+    for rows in (1024, 2):
+        monkeypatch.setattr(reconstruction, "ROWS", rows)
+        attack.answer(oracle, ReconstructionQuestion(question.embeddings * strength), ctx)
+    whole, *parts = seen
+    assert [len(part) for part in parts] == [2, 2, 1]
+    torch.testing.assert_close(torch.cat(parts), whole)
+
+
 def test_a_mask_that_is_not_secret_does_not_hide() -> None:
     served = _rotated(Access.EMBEDDINGS, _Masked(3))
     play = _Play(served)
@@ -286,6 +312,24 @@ def test_a_victim_without_release_is_asked_once() -> None:
     assert answer.notes["copies of the release"] == 1
     assert ctx.auxiliary_oracle.queries == len(ctx.auxiliary)
     assert ctx.siblings(7) == (ctx.auxiliary_oracle,)
+
+
+def test_more_epochs_halve_the_learning_rate_no_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[Any]()
+    of_torch = torch.optim.lr_scheduler.StepLR
+
+    def spy(*given: Any) -> Any:
+        made.append(of_torch(*given))
+        return made[-1]
+
+    monkeypatch.setattr(torch.optim.lr_scheduler, "StepLR", spy)
+    g = torch.Generator().manual_seed(0)
+    h, x = torch.randn(1, 16, 3, generator=g), torch.rand(16, 4, generator=g)
+    for steps, epochs in [(0, 5), (40, 20)]:  # of two updates each
+        attack = Decoder(epochs=5, steps=steps, batch=8, halve=2)
+        attack._fit(nn.Linear(3, 4), h, x, g, g)
+        assert made[-1].last_epoch == epochs
+        assert made[-1].get_last_lr() == [attack.lr / 4]
 
 
 def test_loud_coordinates_are_those_with_noise() -> None:

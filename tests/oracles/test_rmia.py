@@ -254,6 +254,20 @@ def test_the_stand_in_is_asked_about_other_rows_than_the_population() -> None:
 
 
 @pytest.mark.parametrize("attack", [RMIA(), RMIAOffline()], ids=str)
+def test_a_row_at_the_threshold_is_called_a_member(
+    attack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from privbench_plugins.attacks import rmia
+
+    served = memoriser(tiny_split().victim())
+    limit = float(play(attack, served).scores.median())
+    monkeypatch.setattr(rmia, "threshold", lambda *_: limit)
+    answer = play(attack, served)
+    assert (answer.scores == limit).any()
+    assert answer.decisions[answer.scores == limit].all()
+
+
+@pytest.mark.parametrize("attack", [RMIA(), RMIAOffline()], ids=str)
 def test_rows_without_a_label_get_a_neutral_score(attack: Any) -> None:
     split = tiny_split()
     blank = torch.arange(len(split.candidates)) % 3 == 0

@@ -141,6 +141,30 @@ def test_the_regression_is_compared_on_shadows_that_it_did_not_see() -> None:
     assert shares[-1] == pytest.approx(0.2, abs=0.1)
 
 
+def test_worlds_that_may_be_complements_are_both_fitted_on_or_both_compared_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from privbench_plugins.attacks import union
+
+    fits: list[set[int]] = []
+
+    def regressed(x: Tensor, member: Tensor) -> Tensor:
+        del member
+        fits.append(set(x.int().flatten().tolist()))  # the numbers of the shadows
+        return double([1.0])
+
+    monkeypatch.setattr(union, "regression", regressed)
+    member = torch.arange(4) % 2 == 0
+    chosen([torch.full((4, 1), i).double() for i in range(8)], [member] * 8, 0.01)
+    *compared, last = fits
+    assert last == set(range(8))
+    assert len(compared) == 8
+    for shadow, fitted in enumerate(compared):
+        assert fitted
+        assert shadow not in fitted
+        assert fitted == {other ^ 1 for other in fitted}
+
+
 def test_a_component_alone_is_taken_where_the_regression_finds_less() -> None:
     # the first finds a tenth of the members for sure and knows nothing else; the second ranks well
     tables, members = [], []

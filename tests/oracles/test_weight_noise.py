@@ -160,6 +160,20 @@ def test_noise_is_what_the_record_says(tmp_path: Path) -> None:
     assert torch.equal(plain.embeddings(x), noisy.embeddings(x))
 
 
+def test_no_two_tensors_share_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Tensor] = []
+    made = AdditiveLogistic.noise
+
+    def spy(self: AdditiveLogistic, u: Tensor, scale: float) -> Tensor:
+        drawn.append(u)
+        return made(self, u, scale)
+
+    monkeypatch.setattr(AdditiveLogistic, "noise", spy)
+    _made(tmp_path, AdditiveLogistic(pairs=10))
+    bias, weight = drawn
+    assert not torch.isin(bias, weight).any()
+
+
 def test_one_sampler_run_serves_all_epsilons_and_mechanisms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
