@@ -23,6 +23,7 @@ from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.store.canonical import checksum
+from privbench.measure.training.loop import Training
 from privbench.plugins import registry as plugins
 from privbench.results.files import parsed, read, read_all
 from privbench.results.one_file import dumped
@@ -285,6 +286,27 @@ def test_a_result_is_reproduced(run: Any, tmp_path: Path, monkeypatch: pytest.Mo
     said = done(run("reproduce", "all.jsonl", "--trial", two.stem[:12])).stdout
     assert f"the same trial here: {two.stem}" in said
     assert not Path("privbench").exists()
+
+
+def test_what_a_store_holds_is_not_believed(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin that changed the process left its numbers in the store under the right keys."""
+    done(run(*RUN))
+    path = min(Path("results").glob("*.json"))
+    trained, real = [], Training.run
+
+    def counted(self: Training, *given: Any) -> Any:
+        trained.append(self)
+        return real(self, *given)
+
+    monkeypatch.setattr(Training, "run", counted)
+    before = {one: one.stat().st_mtime_ns for one in (tmp_path / "store").rglob("*")}
+    assert before
+    done(run("reproduce", path))
+    assert trained
+    after = {one: one.stat().st_mtime_ns for one in (tmp_path / "store").rglob("*")}
+    assert after == before
 
 
 def test_other_numbers_differ(run: Any) -> None:

@@ -123,6 +123,7 @@ class Session:
         self.device = _device(options["device"])
         self.threads: int = options.get("threads", 1)
         self.compiled: bool = options["compiled"]
+        self.store: Path = options.get("store") or default_root()
         self.registry = registry.load(chosen)
         self.registry.refuse_broken_files()
         self.planned: list[PlannedTrial] = []
@@ -224,9 +225,9 @@ class Session:
         )
 
     def runner(self, watcher: Watcher | None) -> TrialRunner:
-        """Return what runs the trials, with the user's store."""
+        """Return what runs the trials."""
         return TrialRunner(
-            Store(default_root()), self.device, root=self.root, progress=watcher,
+            Store(self.store), self.device, root=self.root, progress=watcher,
             compiled=self.compiled, threads=self.threads,
         )  # fmt: skip
 

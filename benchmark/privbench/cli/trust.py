@@ -43,8 +43,8 @@ def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
 
     RESULT is a .json file of a run, or a line of a .jsonl file. Numbers agree if one lies in the
     95 % interval of the other. Per-sample scores, if there are any, must be of the same rows with
-    the same truth. What the store holds is not trained again; set PRIVBENCH_CACHE to an empty
-    directory to train all of it.
+    the same truth. Everything is trained again, in a store of its own: what another run left in
+    yours is not believed.
     Exit status: 0 if all numbers agree, 1 if not, 2 for bad input, 130 if interrupted.
     """
     from privbench.check.compare import compared, table, within_intervals
@@ -56,7 +56,8 @@ def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
             "and no numbers: give a result that is ok"
         )
     with tempfile.TemporaryDirectory(prefix="privbench-") as temporary:
-        session = _session(record, chosen, options, options["out"] or Path(temporary))
+        out, store = options["out"] or Path(temporary, "results"), Path(temporary, "store")
+        session = _session(record, chosen, {**options, "store": store}, out)
         say(f"{record.cell.title}, {record.cell.adversary}, seed {record.seed}")
         say(_whether_same(record, session))
         session.run()
