@@ -31,6 +31,12 @@ def origins(cell: Cell) -> dict[str, dict[str, str]]:
     return {f"{kind} {method.name}": _origin(type(method)) for kind, method in _methods(cell)}
 
 
+def strangers(cell: Cell) -> str:
+    """Return the methods of a cell that do not come with privbench, in words; "" for none."""
+    found = origins(cell).items()
+    return " or ".join(name for name, of in found if of["distribution"] != "privbench")
+
+
 def names(cell: Cell) -> dict[str, str]:
     """Digest of each method -> its kind and label, to explain keys that hold the digest."""
     return {method.digest: f"{kind} {method.label}" for kind, method in _methods(cell)}

@@ -15,7 +15,7 @@ from privbench.grid.cell import Trial, learning_from_reference
 from privbench.grid.materials import Materials
 from privbench.grid.outcome import encodable, new_record, numbers, reason
 from privbench.grid.per_sample import gathered
-from privbench.grid.plugins import named_answer
+from privbench.grid.plugins import named_answer, strangers
 from privbench.measure.games import left_out
 from privbench.measure.games.controls import Pixels
 from privbench.measure.training.process_state import threads
@@ -28,6 +28,7 @@ from privbench.measure.victims.play import (
     key_as_adversary_sees,
 )
 from privbench.measure.victims.served import Victim
+from privbench.plugins.canary import refuse_changed
 from privbench.results.record import Cost, Record
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ class TrialRunner:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
+            refuse_changed()
             self._fill(record, trial)
+            refuse_changed(strangers(trial.cell))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
@@ -265,9 +268,13 @@ class TrialRunner:
             Trainer(self.builder, models.of_the_adversary()), self.store, self.device, scope,
         )  # fmt: skip
         answer = self.isolated.answer if self.isolated else Match.answer
-        return truth, self.store.make(
-            key, lambda: named_answer(answer(match, self.materials.shadows(cell, shadows)), cell)
-        )
+
+        def answered() -> tuple[Any, dict[str, Any]]:
+            made = answer(match, self.materials.shadows(cell, shadows))
+            refuse_changed(strangers(cell))  # before anything else is computed here
+            return named_answer(made, cell)
+
+        return truth, self.store.make(key, answered)
 
     def _answer_key(
         self,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 GROUP = "privbench"
+#: Modules of the plugins that come with privbench.
+_IN_TREE = "privbench_plugins."
 #: What a method can be.
 KINDS = ("dataset", "target", "defense", "attack")
 #: What chooses plugins: the name of one to disable, or the path of a file to load.
@@ -204,6 +206,9 @@ def load(chosen: Iterable[Choice] = (), entry_points: Iterable[Any] | None = Non
     known = {point.name for point in points}
     for name in sorted(off - known):
         raise UnknownNameError("plugin to disable", name, known)
+    from privbench.plugins import canary
+
+    canary.remember()  # before any code of others runs
     registry, stated = Registry(), dict[int, list[str | None]]()
     for point in [*sorted(points, key=_in_tree_first), *files]:
         plugin = _described(point, stated)
@@ -231,6 +236,13 @@ def _load(point: Any, plugin: Plugin, registry: Registry) -> None:
 
     with restored():
         _taken(point, plugin, registry)
+    if not plugin.module.startswith(_IN_TREE):
+        from privbench.plugins.canary import refuse_changed
+
+        try:
+            refuse_changed(f"plugin '{plugin.name}'")
+        except PluginError as error:
+            plugin.broke(str(error))
 
 
 def _taken(point: Any, plugin: Plugin, registry: Registry) -> None:
@@ -266,7 +278,7 @@ def _guarded(plugin: Plugin, what: str, call: Callable[[], Any]) -> Any:
 
 def _in_tree_first(point: Any) -> tuple[bool, str]:
     """Sort in-tree plugins first, so that they win name conflicts with third-party plugins."""
-    return (not point.value.startswith("privbench_plugins."), point.name)
+    return (not point.value.startswith(_IN_TREE), point.name)
 
 
 def _collect(module: Any, plugin: Plugin) -> list[tuple[str, Any]]:
