@@ -416,7 +416,7 @@ def _error(served: Victim, own: Victim) -> float:
         train=_no_training,
     )  # fmt: skip
     oracle = Oracle(served, Access.EMBEDDINGS, asker="test")
-    attack = Decoder(epochs=1, steps=100, hidden=32)
+    attack = Decoder(rows="own", epochs=1, steps=100, hidden=32)
     found: Any = game.score(attack.answer(oracle, question, ctx), truth)["mse"]
     return float(found.value)
 

@@ -43,6 +43,7 @@ NOT_RUN = {
     "pip install": "it needs a registry",
     "privbench check my-attack": "it needs the package installed; see test_new_plugins",
     "privbench --plugin my_attack.py": "it needs the file; see test_plugin_files",
+    "privbench --plugin mine.py": "it needs the file; see test_challenge",
     "uv run": "for developers; .ci/run runs them",
     "uv tool install": "it needs a registry; see tests/packaging/test_installed.py",
     "privbench audit": "it needs the user's model",

@@ -96,9 +96,9 @@ class LabelLiRA(MembershipAttack):
     signal: Literal["noise", "boundary"] = "noise"
     queries: Annotated[int, Ge(8)] = 240
     levels: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] = (
-        0.15, 0.25, 0.35, 0.5,
+        0.05, 0.15, 0.25, 0.35, 0.5,
     )  # fmt: skip
-    flips: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (2, 4, 8, 16)
+    flips: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 2, 4, 8, 16)
     variance: Variance = "bayes"
     rows: Annotated[int, Ge(2)] = 1000
 

@@ -82,7 +82,7 @@ READS: dict[str, Access] = {
 #: Views of ``lira-encoder``.
 VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
 #: Levels of noise of ``label-lira`` (``flips`` for binary tables).
-LEVELS, FLIPS = (0.15, 0.25, 0.35, 0.5), (2, 4, 8, 16)
+LEVELS, FLIPS = (0.05, 0.15, 0.25, 0.35, 0.5), (1, 2, 4, 8, 16)
 #: Temperature of ``rmia``.
 TEMPERATURE = 2.0
 #: Smallest probability and smallest distance of a cosine from 1.
