@@ -97,7 +97,7 @@ HEAD = """\
 
 Hostile readers built attackers in an evening that undid most of what the boards called protection.
 Here are theirs beside ours of today, on the same protocols, mean of {seeds} seeds. Our attacks have
-their defaults.
+their defaults. –: not measured yet.
 
     uv run python leaderboards/experiments/stronger.py --data-root ROOT --out FOLDER
 
@@ -137,7 +137,8 @@ def write(out: Path) -> None:
                 value = one.metrics[row.metric].value if one.status == "ok" else None
                 if value is not None and (one.cell.defense == "none") is undefended:
                     of.setdefault(one.cell.attack.label, []).append(value)
-            means = sorted((fmean(values), label) for label, values in of.items())
+            whole = {label: values for label, values in of.items() if len(values) == SEEDS}
+            means = sorted((fmean(values), label) for label, values in whole.items())
             means = means if row.lower else means[::-1]
             digits = 4 if row.lower else 3
             told.append(", ".join(f"{label} {mean:.{digits}f}" for mean, label in means) or "–")
