@@ -153,6 +153,25 @@ def test_a_defense_that_its_judges_have_not_met_is_not_ranked() -> None:
     assert "none of the defenses has met all attacks that judge it" in page(alone, "T")
 
 
+def test_an_attack_that_cannot_run_there_is_not_missed_but_it_is_where_it_can() -> None:
+    made = [record("loud", defense, seed, value, target=target)
+            for seed in range(5)
+            for defense, value in (("none", 0.8), ("fog", 0.6))
+            for target in ("simclr", "moco")]  # fmt: skip
+    made += [record("shy", "fog", seed, target="simclr", status="skipped", reason="no labels")
+             for seed in range(5)]  # fmt: skip
+    known = {EVERY: [Wanted(name, name, 1, "membership", {}) for name in ("loud", "shy")]}
+    of = {one.target: one.rows[1] for one in Board(made, judges=known).panels}
+    assert of["simclr"].not_met == {}
+    assert of["moco"].not_met == {("membership", ""): ["shy"]}
+    for one in made:
+        if one.status == "skipped":  # of another adversary
+            one.cell = one.cell.model_copy(update={"adversary": "naive"})
+    of = {one.target: one.rows[1] for one in Board(made, judges=known).panels
+          if one.adversary == "adaptive"}  # fmt: skip
+    assert of["simclr"].not_met == {("membership", ""): ["shy"]}
+
+
 def test_the_smallest_leak_that_could_be_seen_by_hand() -> None:
     """Of 100 and 400, sqrt((m + n + 1) / (12 m n)) is .0323; 1.96 times it over sqrt(4) .0316."""
     made = [record(seed=seed) for seed in range(4)]

@@ -159,12 +159,12 @@ class Board:
         return operating.groups(self.records)
 
     @cached_property
-    def skipped(self) -> Mapping[tuple[str, str], list[MethodRecord]]:
-        """Target and defense -> the attacks that cannot be run on them."""
-        found: dict[tuple[str, str], list[MethodRecord]] = {}
+    def skipped(self) -> Mapping[tuple[str, ...], list[MethodRecord]]:
+        """Victim, as ``panels.place`` names it, -> the attacks that cannot be run on it."""
+        found: dict[tuple[str, ...], list[MethodRecord]] = {}
         for record in self.records:
             if record.status == "skipped":
-                at = record.cell.target.label, record.cell.defense
+                at = panels.place(record.cell, record.cell.adversary)
                 found.setdefault(at, []).append(record.cell.attack)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from statistics import fmean as mean
 from statistics import median
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from privbench.boards.operating import Family, Group, OperatingPoint
     from privbench.ground.columns import Column
     from privbench.ground.judges import Wanted
-    from privbench.results.record import MethodRecord, Record
+    from privbench.results.record import CellRecord, MethodRecord, Record
     from privbench.results.seeds import Seeds
 
 #: Metrics that are .5 for every guess, and the baseline that is one guess for all rows.
@@ -34,7 +35,7 @@ class Grouped(Protocol):
     judges: Mapping[str, Sequence[Wanted]]
 
     @property
-    def skipped(self) -> Mapping[tuple[str, str], list[MethodRecord]]:
+    def skipped(self) -> Mapping[tuple[str, ...], list[MethodRecord]]:
         """See ``Board``."""
 
     @property
@@ -151,7 +152,11 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
     for one in kept:
         _compare(one, none, higher)
         if one is not none:
-            left = {aim: _not_met(board, one, aim, len(seeds)) for aim in main}
+            cell = next(iter(one.spots.values())).records[0].cell
+            skipped = board.skipped.get(place(cell, adversary), [])
+            wanted = {aim: judges(board.judges, [d.name for d in cell.defenses], aim[0])
+                      for aim in main}  # fmt: skip
+            left = {aim: _not_met(wanted[aim], one, aim, skipped, len(seeds)) for aim in main}
             one.not_met = {aim: names for aim, names in left.items() if names}
     return Panel(
         dataset, target, adversary, attacks, kept, [c for c in curves if c.spots],
@@ -160,13 +165,19 @@ def _panel(board: Grouped, group: Group, dataset: str, target: str, adversary: s
     )  # fmt: skip
 
 
-def _not_met(board: Grouped, row: DefenseRow, aim: Aim, seeds: int) -> list[str]:
-    """Attacks that judge a defense and have not met it; one that cannot meet it does not count."""
-    cell = next(iter(row.spots.values())).records[0].cell
-    skipped = board.skipped.get((cell.target.label, cell.defense), [])
+def place(cell: CellRecord, adversary: str) -> tuple[str, ...]:
+    """Return what an attack of that adversary meets in a cell, as text: data, protocol, victim."""
+    protocol = json.dumps(cell.protocol, sort_keys=True)
+    return cell.dataset.label, protocol, cell.target.label, cell.defense, adversary
+
+
+def _not_met(
+    wanted: Sequence[Wanted], row: DefenseRow, aim: Aim, skipped: Sequence[MethodRecord], seeds: int
+) -> list[str]:
+    """Which of the attacks that judge a defense have not met it; skipped ones cannot meet it."""
     spots = [spot for attack, spot in row.spots.items() if attack.aim == aim and spot.values]
     missing = []
-    for judge in judges(board.judges, [one.name for one in cell.defenses], aim[0]):
+    for judge in wanted:
         ran = [spot for spot in spots if spot.records[0].cell.attack.name == judge.attack]
         met = [spot for spot in ran if judge.is_met_by(spot.records[0].cell.attack)]
         if any(_counts(one) and len(one.values) >= min(FEWEST_SEEDS, seeds) for one in met):

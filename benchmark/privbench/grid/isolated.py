@@ -14,9 +14,11 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.outcome import reason
+from privbench.grid.plugins import strangers
 from privbench.grid.server import begin
 from privbench.ground.errors import AnswerError
 from privbench.measure.training.process_state import threads
+from privbench.plugins.canary import refuse_changed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,8 +105,10 @@ def answer_isolated(pipe: Connection, lifeline: Connection, setup: Setup) -> Non
         tensors: Mapping[str, Tensor] = {}
         try:
             match, shadows = pickle.loads(work)  # noqa: S301 - from the worker
+            refuse_changed()
             with threads(setup.threads):
                 tensors, told["facts"] = match.answer(shadows)
+            refuse_changed(strangers(match.cell))
             told["trained"] = match.train.builder.trained_phases
             json.dumps(told)
         except BaseException as error:  # noqa: BLE001 - failure is data

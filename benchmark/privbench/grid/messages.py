@@ -66,7 +66,13 @@ class Setup:
     plugins: tuple[PluginFile, ...] = ()
 
     def load_plugins(self) -> None:
-        """Load plugin files, so that what names their classes can be unpickled."""
+        """Load plugin files, so that what names their classes can be unpickled.
+
+        How the process computes is remembered before.
+        """
+        from privbench.plugins import canary
+
+        canary.remember()
         for file in self.plugins:
             file.load()
 

@@ -42,7 +42,8 @@ class Judge:
 #: Stands for every defense: the strongest attacks of each game judge it.
 EVERY = ""
 
-#: Game -> the strongest attack of each access level, which judges every defense of the game.
+#: Game -> the strongest attack of each access level, which judges every defense of the game. The
+#: game of a plugin has none.
 STRONGEST: Mapping[str, tuple[Judge, ...]] = {
     "membership": (
         Judge("lira", "Compares a row's posteriors with those of shadows with and without it."),
@@ -56,7 +57,7 @@ STRONGEST: Mapping[str, tuple[Judge, ...]] = {
     ),
     "attributes": (
         Judge("attribute-inference", "Chooses the best of several well-trained classifiers."),
-        Judge("attribute-decensoring", "Maps embeddings to features that nobody has censored."),
+        Judge("attribute-decensoring", "Maps embeddings to features of a model without censoring."),
     ),
     "reconstruction": (
         Judge(
@@ -127,7 +128,8 @@ def judges_of(defense: Any) -> list[Judge]:
     >>> [judge.label for judge in judges_of(mine)]
     ['lira', 'reconstruction']
     """
-    every = [*defense.judged_by, *(one for game in defense.protects for one in strongest(game))]
+    every = [*defense.judged_by]
+    every += [one for game in defense.protects for one in STRONGEST.get(game, ())]
     first: dict[str, Judge] = {}
     for one in every:
         first.setdefault(one.label, one)  # its own sentence, where the defense has one
@@ -146,8 +148,3 @@ def judges(
     """
     found = [one for name in (*defenses, EVERY) for one in known.get(name, ())]
     return [*{one.label: one for one in found if one.game in ("", game)}.values()]
-
-
-def strongest(game: str) -> tuple[Judge, ...]:
-    """Return the strongest attack of each access level in a game; none for a plugin's game."""
-    return STRONGEST.get(game, ())

@@ -68,7 +68,7 @@ def refuse_changed(by: str = "") -> None:
     who = by or ", ".join(_blamed) or "a plugin"
     raise PluginError(
         f"{who} changed how this process computes ({', '.join(names)}), for all methods: results "
-        "after that would be wrong; mend or leave out that plugin, and run again"
+        "after that would be wrong; repair that plugin or leave it out, and run again"
     )
 
 

@@ -224,7 +224,7 @@ def _described(point: Any, stated: dict[int, list[str | None]]) -> Plugin:
     """A plugin that is not loaded yet; ``stated`` keeps name and version of its distribution."""
     if isinstance(point, PluginFile):
         return Plugin(point.name, point.module, "file", f"sha256 {point.sha256[:12]}")
-    if id(point.dist) not in stated:  # its file is read anew whenever it is asked
+    if id(point.dist) not in stated:  # each access reads its file
         stated[id(point.dist)] = [getattr(point.dist, of, None) for of in ("name", "version")]
     name, version = stated[id(point.dist)]
     return Plugin(point.name, point.value, name or "unknown", version or "")

@@ -20,8 +20,8 @@ true labels, and owns k shadow models trained on subsets of the candidate rows. 
 Step 5 keeps useless components, such as posteriors behind a mask, from costing more than chance
 does.
 
-Deviations: see the class. What to expect: at `fpr`, about the best component or more, whichever it
-is for this victim and defense; 0.5 on a victim that answers members and nonmembers alike.
+Deviations: see the class. What to expect: at `fpr`, about what the best component finds, or
+more; 0.5 on a victim that answers members and nonmembers alike.
 """
 
 from __future__ import annotations
