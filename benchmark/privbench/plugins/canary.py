@@ -39,13 +39,13 @@ def remember() -> None:
 
 
 def changed() -> list[str]:
-    """Return which of the results are other ones now; [] if none, or if none are known."""
+    """Return which of the results differ now, or what fails now; [] if nothing, or unknown."""
     if not _known:
         return []
     try:
         now: Mapping[str, list[float]] = _computed()
-    except Exception:  # noqa: BLE001 - what was possible before is not any more
-        return [*_known]
+    except Exception as error:  # noqa: BLE001 - what was possible before is not any more
+        return [f"{type(error).__name__}: {error}"]
     return [
         name for name, values in _known.items()
         if not np.allclose(values, now[name], _RELATIVE, _ABSOLUTE)
