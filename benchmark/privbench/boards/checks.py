@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
+from privbench.ground.tokens import token_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from privbench.results.record import Record
 
@@ -28,6 +29,29 @@ def refuse_unfit(records: Sequence[Record]) -> None:
         )
     _refuse_twins(records)
     _refuse_unknown_games(records)
+
+
+def refuse_tokens(records: Iterable[Record], texts: Mapping[str, object]) -> None:
+    """Refuse to publish what looks like a token or a password.
+
+    Args:
+        records: that are published.
+        texts: what is written beside them -> its text.
+
+    Raises:
+        BadInputError: naming the result and the field.
+    """
+    if where := token_in({name: text if isinstance(text, list) else str(text)
+                          for name, text in texts.items()}):  # fmt: skip
+        raise BadInputError(f"{shown(where)} holds what looks like a token or password: leave it "
+                            "out, and revoke it if others could read it")  # fmt: skip
+    for record in records:
+        if where := token_in(record.model_dump(mode="json")):
+            raise BadInputError(
+                f"result {shown(record.trial)}: {shown(where)} holds what looks like a token or "
+                "password: remove this result and run it again without (a token for an endpoint "
+                "goes into PRIVBENCH_ENDPOINT_TOKEN), and revoke it if others could read it"
+            )
 
 
 def _refuse_twins(records: Sequence[Record]) -> None:

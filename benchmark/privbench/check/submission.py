@@ -10,6 +10,7 @@ import numpy as np
 from privbench.check.compare import same, told
 from privbench.check.rescore import Scored
 from privbench.ground.text import shown
+from privbench.ground.tokens import token_in
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.game import Game
 from privbench.results.files import each_line
@@ -70,6 +71,8 @@ def check(path: Path) -> Checked:
 
 
 def _differences(record: Record, path: Path, unchecked: dict[str, int]) -> Iterator[str]:
+    if where := token_in(record.model_dump(mode="json")):
+        yield f"{shown(where)} holds what looks like a token or password"
     if record.status != "ok":
         if record.metrics or record.controls or record.baselines:
             yield f"it {shown(record.status)}, and has numbers"

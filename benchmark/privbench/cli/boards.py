@@ -48,7 +48,7 @@ def merge(chosen: list[Choice], /, folders: tuple[Path, ...], out: Path, *, scor
 
 
 def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
-    from privbench.boards.checks import refuse_unfit
+    from privbench.boards.checks import refuse_tokens, refuse_unfit
     from privbench.ground.store.files import write
     from privbench.results.files import located
     from privbench.results.limits import MOST_SCORES
@@ -58,6 +58,7 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
     found = located(folders, scores=scores)
     records = [record for record, _ in found]
     refuse_unfit(records)
+    refuse_tokens(records, {})
     kept: dict[str, bytes] = {}
     for record, places in found if scores else ():
         content = sample_bytes(record, places)
@@ -76,7 +77,7 @@ def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> Non
 
 def _into_folder(chosen: list[Choice], folders: tuple[Path, ...], out: Path) -> None:
     from privbench.boards.board import Board
-    from privbench.boards.checks import refuse_unfit
+    from privbench.boards.checks import refuse_tokens, refuse_unfit
     from privbench.boards.files import write_board
     from privbench.boards.tradeoffs import dumped, stored_bound
     from privbench.cli.index import index
@@ -89,6 +90,7 @@ def _into_folder(chosen: list[Choice], folders: tuple[Path, ...], out: Path) -> 
     records = [record for record, _ in found]
     bound = stored_bound([*folders, *there])
     refuse_unfit(records)
+    refuse_tokens(records, {})
     lost = 0
     for record, places in found:
         content = sample_bytes(record, places)
@@ -136,6 +138,7 @@ def _named(
 ) -> tuple[Board, str, list[str]]:
     """The board, its title, and what ``privbench run`` is given to make it again."""
     from privbench.boards.board import Board
+    from privbench.boards.checks import refuse_tokens
     from privbench.boards.tradeoffs import stored_bound
     from privbench.cli.index import index
     from privbench.grid.suite import read_suite
@@ -146,6 +149,7 @@ def _named(
         bound = made_by.match_utility if made_by else stored_bound(folders)
     name = title or (made_by.name if made_by else "privbench leaderboard")
     again = _again(suite, made_by, records) if suite and made_by else []
+    refuse_tokens(records, {"the title": name, "the suite": again})
     return Board(records, bound, index(chosen).judging), name, again
 
 
@@ -237,6 +241,7 @@ def report(
     The page needs no other file and no network. ROC curves and histograms are drawn where the files
     of per-sample scores are beside the results.
     """
+    from privbench.boards.checks import refuse_tokens
     from privbench.results.files import located
 
     if output.suffix not in (".html", ".htm"):
@@ -256,6 +261,7 @@ def report(
         return read_samples(record, places[record.trial])
 
     words = _words(folders, records)
+    refuse_tokens([], {"audit.txt": words})
     if words and not told["title"]:
         name = f"Audit of {records[0].cell.target.label}"
     text = rendered(board, name, again=again, samples=samples, registry=load(chosen), words=words)
@@ -309,6 +315,7 @@ def score(
 
     for folder in folders:
         refuse_missing(folder)
+    from privbench.boards.checks import refuse_tokens
     from privbench.check.rescore import read_scored
     from privbench.check.score_report import report
     from privbench.ground.store.files import write
@@ -316,6 +323,7 @@ def score(
 
     load(chosen)  # games of plugins are known once these are imported
     found, notes = read_scored(folders)
+    refuse_tokens([one.record for one in found], {})
     text = report(found, **told)
     if output is None:
         say(text, nl=False)

@@ -1,0 +1,68 @@
+"""Secrets in text: hidden in addresses, and found in what is about to be published."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+#: What stands for a secret.
+HIDDEN = "***"
+
+_TOKEN = re.compile(
+    r"""
+    (?<![A-Za-z0-9_-])(?:                        # as a word: never inside a digest or base64
+        sk-(?:[A-Za-z0-9]{20,}|(?=[\w-]*\d)[\w-]{8,})
+      | gh[pousr]_[A-Za-z0-9]{16,} | github_pat_\w{16,} | glpat-[\w-]{16,}
+      | hf_[A-Za-z0-9]{16,}
+      | (?<![+/])(?:A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9+/])|AIza[\w-]{35})
+      | xox[a-z]-[\w-]{10,}
+      | eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*       # a JSON web token
+    )
+    | \b(?i:bearer)\s+(?=\S*\d)[\w.~+/-]{8,}
+    | (?i:api[_-]?key|access[_-]?token|client[_-]?secret|password)["']?\s*[=:]\s*["']?[^\s"'&,*]{4,}
+    | [?&](?i:key|token|code|sig|secret)=[^\s&*]{4,}
+    | ://[^/\s:@]+:[^/\s@*]+@                    # a password in an address
+    | -----BEGIN[A-Z ]*PRIVATE\ KEY
+    """,
+    re.VERBOSE,
+)
+_USER = re.compile(r"(?<=://)[^/?#]*@")
+_VALUE = re.compile(r"([?#&;])([^=?#&;]*=)?[^?#&;]+")
+
+
+def redacted(address: str) -> str:
+    """The address without name and password, the values of its query and its fragment.
+
+    >>> redacted("https://me:pw@host/predict?api_key=abc&v=2#x")
+    'https://***@host/predict?api_key=***&v=***#***'
+    >>> redacted("my_module:load")
+    'my_module:load'
+    """
+    if "://" not in address:
+        return address
+    shown = _VALUE.sub(rf"\1\g<2>{HIDDEN}", _USER.sub(f"{HIDDEN}@", address))
+    return _TOKEN.sub(HIDDEN, shown)
+
+
+def token_in(values: Any, at: str = "") -> str:
+    """Where nested plain values hold what looks like a token, as names joined by dots; "" if none.
+
+    >>> token_in({"cell": {"label": "x", "notes": ["Bearer abcdef0123456789"]}})
+    'cell.notes.0'
+    >>> token_in({"sha256": "0123456789abcdef" * 4, "api_key": "***"})
+    ''
+    """
+    if isinstance(values, str):
+        name = at.rpartition(".")[2]
+        return at if _TOKEN.search(values) or _TOKEN.search(f"{name}={values}") else ""
+    if isinstance(values, list):
+        values = dict(enumerate(values))
+    if not isinstance(values, dict):
+        return ""
+    for name, value in values.items():
+        inside = f"{at}.{name}".lstrip(".")
+        if _TOKEN.search(str(name)):
+            return f"a name in {at}"
+        if found := token_in(value, inside):
+            return found
+    return ""
