@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import os
 import pickle
 import re
+import socket
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -653,11 +656,59 @@ def test_a_server_that_says_when_to_come_again_is_believed_within_a_minute(
 ) -> None:
     counted, url = server
     counted.states = [429, 503, 429]
-    counted.retry_after = ["7", "999", "Wed, 21 Oct 2026 07:28:00 GMT"]
+    counted.retry_after = ["7", "no time", "Wed, 21 Oct 2015 07:28:00 GMT"]
     asked = Endpoint(url, batch=100)
-    assert len(asked(MEMBERS["x"][:5])) == 5
-    assert clock.slept == [7, 60, 2]  # a date is not read: the third pause of its own
+    with pytest.warns(UserWarning, match=r"it is busy \(429\): request 1 is repeated in 7 s"):
+        assert len(asked(MEMBERS["x"][:5])) == 5
+    assert clock.slept == [7, 1, 0]  # no time: the second pause of its own; a date that is over
     assert asked.requests == 4
+
+
+@pytest.mark.parametrize("wanted", ["999", "Fri, 01 Jan 2100 00:00:00 GMT"])
+def test_a_longer_pause_than_a_minute_is_said_and_not_slept(
+    clock: Clock, server: tuple[Server, str], wanted: str
+) -> None:
+    counted, url = server
+    counted.states, counted.retry_after = [503], [wanted]
+    with pytest.raises(
+        BadInputError, match=r"busy \(503\) and asks for a pause of \d+ s .*more th"
+    ):
+        Endpoint(url)(MEMBERS["x"][:5])
+    assert clock.slept == []
+
+
+def test_all_requests_share_a_deadline(clock: Clock, server: tuple[Server, str]) -> None:
+    counted, url = server
+    counted.states = [503] * 9
+    with pytest.raises(
+        BadInputError, match=r"its deadline of 3 s for all requests is over: run th"
+    ):
+        Endpoint(url, deadline=3.0)(MEMBERS["x"][:5])
+    assert clock.slept == [0.5, 1.0]  # and not 2 more
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privbench.toolbox.endpoint._QUIET", 0.2)
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            with contextlib.suppress(OSError), listening.accept()[0] as client:
+                while not stop.wait(0.05):
+                    client.sendall(b"H")
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        begun = time.monotonic()
+        with (
+            pytest.warns(UserWarning, match="request 1 has no answer yet: waiting at most 1 s"),
+            pytest.raises(BadInputError, match=r"cannot be reached \(no whole answer in 1 s\)"),
+        ):
+            Endpoint(url, retries=0, request_timeout=1.0)(MEMBERS["x"][:5])
+        assert 0.9 < time.monotonic() - begun < 20
+        stop.set()
+        thread.join()
 
 
 def test_a_ledger_of_another_version_is_not_used(
@@ -676,6 +727,9 @@ def test_a_ledger_of_another_version_is_not_used(
         ({"outputs": [[0.5, 0.5]]}, "64 answers"),
         ({"error": "no"}, "64 answers"),
         ({"outputs": [["a", "b"]] * 64}, "not numbers"),
+        ({"outputs": [["0.5", "0.5"]] * 64}, r"texts, not numbers: send 0\.5 without quotes"),
+        ({"outputs": [[0.5, "0.5"]] * 64}, "texts, not numbers"),
+        ({"outputs": [[10**400, 1]] * 64}, "not numbers"),
     ],
 )
 def test_bad_answers_of_an_endpoint(
@@ -691,6 +745,12 @@ def test_bad_answers_of_an_endpoint(
 def test_a_password_in_an_address_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="PRIVBENCH_ENDPOINT_TOKEN"):
         run(tmp_path, "http://me:secret@127.0.0.1:9/none")
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://", "http://h:port/", "http://h/?key=***"])
+def test_an_address_that_is_none(tmp_path: Path, url: str) -> None:
+    with pytest.raises(BadInputError, match="this is no whole address: write it as"):
+        run(tmp_path, url)
 
 
 def test_an_endpoint_that_is_not_there(tmp_path: Path) -> None:
@@ -855,7 +915,7 @@ def test_the_answers_are_the_key_not_the_place(registry: Registry) -> None:
     url = target.replace(model="http://here/predict")
     assert url.digest != url.replace(tag="2").digest
     assert url.label != url.replace(tag="2").label
-    assert url.digest == url.replace(rate=3.0, ledger="elsewhere").digest
+    assert url.digest == url.replace(rate=3.0, ledger="elsewhere", deadline=9.0).digest
 
 
 # ---- bad input -----------------------------------------------------------------------------------

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+import stat
+import urllib.request
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.test_own_model import (
+    MEMBERS,
+    NONMEMBERS,
+    Server,
+    files,
+    run,
+    server,
+    told,
+)
 
 from privbench.cli.main import main
 from privbench.ground.tokens import redacted, token_in
@@ -16,6 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.unit.small_run import SmallRun
+
+__all__ = ["server"]  # a fixture
+SECRET = "s3cr3tV4lue"  # noqa: S105 - of no one
 
 TOKENS = [
     "sk-proj-abcDEF1234567890", "ghp_" + "aB3" * 12, "github_pat_" + "aB3_" * 9, "hf_" + "aB" * 17,
@@ -49,6 +63,55 @@ def test_an_address_is_redacted_once() -> None:
     shown = redacted("https://me:pw@host:80/a?key=one&two;v=2#three")
     assert shown == redacted(shown) == "https://***@host:80/a?key=***&***;v=***#***"
     assert redacted("https://host/hf_" + "aB" * 17) == "https://host/***"
+
+
+def test_an_audit_writes_no_secret_of_its_address(
+    tmp_path: Path, server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, url = server
+    sent: list[str] = []
+    opened = urllib.request.Request
+
+    def request(url: str, *given: Any) -> Any:
+        sent.append(url)
+        return opened(url, *given)
+
+    monkeypatch.setattr("urllib.request.Request", request)
+    run(tmp_path, f"{url}?api_key={SECRET}")
+    assert set(sent) == {f"{url}?api_key={SECRET}"}
+    found = run(tmp_path, f"{url}?api_key={SECRET}2")  # a new key: 48 rows are asked again
+    assert SECRET not in f"{found.summary} {found!r} {found.to_records()}"
+    assert len(counted.rows) == 248
+    assert "?api_key=*** gave at" in found.summary
+    out = tmp_path / "out"
+    made = CliRunner().invoke(main, ["report", str(out), "-o", str(out / "report.html")])
+    assert made.exit_code == 0, made.output
+    held = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert not [name for name, content in held.items() if SECRET.encode() in content]
+    assert b"?api_key=***" in held["report.html"]
+    counted.states = [404]
+    given = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
+    sentence = told(["--model", f"{url}?api_key={SECRET}", *given, "--out", str(out)])
+    assert SECRET not in sentence
+    assert f"the endpoint {url}?api_key=***: it refuses" in sentence
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:{}@127.0.0.1:9/", "HTTP://me:{}@h/", "http://h/?key={} x", "http://[?k={}"]
+)
+def test_a_refused_address_is_not_repeated(tmp_path: Path, url: str) -> None:
+    given = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
+    assert SECRET not in told(["--model", url.format(SECRET), *given])
+
+
+def test_only_the_user_reads_an_audit(tmp_path: Path, server: tuple[Server, str]) -> None:
+    (tmp_path / "out").mkdir(mode=0o700)
+    run(tmp_path, server[1])
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
+    read = {path.name for path, mode in modes.items() if mode != 0o600}
+    assert read == {path.name for path in modes if path.stem == "leaderboard"}
+    assert {path.suffix for path in modes} >= {".json", ".safetensors", ".ndjson", ".npy", ".txt"}
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
 
 
 @pytest.fixture

@@ -64,6 +64,8 @@ def audit(
     rate: float = 0.0,
     retries: int = 5,
     batch: int = 64,
+    request_timeout: float = 60.0,
+    deadline: float = 0.0,
     seeds: int = 1,
     preset: str = "cpu",
     settings: Mapping[str, Mapping[str, Any]] | None = None,
@@ -112,6 +114,8 @@ def audit(
         rate: most requests to an endpoint per second; 0 for no limit.
         retries: how often a failed request is repeated, with growing pauses.
         batch: most rows of a request.
+        request_timeout: seconds in which a request must be answered.
+        deadline: seconds for all requests to an endpoint, from the first on; 0 for no limit.
         seeds: number of seeds of attacks and shadows.
         preset: of all methods.
         settings: method -> hyperparameters.
@@ -127,8 +131,9 @@ def audit(
     return audited(
         model, read_rows(members, nonmembers, shadow, attributes), shadow_recipe=shadow_recipe,
         checkpoint=checkpoint, output=output, attacks=attacks, out=out,
-        model_version=model_version, rate=rate, retries=retries, batch=batch, seeds=seeds,
-        preset=preset, settings=settings, device=device, jobs=jobs,
+        model_version=model_version, rate=rate, retries=retries, batch=batch,
+        request_timeout=request_timeout, deadline=deadline, seeds=seeds, preset=preset,
+        settings=settings, device=device, jobs=jobs,
         chosen=[Path(one).absolute() for one in plugins], console=console,
     )  # fmt: skip
 
@@ -136,8 +141,9 @@ def audit(
 def audited(
     model: Any, rows: Rows, *, shadow_recipe: str | None, checkpoint: str | Path, output: str,
     attacks: Sequence[str] | str, out: str | Path, model_version: str, rate: float, retries: int,
-    batch: int, seeds: int, preset: str, settings: Mapping[str, Mapping[str, Any]] | None,
-    device: str, jobs: int | str, chosen: Sequence[Choice], console: Console | None,
+    batch: int, request_timeout: float, deadline: float, seeds: int, preset: str,
+    settings: Mapping[str, Mapping[str, Any]] | None, device: str, jobs: int | str,
+    chosen: Sequence[Choice], console: Console | None,
 ) -> Audit:  # fmt: skip
     """Return what ``audit`` returns, with plugins as the command line chooses them."""
     if isinstance(attacks, str):
@@ -153,7 +159,8 @@ def audited(
         model = target.holding(model).model
     given = {
         "model": model, "checkpoint": _absolute(checkpoint), "tag": model_version, "rate": rate,
-        "retries": retries, "batch": batch, "low": rows.low, "high": rows.high,
+        "retries": retries, "batch": batch, "request_timeout": request_timeout,
+        "deadline": deadline, "low": rows.low, "high": rows.high,
     }  # fmt: skip
     if model.startswith(_ADDRESSES):
         if checkpoint:
@@ -279,5 +286,5 @@ def _told(
     told = summary(made, made.shift, made.exposed, made.left_out, first=first,
                    no_verdict=made.no_verdict)  # fmt: skip
     made.summary = "\n".join(filter(None, (told, *notes)))
-    write(out / WORDS, f"{made.summary}\n")
+    write(out / WORDS, f"{made.summary}\n", private=True)
     return made

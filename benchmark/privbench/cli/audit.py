@@ -64,6 +64,11 @@ _NO_VERDICT = 3  # status
               help="Most repetitions of a failed request; pauses grow.")  # fmt: skip
 @click.option("--batch", type=Whole(1, 100_000), metavar="N", default=64, show_default=True,
               help="Most rows of a request.")  # fmt: skip
+@click.option("--request-timeout", type=Finite(min=0, max=86_400, min_open=True), default=60.0,
+              show_default=True, metavar="SECONDS",
+              help="Time in which a request must be answered.")  # fmt: skip
+@click.option("--deadline", type=Finite(min=0, max=1e9), default=0.0, metavar="SECONDS",
+              help="Time for all requests to an endpoint [no limit].")  # fmt: skip
 @click.option("--seeds", type=Whole(1, 1000), metavar="N", default=1, show_default=True,
               help="Number of seeds of attacks and shadows.")  # fmt: skip
 @click.option("--preset", default="cpu", show_default=True, metavar="NAME",

@@ -329,16 +329,19 @@ class Record(BaseModel):
     def write(self, folder: Path) -> Path:
         """Write atomically, with a checksum of all other fields, after attached per-sample scores.
 
+        Only the user may read the result of an audit of a model of theirs.
+
         Raises:
             WriteError: if that is impossible; then nothing is left behind.
         """
         target, beside, text = self.path(folder), self.samples_path(folder), self._text()
+        private = bool(self.cell.protocol.get("trained_elsewhere"))
         if not self._samples:
-            files.write(target, text)
+            files.write(target, text, private=private)
             return target
-        files.write(beside, self._samples)
+        files.write(beside, self._samples, private=private)
         try:
-            files.write(target, text)
+            files.write(target, text, private=private)
         except WriteError:
             beside.unlink(missing_ok=True)
             raise

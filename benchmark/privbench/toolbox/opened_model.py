@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from privbench.ground.errors import BadInputError
+from privbench.ground.tokens import redacted
 from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.public_encoder import filled, tensors_of
 
@@ -93,8 +94,8 @@ def _imported(model: str) -> Any:
     """Return what the function of ``module:function`` returns."""
     module, colon, function = model.partition(":")
     if not (colon and module and function.isidentifier()):
-        raise BadInputError(f"{NAME}: {plain(model)} is no model: write module:function, such as "
-                            "my_module:load, or the address of an endpoint")  # fmt: skip
+        raise BadInputError(f"{NAME}: {plain(redacted(model))} is no model: write module:function, "
+                            "such as my_module:load, or the address of an endpoint")  # fmt: skip
     sys.path.insert(0, str(Path.cwd()))
     try:
         importlib.invalidate_caches()
@@ -125,13 +126,12 @@ def _imported(model: str) -> Any:
 
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:
+    if not path.is_file():  # a device may never end, and a pipe may never begin
+        there = "is no regular file" if path.exists() else "does not exist"
+        raise BadInputError(f"{NAME}: the checkpoint {plain(path)} {there}: name a file of weights")
     try:
         return tensors_of(NAME, path)
     except BadInputError:
-        if not path.is_file():
-            raise BadInputError(
-                f"{NAME}: there is no checkpoint at {plain(path)}: name a file"
-            ) from None
         raise BadInputError(
             f"{NAME}: {plain(path)} holds no plain tensors by name, neither as safetensors nor "
             "from torch.save: save the state_dict of the module; nothing else is unpickled, since "

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privbench import Access, BadInputError, Ge, Model, Target, hookimpl
-from privbench.toolbox.endpoint import Endpoint
+from privbench import Access, BadInputError, Ge, Gt, Model, Target, hookimpl
+from privbench.toolbox.endpoint import Endpoint, redacted
 from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.opened_model import Opened, given, opened
 
@@ -47,7 +47,9 @@ _GRANTS = {
     "embeddings": Access.EMBEDDINGS,
 }
 #: Fields that say how the model is reached, not what it answers.
-_REACHED = ("model", "checkpoint", "ledger", "rate", "retries", "batch")
+_REACHED = (
+    "model", "checkpoint", "ledger", "rate", "retries", "batch", "request_timeout", "deadline",
+)  # fmt: skip
 _HIDDEN = 64  # of the null victim
 _SURE = 50.0  # logit of an answered class: the others get e^-50
 _ROUNDING = 1e-6  # of a column's range
@@ -70,6 +72,8 @@ class OwnModel(Target):
         rate: most requests to an endpoint per second; 0 for no limit.
         retries: how often a request that failed is repeated.
         batch: most rows of a request.
+        request_timeout: seconds in which a request must be answered.
+        deadline: seconds for all requests, from the first on; 0 for no limit.
     """
 
     name: ClassVar[str] = "own-model"
@@ -87,6 +91,8 @@ class OwnModel(Target):
     rate: Annotated[float, Ge(0)] = 0.0
     retries: Annotated[int, Ge(0)] = 5
     batch: Annotated[int, Ge(1)] = 64
+    request_timeout: Annotated[float, Gt(0)] = 60.0
+    deadline: Annotated[float, Ge(0)] = 0.0
 
     @property
     def grants(self) -> Access:  # type: ignore[override]
@@ -116,6 +122,10 @@ class OwnModel(Target):
             )
         return None
 
+    def hyperparameters(self) -> dict[str, Any]:
+        """Names and values of the fields, for results: without the secrets of an address."""
+        return {**super().hyperparameters(), "model": redacted(self.model)}
+
     @property
     def identity(self) -> Mapping[str, Any]:
         """What the model answers, instead of where it is."""
@@ -126,7 +136,7 @@ class OwnModel(Target):
     @property
     def label(self) -> str:
         """The model, your name for its version, and the first digits of its answers."""
-        named = "" if self.model.startswith("given:") else plain(self.model)
+        named = "" if self.model.startswith("given:") else plain(redacted(self.model))
         version = self.tag and f"version {plain(self.tag)}"
         told = ", ".join(filter(None, (named, version, self.answered[:8])))
         return f"{self.name}({told})" if told else self.name
@@ -182,7 +192,10 @@ class OwnModel(Target):
         """Return the module that asks the model; ``classes`` is their number, if it is known."""
         if not self._remote:
             return Asked(self._opened(), self, classes)
-        at = (self.model, self.tag, self.ledger, self.rate, self.retries, self.batch)
+        at = (
+            self.model, self.tag, self.ledger, self.rate, self.retries, self.batch,
+            self.request_timeout, self.deadline,
+        )  # fmt: skip
         if at not in _ENDPOINTS:
             _ENDPOINTS[at] = Endpoint(*at)
         endpoint = _ENDPOINTS[at]
@@ -235,7 +248,7 @@ class Asked(nn.Module):
     def _read(self, x: Tensor, ask: Callable[[Tensor], Any]) -> np.ndarray:
         rows = self._in_units(x)
         rows = rows.to(x.device) if self.net is not None else rows.cpu()
-        told = f"own-model: {plain(self.target.model)}"
+        told = f"own-model: {plain(redacted(self.target.model))}"
         try:
             with torch.no_grad():
                 answer = ask(rows)
@@ -268,8 +281,8 @@ class Asked(nn.Module):
         if answered.ndim != _CLASSES or not 0 <= int(labels.min()) <= int(labels.max()) < (
             self.classes
         ):
-            raise BadInputError(f"own-model: {plain(self.target.model)} must answer one class from "
-                                f"0 to {self.classes - 1} for each row")  # fmt: skip
+            raise BadInputError(f"own-model: {plain(redacted(self.target.model))} must answer one "
+                                f"class from 0 to {self.classes - 1} for each row")  # fmt: skip
         return nn.functional.one_hot(labels, self.classes) * _SURE
 
     def _in_units(self, x: Tensor) -> Tensor:

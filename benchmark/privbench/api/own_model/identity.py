@@ -19,6 +19,7 @@ import numpy as np
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.files import write
 from privbench.ground.text import shown
+from privbench.ground.tokens import redacted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +80,7 @@ def confirmed(asked: Any, x: Tensor, url: str, out: Path) -> str:
     kept = asked.raw(x[held])
     some = _sample(kept)
     first, last = min(filter(None, times)), max(times)
-    place, when = shown(url, 200), shown(first if first == last else f"{first} to {last}")
+    place, when = shown(redacted(url), 200), shown(first if first == last else f"{first} to {last}")
     try:
         again = asked.again(x[held[some]])
     except BadInputError as error:
@@ -126,7 +127,7 @@ def keep(answers: NDArray[np.float64], out: Path) -> None:
     """Keep answers for the next run."""
     file = io.BytesIO()
     np.save(file, answers)
-    write(out / ANSWERS, file.getvalue())
+    write(out / ANSWERS, file.getvalue(), private=True)
 
 
 def digest(answers: NDArray[np.float64]) -> str:

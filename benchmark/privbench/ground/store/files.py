@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 BUSY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
-def write(path: Path, content: str | bytes) -> None:
+def write(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file, text as UTF-8: a reader sees the old one or the new one. It follows the umask.
+
+    Args:
+        path: of the file.
+        content: of the file.
+        private: whether only the user may read it (mode 0600).
 
     Raises:
         WriteError: if that is impossible; then the old file stays, and no temporary one.
@@ -29,16 +34,17 @@ def write(path: Path, content: str | bytes) -> None:
     try:
         with naming(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            synced(draft, content.encode() if isinstance(content, str) else content)
+            mode = 0o600 if private else 0o666
+            synced(draft, content.encode() if isinstance(content, str) else content, mode)
             os.replace(draft, path)  # noqa: PTH105
     finally:
         with contextlib.suppress(OSError):  # it is gone if all went well
             draft.unlink()
 
 
-def synced(path: Path, content: bytes) -> None:
-    """Write a new file and wait until it is on the disk."""
-    with path.open("wb") as file:
+def synced(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a new file, with this mode less the umask, and wait until it is on the disk."""
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
