@@ -30,7 +30,8 @@ file is read once for the digest and once for the range of x.
 
 ``np.savez`` does not compress, and a uint8 or float32 x of more than 64 MB is then memory-mapped:
 only the rows of a split are in memory. Other types, and ``np.savez_compressed``, are read into
-memory. Nothing is unpickled.
+memory: at most 4 GiB of a file, or as many bytes as PRIVBENCH_MOST_ARRAY_BYTES says. Nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ import numpy as np
 import torch
 
 from privbench import Card, Dataset, Examples, Ge, Protocol, hookimpl
-from privbench.toolbox.mapped_array import Array, Arrays
+from privbench.toolbox.mapped_array import LARGE, Array, Arrays
 from privbench.toolbox.messages import one_line, plain
+from privbench.toolbox.npz_size import excess
 from privbench.toolbox.own_data import (
     OwnDataset,
     default_protocol,
@@ -183,12 +185,17 @@ def _read(data: Npz) -> tuple[Array, dict[str, np.ndarray], list[str]]:
 
     The columns are y, the attributes and, if the file has sources, the number of each row's.
     """
+    held: dict[str, Array] = {}
     try:
-        arrays = Arrays(data.location)
-        held = {name: arrays.read(name) for name in arrays.names}
+        problem = excess(data.location, LARGE)
+        if not problem:
+            arrays = Arrays(data.location)
+            held = {name: arrays.read(name) for name in arrays.names}
     except Exception as error:  # noqa: BLE001 - numpy and zipfile raise many types on bad bytes
         raise data.wrong(f"it is damaged or no archive of plain arrays ({one_line(error)}): write "
                          "it with np.savez, without objects") from None  # fmt: skip
+    if problem:
+        raise data.wrong(f"it {problem}")
     origins = held.pop(data.origins, None) if data.origins else None
     if data.origins and origins is None:
         raise data.wrong(f"it has no array {plain(data.origins)}: set npz.origins to one that it "

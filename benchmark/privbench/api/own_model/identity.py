@@ -116,9 +116,13 @@ def identified(answers: NDArray[np.float64], out: Path) -> NDArray[np.float64]:
     """Return the kept answers of the folder of an audit if they agree with these, else these."""
     try:
         kept = np.load(out / ANSWERS, allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # none, or damaged: then it is as if there were none
+    except Exception:  # noqa: BLE001 - none, or damaged: then it is as if there were none
         return answers
-    if kept.shape != answers.shape or differing(kept, answers).any():
+    if (
+        not isinstance(kept, np.ndarray)
+        or kept.shape != answers.shape
+        or differing(kept, answers).any()
+    ):
         return answers
     return np.asarray(kept, np.float64)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
+from privbench.toolbox.npz_size import excess
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,19 +132,31 @@ def _arrays(given: Given, option: str) -> dict[str, NDArray[Any]]:
                             "file or, in Python, a mapping of arrays, such as "
                             '{"x": x, "y": y}')  # fmt: skip
     told = f"{option} {shown(str(given), 200)}"
+    held: dict[str, NDArray[Any]] = {}
     try:
-        if Path(given).is_file() and not zipfile.is_zipfile(given):  # .npy, text, or cut short
-            raise BadInputError(f"{told} is no whole .npz file: write it by np.savez(FILE, x=rows, "
-                                "y=classes)")  # fmt: skip
-        with np.load(given, allow_pickle=False) as file:
-            held = {name: file[name] for name in file.files}
+        problem = _unfit(Path(given))
+        if not problem:
+            with np.load(given, allow_pickle=False) as file:
+                held = {name: file[name] for name in file.files}
     except OSError as error:
-        raise BadInputError(f"{told} cannot be read ({error.strerror or 'no archive'}): name a "
-                            ".npz file") from None  # fmt: skip
-    except (ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise BadInputError(f"{told} is no archive of plain arrays ({shown(str(error), 120)}): "
-                            "write it by np.savez, without objects") from None  # fmt: skip
+        problem = f"cannot be read ({error.strerror or 'no archive'}): name a .npz file"
+    except Exception as error:  # noqa: BLE001 - numpy and zipfile raise many types on bad bytes
+        problem = (f"is no archive of plain arrays ({shown(str(error), 120)}): write it by "
+                   "np.savez, without objects")  # fmt: skip
+    if problem:
+        raise BadInputError(f"{told} {problem}")
     return held
+
+
+def _unfit(file: Path) -> str:
+    """Return why a file is not read, as the end of a sentence; "" if it is."""
+    if not file.exists():
+        return "cannot be read (no such file): name a .npz file"
+    if not file.is_file():  # a device may never end, and a pipe may never begin
+        return "is no regular file: name a .npz file"
+    if not zipfile.is_zipfile(file):  # .npy, text, or cut short
+        return "is no whole .npz file: write it by np.savez(FILE, x=rows, y=classes)"
+    return excess(file)
 
 
 def _inputs(arrays: Mapping[str, NDArray[Any]], source: str) -> NDArray[Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import os
+import stat
 import time
 from typing import TYPE_CHECKING
 
@@ -33,11 +35,13 @@ def file_digest(file: Path) -> str:
     '1eb7c54d'
 
     Raises:
-        OSError: if it cannot be read.
+        OSError: if it cannot be read, as a device or a pipe.
     """
     _READ.add(os.path.abspath(file))  # noqa: PTH100 - links stay: what they point at may change
-    stat = os.stat(file)  # noqa: PTH116 - a text is fine, too
-    stamp = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    found = os.stat(file)  # noqa: PTH116 - a text is fine, too
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise OSError(errno.EINVAL, "it is no regular file", str(file))  # it may never end
+    stamp = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     if time.time_ns() - max(stamp[-2:]) < _RECENT:  # it may change once more at the same time
         return _sha256(file)
     return _known(file, stamp)
