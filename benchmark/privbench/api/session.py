@@ -21,6 +21,7 @@ from privbench.grid.judging import judging
 from privbench.grid.kept import is_kept
 from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
+from privbench.grid.plugins import any_of_others
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.ground.errors import BadInputError
@@ -69,7 +70,7 @@ def run(
         jobs: number of worker processes; ``auto`` for one per core.
         timeout: time limit for one attack in seconds; if exceeded, the cell fails.
         executor: ``serial``, ``processes`` or ``ray``; by default processes if there are several
-            jobs or a time limit, otherwise serial.
+            jobs, a time limit or methods of other packages, otherwise serial.
         address: of a Ray cluster.
         threads: of each job. Other numbers give other last bits, so results and artifacts of one
             number are not reused for another.
@@ -130,7 +131,8 @@ class Session:
         self.add(suite)
         self.planned = self.planned[run_options.shard(options.get("shard"))]
         self.timeout: float | None = options.get("timeout")
-        self.executor = _executor(options, self.device)
+        apart = any_of_others(item.trial.cell for item in self.planned)
+        self.executor = _executor(options, self.device, apart=apart)
         self.records: list[Record] = []
         self.board = Board([])  # of the records, once there are some
         self.files = imported_files()
@@ -255,15 +257,15 @@ def _estimate(runner: TrialRunner, missing: int) -> str:
     return f"about {missing * sum(seconds) / len(seconds):.0f} s, if similar to those in the store"
 
 
-def _executor(options: Mapping[str, Any], device: torch.device) -> Executor:
-    """What runs the trials."""
+def _executor(options: Mapping[str, Any], device: torch.device, *, apart: bool) -> Executor:
+    """What runs the trials; ``apart`` if code of other packages takes part."""
     kind, count = run_options.executor(options)
     timeout: float | None = options.get("timeout")
     if kind == "ray":
         from privbench.grid.cluster import Ray
 
         return Ray(options.get("address"), timeout)
-    if kind == "serial":
+    if kind == "serial" and (options.get("executor") or not apart):
         return Serial()
     from privbench.grid.processes import Processes
 

@@ -290,7 +290,8 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
         return 1 if problem else 0
     refuse(suite, chosen)
     workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]
-    if workers or options["isolate"]:
+    files = any(isinstance(one, Path) for one in chosen) and not options["executor"]
+    if workers or options["isolate"] or files:
         from privbench.grid.server import start_server
 
         start_server(options["threads"])  # it imports torch while this process does

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.grid.messages import Node, Role
+from privbench.grid.plugins import code_of, sealed
 from privbench.measure.training.phase import Phase
 from privbench.measure.victims.stages import LearnedRelease
 
@@ -64,7 +65,8 @@ def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
     planner.users.update(
         digest for chain in planner.chains.values() for digest in chain.digests
     )  # by distinct victims
-    for trial, roles in wanted:
+    # What a process with code of others makes is kept for its like, so others make it first.
+    for trial, roles in sorted(wanted, key=lambda one: bool(code_of(sealed(one[0]).cell))):
         last = {
             role: planner.add(trial, role, identity)
             for role, identity in sorted(roles.items(), key=lambda item: item[0].inner is None)

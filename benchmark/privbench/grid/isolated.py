@@ -1,23 +1,29 @@
-"""An attack in a process of its own, which holds neither the truth nor the victim's members."""
+"""An attack in a process of its own, which holds neither the truth nor the victim."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import resource
 import signal
+import sys
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
+from privbench.grid.line import Answering, Line, RemoteOracle, RemoteSiblings, receive, send
 from privbench.grid.outcome import reason
-from privbench.grid.plugins import strangers
+from privbench.grid.plugins import code_of, of_others, strangers
+from privbench.grid.sealed import SealedAttack
 from privbench.grid.server import begin
 from privbench.ground.errors import AnswerError
+from privbench.ground.store.store import Store
 from privbench.measure.training.process_state import threads
+from privbench.measure.victims.play import Match
 from privbench.plugins.canary import refuse_changed
 
 if TYPE_CHECKING:
@@ -27,8 +33,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.grid.messages import Setup
+    from privbench.measure.methods.attack import Attack
     from privbench.measure.methods.context import Shadow
-    from privbench.measure.victims.play import Match
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - as in multiprocessing and concurrent.futures
@@ -40,80 +46,134 @@ class RemoteTraceback(Exception):  # noqa: N818 - as in multiprocessing and conc
 
 
 class IsolatedAttack:
-    """The process in which the attacks of a worker answer, as the worker sees it.
+    """The process that starts one for each answer, as the worker sees it.
 
     Attributes:
-        peak: most bytes of memory that it took so far.
+        peak: most bytes of memory that an answer took so far.
     """
 
-    def __init__(self, pipe: Connection, pid: int) -> None:
-        """``pipe`` leads to the process with that number."""
-        self.pipe = pipe
+    def __init__(self, pipe: Connection, pid: int, every: bool) -> None:
+        """``pipe`` leads to the process with that number.
+
+        It takes ``every`` attack, or else those of other packages.
+        """
+        self.pipe, self._every = pipe, every
         self.peak = 0
         self._ended = os.pidfd_open(pid)
+
+    def takes(self, attack: Attack) -> bool:
+        """Whether the attack answers there."""
+        return self._every or of_others(attack)
 
     def answer(
         self, match: Match, shadows: tuple[Shadow, ...]
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
         """Let the attack of a match answer; return what ``match.answer`` returns.
 
-        The process gets the question, the adversary's rows and models, and the victim without its
-        world. What comes back is data, never code. If the process ends, so does this one: the
-        parent then tries the node once more.
+        The process gets the question and the adversary's rows and models. The victim stays here:
+        the attack asks it over the line. What comes back is data, never code. If the process ends,
+        so does this one: the parent then tries the node once more.
 
         Raises:
             AnswerError: what went wrong in the process.
         """
-        from safetensors.torch import load
-
         # A new instance: whatever the attack has noted on itself here stays here.
         cell = replace(match.cell, attack=match.cell.attack.replace())
+        answering = Answering(match)
+        absent: Any = None
+        asks = replace(match, cell=cell, served=absent, auxiliary_served=absent)
         try:
-            self.pipe.send_bytes(pickle.dumps((replace(match, cell=cell), shadows)))
-            if self.pipe not in wait([self.pipe, self._ended]):
-                os._exit(1)
-            told = json.loads(self.pipe.recv_bytes())
-            tensors = load(self.pipe.recv_bytes())
+            self.pipe.send_bytes(
+                pickle.dumps((code_of(cell, with_sealed=True), asks, shadows, answering.described))
+            )
+            while True:
+                if self.pipe not in wait([self.pipe, self._ended]):
+                    os._exit(1)
+                told, tensors = receive(self.pipe)
+                if "ask" not in told:
+                    break
+                send(self.pipe, *answering.reply(told, tensors))
         except (EOFError, OSError):
             os._exit(1)
         self.peak = max(self.peak, told["peak"])
         match.train.builder.trained_phases += told["trained"]
         if told["error"]:
             raise AnswerError(told["error"]) from RemoteTraceback(told["trace"])
-        return tensors, told["facts"]
+        given = getattr(match.question, "embeddings", None)
+        return tensors, {
+            "notes": told["facts"]["notes"],
+            "queries": answering.asked.queries + (0 if given is None else len(given)),
+            "queries_own": sum(oracle.queries for oracle in answering.own.oracles),
+        }
+
+
+@dataclass(frozen=True)
+class _Apart(Match):
+    """A match whose victim stays with the worker."""
+
+    line: Any = None
+    described: Any = None
+
+    def oracles(self) -> Any:
+        """What the attack asks, over the line."""
+        card, access, own = self.described
+        return RemoteOracle(self.line, 0, card, access), RemoteSiblings(self.line, card, own)
 
 
 def answer_isolated(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
-    """Be the process in which attacks answer: until the pipe closes or the parent ends.
+    """Start a process for each answer, until the pipe closes or the parent ends.
+
+    So no attack finds what an earlier answer left in memory. This process computes nothing.
 
     Args:
         pipe: from the worker.
         lifeline: ends with the parent of all workers.
         setup: number of threads, and plugin files.
     """
-    from safetensors.torch import save
-
-    os.setpgid(0, 0)  # what an attack starts ends with it
+    os.setpgid(0, 0)
     begin(lifeline, partial(os.killpg, 0, signal.SIGKILL))
-    setup.load_plugins()
     while True:
         try:
             work = pipe.recv_bytes()
         except (EOFError, OSError):
             return
-        told: dict[str, Any] = {"error": "", "trace": "", "facts": {}, "trained": 0}
-        tensors: Mapping[str, Tensor] = {}
-        try:
-            match, shadows = pickle.loads(work)  # noqa: S301 - from the worker
-            refuse_changed()
-            with threads(setup.threads):
-                tensors, told["facts"] = match.answer(shadows)
-            refuse_changed(strangers(match.cell))
-            told["trained"] = match.train.builder.trained_phases
-            json.dumps(told)
-        except BaseException as error:  # noqa: BLE001 - failure is data
-            told |= {"facts": {}, "error": reason(error), "trace": traceback.format_exc()}
-            tensors = {}
-        told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        pipe.send_bytes(json.dumps(told).encode())
-        pipe.send_bytes(save({name: t.cpu().contiguous() for name, t in tensors.items()}))
+        child = os.fork()
+        if child == 0:
+            os.setpgid(0, 0)  # what an attack starts ends with it
+            begin(lifeline, partial(os.killpg, 0, signal.SIGKILL))
+            _answered(pipe, setup, work)
+            sys.stdout.flush()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child, signal.SIGKILL)
+        if os.WIFSIGNALED(status):
+            os.kill(os.getpid(), os.WTERMSIG(status))
+        if status:
+            os._exit(os.WEXITSTATUS(status))
+
+
+def _answered(pipe: Connection, setup: Setup, work: bytes) -> None:
+    """Let one attack answer once."""
+    told: dict[str, Any] = {"error": "", "trace": "", "facts": {}, "trained": 0}
+    tensors: Mapping[str, Tensor] = {}
+    try:
+        setup.load_plugins()
+        code, match, shadows, described = pickle.loads(work)  # noqa: S301 - from the worker
+        Store.code = code
+        attack = match.cell.attack
+        if isinstance(attack, SealedAttack):
+            match = replace(match, cell=replace(match.cell, attack=attack.opened()))
+        given = {field.name: getattr(match, field.name) for field in fields(match)}
+        match = _Apart(**given, line=Line(pipe), described=described)
+        refuse_changed(strangers(match.cell))
+        with threads(setup.threads):
+            tensors, told["facts"] = match.answer(shadows)
+        refuse_changed(strangers(match.cell))
+        told["trained"] = match.train.builder.trained_phases
+        json.dumps(told)
+    except BaseException as error:  # noqa: BLE001 - failure is data
+        told |= {"facts": {}, "error": reason(error), "trace": traceback.format_exc()}
+        tensors = {}
+    told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    send(pipe, told, tensors)

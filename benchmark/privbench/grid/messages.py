@@ -55,7 +55,8 @@ class Setup:
         root: folder of datasets.
         compiled: whether encoders are compiled by torch.compile.
         threads: number of threads of each node.
-        plugins: plugins that are single files, and loaded before anything is unpickled.
+        plugins: plugins that are single files; one is loaded where something names it.
+        code: digest of the code of others that the worker loads, see ``plugins.code_of``.
     """
 
     store: Path
@@ -64,17 +65,20 @@ class Setup:
     compiled: bool
     threads: int = 1
     plugins: tuple[PluginFile, ...] = ()
+    code: str = ""
 
     def load_plugins(self) -> None:
-        """Load plugin files, so that what names their classes can be unpickled.
+        """Let plugin files be found, so that what names their classes can be unpickled.
 
         How the process computes is remembered before.
         """
+        from privbench.ground.store.store import Store
         from privbench.plugins import canary
+        from privbench.plugins.plugin_file import offer
 
         canary.remember()
-        for file in self.plugins:
-            file.load()
+        Store.code = self.code
+        offer(self.plugins)
 
 
 @dataclass(frozen=True)

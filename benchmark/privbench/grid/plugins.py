@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import pickle
 import platform
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from privbench.grid.keys import code_digest, dataset_of
-from privbench.ground.store.source import source_digest
+from privbench.grid.sealed import SealedAttack
+from privbench.ground.store.source import digest, source_digest
+from privbench.measure.games.catalog import GAMES
 from privbench.plugins.plugin_file import file_of
 from privbench.results.provenance import provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from privbench.grid.cell import Trial
     from privbench.measure.methods.cell import Cell
     from privbench.measure.methods.method import Method
+
+
+#: The distribution whose code all processes may load.
+OURS = "privbench"
 
 
 def origins(cell: Cell) -> dict[str, dict[str, str]]:
@@ -28,13 +36,59 @@ def origins(cell: Cell) -> dict[str, dict[str, str]]:
     A method of a plugin file has the file's name as distribution, and its SHA-256 as version. One
     of no installed distribution (from a notebook) has the distribution ``none``.
     """
-    return {f"{kind} {method.name}": _origin(type(method)) for kind, method in _methods(cell)}
+    return {f"{kind} {method.name}": _origin_of(method) for kind, method in _methods(cell)}
 
 
 def strangers(cell: Cell) -> str:
     """Return the methods of a cell that do not come with privbench, in words; "" for none."""
-    found = origins(cell).items()
-    return " or ".join(name for name, of in found if of["distribution"] != "privbench")
+    return " or ".join(name for name, of in origins(cell).items() if not _ours(of))
+
+
+def sealed(trial: Trial) -> Trial:
+    """The trial, its attack sealed if that comes from another package, and its game does not."""
+    cell, attack = trial.cell, trial.cell.attack
+    origin, game = _origin_of(attack), GAMES.get(attack.game)
+    if not of_others(attack) or game is None or not _ours(_origin(type(game))):
+        return trial
+    closed: Any = SealedAttack(
+        attack.name, attack.label, attack.version, attack.digest, attack.hyperparameters(),
+        attack.game, attack.needs, attack.wants, attack.shadows, attack.decides_at,
+        attack.max_rows, origin, pickle.dumps(attack),
+    )  # fmt: skip
+    return replace(trial, cell=replace(cell, attack=closed))
+
+
+def code_of(cell: Cell, *, with_sealed: bool = False) -> str:
+    """Digest of the code of others that a process loads for the cell; "" for none.
+
+    That of a sealed attack is not loaded, and counts only if asked for.
+    """
+    of = {f"{kind} {method.name}": _origin_of(method) for kind, method in _methods(cell)
+          if with_sealed or not isinstance(method, SealedAttack)}  # fmt: skip
+    if game := GAMES.get(cell.attack.game):
+        of[f"game {cell.attack.game}"] = _origin(type(game))
+    found = sorted([name, *sorted(one.items())] for name, one in of.items() if not _ours(one))
+    return digest(found) if found else ""
+
+
+def of_others(method: Method) -> bool:
+    """Whether a method comes from another package."""
+    return not _ours(_origin_of(method))
+
+
+def any_of_others(cells: Iterable[Cell]) -> bool:
+    """Whether a method of a cell comes from another package."""
+    methods = {id(method): method for cell in cells for _, method in _methods(cell)}
+    return any(map(of_others, methods.values()))
+
+
+def _ours(origin: Mapping[str, str]) -> bool:
+    return origin["distribution"] == OURS
+
+
+def _origin_of(method: Method) -> dict[str, str]:
+    sealed: object = method  # in the place of an attack
+    return dict(sealed.origin) if isinstance(sealed, SealedAttack) else _origin(type(method))
 
 
 def names(cell: Cell) -> dict[str, str]:
@@ -67,7 +121,7 @@ def _origin(cls: type) -> dict[str, str]:
 @functools.cache
 def _distributions() -> Mapping[str, tuple[str, str]]:
     """Top-level package -> name and version of the distribution whose entry point names it."""
-    found = {"privbench": ("privbench", importlib.metadata.version("privbench"))}
+    found = {OURS: (OURS, importlib.metadata.version(OURS))}
     for point in importlib.metadata.entry_points(group="privbench"):
         if point.dist is not None:
             package = point.value.partition(":")[0].partition(".")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
 from privbench.grid.isolated import IsolatedAttack, answer_isolated
 from privbench.grid.messages import Begun, Done, Lost, Setup
+from privbench.grid.plugins import code_of, of_others, sealed
 from privbench.grid.server import as_child, begin, start_server
 from privbench.grid.worker import Reporter, make, runner_of
 
@@ -40,7 +42,8 @@ class _Worker:
     pipe: Connection
     lifeline: Connection
     device: str
-    apart: Any = None  #: process in which its attacks answer
+    code: str  #: of others, see ``Setup``
+    apart: Any = None  #: process that starts those in which its attacks answer
     node: Node | None = None
     begun: float | None = None
     made: int = 0
@@ -56,7 +59,9 @@ class Processes(Workers):
         devices: that workers compute on; () for the runner's. Several workers share a CUDA device
             as far as its memory allows, see ``Devices``.
         isolate: whether every node is made in a process of its own, and every attack answers in
-            another one.
+            another one. Attacks of other packages always do.
+
+    A worker that has loaded code of other packages makes only nodes that name the same code.
     """
 
     jobs: int
@@ -94,17 +99,20 @@ class Processes(Workers):
     def give(self, node: Node) -> None:
         """Let an idle worker make a node, or a new one."""
         device = self._devices.place(node.kind) or next(iter(self._devices.room))
-        worker = self._idle(device) or self._start(device)
-        worker.node, worker.begun = node, None
-        self._devices.begin(device, node.kind)
         try:
-            worker.pipe.send(node)
-        except OSError:
-            pass  # it died while idle: listen hears of it
+            trial = sealed(node.trial)
+            sent = pickle.dumps(replace(node, trial=trial))
         except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
-            self._over(worker)
             lost = Lost(f"it cannot be sent to a worker process: {error}", again=False)
             self._unsent.append((node, lost))
+            return
+        code = code_of(trial.cell)
+        apart = self.isolate or of_others(node.trial.cell.attack)
+        worker = self._idle(device, code, apart=apart) or self._start(device, code, apart=apart)
+        worker.node, worker.begun = node, None
+        self._devices.begin(device, node.kind)
+        with contextlib.suppress(OSError):  # it died while idle: listen hears of it
+            worker.pipe.send_bytes(sent)
 
     def listen(self) -> Iterator[tuple[Node, int, Message]]:
         """What workers say of their nodes, or how they ended."""
@@ -157,26 +165,29 @@ class Processes(Workers):
         self._devices.end(worker.device, worker.node.kind, peak)
         worker.node, worker.made = None, worker.made + 1
 
-    def _idle(self, device: str) -> _Worker | None:
-        """An idle worker on that device. One on another device ends, if all have been started."""
+    def _idle(self, device: str, code: str, *, apart: bool) -> _Worker | None:
+        """An idle worker that suits. Another one ends, if all have been started."""
         idle = [worker for worker in self._workers.values() if not worker.node]
-        for worker in sorted(idle, key=lambda worker: worker.device != device):
+        for worker in sorted(
+            idle, key=lambda worker: (worker.device, worker.code) != (device, code)
+        ):
             fresh = worker.made < self._nodes_per_worker and worker.process.is_alive()
-            if fresh and worker.device == device:
+            suits = (worker.device, worker.code) == (device, code)
+            if fresh and suits and (worker.apart or not apart):
                 return worker
             if not fresh or len(self._workers) == self.jobs:
                 self._end(worker)
         return None
 
-    def _start(self, device: str) -> _Worker:
+    def _start(self, device: str, code: str, *, apart: bool) -> _Worker:
         number = next(i for i in range(self.jobs) if i not in self._workers)
-        setup = replace(self._setup, device=device)
+        setup = replace(self._setup, device=device, code=code)
         context = self._context
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
-        worker = _Worker(number, None, ours, life_ours, device)
+        worker = _Worker(number, None, ours, life_ours, device, code)
         with as_child(setup.threads):
-            led_to = self._start_apart(worker, life_theirs) if self.isolate else None
+            led_to = self._start_apart(worker, life_theirs) if apart else None
             worker.process = context.Process(target=work, args=(theirs, life_theirs, setup, led_to))
             worker.process.start()
         theirs.close()
@@ -186,15 +197,15 @@ class Processes(Workers):
         self._workers[number] = worker
         return worker
 
-    def _start_apart(self, worker: _Worker, lifeline: Connection) -> tuple[Connection, int]:
-        """Start the process in which a worker's attacks answer: what leads to it, its number."""
+    def _start_apart(self, worker: _Worker, lifeline: Connection) -> tuple[Connection, int, bool]:
+        """Start what starts the processes of a worker's attacks: what leads to it, its number."""
         ours, theirs = self._context.Pipe()
         worker.apart = self._context.Process(
             target=answer_isolated, args=(theirs, lifeline, self._setup)
         )
         worker.apart.start()
         theirs.close()
-        return ours, worker.apart.pid
+        return ours, worker.apart.pid, self.isolate
 
     def _end(self, worker: _Worker) -> None:
         worker.process.kill()
@@ -210,11 +221,14 @@ class Processes(Workers):
 
 
 def work(
-    pipe: Connection, lifeline: Connection, setup: Setup, led_to: tuple[Connection, int] | None
+    pipe: Connection,
+    lifeline: Connection,
+    setup: Setup,
+    led_to: tuple[Connection, int, bool] | None,
 ) -> None:
     """Be a worker: make nodes until the pipe closes.
 
-    ``led_to`` is a pipe to the process in which attacks answer, and the number of that process.
+    ``led_to`` holds the arguments of ``IsolatedAttack``.
 
     The lifeline ends with the parent, and then so does this process, also in the middle of a
     training. When memory runs out, the kernel is told to take a worker rather than the parent.
@@ -224,9 +238,10 @@ def work(
     runner = runner_of(setup, Reporter(pipe.send), IsolatedAttack(*led_to) if led_to else None)
     while True:
         try:
-            node: Node = pipe.recv()
+            sent = pipe.recv_bytes()
         except EOFError:
             return
+        node: Node = pickle.loads(sent)  # noqa: S301 - from the parent
         pipe.send(Begun())
         pipe.send(make(node, runner))
 

@@ -267,7 +267,8 @@ class TrialRunner:
             cell, served, own_view, question, pool.pool, pool.seed,
             Trainer(self.builder, models.of_the_adversary()), self.store, self.device, scope,
         )  # fmt: skip
-        answer = self.isolated.answer if self.isolated else Match.answer
+        apart = self.isolated if self.isolated and self.isolated.takes(attack) else None
+        answer = apart.answer if apart else Match.answer
 
         def answered() -> tuple[Any, dict[str, Any]]:
             made = answer(match, self.materials.shadows(cell, shadows))

@@ -11,7 +11,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.abc import InspectLoader
+from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -57,15 +57,20 @@ class PluginFile:
         """SHA-256 of the text as UTF-8, in hexadecimal digits; that of the file."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    @property
+    def spec(self) -> ModuleSpec:
+        """How its module is made."""
+        spec = ModuleSpec(self.module, _Loader(self), origin=self.path)
+        spec.has_location = True
+        return spec
+
     def load(self) -> ModuleType:
         """Return its module, which is made again only if the text differs from the loaded one."""
         loaded = sys.modules.get(self.module)
         spec = getattr(loaded, "__spec__", None)
         if loaded and spec and getattr(spec.loader, "file", None) == self:
             return loaded
-        spec = ModuleSpec(self.module, _Loader(self), origin=self.path)
-        spec.has_location = True
-        module = module_from_spec(spec)
+        module = module_from_spec(self.spec)
         sys.modules[self.module] = module  # dataclasses look for it there
         try:
             _Loader(self).exec_module(module)
@@ -73,6 +78,23 @@ class PluginFile:
             del sys.modules[self.module]
             raise
         return module
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of plugin files by name."""
+
+    def __init__(self, files: Sequence[PluginFile]) -> None:
+        self.files = {file.module: file for file in files}
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        del path, target
+        return self.files[fullname].spec if fullname in self.files else None
+
+
+def offer(files: Sequence[PluginFile]) -> None:
+    """Let a file be imported where something names its module; before, none is."""
+    sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, _Finder)]
+    sys.meta_path.append(_Finder(files))
 
 
 class _Loader(InspectLoader):

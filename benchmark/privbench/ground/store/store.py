@@ -18,7 +18,7 @@ import shutil
 import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from privbench.ground.errors import BadInputError, WriteError
 from privbench.ground.store.artifacts import (
@@ -64,7 +64,16 @@ def default_root() -> Path:
 
 
 class Store:
-    """Artifacts in one folder, which many processes may use at the same time."""
+    """Artifacts in one folder, which many processes may use at the same time.
+
+    Attributes:
+        root: the folder.
+        code: digest of the code of others that this process has loaded; "" for none. What such a
+            process makes is kept for processes with the same code: no other finds it. It finds
+            also what processes without such code made.
+    """
+
+    code: ClassVar[str] = ""
 
     def __init__(self, root: Path) -> None:
         """Use the folder; it is created when the first artifact is stored.
@@ -90,9 +99,11 @@ class Store:
 
     def __contains__(self, key: Key) -> bool:
         """Whether `find` would probably succeed; fast, because it reads no tensors."""
-        with contextlib.suppress(DamagedError):
-            manifest = read_manifest(self._folder(key))
-            return manifest is not None and same_key(manifest, key)
+        for one in self._readable(key):
+            with contextlib.suppress(DamagedError):
+                manifest = read_manifest(self._folder(one))
+                if manifest is not None and same_key(manifest, one):
+                    return True
         return False
 
     def facts(self, key: Key) -> Mapping[str, Any] | None:
@@ -100,6 +111,10 @@ class Store:
 
         A damaged artifact is renamed with a warning and treated as missing.
         """
+        return next((facts for one in self._readable(key)
+                     if (facts := self._facts(one)) is not None), None)  # fmt: skip
+
+    def _facts(self, key: Key) -> Mapping[str, Any] | None:
         folder = self._folder(key)
         try:
             manifest = read_manifest(folder)
@@ -113,6 +128,9 @@ class Store:
 
         A damaged artifact is renamed with a warning and treated as missing.
         """
+        return next((held for one in self._readable(key) if (held := self._find(one))), None)
+
+    def _find(self, key: Key) -> Artifact | None:
         folder = self._folder(key)
         try:
             manifest = read_manifest(folder)
@@ -134,8 +152,8 @@ class Store:
             tensors: by name, of any shape, dtype and device; views are copied.
             facts: notes that JSON can represent; listings show `seconds`.
         """
-        with self._lock(key.digest):
-            return self.find(key) or self._write(key, tensors, facts)
+        with self._lock(self._own(key).digest):
+            return self.find(key) or self._write(self._own(key), tensors, facts)
 
     def make(
         self, key: Key, build: Callable[[], tuple[Mapping[str, Tensor], Mapping[str, Any]]]
@@ -152,7 +170,8 @@ class Store:
         found = self.find(key)
         if found is not None:
             return found
-        with self._lock(key.digest):
+        own = self._own(key)
+        with self._lock(own.digest):
             found = self.find(key)
             if found is not None:
                 return found
@@ -160,7 +179,15 @@ class Store:
             tensors, facts = build()
             seconds = time.perf_counter() - start
             timed = {"seconds": seconds, "made_on": machine(), **facts}
-            return self._write(key, tensors, timed)
+            return self._write(own, tensors, timed)
+
+    def _own(self, key: Key) -> Key:
+        """The key under which this process keeps what it makes."""
+        return Key(key.kind, {**key.fields, "code of others": self.code}) if self.code else key
+
+    def _readable(self, key: Key) -> tuple[Key, ...]:
+        """The keys under which this process looks for an artifact."""
+        return (key, self._own(key)) if self.code else (key,)
 
     def _write(self, key: Key, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Artifact:
         folder = self._folder(key)
@@ -172,7 +199,7 @@ class Store:
                 try:
                     os.replace(draft, folder)  # noqa: PTH105
                 except OSError:  # another machine was first; locks may not work across machines
-                    if self.find(key) is None:  # its artifact is damaged
+                    if self._find(key) is None:  # its artifact is damaged
                         os.replace(draft, folder)  # noqa: PTH105
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -302,9 +329,10 @@ class Store:
         return freed
 
     def remove(self, key: Key) -> None:
-        """Delete the artifact of a key, if there is one."""
-        with self._lock(key.digest):
-            _delete(self._folder(key), key.digest)
+        """Delete the artifact of a key that a process like this one made, if there is one."""
+        own = self._own(key)
+        with self._lock(own.digest):
+            _delete(self._folder(own), own.digest)
 
     # ---- folders and locks ---------------------------------------------------------------------
 

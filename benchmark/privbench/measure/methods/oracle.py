@@ -122,9 +122,6 @@ class Oracle:
         ...
     privbench.ground.errors.AccessDeniedError: ...
 
-    Attributes:
-        access: access that the attack may use.
-        queries: rows queried so far (each view is one).
     """
 
     def __init__(
@@ -147,9 +144,19 @@ class Oracle:
         self.__asker = asker
         self.__step = rows_per_call
         self.__most = max(KEPT_BYTES_OF_EACH, KEPT_BYTES // models)
-        self.access = access & served.grants
-        self.queries = 0
+        self.__access = access & served.grants
+        self.__queries = 0
         self.__kept: list[Key] = []
+
+    @property
+    def access(self) -> Access:
+        """Return the access that the attack may use."""
+        return self.__access
+
+    @property
+    def queries(self) -> int:
+        """Return the number of rows queried so far (each view is one)."""
+        return self.__queries
 
     @property
     def card(self) -> Card:
@@ -180,7 +187,7 @@ class Oracle:
     def gradients(self, x: Tensor, loss: Callable[[Served, Tensor], Tensor]) -> Tensor:
         """Return the gradient of ``loss(served, x)`` (summed over rows) with respect to x."""
         self._allow(Access.GRADIENTS)
-        self.queries += len(x)
+        self.__queries += len(x)
         return self.__served.gradients(x, loss)
 
     def weights(self) -> Mapping[str, Tensor]:
@@ -198,15 +205,15 @@ class Oracle:
     def _ask(self, kind: str, x: Tensor | Examples | Views) -> Tensor:
         # With keys of what the rows hold now: the answer is kept for others under these keys.
         if isinstance(x, Views):
-            self.queries += len(x.rows) * x.n
+            self.__queries += len(x.rows) * x.n
             x = replace(x, rows=x.rows.rekeyed())
             rows_digest: Callable[[], str] = x.digest
         elif isinstance(x, Examples):
-            self.queries += len(x)
+            self.__queries += len(x)
             x = x.rekeyed()
             rows_digest = partial(x.digest, labels=False)
         else:
-            self.queries += len(x)
+            self.__queries += len(x)
             return self._compute(kind, x)
         served = self.__served
         if self.__store is None or served.key is None or getattr(served, "fresh", False):

@@ -162,15 +162,19 @@ class Match:
     device: torch.device
     scope: str
 
+    def oracles(self) -> tuple[Oracle, Siblings]:
+        """Return what the attack asks: about the question, and about the adversary's own rows."""
+        attack = self.cell.attack
+        access = (attack.needs | attack.wants) & self.cell.access
+        return Oracle(self.served, access, asker=attack.name, store=self.store), Siblings(
+            self.served, self.auxiliary_served, access, adaptive=self.cell.adversary.adaptive,
+            seed=self.seed, asker=attack.name, store=self.store,
+        )  # fmt: skip
+
     def answer(self, shadows: tuple[Shadow, ...]) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
         """Run the attack; return tensors and facts for the store."""
         cell, attack = self.cell, self.cell.attack
-        access = (attack.needs | attack.wants) & cell.access
-        asked = Oracle(self.served, access, asker=attack.name, store=self.store)
-        own = Siblings(
-            self.served, self.auxiliary_served, access, adaptive=cell.adversary.adaptive,
-            seed=self.seed, asker=attack.name, store=self.store,
-        )  # fmt: skip
+        asked, own = self.oracles()
         game = GAMES[attack.game]
         ctx = AttackContext(
             card=cell.card, protocol=cell.protocol, sensitive=cell.sensitive, device=self.device,
