@@ -195,7 +195,7 @@ def test_a_failure_takes_what_needs_it_and_frees_what_waits_for_it() -> None:
 )
 def test_bad_executors(options: dict[str, Any], wrong: str) -> None:
     with pytest.raises(BadInputError, match=wrong):
-        _executor(options, CPU)
+        _executor(options, CPU, apart=False)
 
 
 def test_what_the_store_holds_is_no_node(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class Session:
         self.threads: int = options.get("threads", 1)
         self.compiled: bool = options["compiled"]
         self.store: Path = options.get("store") or default_root()
-        self.registry = registry.load(chosen)
+        self.registry = registry.load(chosen, wanted=suite.names)
         self.registry.refuse_broken_files()
         self.planned: list[PlannedTrial] = []
         self.add(suite)

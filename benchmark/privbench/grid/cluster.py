@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.grid.executors import Workers
 from privbench.grid.messages import Begun, Done, Lost, Message, PhaseProgress, Setup
+from privbench.grid.plugins import code_of, sealed
 from privbench.grid.worker import Reporter, make, runner_of
 from privbench.ground.errors import BadInputError
 
@@ -113,8 +114,14 @@ class Ray(Workers):
         taken = {task.number for task in self._tasks.values()}
         number = next(i for i in range(len(taken) + 1) if i not in taken)
         try:
-            packed = self._ray.cloudpickle.dumps(node)  # read once plugin files are loaded
-            ref = self._make.remote(packed, self._setup, self._news)
+            # To make a stage, the attack's code is not needed.
+            trial = sealed(node.trial) if node.role else node.trial
+            code = code_of(trial.cell)
+            packed = self._ray.cloudpickle.dumps(replace(node, trial=trial))
+            setup = replace(self._setup, code=code)
+            # Ray lets only tasks with equal variables share a process.
+            apart = {"runtime_env": {"env_vars": {"PRIVBENCH_CODE": code}}} if code else {}
+            ref = self._make.options(**apart).remote(packed, setup, self._news)
         except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
             self._unsent.append((node, Lost(f"it cannot be sent to the cluster: {error}", False)))
         else:

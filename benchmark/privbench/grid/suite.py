@@ -94,6 +94,18 @@ class Suite(BaseModel):
     controls: StrictBool = False
 
     @property
+    def names(self) -> set[str] | None:
+        """Names of all methods that it names; None if it takes part of all there are."""
+        if self.controls:
+            return None
+        others = [spec for spec in self.adversaries if isinstance(spec, AdversarySpec)]
+        refs = [*self.datasets, *self.targets, *self.defenses, *self.attacks, *self.sweep]
+        refs += [ref for one in others for ref in (one.target, one.dataset) if ref is not None]
+        found = {name for ref in refs for name in ([ref] if isinstance(ref, str) else ref)}
+        each = {part.strip() for name in found for part in name.split("+")}
+        return (each | set(self.set)) - {STRONGEST_ATTACKS}
+
+    @property
     def seed_list(self) -> list[int]:
         """The seeds, in order."""
         return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)

@@ -145,6 +145,10 @@ class Registry:
                     f"{plugin.name} list plugins --errors`"
                 )
 
+    def offers(self, names: Iterable[str]) -> bool:
+        """Whether there is a method of each name."""
+        return all(any(name in held for held in self._methods.values()) for name in names)
+
     @property
     def hint(self) -> str:
         """Return the names of broken plugins, as a hint for a missing method."""
@@ -184,13 +188,20 @@ def _alike(name: str, plugin: Plugin) -> bool:
     )
 
 
-def load(chosen: Iterable[Choice] = (), entry_points: Iterable[Any] | None = None) -> Registry:
-    """Import every plugin, each in isolation, and collect their methods.
+def load(
+    chosen: Iterable[Choice] = (),
+    entry_points: Iterable[Any] | None = None,
+    *,
+    wanted: Iterable[str] | None = None,
+) -> Registry:
+    """Import plugins, each in isolation, and collect their methods.
 
     Args:
         chosen: names of plugins to disable, in addition to the comma-separated names in
             PRIVBENCH_DISABLE_PLUGINS, and paths of plugin files to load.
         entry_points: for tests; by default the entry points of group ``privbench``.
+        wanted: names of methods: where the chosen files and privbench itself offer all of them,
+            no other package is imported. None for all plugins.
 
     Raises:
         UnknownNameError: if a plugin to disable does not exist.
@@ -210,7 +221,11 @@ def load(chosen: Iterable[Choice] = (), entry_points: Iterable[Any] | None = Non
 
     canary.remember()  # before any code of others runs
     registry, stated = Registry(), dict[int, list[str | None]]()
-    for point in [*sorted(points, key=_in_tree_first), *files]:
+    ours = sorted((one for one in points if _in_tree(one)), key=_name)
+    others = sorted((one for one in points if not _in_tree(one)), key=_name)
+    for point in [*ours, *files, *others]:
+        if point in others and wanted is not None and registry.offers(wanted):
+            break
         plugin = _described(point, stated)
         registry.plugins.append(plugin)
         if plugin.name in off:
@@ -276,9 +291,13 @@ def _guarded(plugin: Plugin, what: str, call: Callable[[], Any]) -> Any:
         return None
 
 
-def _in_tree_first(point: Any) -> tuple[bool, str]:
-    """Sort in-tree plugins first, so that they win name conflicts with third-party plugins."""
-    return (not point.value.startswith(_IN_TREE), point.name)
+def _in_tree(point: Any) -> bool:
+    """Whether a plugin comes with privbench: those win conflicts of names."""
+    return bool(point.value.startswith(_IN_TREE))
+
+
+def _name(point: Any) -> str:
+    return str(point.name)
 
 
 def _collect(module: Any, plugin: Plugin) -> list[tuple[str, Any]]:
