@@ -1,8 +1,8 @@
 """Plugins that do harm, beside bystanders on one store: no bystander's number changes.
 
-What each does is what was found to change numbers before: hooks on all modules, open modes, patches
-in calls and at import, writes in place, default dtype and threads, caches of a module, releases with
-hidden state, wider access, the truth through frames, files of the store.
+What each does was found to change numbers before: hooks on all modules, open modes, patches in
+calls, writes in place, default dtype and threads, caches of a module, releases with hidden state,
+wider access, the truth through frames, files of the store. Patches at import: ``test_canary``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ for shadow in ctx.shadows:
 """,
     "state": """
 torch.set_default_dtype(torch.float64); torch.set_num_threads(2)
-torch.manual_seed(0); numpy.random.seed(0); os.environ["PRIVBENCH_CACHE"] = "/nowhere"; os.chdir("/")
+torch.manual_seed(0); numpy.random.seed(0); os.chdir("/")
+os.environ["PRIVBENCH_CACHE"] = "/nowhere"
 """,
     "cache": """
 ctx.note(seen=len(SEEN))

@@ -125,7 +125,8 @@ class Session:
         self.threads: int = options.get("threads", 1)
         self.compiled: bool = options["compiled"]
         self.store: Path = options.get("store") or default_root()
-        self.registry = registry.load(chosen, wanted=suite.names)
+        self.chosen = list(chosen)
+        self.registry = registry.load(self.chosen, wanted=suite.names)
         self.registry.refuse_broken_files()
         self.planned: list[PlannedTrial] = []
         self.add(suite)
@@ -144,6 +145,8 @@ class Session:
         Raises:
             PrivbenchError: if it is invalid.
         """
+        if suite.names is not None and not self.registry.offers(suite.names):
+            self.registry = registry.load(self.chosen)
         made = plan(
             suite, self.registry, root=self.root, device=str(self.device), threads=self.threads,
             compiled=self.compiled,

@@ -94,7 +94,7 @@ class Suite(BaseModel):
     controls: StrictBool = False
 
     @property
-    def names(self) -> set[str] | None:
+    def names(self) -> frozenset[str] | None:
         """Names of all methods that it names; None if it takes part of all there are."""
         if self.controls:
             return None
@@ -103,7 +103,7 @@ class Suite(BaseModel):
         refs += [ref for one in others for ref in (one.target, one.dataset) if ref is not None]
         found = {name for ref in refs for name in ([ref] if isinstance(ref, str) else ref)}
         each = {part.strip() for name in found for part in name.split("+")}
-        return (each | set(self.set)) - {STRONGEST_ATTACKS}
+        return frozenset(each | self.set.keys()) - {STRONGEST_ATTACKS}
 
     @property
     def seed_list(self) -> list[int]:
