@@ -180,7 +180,7 @@ def test_a_broken_plugin_is_one_line_and_the_rest_goes_on(
     with pytest.raises(UnknownNameError, match=r"broken plugins: attack_loud"):
         registry.get("attack", "quite-other")
 
-    monkeypatch.setattr(plugins, "load", lambda _: registry)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: registry)
     listed = CliRunner().invoke(main, ["list", "plugins"])
     assert listed.exit_code == 0
     lines = listed.output.splitlines()
@@ -191,7 +191,7 @@ def test_a_broken_plugin_is_one_line_and_the_rest_goes_on(
 
 def test_traceback_of_a_broken_plugin_is_there_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = load(point("bad", fail(ImportError("gone"))))
-    monkeypatch.setattr(plugins, "load", lambda _: registry)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: registry)
     assert "Traceback" not in CliRunner().invoke(main, ["list", "plugins"]).output
     assert "Traceback" in CliRunner().invoke(main, ["list", "plugins", "--errors"]).output
 
@@ -205,7 +205,7 @@ def test_a_broken_plugin_is_fatal_only_to_a_run_that_names_it(
         for kind, made in tiny.items()
     ]
     registry = load(point("attack_loud", fail(ImportError("gone"))), *points)
-    monkeypatch.setattr(plugins, "load", lambda _: registry)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: registry)
     grid = ["run", "--dataset", "tiny-images", "--target", "tiny-target", "--dry-run"]
     other = CliRunner().invoke(main, [*grid, "--attack", "soft"])
     assert other.exit_code == 0, other.output
@@ -258,6 +258,15 @@ def test_a_plugin_is_switched_off_by_argument_and_by_environment(
 def _by_variable(monkeypatch: pytest.MonkeyPatch, loud: Any) -> Registry:
     monkeypatch.setenv("PRIVBENCH_DISABLE_PLUGINS", " attack_loud ,")
     return load(loud, GOOD)
+
+
+def test_no_other_package_is_imported_if_none_of_its_methods_is_wanted() -> None:
+    ours = point("ours", attacks(lambda: [Loud()]), "privbench_plugins.attacks.loud")
+    theirs = point("theirs", fail(KeyboardInterrupt()))
+    plugins.load(entry_points=[theirs, ours], wanted={"loud"})
+    for wanted in ({"loud", "other"}, None):
+        with pytest.raises(KeyboardInterrupt):
+            plugins.load(entry_points=[theirs, ours], wanted=wanted)
 
 
 def test_a_plugin_that_is_switched_off_is_not_imported() -> None:

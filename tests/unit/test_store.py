@@ -415,3 +415,27 @@ print(sorted({"torch", "safetensors", "numpy", "pydantic"} & set(sys.modules)))
     process = in_process(code, tmp_path)
     assert process.communicate(timeout=60)[0] == "[]\n"
     assert process.returncode == 0
+
+
+# ---- code of others ------------------------------------------------------------------------------
+
+
+def test_what_code_of_others_makes_is_for_its_like(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(code: str, of: Key, value: int) -> object:
+        monkeypatch.setattr(Store, "code", code)
+        return store.make(of, lambda: ({}, {"value": value})).facts["value"]
+
+    assert made("one", KEY, 1) == 1
+    monkeypatch.setattr(Store, "code", "")
+    assert (KEY in store, store.find(KEY), store.facts(KEY)) == (False, None, None)
+    assert made("two", KEY, 2) == 2
+    assert made("", KEY, 0) == 0, "no process without that code reads it"
+    assert made("one", key(more=1), 3) == 3
+    assert made("one", KEY, 9) == 0, "it reads what processes without such code made"
+    assert key(more=1) in store
+    store.remove(KEY)  # of its own, if there is one
+    monkeypatch.setattr(Store, "code", "")
+    assert store.facts(KEY) is not None
+    assert key(more=1) not in store
