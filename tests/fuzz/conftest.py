@@ -190,7 +190,7 @@ def fuzz(
 ) -> Fuzz:  # fmt: skip
     """A collector named after the test, in an empty folder; plugins are loaded once."""
     real = plugins.load
-    monkeypatch.setattr(plugins, "load", lambda off: real(off) if off else registry)
+    monkeypatch.setattr(plugins, "load", lambda off, **_: real(off) if off else registry)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     CliRunner().invoke(main, ["run", "--attack", "lira", "--dry-run"])  # imports, digests of code

@@ -32,7 +32,7 @@ def tiny(fuzz: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Any:
             both.add(kind, method, real)
     both.add("dataset", TinyImages(), kit)
     both.add("target", TinyTarget(), kit)
-    monkeypatch.setattr(plugins, "load", lambda _: both)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: both)
     return fuzz
 
 

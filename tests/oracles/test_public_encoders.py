@@ -415,7 +415,7 @@ def refused(registry: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> A
     """The one sentence of a run that ends with status 2."""
     from privbench.plugins import registry as plugins
 
-    monkeypatch.setattr(plugins, "load", lambda _: registry)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: registry)
     monkeypatch.chdir(tmp_path)
 
     def call(name: str, *settings: str) -> str:

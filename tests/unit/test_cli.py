@@ -118,7 +118,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         for method in methods:
             registry.add(kind, method, registry.plugins[0])
     real = plugins.load
-    monkeypatch.setattr(plugins, "load", lambda off: registry if not off else real(off))
+    monkeypatch.setattr(plugins, "load", lambda off, **_: registry if not off else real(off))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PRIVBENCH_DATA", raising=False)
     monkeypatch.delenv("MOOD", raising=False)

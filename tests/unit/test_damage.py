@@ -47,7 +47,7 @@ def run(
     for name in ("none", "metric-loss"):
         ((kind, method),) = registry.find(name)
         own.add(kind, method, kit)
-    monkeypatch.setattr(plugins, "load", lambda *_: own)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: own)
     monkeypatch.chdir(tmp_path)
     return lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
 

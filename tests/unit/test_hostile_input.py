@@ -34,7 +34,7 @@ def refused(tmp_path: Path, text: str) -> str:
 @pytest.fixture
 def dry(registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """What a dry run on the command line refuses."""
-    monkeypatch.setattr(plugins, "load", lambda _: registry)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: registry)
     monkeypatch.chdir(tmp_path)
 
     def call(*args: str) -> str:

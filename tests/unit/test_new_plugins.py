@@ -127,14 +127,14 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 def test_check_runs_the_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = written("dataset", tmp_path, monkeypatch)
-    monkeypatch.setattr(plugins, "load", lambda _: registry)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: registry)
     for name in ("my-dataset", "dataset_my_dataset", "privbench_my_dataset"):
         done = CliRunner().invoke(main, ["check", name])
         assert done.exit_code == 0, done.output
         assert "ok      card agrees with the data" in done.output
         assert "6 checks, 0 failed" in done.output
     kind: Any = type(registry.get("dataset", "my-dataset"))
-    monkeypatch.setattr(kind, "load", lambda *_: 1 / 0)
+    monkeypatch.setattr(kind, "load", lambda *_, **__: 1 / 0)
     done = CliRunner().invoke(main, ["check", "my-dataset"])
     assert done.exit_code == 1
     assert "FAILED  card agrees with the data: " in done.output
@@ -145,7 +145,7 @@ def test_check_names_what_is_broken_or_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = written("attack", tmp_path, monkeypatch)
-    monkeypatch.setattr(plugins, "load", lambda _: registry)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: registry)
     done = CliRunner().invoke(main, ["check", "my-atack"])
     assert done.exit_code == 2
     assert "did you mean 'my-attack'?" in done.output

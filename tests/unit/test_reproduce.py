@@ -251,7 +251,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     for kind, method in (("dataset", TinyImages()), ("target", TinyTarget()), ("defense", none),
                          ("attack", Brighter())):  # fmt: skip
         own.add(kind, method, kit)
-    monkeypatch.setattr(plugins, "load", lambda *_: own)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: own)
     monkeypatch.chdir(tmp_path)
     return lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
 

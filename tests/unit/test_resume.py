@@ -29,7 +29,7 @@ SUITE = {
 
 @pytest.fixture(autouse=True)
 def _with_tiny_images(monkeypatch: pytest.MonkeyPatch, tiny_registry: plugins.Registry) -> None:
-    monkeypatch.setattr(plugins, "load", lambda *_: tiny_registry)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: tiny_registry)
 
 
 def _session(out: Path) -> Session:

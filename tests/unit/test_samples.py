@@ -81,7 +81,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     own.add("defense", none, kit)
     for attack in (Darker(), Coin(), Grey()):
         own.add("attack", attack, kit)
-    monkeypatch.setattr(plugins, "load", lambda *_: own)
+    monkeypatch.setattr(plugins, "load", lambda *_, **__: own)
     monkeypatch.chdir(tmp_path)
     return lambda *args: CliRunner().invoke(main, [str(arg) for arg in args])
 

@@ -196,7 +196,7 @@ def test_every_suite_runs_to_its_end(
 @pytest.mark.slow
 def test_dry_run(path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says how many phases would be trained."""
-    monkeypatch.setattr("privbench.api.session.registry.load", lambda _: registry)
+    monkeypatch.setattr("privbench.api.session.registry.load", lambda *_, **__: registry)
     told = io.StringIO()
     options = {"out": path.parent, "data_root": None, "device": "cpu", "compiled": False}
     session = Session(read_suite(path).model_copy(update={"seeds": 1}), (), options,

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: The distribution whose code all processes may load.
 OURS = "privbench"
+#: That of a class of a script or a notebook, which other processes may not find.
+NONE = "none"
 
 
 def origins(cell: Cell) -> dict[str, dict[str, str]]:
@@ -77,9 +79,10 @@ def of_others(method: Method) -> bool:
 
 
 def any_of_others(cells: Iterable[Cell]) -> bool:
-    """Whether a method of a cell comes from another package."""
+    """Whether a method of a cell comes from another package or a file that a process can import."""
     methods = {id(method): method for cell in cells for _, method in _methods(cell)}
-    return any(map(of_others, methods.values()))
+    found = {_origin_of(method)["distribution"] for method in methods.values()}
+    return bool(found - {OURS, NONE})
 
 
 def _ours(origin: Mapping[str, str]) -> bool:
@@ -114,7 +117,7 @@ def _origin(cls: type) -> dict[str, str]:
         told = {"distribution": file.name, "version": f"sha256:{file.sha256}"}
         return {**told, "source": source_digest(cls)}
     package = cls.__module__.partition(".")[0]
-    distribution, version = _distributions().get(package, ("none", ""))
+    distribution, version = _distributions().get(package, (NONE, ""))
     return {"distribution": distribution, "version": version, "source": source_digest(cls)}
 
 
