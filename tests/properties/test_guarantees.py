@@ -235,9 +235,9 @@ def _never_drawn(patched: pytest.MonkeyPatch, index: int) -> None:
     """
     batches = Training._batches
 
-    def others(self: Training) -> Iterator[Tensor]:
-        for drawn in batches(self):
-            yield drawn[self.rows.index[drawn] != index]
+    def others(self: Training) -> Iterator[tuple[int, Tensor]]:
+        for i, drawn in batches(self):
+            yield i, drawn[self.rows.index[drawn] != index]
 
     patched.setattr(Training, "_batches", others)
 

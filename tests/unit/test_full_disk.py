@@ -34,7 +34,7 @@ registry = plugins.load()
 kit = plugins.Plugin("kit", "privbench.testing", "privbench")
 registry.add("dataset", TinyImages(), kit)
 registry.add("target", TinyTarget(), kit)
-plugins.load = lambda *_: registry
+plugins.load = lambda *_, **__: registry
 limit = int(sys.argv.pop(1))
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

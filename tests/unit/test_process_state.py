@@ -218,7 +218,7 @@ class Lingers(MembershipAttack):
 
 loaded = registry.load()
 loaded.add("attack", Lingers(), registry.Plugin("lingers", "lingers", "lingers"))
-registry.load = lambda *_: loaded
+registry.load = lambda *_, **__: loaded
 main(["run", "--attack", "lingers", "--target", "supervised", "--set", "supervised.epochs=1",
       "--out", sys.argv[1]])
 """

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from privbench.measure.methods.attack import Attack
     from privbench.measure.methods.defense import Defense
-    from privbench.measure.training.phase import Phase
+    from privbench.measure.training.phase import Phase, Progress
 
 
 CPU = torch.device("cpu")
@@ -267,11 +267,11 @@ def tiny_spec(target: Target, defenses: tuple[Defense, ...] = ()) -> VictimSpec:
     return VictimSpec(card, split.protocol, world, target, defenses, card.sensitive)
 
 
-def tiny_builder(tmp: str) -> Builder:
+def tiny_builder(tmp: str, progress: Progress | None = None) -> Builder:
     """Return a builder with a store in that folder."""
     from pathlib import Path
 
-    return Builder(Store(Path(tmp)), CPU)
+    return Builder(Store(Path(tmp)), CPU, progress=progress)
 
 
 @dataclass(frozen=True)

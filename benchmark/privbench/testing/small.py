@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ import torch
 
 from privbench.measure.methods.adversary import Adversary
 from privbench.measure.methods.cell import Cell
+from privbench.measure.training import checkpoint
 from privbench.plugins.requirements import reason_to_skip
 from privbench.testing.fixtures import (
     AnyAttack,
@@ -48,6 +51,39 @@ def trained(spec: VictimSpec, noise: int = 1) -> Victim:
         return tiny_builder(tmp).victim(spec)
 
 
+class _Stops:
+    """Interrupts every phase once, in the middle."""
+
+    def __init__(self) -> None:
+        self.stopped: set[str] = set()
+
+    def epoch(self, phase: str, done: float, total: int, rows: int) -> None:
+        """See ``Progress``."""
+        del rows
+        name = phase.partition(" (resumed")[0]
+        if 2 * done >= total and name not in self.stopped:
+            self.stopped.add(name)
+            raise KeyboardInterrupt
+
+
+def interrupted(spec: VictimSpec, noise: int = 1) -> Victim:
+    """Train a victim as ``trained`` does, but stop every phase once and go on."""
+    before = os.environ.get(checkpoint.SECONDS)
+    os.environ[checkpoint.SECONDS] = "0"  # after every step
+    stops = _Stops()
+    try:
+        with tempfile.TemporaryDirectory() as tmp, torch.random.fork_rng(devices=[]):
+            while True:
+                torch.manual_seed(noise)  # noqa: TID251 - as above
+                with suppress(KeyboardInterrupt):
+                    return tiny_builder(tmp, stops).victim(spec)
+    finally:
+        if before is None:
+            del os.environ[checkpoint.SECONDS]
+        else:
+            os.environ[checkpoint.SECONDS] = before
+
+
 @dataclass(frozen=True)
 class Small:
     """A small victim of a target or a defense, trained once for all checks that look at it.
@@ -73,6 +109,19 @@ class Small:
     def victim(self) -> Victim:
         """The victim as trained."""
         return self.made[0]
+
+    def same_when_resumed(self, second: Victim) -> None:
+        """Compare its weights with those of a training that was interrupted.
+
+        Raises:
+            AssertionError: if they differ.
+        """
+        other = second.model.state_dict()
+        for name, value in self.victim.model.state_dict().items():
+            assert torch.equal(value, other[name]), (
+                f"{name} differs after a training that was interrupted and resumed: keep what "
+                "changes while a phase runs in the model, its optimizers or `Training.generators`"
+            )
 
     def same_when_stored(self) -> None:
         """Compare its answers with those from the store, and on rows that are stored as floats.

@@ -136,15 +136,14 @@ class _Planting:
             kept.noise.fill_(dp.noise_multiplier)
             kept.rate.fill_(self.rate)
             kept.batch.fill_(self.rate * len(self.keys))
-            pre_step, done = dp.pre_step, 0
+            pre_step, (part, *_) = dp.pre_step, training.updates
 
             def planting(closure: Any = None) -> Any:
-                nonlocal done
                 self._plant(dp, kept.steps.shape[1])
                 made = pre_step(closure)
                 noisy = torch.cat([p.grad.flatten() for p in dp.params])[: kept.steps.shape[1]]
+                done = training.updates[part]
                 kept.steps[done] = noisy * (dp.expected_batch_size / dp.max_grad_norm)
-                done += 1
                 return made
 
             dp.pre_step = planting

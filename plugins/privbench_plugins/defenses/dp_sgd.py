@@ -228,6 +228,7 @@ class DPSGD(Defense):
         # Canaries take the place of gradients that are written out.
         hooks = (GradSampleHooks if self.gradient_canaries else RowGradients)(trained)
         generator = torch.Generator(device=training.rows.device).manual_seed(seed)
+        training.generators["noise"] = generator
         training.optimizers[parts] = ClippingOptimizer(
             plain, noise_multiplier=sigma, max_grad_norm=self.clip, expected_batch_size=size,
             generator=generator,

@@ -48,7 +48,7 @@ __all__ = ["Artifact", "Explanation", "Key", "KeyDifference", "Row", "Store", "d
 #: An artifact is compared with at most this many older ones of its kind, the newest first.
 COMPARED = 2000
 #: Prefixes for the names of folders that are being written or deleted, and of damaged ones.
-DRAFT, DAMAGED = ".draft-", ".damaged-"
+DRAFT, DAMAGED, UNFINISHED = ".draft-", ".damaged-", ".unfinished-"
 LOCKS = ".locks"
 NOTES = "finished"  #: notes about finished grids, see `privbench.grid.kept`
 INDEX = "methods"  #: what plugins offer, see `privbench.cli.index`
@@ -181,6 +181,16 @@ class Store:
             timed = {"seconds": seconds, "made_on": machine(), **facts}
             return self._write(own, tensors, timed)
 
+    def unfinished(self, key: Key) -> Path:
+        """The file for what is known of an artifact that is being made; it goes when that is kept.
+
+        Whoever makes the artifact may write it, and find it again after an interruption.
+        """
+        return self._unfinished(self._folder(self._own(key)))
+
+    def _unfinished(self, folder: Path) -> Path:
+        return folder.with_name(f"{UNFINISHED}{folder.name}")
+
     def _own(self, key: Key) -> Key:
         """The key under which this process keeps what it makes."""
         return Key(key.kind, {**key.fields, "code of others": self.code}) if self.code else key
@@ -201,6 +211,7 @@ class Store:
                 except OSError:  # another machine was first; locks may not work across machines
                     if self._find(key) is None:  # its artifact is damaged
                         os.replace(draft, folder)  # noqa: PTH105
+            self._unfinished(folder).unlink(missing_ok=True)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return Artifact(key, loads(canonical(facts)), folder, bool(tensors))
@@ -304,23 +315,25 @@ class Store:
         has found but not yet read may be deleted: give a day or more while something runs.
 
         Args:
-            older_than_days: since an artifact was last found or built; None keeps all that are
-                not damaged.
+            older_than_days: since an artifact was last found or built, or an unfinished one was
+                written; None keeps all that are not damaged.
         """
         cutoff = None if older_than_days is None else time.time() - older_than_days * 86400
         freed = 0
         for lock in [*self.root.glob(f"{LOCKS}/*")]:
             if lock.is_symlink() or not lock.is_file():
                 freed += _remove(lock)
+        old = [*self.root.glob(f"[a-z]*/??/{UNFINISHED}*")]
         for entry in [*self.root.glob("[a-z]*/??/*")]:
             aside = re.match(rf"(?:{DRAFT}|{DAMAGED})([0-9a-f]{{32}})-", entry.name)
             if aside or (_DIGEST.fullmatch(entry.name) and _is_waste(entry, cutoff)):
                 digest = aside[1] if aside else entry.name
                 with self._lock(digest, wait=False) as locked:
                     freed += _delete(entry, digest) if locked else 0
-        for note in [*self.root.glob(f"{NOTES}/*.json"), *self.root.glob(f"{INDEX}/*.json")]:
-            if cutoff is not None and note.lstat().st_mtime < cutoff:
-                freed += _remove(note)
+        old += [*self.root.glob(f"{NOTES}/*.json"), *self.root.glob(f"{INDEX}/*.json")]
+        for one in old:
+            if cutoff is not None and one.lstat().st_mtime < cutoff:
+                freed += _remove(one)
         for lock in [*self.root.glob(f"{LOCKS}/*")]:
             with self._lock(lock.stem, wait=False) as locked:
                 if locked:

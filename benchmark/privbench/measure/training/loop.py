@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import nullcontext
-from dataclasses import replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from privbench.ground.errors import WriteError
+from privbench.measure.training import checkpoint
 from privbench.measure.training.phase import (
     Batch,
     Clock,
@@ -28,6 +30,7 @@ from privbench.measure.training.withheld import Declared, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -55,6 +58,7 @@ class Training:
         rows: rows of the phase (inputs, or embeddings in ``x``), without labels and attributes
             that the phase does not declare.
         optimizers: (parts trained together) -> torch optimizer.
+        generators: all that draw while it runs; ``Phase.wrap`` adds its own, by a name.
         updates: part -> number of updates so far.
         metrics: latest measurements of the monitor.
     """
@@ -74,10 +78,12 @@ class Training:
         self.seed = seed
         self.steps = phase.batch.steps(len(rows))
         self.generator = torch.Generator(device=rows.device).manual_seed(seed)
+        self.generators = {"batches": self.generator}
         self.updates: dict[str, int] = dict.fromkeys(phase.optimizers, 0)
         self.metrics: dict[str, float] = {}
         self._streams: dict[int, _StreamSampler] = {}  # by identity: steps may share a stream
         self._focused: str | None = None
+        self._at = _Place(1)
         self._groups = self._group_parts()
         self._totals = self._total_updates()
         self.optimizers: dict[tuple[str, ...], torch.optim.Optimizer] = {
@@ -87,8 +93,13 @@ class Training:
             for parts in self._groups
         }
 
-    def run(self, progress: Progress | None = None) -> dict[str, Any]:
+    def run(self, progress: Progress | None = None, keep: Path | None = None) -> dict[str, Any]:
         """Train to the end and leave the model in eval mode without gradients.
+
+        Args:
+            progress: shows how far it is.
+            keep: file of a checkpoint, from which it goes on, and which it writes every few minutes
+                and when the process is told to end; None for none.
 
         Returns:
             A summary: seconds, epochs, updates per part, examples per second.
@@ -97,14 +108,28 @@ class Training:
             TrainingError: if a weight is not finite after training.
         """
         phase, begun = self.phase, time.perf_counter()
-        best = _Best(phase.monitor)
-        done = 0
+        best, name, every = _Best(phase.monitor), phase.name, checkpoint.seconds()
+        done = 0.0
         # Dropout uses torch's global generators: seed them here and restore them afterwards.
-        with known(self.seed), phase.wrap(self) if phase.wrap else nullcontext():
-            for epoch in range(1, phase.epochs + 1):
-                for share in self._epoch(epoch):
+        with (
+            checkpoint.told_to_end() as told, known(self.seed),
+            phase.wrap(self) if phase.wrap else nullcontext(),
+        ):  # fmt: skip
+            if keep and (held := checkpoint.read(keep)):
+                begun -= self._go_on(*held, best)
+                name += f" (resumed at epoch {self._at.epoch} of {phase.epochs})"
+            kept = time.monotonic()
+            for epoch in range(self._at.epoch, phase.epochs + 1):
+                for step in self._epoch(epoch):
+                    done = epoch - 1 + step / self.steps
+                    due = told.to_end or time.monotonic() - kept >= every
+                    if keep and due and done < phase.epochs:
+                        self._keep(keep, best, time.perf_counter() - begun)
+                        kept = time.monotonic()
+                    if told.to_end:
+                        raise KeyboardInterrupt
                     if progress:
-                        progress.epoch(phase.name, done + share, phase.epochs, len(self.rows))
+                        progress.epoch(name, done, phase.epochs, len(self.rows))
                 done = epoch
                 if self._measured(epoch) and best.stop(self.model, self.metrics):
                     break
@@ -118,20 +143,66 @@ class Training:
         seconds = time.perf_counter() - begun
         return {
             "seconds": seconds,
-            "epochs": done,
+            "epochs": int(done),
             "updates": dict(self.updates),
             "examples_per_second": done * len(self.rows) / seconds if seconds else 0.0,
         }
 
-    def _epoch(self, epoch: int) -> Iterator[float]:
-        """Train for an epoch; yield after every step which share of it is done."""
-        phase = self.phase
-        started = dict(self.updates)
-        for i, rows in enumerate(self._batches()):
+    def _keep(self, path: Path, best: _Best, seconds: float) -> None:
+        """Write a checkpoint after a step."""
+        tensors: dict[str, Tensor] = {}
+        state = {
+            "model": dict(self.model.state_dict()), "updates": self.updates,
+            "optimizers": [one.state_dict() for one in self.optimizers.values()],
+            "generators": {name: one.get_state() for name, one in self.generators.items()},
+            "process": checkpoint.global_generators(),
+            "streams": [sampler.left for sampler in self._samplers()],
+            "metrics": self.metrics, "best": vars(best) | {"monitor": None},
+            "at": vars(self._at), "seconds": seconds,
+        }  # fmt: skip
+        values = checkpoint.flattened(state, "state", tensors)
+        with suppress(WriteError):  # the training itself goes on
+            checkpoint.write(path, tensors, values)
+
+    def _go_on(self, tensors: dict[str, Tensor], values: dict[str, Any], best: _Best) -> float:
+        """Take over the state of a checkpoint; return the seconds that it took."""
+        device = self.rows.device
+        state = checkpoint.nested(values, tensors)
+        self.model.load_state_dict(state["model"])
+        for optimizer, held in zip(self.optimizers.values(), state["optimizers"], strict=True):
+            optimizer.load_state_dict(held)
+        for name, generator in self.generators.items():
+            generator.set_state(state["generators"][name])
+        for sampler, left in zip(self._samplers(), state["streams"], strict=True):
+            sampler.left = left.to(device)
+        self.updates, self.metrics = state["updates"], state["metrics"]
+        kept = state["best"]
+        best.value, best.since, best.state = kept["value"], kept["since"], kept["state"]
+        self._at = _Place(**state["at"])
+        if self._at.order is not None:
+            self._at.order = self._at.order.to(device)
+        self._focused = None
+        checkpoint.set_global_generators(state["process"])
+        seconds: float = state["seconds"]
+        return seconds
+
+    def _samplers(self) -> list[_StreamSampler]:
+        """The samplers of all streams, in the order of the steps."""
+        streams = [s for step in self.phase.steps.values() for s in step.streams.values()]
+        return [self._sampler(stream) for stream in {id(one): one for one in streams}.values()]
+
+    def _epoch(self, epoch: int) -> Iterator[int]:
+        """Train for an epoch, or the rest of it; yield after every step how many are done."""
+        phase, at = self.phase, self._at
+        if not at.step:
+            at.started = dict(self.updates)
+        for i, rows in self._batches():
             name = phase.step_at(epoch, i)
             clock = Clock(epoch, i, phase.epochs, self.steps, self.metrics)
-            self._update(name, rows, clock, started)
-            yield (i + 1) / self.steps
+            self._update(name, rows, clock, at.started)
+            at.step = i + 1
+            yield i + 1
+        self._at = _Place(epoch + 1)
 
     def _update(self, name: str, rows: Tensor, clock: Clock, started: Mapping[str, int]) -> None:
         step, model = self.phase.steps[name], self.model
@@ -184,30 +255,35 @@ class Training:
             part.requires_grad_(part_name in step.trains)
         self._focused = name
 
-    def _batches(self) -> Iterator[Tensor]:
-        n, spec = len(self.rows), self.phase.batch
+    def _batches(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield number and rows of the batches of an epoch that are left."""
+        n, spec, at = len(self.rows), self.phase.batch, self._at
         device = self.rows.device
         size = min(spec.size, n)
         if spec.kind == "poisson":
-            for _ in range(self.steps):
+            for i in range(at.step, self.steps):
                 drawn = torch.rand(n, generator=self.generator, device=device) < size / n
-                yield drawn.nonzero().squeeze(1)
+                yield i, drawn.nonzero().squeeze(1)
             return
-        order = torch.randperm(n, generator=self.generator, device=device)
-        for i in range(self.steps):
-            yield order[i * size : (i + 1) * size]
+        if at.order is None:
+            at.order = torch.randperm(n, generator=self.generator, device=device)
+        for i in range(at.step, self.steps):
+            yield i, at.order[i * size : (i + 1) * size]
 
     def _batch(self, rows: Tensor, step: Step) -> Batch:
         streams = {}
         for name, stream in step.streams.items():
-            if id(stream) not in self._streams:
-                seen = replace(stream, rows=visible(stream.rows, self.phase))
-                self._streams[id(stream)] = _StreamSampler(seen, self.generator)
-            sampler = self._streams[id(stream)]
+            sampler = self._sampler(stream)
             drawn = sampler.draw(self.rows.y[rows])
             streams[name] = self._prepared(_take(sampler.stream.rows, drawn))
         batch = self._prepared(_take(self.rows, rows))
         return replace(batch, streams=streams) if streams else batch
+
+    def _sampler(self, stream: Stream) -> _StreamSampler:
+        if id(stream) not in self._streams:
+            seen = replace(stream, rows=visible(stream.rows, self.phase))
+            self._streams[id(stream)] = _StreamSampler(seen, self.generator)
+        return self._streams[id(stream)]
 
     def _prepared(self, batch: Batch) -> Batch:
         if self.phase.prepare is None:
@@ -249,6 +325,23 @@ class Training:
                 right = (logits.argmax(1) == rows.y).float().mean()
                 self.metrics[f"{name}.accuracy"] = right.item()
         return True
+
+
+@dataclass
+class _Place:
+    """How far a training is.
+
+    Attributes:
+        epoch: the current one, counted from 1.
+        step: number of its steps that are done.
+        order: (n,) the order of the rows in this epoch, once it is drawn.
+        started: updates of each part before this epoch.
+    """
+
+    epoch: int
+    step: int = 0
+    order: Tensor | None = None
+    started: dict[str, int] = field(default_factory=dict)
 
 
 class _Best:

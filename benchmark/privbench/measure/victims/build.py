@@ -224,7 +224,7 @@ class Builder(Planner):
         )  # fmt: skip
         others = set(draft.model.parts) - set(stage.changed)
         before = state(draft.model, others)
-        facts = run.run(self.progress)
+        facts = run.run(self.progress, self.store.unfinished(stage.key))
         self.trained_phases += 1
         if changed := differing(draft.model, before):
             raise TrainingError(
