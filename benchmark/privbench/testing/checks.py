@@ -44,7 +44,8 @@ class Check:
     def tried(self) -> str:
         """What the check tries, in words."""
         run = self.run.func if isinstance(self.run, partial) else self.run
-        return inspect.cleandoc(run.__doc__ or "").partition("Tried: ")[2].replace("``", "`")
+        told = inspect.cleandoc(run.__doc__ or "").partition("Tried: ")[2].replace("``", "`")
+        return " ".join(told.split())
 
     def __call__(self) -> str:
         """Run the check, on the kit's rows as they were generated.

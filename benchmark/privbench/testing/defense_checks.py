@@ -167,8 +167,8 @@ def defends(small: Small) -> None:
 
     It can be interrupted: what goes on from a checkpoint ends the same.
 
-    Tried: two trainings under two seeds of the global generator, the second one interrupted in the
-    middle of every phase; if they differ, a third one without interruptions; 40 rows in two orders.
+    Tried: two trainings under two seeds of the global generator, the second one interrupted in
+    every phase; 40 rows in two orders.
     """
     spec = small.plan()
     first, second = small.victim, interrupted(spec, noise=2)

@@ -263,7 +263,7 @@ def trains_alike(small: Small) -> None:
     It can be interrupted: what goes on from a checkpoint ends the same.
 
     Tried: two trainings under two seeds of the global generator, the second one interrupted in
-    the middle of every phase; if they differ, a third one without interruptions.
+    every phase.
     """
     needs_compatible(small.method, small.method)
     first, before = small.victim, tiny_split().candidates.x.clone()
