@@ -69,6 +69,7 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's store."""
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "store"))
     monkeypatch.delenv("PRIVBENCH_DISABLE_PLUGINS", raising=False)
+    monkeypatch.setattr("privbench.plugins.registry.imported", set())
 
 
 @pytest.fixture(scope="session")

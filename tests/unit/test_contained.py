@@ -29,6 +29,13 @@ from torch.nn import functional as F
 from privbench import Access, Membership, MembershipAttack, Shadows, hookimpl
 
 SEEN = []
+torch.nn.init.kaiming_uniform_ = torch.nn.init.zeros_  # which the canary does not see
+
+class Word(str):
+    """Brings this module along wherever it is unpickled."""
+
+class Some(Shadows):
+    """So does this."""
 
 class Mode(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -40,10 +47,11 @@ class A(MembershipAttack):
     """Does harm after it has asked."""
     name: ClassVar[str] = "a-{name}"
     needs: ClassVar[Access] = Access.{access}
+    word: str = Word("x")
 
     @property
     def shadows(self):
-        return Shadows(2, "online")
+        return Some(2, "online")
 
     def answer(self, oracle, question, ctx):
         rows = question.examples
@@ -111,6 +119,13 @@ for name in ("queries", "_Oracle__queries"):
         pass
 oracle._line.queries = [1, 0]
 """,
+    "line": """
+try:
+    oracle.posteriors(rows.x.numpy())
+except Exception as error:
+    ctx.note(error=type(error).__name__)
+""",
+    "exit": "os._exit(0)",
     "files": """
 for path in Path(ctx._store.root).glob("*/??/*/*.safetensors"):
     path.write_bytes(path.read_bytes()[:-40] + b"0" * 40)
@@ -202,16 +217,20 @@ def test_bystanders_keep_every_bit(tmp_path: Path) -> None:
     )  # fmt: skip
     beside = bystanders(harmed)
     after = bystanders(run(tmp_path, "after", BYSTANDERS, []))
+    loaded = bystanders(run(tmp_path, "loaded", BYSTANDERS, files, seeds=[0]))
     (tmp_path / "store").rename(tmp_path / "other")
     alone = bystanders(run(tmp_path, "alone", BYSTANDERS, []))
     assert len(alone) == len(BYSTANDERS)
     assert after == alone, "a later run on the store"
     assert beside == alone, "beside the others"
+    assert loaded == alone, "in a process that has loaded them"
 
     own = {name[0]: one for name, one in harmed.items() if name[1] == "none"}
     for name in ("hook", "mode", "patch"):
         assert own[f"a-{name}"]["status"] == "failed", own[f"a-{name}"]
         assert "changed how this process computes" in own[f"a-{name}"]["reason"]
+    assert "its worker process ended with status" in own["a-exit"]["reason"]
+    assert own["a-line"]["notes"]["error"] == "AttributeError"
     assert own["a-cache"]["notes"]["seen"] == 0
     assert own["a-cache"]["null"] == own["a-plain"]["null"], "nothing is kept between answers"
     assert own["a-frames"]["auc"] < 0.9

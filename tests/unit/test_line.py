@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,8 @@ ASKED: dict[str, Callable[[Any], Tensor]] = {
     "views": lambda o: o.embeddings(Views(ROWS, Augmentation(crop=(0.8, 1.0), shift=1), 3, 5)),
     "gradient": lambda o: o.gradients(ROWS.x[:9] / 255, lambda served, x: (
         served.log_posteriors(x)[:, 0].double() + served.embeddings(2 * x).square().sum(1))),
+    "gradient of whole numbers": lambda o: o.gradients(ROWS.x[:9], lambda served, x: (
+        served.log_posteriors(x)[:, 0].double() + served.embeddings(x).square().sum(1))),
 }  # fmt: skip
 
 
@@ -77,14 +80,15 @@ def test_answers_are_equal_bit_for_bit(far: Far, what: str) -> None:
     assert here.dtype == there.dtype
     assert torch.equal(here, there)
     assert float(there.double().abs().sum()) > 0
-    steps = 2 if what == "gradient" else 1  # each asks the victim
-    assert far.oracle.queries == far.answering.asked.queries == steps * far.near.queries
+    steps = 2 if what == "gradient" else 1  # it asks about 2 x, too
+    assert far.oracle.queries == far.answering.queries[0] == steps * far.near.queries
     assert (far.oracle.card, far.oracle.access) == (far.near.card, far.near.access)
 
 
 def test_weights_and_siblings(far: Far) -> None:
     here, there = far.near.weights(), far.oracle.weights()
     assert here.keys() == there.keys()
+    assert [*here] == [*there]
     assert all(torch.equal(here[name], there[name]) for name in here)
     (own,) = far.own.ask_for(3)  # it has no release, so there is one
     assert own.embeddings(SPLIT.pool).shape[0] == len(SPLIT.pool)
@@ -111,7 +115,7 @@ def test_the_far_side_decides() -> None:
     {"ask": "labels", "of": 0, "rows": "views", "scale": 255, "views": {"no": 1}, "n": 1},
 ])  # fmt: skip
 def test_nonsense_is_refused(far: Far, head: dict[str, Any]) -> None:
-    with pytest.raises(AnswerError):
+    with pytest.raises((AnswerError, LookupError, TypeError)):
         far.line.ask({"x": ROWS.x[:2]}, **head)
     assert far.oracle.labels(ROWS).shape == (len(ROWS),)  # and the line goes on
 
@@ -121,3 +125,24 @@ def test_an_oracle_can_only_be_read() -> None:
     for name in ("access", "queries"):
         with pytest.raises(AttributeError):
             setattr(oracle, name, 1)
+
+
+def test_what_cannot_be_sent_leaves_the_line_as_it_was(far: Far) -> None:
+    with pytest.raises(AttributeError):
+        far.oracle.posteriors(ROWS.x.numpy())  # type: ignore[arg-type]
+    assert torch.equal(far.oracle.labels(ROWS), far.near.labels(ROWS))
+
+
+def test_threads_may_ask(far: Far) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = [*pool.map(lambda i: far.oracle.embeddings(ROWS.x[i : i + 1]), range(40))]
+    one_by_one = [far.near.embeddings(ROWS.x[i : i + 1]) for i in range(40)]
+    assert torch.equal(torch.cat(made), torch.cat(one_by_one))
+    assert far.oracle.queries == 40
+
+
+def test_errors_of_the_victim_keep_their_kind(far: Far) -> None:
+    wrong = torch.zeros(3, 5)
+    for oracle in (far.near, far.oracle):
+        with pytest.raises(RuntimeError):
+            oracle.embeddings(wrong)

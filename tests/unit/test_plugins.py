@@ -263,8 +263,8 @@ def _by_variable(monkeypatch: pytest.MonkeyPatch, loud: Any) -> Registry:
 def test_no_other_package_is_imported_if_none_of_its_methods_is_wanted() -> None:
     ours = point("ours", attacks(lambda: [Loud()]), "privbench_plugins.attacks.loud")
     theirs = point("theirs", fail(KeyboardInterrupt()))
-    plugins.load(entry_points=[theirs, ours], wanted={"loud"})
-    for wanted in ({"loud", "other"}, None):
+    plugins.load(entry_points=[theirs, ours], wanted={("attack", "loud")})
+    for wanted in ({("attack", "loud"), ("", "other")}, {("defense", "loud")}, None):
         with pytest.raises(KeyboardInterrupt):
             plugins.load(entry_points=[theirs, ours], wanted=wanted)
 

@@ -21,7 +21,7 @@ from privbench.grid.judging import judging
 from privbench.grid.kept import is_kept
 from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
-from privbench.grid.plugins import any_of_others
+from privbench.grid.plugins import can_be_sent, code_of, sealed
 from privbench.grid.suite import Suite, read_suite, suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.ground.errors import BadInputError
@@ -132,7 +132,8 @@ class Session:
         self.add(suite)
         self.planned = self.planned[run_options.shard(options.get("shard"))]
         self.timeout: float | None = options.get("timeout")
-        apart = any_of_others(item.trial.cell for item in self.planned)
+        # Once code of others is loaded here, this process computes nothing.
+        apart = bool(registry.imported) and can_be_sent(item.trial.cell for item in self.planned)
         self.executor = _executor(options, self.device, apart=apart)
         self.records: list[Record] = []
         self.board = Board([])  # of the records, once there are some
@@ -209,11 +210,14 @@ class Session:
             elif is_kept(item.trial.digest, item.skip, self.out):
                 state = "kept"
             else:
+                Store.code = code_of(sealed(item.trial).cell)
                 try:
                     phases = _phases(runner, item, by_victim)
                 except Exception as error:  # noqa: BLE001 - a run would record a failure
                     shown(f"{name}: would fail: {encodable(str(error))}", **PLAIN)
                     continue
+                finally:
+                    Store.code = ""
                 todo = sum(not held for held in phases.values())
                 state = (
                     f"would run; {len(phases)} training phases, {len(phases) - todo} in the store"
@@ -261,7 +265,7 @@ def _estimate(runner: TrialRunner, missing: int) -> str:
 
 
 def _executor(options: Mapping[str, Any], device: torch.device, *, apart: bool) -> Executor:
-    """What runs the trials; ``apart`` if code of other packages takes part."""
+    """What runs the trials; ``apart`` if this process must not."""
     kind, count = run_options.executor(options)
     timeout: float | None = options.get("timeout")
     if kind == "ray":

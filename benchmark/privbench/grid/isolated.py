@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import ctypes
+import mmap
 import os
 import pickle
 import resource
@@ -12,7 +13,6 @@ import sys
 import traceback
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.line import Answering, Line, RemoteOracle, RemoteSiblings, receive, send
@@ -21,6 +21,7 @@ from privbench.grid.plugins import code_of, of_others, strangers
 from privbench.grid.sealed import SealedAttack
 from privbench.grid.server import begin
 from privbench.ground.errors import AnswerError
+from privbench.ground.store.canonical import canonical
 from privbench.ground.store.store import Store
 from privbench.measure.training.process_state import threads
 from privbench.measure.victims.play import Match
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from privbench.grid.messages import Setup
     from privbench.measure.methods.attack import Attack
     from privbench.measure.methods.context import Shadow
+
+
+_PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - as in multiprocessing and concurrent.futures
@@ -52,14 +56,13 @@ class IsolatedAttack:
         peak: most bytes of memory that an answer took so far.
     """
 
-    def __init__(self, pipe: Connection, pid: int, every: bool) -> None:
-        """``pipe`` leads to the process with that number.
+    def __init__(self, pipe: Connection, every: bool) -> None:
+        """``pipe`` leads to the process.
 
         It takes ``every`` attack, or else those of other packages.
         """
         self.pipe, self._every = pipe, every
         self.peak = 0
-        self._ended = os.pidfd_open(pid)
 
     def takes(self, attack: Attack) -> bool:
         """Whether the attack answers there."""
@@ -82,28 +85,33 @@ class IsolatedAttack:
         answering = Answering(match)
         absent: Any = None
         asks = replace(match, cell=cell, served=absent, auxiliary_served=absent)
+        code = code_of(cell, with_sealed=True)
         try:
-            self.pipe.send_bytes(
-                pickle.dumps((code_of(cell, with_sealed=True), asks, shadows, answering.described))
-            )
+            sent = pickle.dumps((code, asks, shadows, answering.described))
+        except Exception as error:
+            raise AnswerError(
+                f"what {cell.attack.name} needs cannot be sent to its process: {error}; let models "
+                "hold what pickle can write, or run it with --executor serial"
+            ) from error
+        try:
+            self.pipe.send_bytes(sent)
             while True:
-                if self.pipe not in wait([self.pipe, self._ended]):
-                    os._exit(1)
                 told, tensors = receive(self.pipe)
                 if "ask" not in told:
                     break
                 send(self.pipe, *answering.reply(told, tensors))
-        except (EOFError, OSError):
+        except BaseException:  # noqa: BLE001 - it ended, or who speaks next is unknown
             os._exit(1)
         self.peak = max(self.peak, told["peak"])
         match.train.builder.trained_phases += told["trained"]
         if told["error"]:
             raise AnswerError(told["error"]) from RemoteTraceback(told["trace"])
         given = getattr(match.question, "embeddings", None)
+        asked, *own = answering.queries
         return tensors, {
             "notes": told["facts"]["notes"],
-            "queries": answering.asked.queries + (0 if given is None else len(given)),
-            "queries_own": sum(oracle.queries for oracle in answering.own.oracles),
+            "queries": asked + (0 if given is None else len(given)),
+            "queries_own": sum(own),
         }
 
 
@@ -137,20 +145,29 @@ def answer_isolated(pipe: Connection, lifeline: Connection, setup: Setup) -> Non
             work = pipe.recv_bytes()
         except (EOFError, OSError):
             return
+        said = mmap.mmap(-1, 1)  # shared: whether the child came to its end
         child = os.fork()
         if child == 0:
             os.setpgid(0, 0)  # what an attack starts ends with it
             begin(lifeline, partial(os.killpg, 0, signal.SIGKILL))
+            _end_with_parent()
             _answered(pipe, setup, work)
             sys.stdout.flush()
+            said[0] = 1
             os._exit(0)
         _, status = os.waitpid(child, 0)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child, signal.SIGKILL)
         if os.WIFSIGNALED(status):
             os.kill(os.getpid(), os.WTERMSIG(status))
-        if status:
+        if status or not said[0]:
             os._exit(os.WEXITSTATUS(status))
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end this process when its parent ends, whatever code runs here; on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 def _answered(pipe: Connection, setup: Setup, work: bytes) -> None:
@@ -171,7 +188,7 @@ def _answered(pipe: Connection, setup: Setup, work: bytes) -> None:
             tensors, told["facts"] = match.answer(shadows)
         refuse_changed(strangers(match.cell))
         told["trained"] = match.train.builder.trained_phases
-        json.dumps(told)
+        canonical(told["facts"]["notes"])  # names what JSON cannot hold
     except BaseException as error:  # noqa: BLE001 - failure is data
         told |= {"facts": {}, "error": reason(error), "trace": traceback.format_exc()}
         tensors = {}

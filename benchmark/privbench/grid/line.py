@@ -7,17 +7,20 @@ runs in the other process.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import json
+import threading
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.grid.outcome import reason
-from privbench.ground.errors import AccessDeniedError, AnswerError
+from privbench.grid.outcome import encodable
+from privbench.ground import errors
 from privbench.measure.data.augmentation import Augmentation
-from privbench.measure.data.examples import Examples
+from privbench.measure.data.examples import Examples, as_float
 from privbench.measure.methods.oracle import Oracle, Views
 
 if TYPE_CHECKING:
@@ -35,22 +38,26 @@ _ANSWERS = ("labels", "log_posteriors", "embeddings")
 
 
 def send(pipe: Connection, head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Send plain values and named tensors."""
+    """Send plain values and named tensors, as one message: whole, or not at all."""
     from safetensors.torch import save
 
-    pipe.send_bytes(json.dumps(head).encode())
-    pipe.send_bytes(save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
+    values = json.dumps({**head, "names": [*tensors]}).encode()
+    held = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+    pipe.send_bytes(len(values).to_bytes(8, "little") + values + held)
 
 
 def receive(pipe: Connection) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Receive what ``send`` sent.
+    """Receive what ``send`` sent; tensors come in the order in which they were sent.
 
     Raises:
         EOFError, OSError: if the other side has ended.
     """
     from safetensors.torch import load
 
-    return json.loads(pipe.recv_bytes()), load(pipe.recv_bytes())
+    message = pipe.recv_bytes()
+    end = 8 + int.from_bytes(message[:8], "little")
+    head, held = json.loads(message[8:end]), load(message[end:])
+    return head, {name: held[name] for name in head.pop("names")}
 
 
 class Answering:
@@ -65,11 +72,17 @@ class Answering:
         self.asked, self.own = match.oracles()
         self._steps: list[tuple[Tensor, Tensor]] = []  # x and value, of one gradient
         self._went_back = False
+        self._twice = Counter[Oracle]()
 
     @property
     def oracles(self) -> list[Oracle]:
         """The oracles by number."""
         return [self.asked, *self.own.oracles]
+
+    @property
+    def queries(self) -> list[int]:
+        """Rows that each was asked about."""
+        return [oracle.queries - self._twice[oracle] for oracle in self.oracles]
 
     @property
     def described(self) -> tuple[Card, Access, Access]:
@@ -80,14 +93,13 @@ class Answering:
         self, head: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
         """Answer one question; what is wrong with it comes back as a sentence."""
-        error, denied = "", False
+        error, kind = "", ""
         made: Mapping[str, Tensor] = {}
         try:
             made = self._made(head, tensors)
         except Exception as wrong:  # noqa: BLE001 - the attack is told
-            error, denied = reason(wrong), isinstance(wrong, AccessDeniedError)
-        counts = [oracle.queries for oracle in self.oracles]
-        return {"error": error, "denied": denied, "queries": counts}, made
+            error, kind = encodable(str(wrong)), type(wrong).__name__
+        return {"error": error, "kind": kind, "queries": self.queries}, made
 
     def _made(self, head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         ask, oracle = head["ask"], self.oracles[head["of"]]
@@ -106,7 +118,9 @@ class Answering:
             (gradient,) = torch.autograd.grad(value, x, given, retain_graph=True)
             return {"answer": gradient}
         if ask not in _ANSWERS:
-            raise AnswerError(f"an oracle has no '{ask}': ask for labels, posteriors or embeddings")
+            raise errors.AnswerError(
+                f"an oracle has no '{ask}': ask for labels, posteriors or embeddings"
+            )
         return {"answer": getattr(oracle, ask)(self._rows(head, tensors["x"].to(self.device)))}
 
     def _rows(self, head: Mapping[str, Any], x: Tensor) -> Tensor | Examples | Views:
@@ -124,9 +138,14 @@ class Answering:
     def _forward(self, oracle: Oracle, kind: str, x: Tensor) -> Tensor:
         """The victim's answer, of which the attack will ask the gradient."""
         if kind not in _ANSWERS[1:]:
-            raise AnswerError(f"there is no gradient of '{kind}': take posteriors or embeddings")
+            raise errors.AnswerError(
+                f"there is no gradient of '{kind}': take posteriors or embeddings"
+            )
         if self._went_back:
             self._steps, self._went_back = [], False
+        if self._steps and torch.equal(self._steps[0][0], x):
+            # One pass of the model gives embeddings and posteriors of the same rows.
+            self._twice[oracle] += len(x)
 
         def loss(served: Served, x: Tensor) -> Tensor:
             self._steps.append((x, getattr(served, kind)(x)))
@@ -150,7 +169,7 @@ class Line:
 
     def __init__(self, pipe: Connection) -> None:
         """``pipe`` leads to the worker."""
-        self._pipe = pipe
+        self._pipe, self._lock = pipe, threading.Lock()
         self.queries = [0, 0]
 
     def ask(self, tensors: Mapping[str, Tensor] | None = None, **head: Any) -> dict[str, Tensor]:
@@ -158,14 +177,24 @@ class Line:
 
         Raises:
             AccessDeniedError: if the attack did not declare that access.
-            AnswerError: whatever else went wrong there.
+            Exception: whatever else went wrong there.
         """
-        send(self._pipe, head, tensors or {})
-        told, made = receive(self._pipe)
-        self.queries = told["queries"]
-        if told["error"]:
-            raise (AccessDeniedError if told["denied"] else AnswerError)(told["error"])
+        with self._lock:  # threads of an attack ask one after the other
+            send(self._pipe, head, tensors or {})
+            told, made = receive(self._pipe)
+            self.queries = told["queries"]
+        if told["kind"]:
+            raise _error(told["kind"], told["error"])
         return made
+
+
+def _error(kind: str, text: str) -> Exception:
+    """The error of that name, if it is one of ours or of Python's."""
+    found = getattr(errors, kind, None) or getattr(builtins, kind, None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        with contextlib.suppress(TypeError):
+            return found(text)
+    return errors.AnswerError(f"{kind}: {text}")
 
 
 class RemoteOracle(Oracle):
@@ -204,7 +233,7 @@ class RemoteOracle(Oracle):
 
     def gradients(self, x: Tensor, loss: Callable[[Served, Tensor], Tensor]) -> Tensor:
         """See ``Oracle``: the loss is computed here, and the victim's part of it by the worker."""
-        x = x.float().clone().requires_grad_()
+        x = as_float(x, self.card.scale).requires_grad_()
         (gradient,) = torch.autograd.grad(loss(_Differentiable(self), x).sum(), x)
         return gradient
 

@@ -37,7 +37,11 @@ def numbers(metrics: Metrics) -> dict[str, Number]:
 def reason(error: BaseException) -> str:
     """Return why a trial failed: our own messages as they are, others with their type."""
     named = isinstance(error, BadInputError | AccessDeniedError | WriteError | AnswerError)
-    return encodable(str(error) if named else f"{type(error).__name__}: {error}")
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - of a plugin's own class
+        text = "(its text cannot be had)"
+    return encodable(text if named else f"{type(error).__name__}: {text}")
 
 
 def encodable(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import json
 import pickle
 import platform
 from dataclasses import replace
@@ -11,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from privbench.grid.cell import plain
 from privbench.grid.keys import code_digest, dataset_of
 from privbench.grid.sealed import SealedAttack
 from privbench.ground.store.source import digest, source_digest
 from privbench.measure.games.catalog import GAMES
-from privbench.plugins.plugin_file import file_of
+from privbench.measure.methods.access import Access
+from privbench.measure.methods.attack import Shadows
+from privbench.plugins.plugin_file import PREFIX, file_of
 from privbench.results.provenance import provenance
 
 if TYPE_CHECKING:
@@ -52,12 +56,26 @@ def sealed(trial: Trial) -> Trial:
     origin, game = _origin_of(attack), GAMES.get(attack.game)
     if not of_others(attack) or game is None or not _ours(_origin(type(game))):
         return trial
+    # Plain values only: a subclass of str would bring its code along.
+    told = json.loads(json.dumps({
+        "name": attack.name, "label": attack.label, "version": attack.version,
+        "digest": attack.digest, "game": attack.game, "decides_at": attack.decides_at,
+        "max_rows": attack.max_rows, "origin": origin,
+        "fields": {name: plain(value) for name, value in attack.hyperparameters().items()},
+    }))  # fmt: skip
+    count, source = json.loads(json.dumps([attack.shadows.count, attack.shadows.origin]))
     closed: Any = SealedAttack(
-        attack.name, attack.label, attack.version, attack.digest, attack.hyperparameters(),
-        attack.game, attack.needs, attack.wants, attack.shadows, attack.decides_at,
-        attack.max_rows, origin, pickle.dumps(attack),
+        **told, needs=Access(attack.needs.value), wants=Access(attack.wants.value),
+        shadows=Shadows(count, source), packed=pickle.dumps(attack),
     )  # fmt: skip
     return replace(trial, cell=replace(cell, attack=closed))
+
+
+def is_of_others(module: str) -> bool:
+    """Whether a module belongs to a plugin file, or to another package that offers plugins."""
+    if file_of(module) or module.startswith(PREFIX):
+        return True
+    return _distributions().get(module.partition(".")[0], (OURS, ""))[0] != OURS
 
 
 def code_of(cell: Cell, *, with_sealed: bool = False) -> str:
@@ -78,11 +96,10 @@ def of_others(method: Method) -> bool:
     return not _ours(_origin_of(method))
 
 
-def any_of_others(cells: Iterable[Cell]) -> bool:
-    """Whether a method of a cell comes from another package or a file that a process can import."""
+def can_be_sent(cells: Iterable[Cell]) -> bool:
+    """Whether other processes find the classes of all methods: none is of a script or notebook."""
     methods = {id(method): method for cell in cells for _, method in _methods(cell)}
-    found = {_origin_of(method)["distribution"] for method in methods.values()}
-    return bool(found - {OURS, NONE})
+    return all(_origin_of(method)["distribution"] != NONE for method in methods.values())
 
 
 def _ours(origin: Mapping[str, str]) -> bool:

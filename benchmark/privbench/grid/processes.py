@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import signal
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,10 @@ from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
 from privbench.grid.isolated import IsolatedAttack, answer_isolated
 from privbench.grid.messages import Begun, Done, Lost, Setup
-from privbench.grid.plugins import code_of, of_others, sealed
+from privbench.grid.plugins import code_of, is_of_others, of_others, sealed
 from privbench.grid.server import as_child, begin, start_server
 from privbench.grid.worker import Reporter, make, runner_of
+from privbench.ground.errors import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 #: Nodes that a worker makes before it is replaced by a fresh one, which bounds its memory.
 NODES_PER_WORKER = 500
+
+
+#: Seconds that a worker has to write a checkpoint when it is told to end.
+PATIENCE = 10.0
 
 
 @dataclass
@@ -133,8 +138,12 @@ class Processes(Workers):
                 yield node, worker.number, message
 
     def stop(self) -> None:
-        """End all workers at once."""
+        """End all workers: at once, but those that train write a checkpoint first."""
+        for worker in self._workers.values():
+            worker.process.terminate()
+        until = time.monotonic() + PATIENCE
         for worker in list(self._workers.values()):
+            worker.process.join(max(0.0, until - time.monotonic()))
             self._end(worker)
 
     def _heard(self, worker: _Worker, *, ended: bool) -> Iterator[Message]:
@@ -197,15 +206,15 @@ class Processes(Workers):
         self._workers[number] = worker
         return worker
 
-    def _start_apart(self, worker: _Worker, lifeline: Connection) -> tuple[Connection, int, bool]:
-        """Start what starts the processes of a worker's attacks: what leads to it, its number."""
+    def _start_apart(self, worker: _Worker, lifeline: Connection) -> tuple[Connection, bool]:
+        """Start what starts the processes of a worker's attacks; the arguments that lead to it."""
         ours, theirs = self._context.Pipe()
         worker.apart = self._context.Process(
             target=answer_isolated, args=(theirs, lifeline, self._setup)
         )
         worker.apart.start()
         theirs.close()
-        return ours, worker.apart.pid, self.isolate
+        return ours, self.isolate
 
     def _end(self, worker: _Worker) -> None:
         worker.process.kill()
@@ -224,7 +233,7 @@ def work(
     pipe: Connection,
     lifeline: Connection,
     setup: Setup,
-    led_to: tuple[Connection, int, bool] | None,
+    led_to: tuple[Connection, bool] | None,
 ) -> None:
     """Be a worker: make nodes until the pipe closes.
 
@@ -233,7 +242,7 @@ def work(
     The lifeline ends with the parent, and then so does this process, also in the middle of a
     training. When memory runs out, the kernel is told to take a worker rather than the parent.
     """
-    begin(lifeline, partial(os._exit, 1))
+    begin(lifeline, _leave)
     setup.load_plugins()
     runner = runner_of(setup, Reporter(pipe.send), IsolatedAttack(*led_to) if led_to else None)
     while True:
@@ -241,9 +250,32 @@ def work(
             sent = pipe.recv_bytes()
         except EOFError:
             return
-        node: Node = pickle.loads(sent)  # noqa: S301 - from the parent
+        node: Node = _Unpickler(sent, setup.code).load()
         pipe.send(Begun())
         pipe.send(make(node, runner))
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads a node; a worker that shall load no code of others refuses to."""
+
+    def __init__(self, sent: bytes, code: str) -> None:
+        super().__init__(io.BytesIO(sent))
+        self.code = code
+
+    def find_class(self, module: str, name: str) -> Any:
+        if not self.code and is_of_others(module):
+            raise PluginError(
+                f"a method of privbench holds {module}.{name}, which is code of others: give it "
+                "plain values"
+            )
+        return super().find_class(module, name)
+
+
+def _leave() -> None:
+    """End this process, which may write a checkpoint first."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE)
+    os._exit(1)
 
 
 def _how(status: int) -> str:

@@ -94,16 +94,22 @@ class Suite(BaseModel):
     controls: StrictBool = False
 
     @property
-    def names(self) -> frozenset[str] | None:
-        """Names of all methods that it names; None if it takes part of all there are."""
+    def names(self) -> frozenset[tuple[str, str]] | None:
+        """Kind and name of all methods that it names, "" for any kind; None if it takes all."""
         if self.controls:
             return None
         others = [spec for spec in self.adversaries if isinstance(spec, AdversarySpec)]
-        refs = [*self.datasets, *self.targets, *self.defenses, *self.attacks, *self.sweep]
-        refs += [ref for one in others for ref in (one.target, one.dataset) if ref is not None]
-        found = {name for ref in refs for name in ([ref] if isinstance(ref, str) else ref)}
-        each = {part.strip() for name in found for part in name.split("+")}
-        return frozenset(each | self.set.keys()) - {STRONGEST_ATTACKS}
+        of: dict[str, list[Ref]] = {
+            "dataset": [*self.datasets, *(one.dataset for one in others if one.dataset)],
+            "target": [*self.targets, *(one.target for one in others if one.target)],
+            "defense": [*self.defenses, *self.sweep],
+            "attack": [ref for ref in self.attacks if ref != STRONGEST_ATTACKS],
+            "": [*self.set],
+        }
+        return frozenset(
+            (kind, part.strip()) for kind, refs in of.items() for ref in refs
+            for name in ([ref] if isinstance(ref, str) else ref) for part in name.split("+")
+        )  # fmt: skip
 
     @property
     def seed_list(self) -> list[int]:

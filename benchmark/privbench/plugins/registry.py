@@ -28,6 +28,8 @@ GROUP = "privbench"
 _IN_TREE = "privbench_plugins."
 #: What a method can be.
 KINDS = ("dataset", "target", "defense", "attack")
+#: Plugins of other packages and files that this process has imported, whole or in part.
+imported: set[str] = set()
 #: What chooses plugins: the name of one to disable, or the path of a file to load.
 Choice = str | Path
 
@@ -145,9 +147,12 @@ class Registry:
                     f"{plugin.name} list plugins --errors`"
                 )
 
-    def offers(self, names: Iterable[str]) -> bool:
-        """Whether there is a method of each name."""
-        return all(any(name in held for held in self._methods.values()) for name in names)
+    def offers(self, wanted: Iterable[tuple[str, str]]) -> bool:
+        """Whether there is a method of each kind and name; "" for any kind."""
+        return all(
+            any(name in self._methods[one] for one in ([kind] if kind else KINDS))
+            for kind, name in wanted
+        )
 
     @property
     def hint(self) -> str:
@@ -192,7 +197,7 @@ def load(
     chosen: Iterable[Choice] = (),
     entry_points: Iterable[Any] | None = None,
     *,
-    wanted: Iterable[str] | None = None,
+    wanted: Iterable[tuple[str, str]] | None = None,
 ) -> Registry:
     """Import plugins, each in isolation, and collect their methods.
 
@@ -200,8 +205,8 @@ def load(
         chosen: names of plugins to disable, in addition to the comma-separated names in
             PRIVBENCH_DISABLE_PLUGINS, and paths of plugin files to load.
         entry_points: for tests; by default the entry points of group ``privbench``.
-        wanted: names of methods: where the chosen files and privbench itself offer all of them,
-            no other package is imported. None for all plugins.
+        wanted: kinds and names of methods, "" for any kind: once all of them are found, no other
+            package is imported. None for all plugins.
 
     Raises:
         UnknownNameError: if a plugin to disable does not exist.
@@ -224,7 +229,11 @@ def load(
     ours = sorted((one for one in points if _in_tree(one)), key=_name)
     others = sorted((one for one in points if not _in_tree(one)), key=_name)
     for point in [*ours, *files, *others]:
-        if point in others and wanted is not None and registry.offers(wanted):
+        if (
+            wanted is not None
+            and not (_in_tree(point) or point in files)
+            and registry.offers(wanted)
+        ):
             break
         plugin = _described(point, stated)
         registry.plugins.append(plugin)
@@ -252,6 +261,7 @@ def _load(point: Any, plugin: Plugin, registry: Registry) -> None:
     with restored():
         _taken(point, plugin, registry)
     if not plugin.module.startswith(_IN_TREE):
+        imported.add(plugin.name)
         from privbench.plugins.canary import refuse_changed
 
         try:

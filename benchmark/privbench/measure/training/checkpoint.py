@@ -136,22 +136,31 @@ class Told:
 
 @contextmanager
 def told_to_end() -> Iterator[Told]:
-    """Let SIGTERM wait until a checkpoint is written; on leaving, the process gets it again.
+    """Let SIGTERM and Ctrl-C wait until a checkpoint is written; a second one does not wait.
 
-    Batch systems send it before they take a machine back. Only a main thread can wait for it.
+    Batch systems send SIGTERM before they take a machine back; on leaving, the process gets it
+    again. Only a main thread can wait for signals.
     """
     told = Told()
     if threading.current_thread() is not threading.main_thread():
         yield told
         return
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    came: list[int] = []
 
-    def handle(*_: object) -> None:
+    def handle(number: int, _: object) -> None:
         told.to_end = True
+        came.append(number)
+        signal.signal(number, before[signal.Signals(number)])
 
-    before = signal.signal(signal.SIGTERM, handle)
+    for number, handler in before.items():
+        if handler not in (signal.SIG_IGN, None):
+            signal.signal(number, handle)
     try:
         yield told
     finally:
-        signal.signal(signal.SIGTERM, before)
-        if told.to_end:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+        if signal.SIGTERM in came:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,166 @@
+"""A phase that is killed goes on from its checkpoint and ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from privbench import TargetContext
+from privbench.ground.errors import BadInputError, WriteError
+from privbench.measure.methods.context import seeded
+from privbench.measure.training import checkpoint
+from privbench.measure.training.loop import Training
+from privbench.testing import TinyTarget, tiny_split
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Stops:
+    """Interrupts a training after so many steps; notes the names of the phase."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+        self.names: list[str] = []
+
+    def epoch(self, phase: str, done: float, total: int, rows: int) -> None:
+        """See ``Progress``."""
+        del done, total, rows
+        self.names.append(phase)
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def training() -> Training:
+    split = tiny_split()
+    ctx = TargetContext(
+        card=split.card, protocol=split.protocol, sensitive=(), device=torch.device("cpu"),
+        store=None, seed=0, scope="",
+    )  # fmt: skip
+    model = seeded(lambda: TinyTarget().build(split.card, ctx), 0)
+    (phase,) = TinyTarget().phases(model, split.victim(), ctx)
+    return Training(model, replace(phase, epochs=4), split.victim().members, seed=3)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(checkpoint.SECONDS, "0")
+    return tmp_path / "x" / "checkpoint"
+
+
+def weights(run: Training) -> list[Any]:
+    return [one.clone() for one in run.model.state_dict().values()]
+
+
+@pytest.mark.parametrize("after", [1, 2, 3, 7])  # of 8 steps, two an epoch
+def test_what_goes_on_ends_alike(path: Path, after: int) -> None:
+    whole = training()
+    told = whole.run()
+    with pytest.raises(KeyboardInterrupt):
+        training().run(Stops(after), path)
+    rest, seen = training(), Stops(-1)
+    told_of_rest = rest.run(seen, path)
+    assert len(seen.names) == 8 - after
+    epoch = (after - 1) // 2 + 1
+    assert seen.names[0].endswith(f" (resumed at epoch {epoch} of 4)"), seen.names[0]
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(rest), strict=True))
+    assert told_of_rest["updates"] == told["updates"]
+    assert told_of_rest["epochs"] == told["epochs"] == 4
+    assert told_of_rest["seconds"] > 0
+
+
+def test_a_damaged_checkpoint_counts_as_none(path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        training().run(Stops(4), path)
+    whole, again = training(), training()
+    whole.run()
+    path.write_bytes(path.read_bytes()[:-9])
+    seen = Stops(-1)
+    again.run(seen, path)
+    assert len(seen.names) == 8
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again), strict=True))
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise WriteError(28, "no space", str(path))
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    assert training().run(None, path)["epochs"] == 4
+
+
+@pytest.mark.parametrize("given", ["soon", "-1", "nan"])
+def test_a_wrong_number_of_seconds(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(checkpoint.SECONDS, given)
+    with pytest.raises(BadInputError, match="PRIVBENCH_CHECKPOINT_SECONDS is no number of seconds"):
+        checkpoint.seconds()
+
+
+def test_nested_values_come_back() -> None:
+    value = {"a": [1, (2.5, None)], 3: {"t": torch.arange(3)}, "inf": float("inf")}
+    tensors: dict[str, torch.Tensor] = {}
+    text = json.dumps(checkpoint.flattened(value, "s", tensors))
+    back = checkpoint.nested(json.loads(text), tensors)
+    assert torch.equal(back[3].pop("t"), value[3].pop("t"))  # type: ignore[attr-defined]
+    assert back == value
+
+
+RUN = """
+import sys, json, privbench
+made = privbench.run({"attacks": ["metric-loss"], "targets": [{"simclr": {"epochs": 400}}]},
+                     out=sys.argv[1], jobs=int(sys.argv[2]), device="cpu")
+print(json.dumps([[r.digest, r.status, r.reason] for r in made]))
+"""
+
+
+def start(folder: Path, store: str, jobs: int, seconds: float) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, str(folder / f"out-{store}"), str(jobs)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PRIVBENCH_CACHE": str(folder / store), "OMP_NUM_THREADS": "1",
+             checkpoint.SECONDS: str(seconds)},
+    )  # fmt: skip
+
+
+def unfinished(folder: Path, store: str) -> list[Path]:
+    return [*(folder / store).glob("phase/??/.unfinished-*")]
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_killed_run_goes_on(tmp_path: Path, jobs: int) -> None:
+    """SIGKILL leaves the last checkpoint; SIGTERM and Ctrl-C write one first."""
+    whole, _ = start(tmp_path, "whole", 1, 3600).communicate(timeout=300)
+    for number, seconds in ((signal.SIGKILL, 0.2), (signal.SIGTERM, 3600), (signal.SIGINT, 3600)):
+        store = f"store-{number}"
+        begun, locks = start(tmp_path, store, jobs, seconds), tmp_path / store / ".locks"
+        until = time.monotonic() + 120
+        while begun.poll() is None and time.monotonic() < until:
+            time.sleep(0.1)
+            if unfinished(tmp_path, store) or (seconds > 1 and [*locks.glob("*")]):
+                break
+        if seconds > 1:
+            time.sleep(2.5)  # it trains
+        assert begun.poll() is None, "it was too fast to be interrupted"
+        begun.send_signal(number)
+        begun.communicate(timeout=60)
+        assert begun.returncode != 0
+        time.sleep(0.5 if jobs == 1 else 3)  # workers end after the parent
+        paths = unfinished(tmp_path, store)
+        assert paths
+        assert all(checkpoint.read(path) for path in paths)
+        again, said = start(tmp_path, store, jobs, 3600).communicate(timeout=300)
+        assert again == whole, said
+        assert unfinished(tmp_path, store) == []
