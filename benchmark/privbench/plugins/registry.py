@@ -231,7 +231,8 @@ def load(
     for point in [*ours, *files, *others]:
         if (
             wanted is not None
-            and not (_in_tree(point) or point in files)
+            and point not in files
+            and not _in_tree(point)
             and registry.offers(wanted)
         ):
             break
