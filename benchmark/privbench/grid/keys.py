@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from privbench.ground.store.machine import machine
 from privbench.ground.store.source import computing_digest, digest, source_digest
 from privbench.ground.store.store import Key
 from privbench.measure.games.catalog import GAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
+
+    from torch import Tensor
 
     from privbench.measure.data.split import Split
     from privbench.measure.methods.cell import Cell
@@ -115,6 +119,22 @@ def of_utility(victim: str, parts: Split) -> Key:
 def of_probe(encoder: str, parts: Split) -> Key:
     """Return the key of the answers of a probe of the encoder with that key."""
     return Key("probe", {"encoder": encoder, "split": parts.digest, "code": code_digest()})
+
+
+def of_fresh_answers(
+    victim: str, x: Tensor, rules: Sequence[ModuleType], *, device: str, threads: int
+) -> Key:
+    """Return the key of what a fresh process answers about x; each kind of machine has its own."""
+    return Key("fresh", {
+        "victim": victim, "rows": digest(x.cpu().numpy().tobytes().hex()), "device": device,
+        "threads": threads, "machine": machine(), "rules": source_digest(*rules),
+        "code": code_digest(),
+    })  # fmt: skip
+
+
+def of_difference(victim: str, rules: Sequence[ModuleType]) -> Key:
+    """Return the key of a difference between the answers of a victim with that key."""
+    return Key("differs", {"victim": victim, "rules": source_digest(*rules), "code": code_digest()})
 
 
 def of_split(cell: Cell, seed: int) -> str:

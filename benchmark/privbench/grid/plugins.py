@@ -111,6 +111,16 @@ def _origin_of(method: Method) -> dict[str, str]:
     return dict(sealed.origin) if isinstance(sealed, SealedAttack) else _origin(type(method))
 
 
+def serving_strangers(cell: Cell) -> str:
+    """Return the target and the defenses of a cell that do not come with privbench, in words."""
+    made_of = [("target", cell.target), *(("defense", defense) for defense in cell.defenses)]
+    return " or ".join(
+        f"{kind} {method.name}"
+        for kind, method in made_of
+        if _origin(type(method))["distribution"] != "privbench"
+    )
+
+
 def names(cell: Cell) -> dict[str, str]:
     """Digest of each method -> its kind and label, to explain keys that hold the digest."""
     return {method.digest: f"{kind} {method.label}" for kind, method in _methods(cell)}

@@ -31,6 +31,8 @@ PRELOADED = (
 def start_server(threads: int) -> Any:
     """Start the server, unless it runs; return the context that starts processes.
 
+    A process that came from the server uses the same server.
+
     Args:
         threads: number of threads of each worker.
     """
@@ -38,8 +40,11 @@ def start_server(threads: int) -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    with as_child(threads):
-        forkserver.ensure_running()
+    if forkserver.get_inherited_fds() is None:
+        with as_child(threads):
+            forkserver.ensure_running()
+    elif sys.version_info < (3, 14):  # Python would start another one; later versions want a key
+        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]  # noqa: SLF001
     return context
 
 

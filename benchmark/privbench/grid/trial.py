@@ -15,7 +15,8 @@ from privbench.grid.cell import Trial, learning_from_reference
 from privbench.grid.materials import Materials
 from privbench.grid.outcome import encodable, new_record, numbers, reason
 from privbench.grid.per_sample import gathered
-from privbench.grid.plugins import named_answer, strangers
+from privbench.grid.plugins import named_answer, serving_strangers, strangers
+from privbench.grid.same_answers import SameAnswers
 from privbench.measure.games import left_out
 from privbench.measure.games.controls import Pixels
 from privbench.measure.training.process_state import threads
@@ -55,6 +56,7 @@ class TrialRunner:
         store: store of artifacts.
         builder: builds victims.
         materials: what trials share.
+        same_answers: finds victims that answer otherwise than a fresh process.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class TrialRunner:
         self.isolated = isolated
         self.builder = Builder(store, device, progress=progress, compiled=compiled, threads=threads)
         self.materials = Materials(store, self.builder, root=root)
+        self.same_answers = SameAnswers(self.builder)
 
     def run(self, trial: Trial) -> Record:
         """Run a trial; any error inside the cell gives a failed record.
@@ -95,7 +98,7 @@ class TrialRunner:
 
     def _run(self, trial: Trial) -> Record:
         record = new_record(trial, self.device)
-        begun, making_before = time.perf_counter(), self.materials.making
+        begun, shared_before = time.perf_counter(), self._shared
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         try:
@@ -107,10 +110,15 @@ class TrialRunner:
         except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
             record.status, record.reason = "failed", reason(error)
             record.traceback = encodable(traceback.format_exc())
-        making = self.materials.making - making_before  # other trials need the victims too
-        record.cost.seconds = time.perf_counter() - begun - making
+        shared = self._shared - shared_before  # other trials need the victims too
+        record.cost.seconds = time.perf_counter() - begun - shared
         record.cost.peak_bytes = _peak(self.device) + (self.isolated.peak if self.isolated else 0)
         return record
+
+    @property
+    def _shared(self) -> float:
+        """Seconds spent on victims so far."""
+        return self.materials.making + self.same_answers.seconds
 
     def make(self, trial: Trial, role: Role, last: str) -> None:
         """Make a node of the graph for the trial.
@@ -127,7 +135,30 @@ class TrialRunner:
                     needed for stage in self.builder.draft(spec).stages for needed in stage.inner
                 ]
                 spec = inner[role.inner]
-            self.builder.make_until(spec, last)
+            whole = role.inner is None and last == self.builder.plan(spec).stages[-1].digest
+            if whole and role.name.startswith("victim"):
+                self._victims(trial, [spec])  # compared in the process that trains them, too
+            else:
+                self.builder.make_until(spec, last)
+
+    def _victims(
+        self, trial: Trial, specs: Sequence[VictimSpec]
+    ) -> tuple[list[Victim], dict[str, str]]:
+        """Build or load victims, and compare what those of plugins answer, see ``SameAnswers``.
+
+        The second value says why no fresh process could be asked; {} if one was.
+        """
+        victims, notes = [], {}
+        if who := serving_strangers(trial.cell):
+            self.same_answers.prepare()
+        for spec in specs:
+            victims.append(self.materials.victim(spec))
+            if not who:
+                continue
+            parts = self.materials.split(trial.cell, trial.seed)
+            if why_not := self.same_answers.check(spec, victims[-1], parts, who):
+                notes["fresh process"] = f"not asked: {why_not}"
+        return victims, notes
 
     def _fill(self, record: Record, trial: Trial) -> None:
         cell = trial.cell
@@ -136,7 +167,8 @@ class TrialRunner:
         parts = models.split
         record.split = parts.hashes()
         # Victims: several if the game asks about a property of what a model was trained on.
-        victims = [self.materials.victim(spec) for spec in models.victims()]
+        specs = models.victims()
+        victims, compared = self._victims(trial, specs)
         victim, game = victims[0], models.game
         # The attack's answer, and what the game says of it.
         metrics, facts = self._answers_scored(models, game, victims)
@@ -149,6 +181,7 @@ class TrialRunner:
         stages = {d.name: sorted(d.stages()) for d in cell.defenses if d.stages()}
         record.notes = {
             **({"stages": stages} if stages else {}), **victim.facts["notes"], **facts["notes"],
+            **compared,
         }  # fmt: skip
         if reused := learning_from_reference(cell):
             record.notes["reference accuracy"] = f"optimistic: {reused} learns from these rows"
@@ -176,6 +209,7 @@ class TrialRunner:
         record.baselines = self.materials.baselines(cell, trial.seed)
         record.utility, record.cost.seconds_per_query = self.materials.utility(models, victim)
         record.flags = list(game.suspicions(controls, record.sizes))
+        self._victims(trial, specs)  # after all queries
         # Answers row by row, so that a new metric needs no new run.
         content = gathered(game, cell, parts, facts["truth"], answers)
         if content:
