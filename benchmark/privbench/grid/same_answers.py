@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 #: Rows that are asked: half of them members of the victim, half test rows.
 ROWS = 64
+#: What fresh processes find imported, if this process has no workers: enough to load a victim.
+_PRELOADED = (
+    __name__, "privbench.grid.read_code", "safetensors.torch", "sklearn.linear_model",
+)  # fmt: skip
 #: Relative difference, and that of the largest number, that is rounding.
 _RELATIVE, _OF_LARGEST = 1e-4, 1e-5
 #: Of the global generators in a fresh process: no answer depends on them.
@@ -67,7 +71,7 @@ class SameAnswers:
 
     def prepare(self) -> None:
         """Let the server of fresh processes import torch while this process does something else."""
-        start_server(self.builder.threads)
+        start_server(self.builder.threads, _PRELOADED)
 
     def check(self, spec: VictimSpec, victim: Victim, parts: Split, who: str) -> str:
         """Ask a victim, and compare with what it answers elsewhere.
@@ -134,7 +138,7 @@ class SameAnswers:
             work = pickle.dumps((self.builder, spec, key, x))
         except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
             return here, {"unasked": reason(error)}
-        context = start_server(self.builder.threads)
+        context = start_server(self.builder.threads, _PRELOADED)
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
         with as_child(self.builder.threads):
@@ -198,7 +202,8 @@ def _loaded(builder: Builder, spec: VictimSpec, key: str, x: Tensor) -> dict[str
     plan = builder.plan(spec)
     if plan.key != key:
         raise PluginError(
-            "there it has another key, so what a hook returns depends on what ran before"
+            "there it has another key, so what a hook returns depends on what ran before; or the "
+            "code changed during the run"
         )
     if missing := [stage for stage in plan.stages if stage not in builder.store]:
         raise PluginError(f"the store has no {missing[0].kind} {missing[0].digest}")

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.connection import Connection
 
 #: What workers find imported. All but the first are imported late, at the first training, dataset
@@ -28,18 +28,19 @@ PRELOADED = (
 )  # fmt: skip
 
 
-def start_server(threads: int) -> Any:
+def start_server(threads: int, preloaded: Sequence[str] = PRELOADED) -> Any:
     """Start the server, unless it runs; return the context that starts processes.
 
     A process that came from the server uses the same server.
 
     Args:
         threads: number of threads of each worker.
+        preloaded: modules that it imports, unless it runs.
     """
     if sys.platform != "linux":  # where a fork is not safe
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
+    context.set_forkserver_preload(list(preloaded))
     if forkserver.get_inherited_fds() is None:
         with as_child(threads):
             forkserver.ensure_running()
