@@ -133,7 +133,7 @@ def test_bystanders_keep_their_numbers(how: tuple[str, ...], tmp_path: Path) -> 
     assert "a-loud × none × supervised(epochs=20) × digits, adaptive, seed 0: FAILED" in told
     assert "a-loud changed how this process computes" in told
     later = "metric-loss × none × supervised(epochs=20) × digits, adaptive, seed 0: "
-    assert f"{later}FAILED" in told or (how and f"{later}ok" in told)  # in a process of its own
+    assert f"{later}ok" in told  # in another process
     harmless = PLUGIN.format(at_import="", in_answer="pass")
     again = run(tmp_path, harmless, "--attack", "metric-loss")
     clean = tmp_path / "clean"

@@ -175,7 +175,7 @@ def test_hidden_state_fails_its_cells_only_and_stays_found(jobs: int, run: Any) 
     for name in ("none", *HONEST):
         assert found[name].reason == ""
         assert "fresh process" not in found[name].notes
-    again = run(list(HOSTILE), Serial())
+    again = run(list(HOSTILE), Processes(jobs) if jobs else Serial())
     assert {name: again[name].reason for name in HOSTILE} == {
         name: found[name].reason for name in HOSTILE
     }

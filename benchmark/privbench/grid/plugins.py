@@ -114,11 +114,7 @@ def _origin_of(method: Method) -> dict[str, str]:
 def serving_strangers(cell: Cell) -> str:
     """Return the target and the defenses of a cell that do not come with privbench, in words."""
     made_of = [("target", cell.target), *(("defense", defense) for defense in cell.defenses)]
-    return " or ".join(
-        f"{kind} {method.name}"
-        for kind, method in made_of
-        if _origin(type(method))["distribution"] != "privbench"
-    )
+    return " or ".join(f"{kind} {method.name}" for kind, method in made_of if of_others(method))
 
 
 def names(cell: Cell) -> dict[str, str]:

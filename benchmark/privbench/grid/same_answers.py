@@ -23,8 +23,9 @@ from privbench.grid import keys
 from privbench.grid.outcome import reason
 from privbench.grid.server import as_child, begin, start_server
 from privbench.ground.errors import PluginError
+from privbench.ground.store.store import Store
 from privbench.measure.training.process_state import known, threads
-from privbench.plugins.plugin_file import loaded_files
+from privbench.plugins.plugin_file import loaded_files, offer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,8 +111,8 @@ class SameAnswers:
                 told = (
                     f"{who} answers the same {len(x)} rows differently {when} ({told}): {_ADVICE}"
                 )
-                store.keep(found, {}, {"difference": told})
-                raise PluginError(told)
+                kept = store.keep(found, {}, {"difference": told})  # or what another process saw
+                raise PluginError(kept.facts["difference"])
 
         if first := victim.key not in self._compared:
             same(_answers(victim, x), "when asked twice in a row")
@@ -135,7 +136,7 @@ class SameAnswers:
         from safetensors.torch import load
 
         try:
-            work = pickle.dumps((self.builder, spec, key, x))
+            work = pickle.dumps((Store.code, self.builder, spec, key, x))
         except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
             return here, {"unasked": reason(error)}
         context = start_server(self.builder.threads, _PRELOADED)
@@ -183,9 +184,8 @@ def answer_afresh(pipe: Connection, lifeline: Connection, files: Sequence[Plugin
     begin(lifeline, partial(os._exit, 1))
     told, answers = {"unasked": "", "error": ""}, {}
     try:
-        for file in files:
-            file.load()
-        builder, spec, key, x = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from the parent
+        offer(files)
+        Store.code, builder, spec, key, x = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from the parent
     except Exception as error:  # noqa: BLE001 - a class of a notebook, for example
         told["unasked"] = reason(error)
     else:

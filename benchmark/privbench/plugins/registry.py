@@ -228,13 +228,8 @@ def load(
     registry, stated = Registry(), dict[int, list[str | None]]()
     ours = sorted((one for one in points if _in_tree(one)), key=_name)
     others = sorted((one for one in points if not _in_tree(one)), key=_name)
-    for point in [*ours, *files, *others]:
-        if (
-            wanted is not None
-            and point not in files
-            and not _in_tree(point)
-            and registry.offers(wanted)
-        ):
+    for i, point in enumerate([*ours, *files, *others]):
+        if i >= len(ours) + len(files) and wanted is not None and registry.offers(wanted):
             break
         plugin = _described(point, stated)
         registry.plugins.append(plugin)
