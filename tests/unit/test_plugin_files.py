@@ -205,6 +205,22 @@ def test_a_plugin_for_another_interface_does_not_load(
     assert (plugin.distribution, plugin.version) == ("privbench-theirs", "3.1")
 
 
+def test_an_audit_runs_a_plugin_beside_a_model_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(PLUGIN)
+    draw = np.random.default_rng(0)
+    rows = [{"x": draw.random((60, 4), np.float32), "y": np.arange(60) % 2} for _ in range(2)]
+
+    def model(x: Any) -> Any:
+        known = (np.abs(x[:, None] - rows[0]["x"]).max(2) < 1e-3).any(1)
+        return np.stack([np.where(known, 0.9, 0.5), np.where(known, 0.1, 0.5)], 1)
+
+    found = privbench.audit(
+        model, members=rows[0], nonmembers=rows[1], out=tmp_path / "out",
+        attacks=["loud-file"], plugins=[tmp_path / "loud.py"],
+    )  # fmt: skip
+    assert found[0].metrics["auc"].value == 1.0
+
+
 WORKERS = """
 import sys, privbench
 suite = {"attacks": ["loud-file"], "targets": ["supervised"], "set": {"supervised": {"epochs": 1}},

@@ -183,8 +183,9 @@ def audited(
         rows, rows.write(default_root() / "audits"), given, attacks=wanted, recipe=shadow_recipe,
         seeds=seeds, preset=preset, settings=settings or {},
     )  # fmt: skip
+    # A model in memory and the answers of an endpoint are in this process.
     options = {"out": Path(out), "data_root": None, "device": device, "compiled": False,
-               "jobs": jobs}  # fmt: skip
+               "jobs": jobs, "executor": "serial" if str(jobs) == "1" else None}  # fmt: skip
     session = Session(
         suite_from(suite, "the audit"), chosen, options, console or Console(quiet=True)
     )
