@@ -67,7 +67,7 @@ def _killed_at(phase: int, out: Path) -> None:
 def _run_until(phase: int, out: Path) -> None:
     registry = plugins.load()
     registry.add("dataset", TinyImages(), plugins.Plugin("kit", "privbench.testing", "privbench"))
-    plugins.load = lambda *_: registry
+    plugins.load = lambda *_, **__: registry
     original, started = Training.run, [0]
 
     def fatal(self: Training, *args: Any) -> Any:

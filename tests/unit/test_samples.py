@@ -385,7 +385,7 @@ def test_nothing_is_left_of_a_result_that_cannot_be_written(
     made, real = record_like("membership"), files.write
     made.attach(save(GOOD))
 
-    def full(path: Path, content: Any) -> None:
+    def full(path: Path, content: Any, **_: object) -> None:
         if path.suffix == ".json":
             raise WriteError(28, "no space", str(path))
         real(path, content)
