@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.special import polygamma
 from torch import Tensor
 
 from privbench import MembershipQuestion
@@ -294,6 +295,9 @@ def test_a_stand_in_is_not_judged_by_itself_or_by_its_complement(origin: str) ->
         count = torch.stack([s.world.contains(asked) for s in known.judges]).sum(0)
         assert set(count.tolist()) == {2}
     assert stand_in(ctx.shadows[:2], rows) is None
+    members = ctx.shadows[0].world.contains(split.candidates)
+    for side in (members, ~members):
+        assert stand_in(ctx.shadows, split.candidates.select(side)) is None
 
 
 def test_no_threshold_where_nobody_can_judge() -> None:
@@ -410,6 +414,14 @@ def test_the_prior_of_variances_is_recovered(free: int) -> None:
     alike = torch.from_numpy(usual * rng.chisquare(free, m) / free)
     assert variance_prior(alike, degrees)[0] > 100
     assert variance_prior(seen[:1], degrees[:1]) == (math.inf, seen[0].item())
+
+
+def test_two_variances_already_tell_how_far_they_differ() -> None:
+    assert variance_prior(double([2.0, 2.1]), double([50.0, 50.0]))[0] == math.inf  # by chance
+    strength, _ = variance_prior(double([1.0, 100.0]), double([50.0, 50.0]))
+    # Smyth: trigamma(strength / 2) is the variance of log 1 and log 100, less trigamma(25)
+    excess = math.log(100) ** 2 / 2 - float(polygamma(1, 25))
+    assert float(polygamma(1, strength / 2)) == pytest.approx(excess, rel=1e-6)
 
 
 def test_bayes_is_close_to_pooled_with_few_shadows_and_to_per_example_with_many() -> None:

@@ -89,11 +89,18 @@ def test_tables_are_scored_by_bits_and_columns() -> None:
     x = torch.tensor([[1.0, 0, 0, 0, 1], [0, 1, 0, 1, 0]])
     card = Card(name="t", kind="binary", shape=(5,), classes=2, scale=1, sources={"all": 2},
                 groups=((0, 3), (3, 5)))  # fmt: skip
-    answer = torch.tensor([[0.9, 0.2, 0.1, 0.7, 0.6], [0.8, 0.3, 0.1, 0.6, 0.1]])
+    answer = torch.tensor([[0.9, 0.2, 0.1, 0.7, 0.5], [0.8, 0.3, 0.1, 0.6, 0.1]])
     made = GAME.score(Reconstruction(answer), ReconstructionTruth(x, card))
     assert set(made) == {"mse", "bits", "columns"}
     assert _value(made["bits"]) == pytest.approx(7 / 10)
     assert _value(made["columns"]) == pytest.approx(1 / 2)
+
+
+def test_intervals_end_where_each_number_does() -> None:
+    ends = {c.name: (c.low, c.high) for c in GAME.board.columns if c.part == "metrics"}
+    assert ends == {
+        "mse": (0, 1), "psnr": (0, None), "ssim": (-1, 1), "bits": (0, 1), "columns": (0, 1),
+    }  # fmt: skip
 
 
 def test_images_smaller_than_the_window_have_no_ssim() -> None:

@@ -17,7 +17,8 @@ from PIL import Image
 from tests.unit.test_board_files import drawn, grid, number, record, texts
 
 from privbench.boards.board import Board
-from privbench.boards.front import BEST, GREY, POINT, front
+from privbench.boards.front import BEST, GREY, POINT, drawable, front
+from privbench.boards.front import painted as figure_of
 from privbench.boards.panel import Answer
 from privbench.boards.placing import Box, Room, chain, free, inside
 
@@ -216,6 +217,20 @@ def test_a_line_is_avoided_where_that_is_possible_near_the_point() -> None:
     found = Room((0, 0, 100, 100), lines=line).take((50, 50), (20, 8))
     assert found is not None
     assert free([found[0]], line)
+
+
+def test_close_accuracies_are_shown_a_tenth_apart_and_far_ones_cut() -> None:
+    def ends(*values: float) -> tuple[float, float]:
+        names = ("none", "a", "b")
+        made = [record(defense=n, accuracy=v) for n, v in zip(names, values, strict=False)]
+        (axis,) = figure_of(drawable(Board(made).panels)).axes
+        left, right = axis.get_xlim()
+        beside = (right - left) / 6  # a quarter of what is between
+        return round(left + beside, 9), round(right - beside, 9)
+
+    assert ends(0.9, 0.88) == (0.84, 0.94)
+    assert ends(0.9, 0.7) == (0.7, 0.9)
+    assert ends(0.9, 0.7, 0.1) == (0.65, 0.9)
 
 
 # ---- draft ---------------------------------------------------------------------------------------

@@ -56,6 +56,14 @@ class Growing(Blunt):
         self.register_buffer("more", torch.ones(()))
 
 
+class Unsaved(Blunt):
+    """Keeps what it learned in a buffer that is not stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(()), persistent=False)
+
+
 class ForgetfulMask(Forgetful):
     """The same of posteriors, which it flattens."""
 
@@ -89,8 +97,8 @@ def test_the_first_run_and_the_second_answer_alike(tmp_path: Path) -> None:
     assert float(first.min()) > 1, "the shift is there"
 
 
-@pytest.mark.parametrize("made", [Forgetful, ForgetfulMask])
-def test_state_outside_buffers_is_refused(made: type[Release], tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [Forgetful, ForgetfulMask, Unsaved])
+def test_state_outside_stored_buffers_is_refused(made: type[Release], tmp_path: Path) -> None:
     spec = tiny_spec(TinyTarget(), (defense(made),))
     for _ in range(2):  # under 0.2.0 the first run was right, and the second wrong
         with pytest.raises(PluginError, match=r"release of adds answers otherwise.*buffers"):
