@@ -73,6 +73,21 @@ def test_distance_in_the_cube_is_a_close_upper_bound(d: int) -> None:
     assert float(few.distance.sum()) > float(found.distance.sum())
 
 
+def test_a_step_goes_towards_the_other_class_where_all_directions_agree() -> None:
+    """Every input but the row's own is of another class, so no vote differs from another."""
+    x = torch.tensor([[0.2, 0.7]])
+
+    def decide(inputs: Tensor) -> Tensor:
+        return (inputs - x).abs().amax(1).gt(1e-6).long()
+
+    walk = hopskipjump._Walk(decide, x.double(), torch.zeros(1).long(), None, (0.0, 1.0))
+    walk.point[:] = torch.tensor([[0.6, 0.4]], dtype=torch.float64)
+    drawn = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    want = torch.nn.functional.normalize(drawn, dim=1).sum(0)  # as they stay in the range
+    (normal,) = walk.normals(torch.tensor([0]), 5, 1, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(normal, want / want.norm())
+
+
 def test_inputs_stay_in_the_range() -> None:
     plane, _, starts = cube(1, 6)
     x = torch.rand(30, 6, generator=torch.Generator().manual_seed(1)).round()  # corners

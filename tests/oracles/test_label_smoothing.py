@@ -81,6 +81,12 @@ def test_a_contrastive_encoder_is_left_alone(tmp_path: Path) -> None:
     assert shop.trained_phases == 3  # the encoder's phase is shared
 
 
+def test_an_encoder_that_reads_labels_is_not_called_left_alone(tmp_path: Path) -> None:
+    shop = Builder(Store(tmp_path), CPU)
+    smoothed = shop.victim(tiny_spec(Supervised(epochs=1), (LabelSmoothing(),)))
+    assert "label-smoothing" not in smoothed.facts["notes"]
+
+
 def test_confidence_falls(tmp_path: Path) -> None:
     shop, target = Builder(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=90, lr=5e-3)
     rows = tiny_split().victim().members

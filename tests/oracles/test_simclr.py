@@ -9,6 +9,7 @@ from torch import nn
 
 from privbench.testing import TinyImages
 from privbench.toolbox.phases import unfit_backbone
+from privbench.toolbox.self_supervised import CROPS
 from privbench_plugins.targets.moco import MoCo
 from privbench_plugins.targets.simclr import SimCLR, nt_xent
 
@@ -27,6 +28,13 @@ def _by_hand(z: torch.Tensor, temperature: float) -> float:
         below = sum(math.exp(s) for k, s in enumerate(similar) if k != i)
         total += -math.log(math.exp(similar[j]) / below)
     return total / (2 * n)
+
+
+def test_defaults_are_those_of_crops_and_of_a_linear_probe() -> None:
+    target = SimCLR()
+    assert (CROPS.crop, CROPS.flip) == ((0.08, 1.0), 0.5)  # RandomResizedCrop of torchvision
+    probe = target.classifier_epochs, target.classifier_lr, target.classifier_weight_decay
+    assert probe == (100, 1e-2, 1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0.07, 0.5, 2.0])

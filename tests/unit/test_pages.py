@@ -161,6 +161,8 @@ def test_an_attack_that_cannot_run_there_is_not_missed_but_it_is_where_it_can() 
     made += [record("shy", "fog", seed, target="simclr", status="skipped", reason="no labels")
              for seed in range(5)]  # fmt: skip
     known = {EVERY: [Wanted(name, name, 1, "membership", {}) for name in ("loud", "shy")]}
+    made += [record("deaf", "fog", seed, target="moco", status="skipped", reason="no sound")
+             for seed in range(5)]  # fmt: skip
     of = {one.target: one.rows[1] for one in Board(made, judges=known).panels}
     assert of["simclr"].not_met == {}
     assert of["moco"].not_met == {("membership", ""): ["shy"]}
@@ -170,6 +172,17 @@ def test_an_attack_that_cannot_run_there_is_not_missed_but_it_is_where_it_can() 
     of = {one.target: one.rows[1] for one in Board(made, judges=known).panels
           if one.adversary == "adaptive"}  # fmt: skip
     assert of["simclr"].not_met == {("membership", ""): ["shy"]}
+
+
+def test_a_judge_that_met_a_defense_in_another_game_has_not_met_it_in_this() -> None:
+    made = [record(attack, defense, seed, 0.6, game=game)
+            for seed in range(5)
+            for attack, defense, game in (
+                ("loud", "none", "membership"), ("loud", "fog", "membership"),
+                ("sly", "none", "attributes"), ("sly", "fog", "attributes"))]  # fmt: skip
+    known = {EVERY: [Wanted("sly", "sly", 1, "membership", {})]}
+    (panel,) = Board(made, judges=known).panels
+    assert panel.rows[1].not_met == {("membership", ""): ["sly"]}
 
 
 def test_the_smallest_leak_that_could_be_seen_by_hand() -> None:
@@ -586,6 +599,13 @@ def test_defenses_are_ranked_with_utility_and_cost() -> None:
     assert "; most with louder, 0.900; 0 of 3 defenses" in page(Board(louder), "t")
     first = page(Board([one for one in made if one.seed == 0]), "t")
     assert "; too few seeds to tell a difference from chance." in first
+
+
+def test_lost_accuracy_has_its_interval() -> None:
+    made = [record("loud", "none", seed, accuracy=0.90 + seed / 100) for seed in range(3)]
+    made += [record("loud", "mask", seed, accuracy=0.80) for seed in range(3)]
+    # Student's t of two degrees of freedom: 4.303 x .01 / sqrt(3)
+    assert ranking(made)["mask"]["accuracy lost"] == "+0.110 ±0.025"
 
 
 def test_a_defense_that_met_fewer_attacks_says_so() -> None:
