@@ -137,6 +137,8 @@ def test_accuracy_of_one_seed_is_binomial_and_of_several_students() -> None:
     assert (several.low, several.high) == pytest.approx(want)
     assert accuracy_interval([0.9]) is None  # of how many rows is not known
     assert accuracy_interval([]) is None
+    assert accuracy_interval([-1e-9], 300) == accuracy_interval([0.0], 300)
+    assert accuracy_interval([1 + 1e-9], 300) == accuracy_interval([1.0], 300)
     wide = accuracy_interval([0.1, 1.0])
     assert wide is not None
     assert (wide.low, wide.high) == (0, 1)

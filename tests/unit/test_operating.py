@@ -247,6 +247,15 @@ def test_other_hyperparameters_make_other_families() -> None:
     ]  # fmt: skip
 
 
+def test_a_stack_is_no_setting_of_its_first_defense() -> None:
+    stacked = shield(2.0, 0.9)
+    both = [*stacked.cell.defenses, method("fog")]
+    stacked.cell = stacked.cell.model_copy(update={"defenses": both})
+    (group,) = groups([record(), shield(1.0, 0.9), stacked])
+    found = {f.name: (f.strength_field, list(f.values.values())) for f in group.families}
+    assert found == {"shield": ("power", ["1"]), "shield(power=2.0)+fog": ("", [""])}
+
+
 def test_the_worst_leak_by_hand() -> None:
     both = [
         record(attack="loud", leak=0.6, seed=0), record(attack="loud", leak=0.8, seed=1),

@@ -36,6 +36,7 @@ from privbench.api.own_model.shift import shift
 from privbench.boards import verdicts
 from privbench.cli.main import main
 from privbench.toolbox.endpoint import Endpoint
+from privbench.toolbox.opened_model import given, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,6 +144,10 @@ def test_attacks_that_take_nonmembers_for_members_get_no_verdict(tmp_path: Path)
     assert found.no_verdict.endswith(": check that the files of members and nonmembers are not "
                                      "swapped")  # fmt: skip
     assert found.summary.startswith(f"No verdict: {found.no_verdict}. The only attack")
+
+
+def test_a_function_of_c_whose_arguments_nobody_knows_is_asked() -> None:
+    assert opened(given(max), "").ask(torch.tensor([0.0, 2.0, 1.0])) == 2
 
 
 def test_right_rows_of_odd_models_fit() -> None:

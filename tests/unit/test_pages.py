@@ -25,6 +25,8 @@ from privbench.ground.errors import BadInputError
 from privbench.ground.judges import EVERY, Wanted
 from privbench.measure.games import audit
 from privbench.measure.games.catalog import GAMES
+from privbench.measure.games.curves import gaussian_delta
+from privbench.results.audits import bounds
 from privbench.results.files import read_all
 from privbench.results.record import AdversaryRecord, CellRecord, Cost, MethodRecord, Number, Record
 
@@ -658,6 +660,18 @@ def test_rates_at_one_percent_stand_where_all_have_them() -> None:
     assert "true FPR" not in page(Board(some), "t")
 
 
+def test_worst_rates_have_the_interval_of_their_seeds_within_its_range() -> None:
+    def low(rates: list[float]) -> str:
+        made = [record("a", d, seed, 0.8, tpr=rate)
+                for d in ("none", "mask") for seed, rate in enumerate(rates)]  # fmt: skip
+        told: str = ranking(made)["none"]["membership: worst TPR at 1 % FPR"]
+        return told
+
+    # Student's t of two degrees of freedom: 4.303 x .02 / sqrt(3) and 4.303 x .2 / sqrt(3)
+    assert low([0.28, 0.30, 0.32]) == "0.300 [0.250, 0.350]"
+    assert low([0.1, 0.3, 0.5]) == "0.300 [0.000, 0.797]"
+
+
 def test_three_aims_rates_and_epsilons_are_ten_columns() -> None:
     made = []
     for game in ("membership", "attributes", "reconstruction"):
@@ -706,6 +720,21 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
 
 
 # ---- what else a page says -----------------------------------------------------------------------
+
+
+def test_what_a_claim_of_a_part_covers_stands_behind_epsilon_and_mu() -> None:
+    one = record(defense="dp")
+    one.phase = "encoder+classifier"
+    profile = [(e, gaussian_delta(e, 1.0)) for e in (1.0, 4.377178)]
+    one.claims = [{"epsilon": 4.377178, "delta": 1e-5, "profile": profile, "phase": "classifier"}]
+    counts = {"audit_coins": 200, "audit_made": 50, "audit_right": 45,
+              "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
+    alone = audit.assessed(one.claims, [audit.counted(counts)])
+    one.metrics |= {name: Number.of(metric) for name, metric in alone.items()}
+    told = bounds([one])
+    assert told["claimed_epsilon"].text == "4.377 (classifier only)"
+    assert told["claimed_mu"].text.startswith("1.000 (regret 0.0")
+    assert told["claimed_mu"].text.endswith(") (classifier only)")
 
 
 def test_every_page_names_its_code() -> None:
