@@ -26,7 +26,7 @@ from privbench.measure.games.audit import (
     pooled,
 )
 from privbench.measure.games.audited import audited
-from privbench.measure.games.curves import gaussian_delta
+from privbench.measure.games.curves import gaussian_delta, mu_bound
 from privbench.measure.games.metrics import Estimate, Refused
 from privbench.testing import TinyImages
 
@@ -224,6 +224,15 @@ def test_the_p_of_a_claim_is_corrected_for_two_shares() -> None:
     assert number(assessed([claim], [right]), "audit_p") == pytest.approx(2 / 16)
     wrong = {0.25: Guesses(16, 4, 0), 0.8: Guesses(16, 12, 0)}
     assert number(assessed([claim], [wrong]), "audit_p") == 1.0
+
+
+def test_the_bound_on_mu_is_the_best_of_two_shares_each_at_half_the_error() -> None:
+    right = {0.25: Guesses(400, 100, 70), 0.8: Guesses(400, 320, 200)}
+    alone = [mu_bound(of.coins, of.made, of.right, ERROR / 2) for of in right.values()]
+    assert alone[0] > alone[1] > 0
+    assert number(assessed([CLAIM], [right]), "audited_mu") == alone[0]
+    right[0.8] = Guesses(400, 320, 300)
+    assert number(assessed([CLAIM], [right]), "audited_mu") > alone[0]
 
 
 def test_the_worst_of_several_claims_is_tested() -> None:

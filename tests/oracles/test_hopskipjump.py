@@ -88,6 +88,18 @@ def test_a_step_goes_towards_the_other_class_where_all_directions_agree() -> Non
     torch.testing.assert_close(normal, want / want.norm())
 
 
+def test_a_step_is_halved_until_it_ends_in_another_class() -> None:
+    x = torch.tensor([[0.2]])
+    walk = hopskipjump._Walk(
+        lambda inputs: ((inputs > 0.5) & (inputs < 0.705)).long()[:, 0], x.double(),
+        torch.zeros(1).long(), None, (0.0, 1.0),
+    )  # fmt: skip
+    walk.point[:] = 0.6
+    walk.step(torch.tensor([0]), torch.ones(1, 1).double(), 1)  # 1.0, 0.8 and 0.7
+    assert float(walk.point) == pytest.approx(0.7)
+    assert walk.queries.tolist() == [1 + 3]
+
+
 def test_inputs_stay_in_the_range() -> None:
     plane, _, starts = cube(1, 6)
     x = torch.rand(30, 6, generator=torch.Generator().manual_seed(1)).round()  # corners

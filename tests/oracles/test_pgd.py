@@ -173,6 +173,10 @@ def test_blocks_and_order_of_rows_change_nothing(
         attack.answers(ask, rows, classes, gradient, ctx, targeted=True), whole
     )
     assert [len(x) for x in seen] == [4, 4, 4, 2]
+    monkeypatch.setattr(module, "ROWS", 1)  # a row is never split
+    seen.clear()
+    attack.answers(ask, rows, classes, gradient, ctx, targeted=True)
+    assert [len(x) for x in seen] == [2] * 7
     order = torch.tensor([3, 1, 6, 0, 2, 5, 4])
     moved = attack.answers(ask, rows.select(order), classes[order], gradient, ctx, targeted=True)
     torch.testing.assert_close(moved, whole[order])

@@ -68,6 +68,14 @@ def test_default_protocol_fits(data: Dataset) -> None:
     assert all(sizes[name] for name in ("members", "nonmembers", "reference", "pool", "test"))
 
 
+def test_a_short_run_tests_on_other_rows_than_it_trains_on() -> None:
+    parts = published.short_run(1_000, 4_000).parts()
+    assert {name: (of.size, of.source) for name, of in parts.items() if of.size} == {
+        "members": (1_000, "train"), "nonmembers": (1_000, "train"), "reference": (500, "train"),
+        "pool": (4_000, "train"), "test": (2_000, "test"),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("data", DOWNLOADED, ids=lambda data: data.name)
 def test_downloaded_ones_fit_every_built_in_protocol(data: Dataset) -> None:
     for name, protocol in PROTOCOLS.items():

@@ -20,7 +20,7 @@ from privbench.measure.games.controls import Pixels
 from privbench.measure.games.game import BadAnswerError
 from privbench.measure.games.membership import Membership, blind_auc
 from privbench.measure.games.metrics import Estimate, Refused
-from privbench.testing import TinyImages, memoriser, tiny_split
+from privbench.testing import TinyImages, auc_band, memoriser, tiny_split
 from privbench_plugins.datasets.digits import Digits
 
 MEMBERSHIP, ATTRIBUTES = GAMES["membership"], GAMES["attributes"]
@@ -89,6 +89,20 @@ def test_tpr_is_refused_where_nonmembers_are_too_few() -> None:
     _, truth = _membership()
     made = MEMBERSHIP.score(Membership(torch.arange(len(truth))), truth)
     assert isinstance(made["tpr_at_fpr_0.001"], Refused)
+
+
+def test_an_attack_that_finds_members_of_a_null_victim_is_flagged_beyond_the_band() -> None:
+    sizes = {"members": 100, "nonmembers": 400}
+    band = auc_band(**sizes)
+
+    def flags(auc: float) -> int:
+        return len(MEMBERSHIP.suspicions({"null": {"auc": Estimate(auc, auc, auc)}}, sizes))
+
+    for away in (0.5, 0.5 - 0.99 * band, 0.5 + 0.99 * band):
+        assert flags(away) == 0
+    for away in (0.0, 0.5 - 1.01 * band, 0.5 + 1.01 * band, 1.0):
+        assert flags(away) == 1
+    assert not MEMBERSHIP.suspicions({"null": {"auc": Refused("few")}}, sizes)
 
 
 @pytest.mark.parametrize("bad", [

@@ -603,9 +603,12 @@ def test_defenses_are_ranked_with_utility_and_cost() -> None:
     assert "; too few seeds to tell a difference from chance." in first
 
 
-def test_lost_accuracy_has_its_interval() -> None:
+def test_lost_accuracy_has_its_interval_and_training_its_share() -> None:
     made = [record("loud", "none", seed, accuracy=0.90 + seed / 100) for seed in range(3)]
     made += [record("loud", "mask", seed, accuracy=0.80) for seed in range(3)]
+    for one in made[3:]:
+        one.cost = Cost(seconds_victim=4.5)
+    assert ranking(made)["mask"]["training"] == "1.5×"
     # Student's t of two degrees of freedom: 4.303 x .01 / sqrt(3)
     assert ranking(made)["mask"]["accuracy lost"] == "+0.110 ±0.025"
 

@@ -74,6 +74,22 @@ class ForgetfulMask(Forgetful):
         return value ** (1 - 0.5 * self.learned)
 
 
+class Curious(Release):
+    """Counts the rows it learned from, and sharpens posteriors."""
+
+    of: ClassVar[Any] = "posterior"
+    rows = 0
+
+    def fit(self, model: Any, world: Any, ctx: Any) -> None:
+        del model, ctx
+        self.rows = len(world.members)
+
+    def forward(self, x: Any, value: Any, u: Any) -> Any:
+        del x, u
+        assert torch.allclose(value.sum(1), torch.ones(len(value), dtype=value.dtype))
+        return value.square() / value.square().sum(1, keepdim=True)
+
+
 def defense(made: type[Release]) -> Any:
     @dataclass(frozen=True)
     class Adds(Defense):
@@ -103,6 +119,12 @@ def test_state_outside_stored_buffers_is_refused(made: type[Release], tmp_path: 
     for _ in range(2):  # under 0.2.0 the first run was right, and the second wrong
         with pytest.raises(PluginError, match=r"release of adds answers otherwise.*buffers"):
             tiny_builder(str(tmp_path)).victim(spec)
+
+
+def test_a_release_may_count_what_no_answer_depends_on(tmp_path: Path) -> None:
+    spec, x = tiny_spec(TinyTarget(), (defense(Curious),)), tiny_split().pool.x[:40]
+    first, second = (tiny_builder(str(tmp_path)).victim(spec).log_posteriors(x) for _ in range(2))
+    assert torch.equal(first, second)
 
 
 def test_a_buffer_that_only_fitting_makes_is_refused_at_once(tmp_path: Path) -> None:

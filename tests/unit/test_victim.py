@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import pytest
@@ -36,6 +37,7 @@ from privbench.measure.victims.build import Builder, access
 from privbench.measure.victims.play import Siblings, as_adversary_sees
 from privbench.measure.victims.served import Victim
 from privbench.measure.victims.spec import VictimSpec
+from privbench.measure.victims.stages import shared_phases
 from privbench.testing import CPU, TinyImages, TinyTarget, memoriser, tiny_split
 
 if TYPE_CHECKING:
@@ -499,6 +501,15 @@ def test_a_public_phase_is_trained_once_and_classifiers_start_apart(shop: Builde
     assert not torch.allclose(a, b)
     assert not torch.allclose(b, c)
     assert len({victim.key for victim in made}) == 3
+
+
+def test_after_a_phase_on_members_no_public_one_is_shared() -> None:
+    def phases(*rows: str) -> Any:
+        return [SimpleNamespace(rows=one, made_by=("target",)) for one in rows]
+
+    assert shared_phases(phases("public", "public", "members")) == 2
+    assert shared_phases(phases("public", "members", "public")) == 1
+    assert shared_phases(phases("members", "public")) == 0
 
 
 def test_a_public_phase_does_not_depend_on_who_trains_it_first(tmp_path: Path) -> None:
