@@ -373,6 +373,17 @@ def test_the_page_says_which_and_the_panel_has_the_curve() -> None:
     )
 
 
+def test_the_terminal_says_which_seed_has_which_setting() -> None:
+    (of_shield,) = told(Board(grid(), 0.02))
+    assert of_shield == (
+        "digits, simclr: operating point of shield: power=2 (seed 0); power=1 (seed 1); "
+        "no setting qualifies (seed 2, the best loses 0.400 or more)"
+    )
+    fog = [record(method("fog"), reference=0.89, seed=seed) for seed in range(2)]
+    (of_fog,) = told(Board([*(record(seed=seed) for seed in range(2)), *fog], 0.02))
+    assert of_fog.endswith("operating point of fog: its only setting (seeds 0, 1)")
+
+
 def test_a_page_whose_defenses_all_cost_too_much_says_so() -> None:
     text = page(
         Board([record(), shield(1.0, 0.5), record(method("fog"), reference=None)], 0.02), "t"
@@ -432,6 +443,8 @@ def test_two_bounds_are_refused(tmp_path: Path) -> None:
         (tmp_path / name / POINTS).write_text(json.dumps({"match_utility": bound}))
     with pytest.raises(BadInputError, match=r"within 0\.02, 0\.1: give --match-utility"):
         stored_bound([tmp_path / "a", tmp_path / "b"])
+    assert stored_bound([tmp_path / "no bound", tmp_path / "a"]) == 0.02
+    assert stored_bound([tmp_path / "no bound"]) is None
 
 
 class Knows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from privbench.ground.judges import EVERY, Wanted
 from privbench.measure.games import audit
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.curves import gaussian_delta
-from privbench.results.audits import bounds
+from privbench.results.audits import Bound, bound, bounds
 from privbench.results.files import read_all
 from privbench.results.record import AdversaryRecord, CellRecord, Cost, MethodRecord, Number, Record
 
@@ -723,6 +724,11 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
 
 
 # ---- what else a page says -----------------------------------------------------------------------
+
+
+def test_a_bound_is_the_number_that_is_shown_and_none_without_an_end() -> None:
+    assert bound(8.12345) == Bound("8.123", 8.123)
+    assert bound(math.inf) == Bound("inf", None)
 
 
 def test_what_a_claim_of_a_part_covers_stands_behind_epsilon_and_mu() -> None:

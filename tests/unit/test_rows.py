@@ -116,6 +116,16 @@ def test_utility_cost_and_counts() -> None:
     assert got["TPR at 0.1 % FPR"] == "refused"
 
 
+def test_what_is_guessed_stands_behind_the_attack() -> None:
+    def attack(game: str) -> str:
+        board = Board([record(game=game, sensitive=("slant", "weight"))])
+        (row,) = cells(game, board)
+        return row[headings(game, board).index("attack")]
+
+    assert attack("attributes") == "loud [slant, weight]"
+    assert attack("membership") == "loud"
+
+
 @pytest.mark.parametrize(
     "other",
     [
