@@ -86,6 +86,14 @@ def test_an_attack_agrees_with_itself_and_with_its_monotone_image() -> None:
     assert got.overlap == 1
 
 
+def test_ranks_of_an_attack_that_says_the_same_of_all_are_unknown() -> None:
+    one, flat = (trial(range(20), [1, 0] * 10, s) for s in (range(20), [3] * 20))
+    for pair in ((one, flat), (flat, one), (flat, flat)):
+        got = agreement(*pair)
+        assert got is not None
+        assert math.isnan(got.rank)
+
+
 def test_attacks_with_fewer_rows_share_the_first_ones() -> None:
     one = trial(range(20), [1, 0] * 10, range(20))
     few = {name: column[:10] for name, column in one.items()}

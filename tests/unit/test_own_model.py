@@ -716,6 +716,19 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left(monkeypatch: pytest.Mon
         thread.join()
 
 
+def test_a_server_is_asked_again_after_what_may_pass_and_after_nothing_else(
+    clock: Clock, server: tuple[Server, str]
+) -> None:
+    counted, url = server
+    counted.states = [408, 425, 429, 500, 502, 503, 504]
+    asked = Endpoint(url, batch=100, retries=7)
+    assert len(asked(MEMBERS["x"][:5])) == 5
+    assert (asked.requests, len(clock.slept)) == (8, 7)
+    counted.states = [409]
+    with pytest.raises(BadInputError, match="refuses .409"):
+        asked.again(MEMBERS["x"][:5])
+
+
 def test_a_ledger_of_another_version_is_not_used(
     tmp_path: Path, server: tuple[Server, str]
 ) -> None:

@@ -27,7 +27,7 @@ from privbench.ground.judges import EVERY, Wanted
 from privbench.measure.games import audit
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.curves import gaussian_delta
-from privbench.results.audits import Bound, bound, bounds
+from privbench.results import audits
 from privbench.results.files import read_all
 from privbench.results.record import AdversaryRecord, CellRecord, Cost, MethodRecord, Number, Record
 
@@ -727,8 +727,8 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
 
 
 def test_a_bound_is_the_number_that_is_shown_and_none_without_an_end() -> None:
-    assert bound(8.12345) == Bound("8.123", 8.123)
-    assert bound(math.inf) == Bound("inf", None)
+    assert audits.bound(8.12345) == audits.Bound("8.123", 8.123)
+    assert audits.bound(math.inf) == audits.Bound("inf", None)
 
 
 def test_what_a_claim_of_a_part_covers_stands_behind_epsilon_and_mu() -> None:
@@ -740,7 +740,7 @@ def test_what_a_claim_of_a_part_covers_stands_behind_epsilon_and_mu() -> None:
               "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
     alone = audit.assessed(one.claims, [audit.counted(counts)])
     one.metrics |= {name: Number.of(metric) for name, metric in alone.items()}
-    told = bounds([one])
+    told = audits.bounds([one])
     assert told["claimed_epsilon"].text == "4.377 (classifier only)"
     assert told["claimed_mu"].text.startswith("1.000 (regret 0.0")
     assert told["claimed_mu"].text.endswith(") (classifier only)")
