@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from privbench.boards.per_example import agreement, exposure, found, vulnerability
+from privbench.boards.single_rows import single_rows
 from privbench.measure.games.metrics import auc
 
 
@@ -58,6 +60,18 @@ def test_equal_rows_count_as_one() -> None:
     assert of.row.tolist() == [7, 8]
     assert (of.times_in.tolist(), of.times_out.tolist()) == ([1, 0], [1, 1])
     assert of.difference[0] == 0
+
+
+def test_rows_are_named_by_their_hash_without_a_sign() -> None:
+    dataset, target, attack = (SimpleNamespace(label=n) for n in ("digits", "simclr", "loud"))
+    cell = SimpleNamespace(
+        dataset=dataset, protocol={}, target=target, attack=attack, game="membership",
+        defense="none", adversary="adaptive",
+    )  # fmt: skip
+    record: Any = SimpleNamespace(cell=cell)
+    one = trial([255, -1, 7], [1, 1, 0], [9.0, 5.0, 7.0])
+    rows = [line.split(" | ")[0] for line in single_rows(record, [one]) if line.startswith("| ")]
+    assert rows == ["| row", "| " + "0" * 14 + "ff", "| " + "f" * 16]
 
 
 def test_agreement_by_hand() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from privbench.testing import TinyImages
-from privbench.toolbox.phases import unfit_backbone
+from privbench.toolbox.phases import chosen_backbone, unfit_backbone
 from privbench.toolbox.self_supervised import CROPS
 from privbench_plugins.targets.moco import MoCo
 from privbench_plugins.targets.simclr import SimCLR, nt_xent
@@ -35,6 +35,19 @@ def test_defaults_are_those_of_crops_and_of_a_linear_probe() -> None:
     assert (CROPS.crop, CROPS.flip) == ((0.08, 1.0), 0.5)  # RandomResizedCrop of torchvision
     probe = target.classifier_epochs, target.classifier_lr, target.classifier_weight_decay
     assert probe == (100, 1e-2, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "chosen"),
+    [
+        ("image", (1, 8, 8), "mlp"), ("image", (1, 8, 9), "convnet"),
+        ("image", (3, 32, 32), "convnet"), ("binary", (600,), "mlp"),
+    ],
+)  # fmt: skip
+def test_small_images_and_tables_get_an_mlp(kind: str, shape: tuple[int, ...], chosen: str) -> None:
+    card = dataclasses.replace(TinyImages().card(None), kind=kind, shape=shape)
+    assert chosen_backbone("auto", card) == chosen
+    assert chosen_backbone("resnet18", card) == "resnet18"
 
 
 @pytest.mark.parametrize("temperature", [0.07, 0.5, 2.0])

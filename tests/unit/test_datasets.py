@@ -22,7 +22,7 @@ from privbench import BadInputError, Dataset, Examples
 from privbench.measure.data.protocol import PROTOCOLS
 from privbench.measure.data.split import cut
 from privbench.testing import Check, checks
-from privbench.toolbox import published
+from privbench.toolbox import published, views
 from privbench_plugins.datasets.digits import Digits, ink, skew, upper_half
 from privbench_plugins.datasets.torchvision_images import CIFAR10, CIFAR100, MNIST, FashionMNIST
 
@@ -66,6 +66,16 @@ assert not {"torchvision", "sklearn", "PIL"} & set(sys.modules)
 def test_default_protocol_fits(data: Dataset) -> None:
     sizes = data.protocols["default"].sizes(data.card(None))
     assert all(sizes[name] for name in ("members", "nonmembers", "reference", "pool", "test"))
+
+
+def test_pictures_that_can_be_blurred_may_be() -> None:
+    blurs = {side: (views.of_objects(side), views.of_grey(side)) for side in (3, 4, 15, 16, 32)}
+    kernels = {side: [(v.blur, v.blur_kernel) for v in of] for side, of in blurs.items()}
+    assert kernels == {
+        side: [(float(kernel > 1), kernel)] * 2
+        for side, kernel in ((3, 1), (4, 3), (15, 3), (16, 5), (32, 9))
+    }
+    assert views.of_objects(32).jitter == (0.8, 0.8, 0.8, 0.4)  # of SimCLR
 
 
 def test_a_short_run_tests_on_other_rows_than_it_trains_on() -> None:

@@ -878,6 +878,16 @@ def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
     )
 
 
+@pytest.mark.parametrize("game", ["membership", "reconstruction"])
+def test_the_defense_that_changes_a_leak_most_is_told_and_not_the_first_by_name(game: str) -> None:
+    sign = -1 if game == "membership" else 1
+    made = [record("loud", defense, seed, 0.5 + sign * lowered + seed / 100, game=game)
+            for seed in range(5)
+            for defense, lowered in (("none", 0.0), ("a", 0.1), ("b", 0.3), ("c", 0.2))]  # fmt: skip
+    (told,) = closing(Board(made))
+    assert told.startswith("b ")
+
+
 def test_another_attack_that_is_stronger_against_the_defense_is_told() -> None:
     made = seeds("loud", "none", [0.8] * 5) + seeds("shy", "none", [0.6] * 5)
     made += seeds("loud", "talos", [0.6] * 5) + seeds("shy", "talos", [0.75] * 5)

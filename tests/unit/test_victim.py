@@ -34,6 +34,7 @@ from privbench.measure.training.phase import (
     TrainingError,
 )
 from privbench.measure.victims.build import Builder, access
+from privbench.measure.victims.obeyed import disobedience
 from privbench.measure.victims.play import Siblings, as_adversary_sees
 from privbench.measure.victims.served import Victim
 from privbench.measure.victims.spec import VictimSpec
@@ -501,6 +502,32 @@ def test_a_public_phase_is_trained_once_and_classifiers_start_apart(shop: Builde
     assert not torch.allclose(a, b)
     assert not torch.allclose(b, c)
     assert len({victim.key for victim in made}) == 3
+
+
+@pytest.mark.parametrize(
+    ("shown", "trained", "problem"),
+    [
+        (("members", "members"), ("members", "members"), None),
+        (("members", "downstream"), ("members", "downstream"), None),
+        (("members", "downstream"), ("members", "members"), "shows it downstream at last"),
+        (("downstream", "members"), ("downstream", "downstream"), "shows it members at last"),
+        (("members", "members"), ("members", "public"), "which the protocol shows to no phase"),
+        (("members", "downstream"), ("downstream", "downstream"), "shows it members: "),
+    ],
+)
+def test_phases_train_on_what_the_protocol_shows(
+    shown: tuple[Any, Any], trained: tuple[str, str], problem: str | None
+) -> None:
+    protocol = Protocol(
+        members=80, nonmembers=80, downstream=40, pool=300, encoder=shown[:1], classifier=shown[1]
+    )
+    phases: Any = [
+        SimpleNamespace(name=part, rows=rows, trains=part.__eq__)
+        for part, rows in zip(("encoder", "classifier"), trained, strict=True)
+    ]
+    model: Any = {"encoder", "classifier"}
+    found = disobedience(model, phases, protocol)
+    assert found is None if problem is None else problem in (found or "")
 
 
 def test_after_a_phase_on_members_no_public_one_is_shared() -> None:
