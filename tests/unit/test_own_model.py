@@ -716,6 +716,12 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left(monkeypatch: pytest.Mon
         thread.join()
 
 
+def test_an_answer_nested_too_deeply_is_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Endpoint, "_sent", lambda *_: b"[" * 100_000)
+    with pytest.raises(BadInputError, match="its answer is no JSON"):
+        Endpoint("http://127.0.0.1:9/none")(MEMBERS["x"][:1])
+
+
 def test_a_server_is_asked_again_after_what_may_pass_and_after_nothing_else(
     clock: Clock, server: tuple[Server, str]
 ) -> None:

@@ -270,6 +270,12 @@ def test_what_there_is_no_room_for_is_counted() -> None:
     assert len(text.splitlines()) <= LONGEST
 
 
+def test_of_a_table_that_is_not_cut_nothing_is_left_out() -> None:
+    table = matrix.Table("t", ["defense"], [["none"], ["x"]], "defenses")
+    assert table.lines(2) == table.lines(3) == ["| defense |", "|---|", "| none |", "| x |"]
+    assert table.lines(1)[3:] == ["", "1 more defenses are in the csv file."]
+
+
 def test_a_page_needs_neither_torch_nor_games_nor_matplotlib() -> None:
     code = (
         "import sys, privbench.boards.page, privbench.boards.rows, privbench.boards.files; "
@@ -649,6 +655,10 @@ def test_only_the_strongest_attack_without_a_defense_is_tested() -> None:
     (panel,) = Board(made).panels
     found = panel.rows[1].minus_none["membership", ""]
     assert found.mean == pytest.approx(0.0)  # that of b is -.097
+    for defense, value in (("none", 0.99), ("x", 0.2)):
+        made += seeds("a", defense, [value] * 3, game="attributes")  # of another aim
+    (panel,) = Board(made).panels
+    assert panel.rows[1].minus_none["membership", ""] == found
 
 
 def test_rates_at_one_percent_stand_where_all_have_them() -> None:
@@ -881,9 +891,9 @@ def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
 @pytest.mark.parametrize("game", ["membership", "reconstruction"])
 def test_the_defense_that_changes_a_leak_most_is_told_and_not_the_first_by_name(game: str) -> None:
     sign = -1 if game == "membership" else 1
-    made = [record("loud", defense, seed, 0.5 + sign * lowered + seed / 100, game=game)
-            for seed in range(5)
-            for defense, lowered in (("none", 0.0), ("a", 0.1), ("b", 0.3), ("c", 0.2))]  # fmt: skip
+    lowered = {"none": 0.0, "a": 0.1, "b": 0.3, "c": 0.2}
+    made = [record("loud", defense, seed, 0.5 + sign * by + seed / 100, game=game)
+            for seed in range(5) for defense, by in lowered.items()]  # fmt: skip
     (told,) = closing(Board(made))
     assert told.startswith("b ")
 
