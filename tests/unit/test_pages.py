@@ -655,8 +655,8 @@ def test_only_the_strongest_attack_without_a_defense_is_tested() -> None:
     (panel,) = Board(made).panels
     found = panel.rows[1].minus_none["membership", ""]
     assert found.mean == pytest.approx(0.0)  # that of b is -.097
-    for defense, value in (("none", 0.99), ("x", 0.2)):
-        made += seeds("a", defense, [value] * 3, game="attributes")  # of another aim
+    for defense, value in (("none", 0.99), ("x", 0.95)):
+        made += seeds("guess", defense, [value] * 3, game="attributes")
     (panel,) = Board(made).panels
     assert panel.rows[1].minus_none["membership", ""] == found
 

@@ -359,6 +359,27 @@ def test_a_no_op_in_a_stack_changes_nothing(shop: Builder) -> None:
     assert shop.trained_phases == 2
 
 
+def test_defenses_share_what_is_drawn_only_with_their_family(shop: Builder) -> None:
+    drawn: dict[str, float] = {}
+
+    def draws(named: str, kin: str) -> Defense:
+        @dataclass(frozen=True)
+        class Draws(_Defense):
+            name: ClassVar[str] = named
+            family: ClassVar[str] = kin
+
+            def on_build(self, model: Model, ctx: DefenseContext) -> Model:
+                drawn[named] = float(torch.rand((), generator=ctx.generator("x")))
+                return model
+
+        return Draws()
+
+    for named, kin in (("a", ""), ("b", ""), ("c", "clan"), ("d", "clan"), ("clan", "")):
+        shop.draft(_job(draws(named, kin)))
+    assert len({drawn[one] for one in ("a", "b", "c")}) == 3
+    assert drawn["c"] == drawn["d"] == drawn["clan"]
+
+
 def test_a_defense_of_the_classifier_shares_the_encoder(shop: Builder) -> None:
     plain = shop.victim(_job())
     smooth = shop.victim(_job(Smooth()))
