@@ -77,6 +77,7 @@ def test_the_steps_hold_the_canaries_of_members_and_the_noise(trained: Any) -> N
     n = len(members)
     assert float(kept.rate) == pytest.approx(20 / n)
     assert float(kept.noise) == pytest.approx(0.4)
+    assert float(kept.batch) == pytest.approx(20)  # rows of a step, on average
     steps = 2 * -(-n // 20)
     assert kept.steps.shape == (steps, 4096)
     z = directions(members.keys, 4096) @ kept.steps.T  # 1 where the step used the row, plus noise

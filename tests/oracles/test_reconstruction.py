@@ -94,6 +94,9 @@ def test_tables_are_scored_by_bits_and_columns() -> None:
     assert set(made) == {"mse", "bits", "columns"}
     assert _value(made["bits"]) == pytest.approx(7 / 10)
     assert _value(made["columns"]) == pytest.approx(1 / 2)
+    truth = ReconstructionTruth(x, card)
+    halves = torch.tensor([[0.9, 0, 0, 0, 0.6], [0, 0, 0.9, 1, 0]])  # both of a row, one of a row
+    assert GAME.per_sample(Reconstruction(halves), truth)["columns"].tolist() == [1.0, 0.5]
 
 
 def test_intervals_end_where_each_number_does() -> None:
