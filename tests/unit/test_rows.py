@@ -116,6 +116,20 @@ def test_utility_cost_and_counts() -> None:
     assert got["TPR at 0.1 % FPR"] == "refused"
 
 
+def test_columns_of_canaries_are_left_out_where_there_are_none() -> None:
+    def told(made: Record) -> list[str]:
+        return [head for head in headings("membership", Board([made])) if "canaries" in head]
+
+    assert told(record()) == []
+    made = record()
+    made.metrics |= {
+        name: Number(value=0.5, low=0.4, high=0.6)
+        for name in ("loo_auc", "loo_tpr_at_fpr_0.01", "loo_tpr_at_fpr_0.001")
+    }
+    assert told(made)[0] == "canaries' AUC"
+    assert told(made)[-1] == "canaries' TPR at 0.1 % FPR"
+
+
 def test_what_is_guessed_stands_behind_the_attack() -> None:
     def attack(game: str) -> str:
         board = Board([record(game=game, sensitive=("slant", "weight"))])

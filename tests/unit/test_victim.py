@@ -38,7 +38,7 @@ from privbench.measure.victims.obeyed import disobedience
 from privbench.measure.victims.play import Siblings, as_adversary_sees
 from privbench.measure.victims.served import Victim
 from privbench.measure.victims.spec import VictimSpec
-from privbench.measure.victims.stages import shared_phases
+from privbench.measure.victims.stages import load, shared_phases
 from privbench.testing import CPU, TinyImages, TinyTarget, memoriser, tiny_split
 
 if TYPE_CHECKING:
@@ -551,6 +551,17 @@ def test_phases_train_on_what_the_protocol_shows(
     assert found is None if problem is None else problem in (found or "")
 
 
+def test_loaded_weights_are_copies_unless_they_are_assigned() -> None:
+    for assign in (False, True):
+        model = Model(tiny_split().card, {"encoder": nn.Linear(2, 1, bias=False).double()})
+        kept = {"encoder.weight": torch.ones(1, 2)}
+        load(model, kept, assign=assign) if assign else load(model, kept)
+        weight = model["encoder"].weight
+        assert weight.dtype == (torch.float32 if assign else torch.float64)
+        kept["encoder.weight"] += 1
+        assert float(weight.detach().sum()) == (4 if assign else 2)
+
+
 def test_after_a_phase_on_members_no_public_one_is_shared() -> None:
     def phases(*rows: str) -> Any:
         return [SimpleNamespace(rows=one, made_by=("target",)) for one in rows]
@@ -812,6 +823,18 @@ def test_a_defense_trains_undefended_models_and_computes_once(shop: Builder) -> 
     shop.victim(_job(Distil(twist=10)))
     assert Distil.built.items == [0, 1]
     assert all(not any(m.training for m in model.modules()) for model in Distil.models.items)
+
+
+def test_later_phases_begin_with_the_trained_encoder_also_under_other_labels(
+    shop: Builder,
+) -> None:
+    for stack in ((), (Distil(),)):
+        draft = shop.make_until(_job(*stack), None)
+        encoder, begun = draft.model["encoder"].state_dict(), draft.initial
+        assert encoder
+        assert all(torch.equal(begun[f"encoder.{name}"], one) for name, one in encoder.items())
+        classifier = draft.model["classifier"].state_dict()
+        assert not torch.equal(begun["classifier.weight"], classifier["weight"])
 
 
 def test_train_on_gives_a_finished_model_also_from_the_store(shop: Builder) -> None:
