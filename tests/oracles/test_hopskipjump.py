@@ -98,6 +98,12 @@ def test_a_step_is_halved_until_it_ends_in_another_class() -> None:
     walk.step(torch.tensor([0]), torch.ones(1, 1).double(), 1)  # 1.0, 0.8 and 0.7
     assert float(walk.point) == pytest.approx(0.7)
     assert walk.queries.tolist() == [1 + 3]
+    walk.step(torch.tensor([0]), -torch.ones(1, 1).double(), 1)  # back: 0.2, 0.45 and 0.575
+    assert float(walk.point) == pytest.approx(0.575)
+    walk.decide = lambda inputs: torch.zeros(len(inputs)).long()
+    walk.step(torch.tensor([0]), torch.ones(1, 1).double(), 1)
+    assert float(walk.point) == pytest.approx(0.575)
+    assert walk.queries.tolist() == [1 + 3 + 3 + 30]  # no more halvings than that
 
 
 def test_inputs_stay_in_the_range() -> None:
@@ -177,6 +183,9 @@ def test_a_permuted_question_and_blocks_of_any_size(monkeypatch: pytest.MonkeyPa
         parts = run(plane, x, y, starts, iterations=3)
         torch.testing.assert_close(parts.distance, whole)
         assert set(parts.estimating.tolist()) == {100 + 141 + 173}
+    monkeypatch.setitem(hopskipjump.BLOCK, "cpu", 1)  # a direction is never split
+    first = run(plane, x[:1], y[:1], starts, iterations=1)
+    assert first.estimating.tolist() == [100]
 
 
 def test_scaled_problem_has_scaled_distances() -> None:

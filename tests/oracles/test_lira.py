@@ -15,10 +15,11 @@ from scipy.special import polygamma
 from torch import Tensor
 
 from privbench import MembershipQuestion
+from privbench.measure.data.augmentation import Augmentation
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, rate_band, tiny_split
-from privbench.toolbox import likelihood_ratio
+from privbench.toolbox import likelihood, likelihood_ratio
 from privbench.toolbox.likelihood import (
     FLOOR,
     Evidence,
@@ -99,6 +100,11 @@ def test_signals_by_hand() -> None:
     )
     torch.testing.assert_close(hinge(p.log(), y), double([math.log(3.5), math.log(1 / 7)]))
     torch.testing.assert_close(log_confidence(p.log(), y).exp(), double([0.7, 0.1]))
+
+
+def test_views_are_flips_and_shifts_by_up_to_four_pixels() -> None:
+    assert (likelihood.VIEWS.flip, likelihood.VIEWS.shift) == (0.5, 4)
+    assert Augmentation(flip=0.5, shift=4) == likelihood.VIEWS  # and nothing else
 
 
 def test_signals_of_views_are_those_of_each_view() -> None:

@@ -72,6 +72,10 @@ def test_rows_are_named_by_their_hash_without_a_sign() -> None:
     one = trial([255, -1, 7], [1, 1, 0], [9.0, 5.0, 7.0])
     rows = [line.split(" | ")[0] for line in single_rows(record, [one]) if line.startswith("| ")]
     assert rows == ["| row", "| " + "0" * 14 + "ff", "| " + "f" * 16]
+    # row 255 is a nonmember once: only it has a difference, by which rows are listed
+    twice = [one, trial([255, -1, 7, 8], [0, 1, 0, 0], [1.0, 9.0, 5.0, 3.0])]
+    (_, told) = (line for line in single_rows(record, twice) if line.startswith("| "))
+    assert told.startswith(f"| {255:016x} | 5 | 1 | 1 | 1.000 | 0.000 | 1.000")
 
 
 def test_agreement_by_hand() -> None:

@@ -430,7 +430,10 @@ def test_a_board_and_a_merge_remember_the_bound(tmp_path: Path) -> None:
     assert wide == told(0.5) != shown
 
 
-@pytest.mark.parametrize("text", ["[1]", "{", '{"match_utility": "x"}', '{"match_utility": 7}'])
+@pytest.mark.parametrize(
+    "text",
+    ["[1]", "{", *(f'{{"match_utility": {one}}}' for one in ('"x"', 7, -0.01, 1.01, "true"))],
+)
 def test_a_file_that_holds_no_points(tmp_path: Path, text: str) -> None:
     (tmp_path / POINTS).write_text(text)
     with pytest.raises(BadInputError, match="holds no operating points: remove it"):

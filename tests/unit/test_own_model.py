@@ -36,6 +36,7 @@ from privbench.api.own_model.shift import shift
 from privbench.boards import verdicts
 from privbench.cli.main import main
 from privbench.toolbox.endpoint import Endpoint
+from privbench.toolbox.messages import plain
 from privbench.toolbox.opened_model import given, opened
 
 if TYPE_CHECKING:
@@ -716,12 +717,18 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left(monkeypatch: pytest.Mon
         thread.join()
 
 
+def test_a_long_name_is_cut_to_200_characters() -> None:
+    assert plain("x" * 200) == "x" * 200
+    assert plain("x" * 201) == "x" * 199 + "…"
+
+
 def test_an_answer_nested_too_deeply_is_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Endpoint, "_sent", lambda *_: b"[" * 100_000)
     with pytest.raises(BadInputError, match="its answer is no JSON"):
         Endpoint("http://127.0.0.1:9/none")(MEMBERS["x"][:1])
 
 
+@pytest.mark.filterwarnings("ignore:.*is repeated in")
 def test_a_server_is_asked_again_after_what_may_pass_and_after_nothing_else(
     clock: Clock, server: tuple[Server, str]
 ) -> None:
