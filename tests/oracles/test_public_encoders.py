@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -184,6 +185,7 @@ def test_only_the_classifier_is_trained(kind: str, saved: Any, tmp_path: Path) -
     draft = builder.draft(spec(target))
     assert [phase.name for phase in draft.phases] == ["classifier"]
     before = {n: t.clone() for n, t in target._loaded().state_dict().items()}
+    assert not any(p.requires_grad for p in target._loaded().parameters())
     victim = builder.victim(spec(target))
     for name, tensor in victim.model["encoder"].state_dict().items():
         assert torch.equal(tensor, before[name])
@@ -220,6 +222,7 @@ def test_keys_hold_the_content_and_not_the_path(kind: str, saved: Any, tmp_path:
     again = target.replace(weights=str(here))
     assert again.digest == target.digest
     assert again.label == target.label
+    assert re.search(r"weights=[0-9a-f]{8}\b", target.label)
     assert str(tmp_path) not in again.label
     builder = tiny_builder(str(tmp_path / "store"))
     old = builder.planned(spec(again))

@@ -196,6 +196,12 @@ def test_equal_rows_count_half_in_the_blind_baseline() -> None:
     assert found.value == pytest.approx(3 / 4 + 1 / 4 / 2)
 
 
+def test_the_fewest_rows_may_have_many_columns_in_the_blind_baseline() -> None:
+    x = torch.rand(20, 64, generator=torch.Generator().manual_seed(0))
+    found = blind_auc(Examples.of(x, torch.zeros(20).long(), scale=1), np.arange(20) < 10, 0)
+    assert isinstance(found, Estimate)
+
+
 def test_equal_rows_have_no_blind_baseline() -> None:
     rows = tiny_split().candidates
     blank = replace(rows, x=torch.zeros_like(rows.x))
