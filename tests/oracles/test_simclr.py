@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def test_defaults_are_those_of_crops_and_of_a_linear_probe() -> None:
         ("image", (3, 32, 32), "convnet"), ("binary", (600,), "mlp"),
     ],
 )  # fmt: skip
-def test_small_images_and_tables_get_an_mlp(kind: str, shape: tuple[int, ...], chosen: str) -> None:
+def test_small_images_and_tables_get_an_mlp(kind: Any, shape: tuple[int, ...], chosen: str) -> None:
     card = dataclasses.replace(TinyImages().card(None), kind=kind, shape=shape)
     assert chosen_backbone("auto", card) == chosen
     assert chosen_backbone("resnet18", card) == "resnet18"

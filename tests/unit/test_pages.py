@@ -270,6 +270,16 @@ def test_what_there_is_no_room_for_is_counted() -> None:
     assert len(text.splitlines()) <= LONGEST
 
 
+@pytest.mark.parametrize(("attacks", "titles"), [(8, 1), (9, 2)])
+def test_games_share_a_table_while_it_is_ten_columns_wide(attacks: int, titles: int) -> None:
+    made = [record(f"a{i}", d, game="attributes" if i % 2 else "membership")
+            for i in range(attacks) for d in ("none", "x")]  # fmt: skip
+    found = matrix.tables(Board(made).panels[0])
+    assert len(found) == titles
+    assert all(len(one.heads) <= matrix.WIDEST for one in found)
+    assert sum(len(one.heads) - 2 for one in found) == attacks
+
+
 def test_of_a_table_that_is_not_cut_nothing_is_left_out() -> None:
     table = matrix.Table("t", ["defense"], [["none"], ["x"]], "defenses")
     assert table.lines(2) == table.lines(3) == ["| defense |", "|---|", "| none |", "| x |"]
