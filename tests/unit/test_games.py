@@ -17,7 +17,7 @@ from privbench.measure.data.split import Split, cut
 from privbench.measure.games.attributes import Attributes
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.controls import Pixels
-from privbench.measure.games.game import BadAnswerError
+from privbench.measure.games.game import BadAnswerError, Game
 from privbench.measure.games.membership import Membership, blind_auc
 from privbench.measure.games.metrics import Estimate, Refused
 from privbench.testing import TinyImages, auc_band, memoriser, tiny_split
@@ -60,6 +60,17 @@ def test_labels_are_hidden_if_they_could_tell_members_from_nonmembers() -> None:
     assert set(question.examples.y.tolist()) == {-1}
     question, _ = _membership()
     assert question.examples.y.tolist() == rows.y.tolist()
+
+
+@pytest.mark.parametrize("left_out", ["pose", "pack", "unpack", "score", "baselines", "sizes"])
+def test_a_game_that_lacks_a_method_is_none(left_out: str) -> None:
+    methods: dict[str, Any] = dict.fromkeys(
+        ("pose", "pack", "unpack", "score", "baselines", "sizes"), lambda _: None
+    )
+    type("Whole", (Game,), dict(methods))()
+    del methods[left_out]
+    with pytest.raises(TypeError, match=left_out):
+        type("Half", (Game,), methods)()
 
 
 def test_decisions_are_optional() -> None:
