@@ -20,7 +20,8 @@ FILLED_IN = {
     "privbench.boards.html.cells.PageCell", "privbench.boards.operating.Family",
     "privbench.boards.operating.Group", "privbench.boards.panel.DefenseRow",
     "privbench.boards.panel.Panel", "privbench.boards.panel.Spot", "privbench.boards.placing.Room",
-    "privbench.measure.training.loop._Place", "privbench.measure.victims.stages.Draft", "privbench.toolbox.endpoint.Endpoint",
+    "privbench.measure.training.loop._Place", "privbench.measure.victims.stages.Draft",
+    "privbench.toolbox.endpoint.Endpoint",
 }  # fmt: skip
 
 
