@@ -118,7 +118,8 @@ def test_nested_values_come_back() -> None:
 
 
 RUN = """
-import sys, json, privbench
+import json, signal, sys, privbench
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 made = privbench.run({"attacks": ["metric-loss"], "targets": [{"simclr": {"epochs": 400}}]},
                      out=sys.argv[1], jobs=int(sys.argv[2]), device="cpu")
 print(json.dumps([[r.digest, r.status, r.reason] for r in made]))
@@ -138,12 +139,16 @@ def unfinished(folder: Path, store: str) -> list[Path]:
     return [*(folder / store).glob("phase/??/.unfinished-*")]
 
 
+#: Signal, and seconds between checkpoints. SIGKILL leaves the last one; the others write one first.
+KILLS = {1: [(signal.SIGTERM, 3600), (signal.SIGINT, 3600)],
+         2: [(signal.SIGKILL, 0.2), (signal.SIGTERM, 3600)]}  # fmt: skip
+
+
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", KILLS)
 def test_a_killed_run_goes_on(tmp_path: Path, jobs: int) -> None:
-    """SIGKILL leaves the last checkpoint; SIGTERM and Ctrl-C write one first."""
     whole, _ = start(tmp_path, "whole", 1, 3600).communicate(timeout=300)
-    for number, seconds in ((signal.SIGKILL, 0.2), (signal.SIGTERM, 3600), (signal.SIGINT, 3600)):
+    for number, seconds in KILLS[jobs]:
         store = f"store-{number}"
         begun, locks = start(tmp_path, store, jobs, seconds), tmp_path / store / ".locks"
         until = time.monotonic() + 120
