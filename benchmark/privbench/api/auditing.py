@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from privbench.api.own_model import identity
-from privbench.api.own_model.choice import attacks_for, kind_of, suite_of
+from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.shift import shift
@@ -33,9 +33,10 @@ from privbench.ground.text import shown
 from privbench.plugins import registry as registries
 from privbench.results.files import read_all
 from privbench.results.sample_files import read_samples
+from privbench.toolbox.opened_model import RECIPE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -54,7 +55,7 @@ def audit(
     members: Given,
     nonmembers: Given,
     shadow: Given | None = None,
-    shadow_recipe: str | None = None,
+    shadow_recipe: str | Callable[..., Any] | None = None,
     attributes: Given | None = None,
     checkpoint: str | Path = "",
     output: str = "auto",
@@ -99,8 +100,11 @@ def audit(
             ``x`` (n, *shape) and ``y`` (n,).
         nonmembers: rows from the same source that it was not trained on, none of them a member.
         shadow: the adversary's own rows, none of them in the other two.
-        shadow_recipe: target that trains shadows; by default ``supervised`` if there are rows for
-            them, otherwise none. Without such rows only shadows on candidate rows are possible.
+        shadow_recipe: what trains shadows: ``"clone"`` copies an estimator of scikit-learn with its
+            parameters; a function ``fit(x, y, seed)``, or ``"module:function"``, returns a trained
+            model; or the name of a target. By default ``supervised`` if there are shadow rows,
+            otherwise none. Without such rows shadows are trained on halves of members and
+            nonmembers.
         attributes: arrays of sensitive attributes, with a value for each row of members, then of
             nonmembers, then of shadow rows.
         checkpoint: weights for a torch module: safetensors, or a file of ``torch.save``, which is
@@ -121,7 +125,7 @@ def audit(
         settings: method -> hyperparameters.
         device: ``cpu``, ``cuda`` or ``auto``.
         jobs: number of worker processes, which train shadows at the same time; ``auto`` for one per
-            core. One only for a model in memory and for an endpoint.
+            core. One only for a model or recipe in memory and for an endpoint.
         plugins: paths of plugins that are single files.
         console: where progress and board are shown; by default nowhere.
 
@@ -139,7 +143,8 @@ def audit(
 
 
 def audited(
-    model: Any, rows: Rows, *, shadow_recipe: str | None, checkpoint: str | Path, output: str,
+    model: Any, rows: Rows, *, shadow_recipe: str | Callable[..., Any] | None,
+    checkpoint: str | Path, output: str,
     attacks: Sequence[str] | str, out: str | Path, model_version: str, rate: float, retries: int,
     batch: int, request_timeout: float, deadline: float, seeds: int, preset: str,
     settings: Mapping[str, Mapping[str, Any]] | None, device: str, jobs: int | str,
@@ -153,8 +158,9 @@ def audited(
         shadow_recipe = "supervised"
     registry = registries.load(chosen)
     target = registry.get("target", "own-model")
+    own = is_code(shadow_recipe)
     if str(jobs) != "1":
-        _refuse_workers(model)
+        _refuse_workers(model, shadow_recipe)
     if not isinstance(model, str):
         model = target.holding(model).model
     given = {
@@ -176,12 +182,22 @@ def audited(
     if given["gives"] == "embeddings" and shadow_recipe is None and not attacks:
         raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or "
                             "a shadow recipe")  # fmt: skip
+    given["least"] = least_of(answers, given["gives"])
     wanted, left_out = attacks_for(
-        registry, attacks, attributes=bool(rows.attributes), shadow=shadow
+        registry, attacks, attributes=bool(rows.attributes), shadow=shadow, own=own
     )
+    file = rows.write(default_root() / "audits")
+    recipe: Any = shadow_recipe
+    if own:
+        width = rows.classes if given["gives"] == "labels" else answers.shape[1]
+        same = ("model", "checkpoint", "gives", "low", "high", "least")
+        made = registry.get("target", "own-recipe").using(
+            shadow_recipe, rows=str(file), width=width, **{name: given[name] for name in same}
+        )
+        recipe = {made.name: made.hyperparameters()}
     suite = suite_of(
-        rows, rows.write(default_root() / "audits"), given, attacks=wanted, recipe=shadow_recipe,
-        seeds=seeds, preset=preset, settings=settings or {},
+        rows, file, given, attacks=wanted, recipe=recipe, seeds=seeds, preset=preset,
+        settings=settings or {},
     )  # fmt: skip
     # A model in memory and the answers of an endpoint are in this process.
     options = {"out": Path(out), "data_root": None, "device": device, "compiled": False,
@@ -192,6 +208,7 @@ def audited(
     _refuse_other_audit(session, Path(out))
     identity.keep(answers, Path(out))
     session.run()
+    _refuse_recipe(session)
     doubt, warning = _fit(rows, answers, given["gives"])
     return _told(session, rows, left_out, Path(out), doubt=doubt, notes=(warning, kept))
 
@@ -208,10 +225,18 @@ def _refuse_other_audit(session: Session, out: Path) -> None:
                                 "other rows: choose another directory")  # fmt: skip
 
 
-def _refuse_workers(model: Any) -> None:
-    if not isinstance(model, str):
-        raise BadInputError("jobs: a model in memory stays in its process: give it as "
-                            "'module:function', or leave out jobs")  # fmt: skip
+def _refuse_recipe(session: Session) -> None:
+    """Refuse a recipe that failed, whatever other attacks found."""
+    reasons = (one.reason for one in session.records if one.status == "failed")
+    if why := next((one for one in reasons if one.startswith(RECIPE)), None):
+        raise BadInputError(why)
+
+
+def _refuse_workers(model: Any, recipe: Any) -> None:
+    for what, held in (("model", model), ("shadow recipe", recipe)):
+        if held is not None and not isinstance(held, str):
+            raise BadInputError(f"jobs: a {what} in memory stays in its process: give it as "
+                                "'module:function', or leave out jobs")  # fmt: skip
     if model.startswith(_ADDRESSES):
         raise BadInputError("jobs: an endpoint is asked by one process, which keeps its answers: "
                             "leave out jobs")  # fmt: skip

@@ -39,8 +39,10 @@ _NO_VERDICT = 3  # status
     "--shadow", type=click.Path(path_type=Path),
     help="The adversary's own rows, from which it trains shadows.",
 )  # fmt: skip
-@click.option("--shadow-recipe", metavar="TARGET", shell_complete=completion.of("target"),
-              help="Target that trains shadows [supervised, with --shadow].")  # fmt: skip
+@click.option("--shadow-recipe", metavar="clone|MODULE:FUNCTION|TARGET",
+              shell_complete=completion.of("target"),
+              help="What trains shadows: clone copies a scikit-learn estimator, a function "
+              "fit(x, y, seed) returns a model [supervised, with --shadow].")  # fmt: skip
 @click.option(
     "--attributes", type=click.Path(path_type=Path),
     help="Sensitive attributes: .npz, one array each, for members, nonmembers, shadow rows.",

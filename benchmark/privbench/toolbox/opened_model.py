@@ -13,7 +13,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 NAME = "own-model"
+#: How messages about a recipe begin.
+RECIPE = "shadow recipe"
 #: Objects that a notebook handed over, by the name under which a target finds them.
 _GIVEN: dict[str, Any] = {}
 
@@ -41,10 +43,15 @@ class Opened:
         ask: answers (n, ...) to rows (n, *shape) float32 in the user's own units; an array or a
             tensor.
         net: the module, if it is one of torch.
+        model: the object itself; None for an endpoint.
     """
 
     ask: Callable[[torch.Tensor], Any]
     net: nn.Module | None = None
+    model: Any = None
+
+
+_OPENED: dict[Any, Opened] = {}
 
 
 def given(model: Any) -> str:
@@ -86,36 +93,64 @@ def opened(model: str, checkpoint: str) -> Opened:
                                 "leave out the checkpoint")  # fmt: skip
         made = _copied(made) if model.startswith("given:") else made
         filled(NAME, made, _weights(Path(checkpoint)), what)
+    return askable(made, what)
+
+
+def opened_once(model: str, checkpoint: str) -> Opened:
+    """Return what ``opened`` does; this process opens a model once."""
+    at = (model, checkpoint, _stamp(checkpoint) if checkpoint else ())
+    if at not in _OPENED:
+        _OPENED.clear()
+        _OPENED[at] = opened(model, checkpoint)
+    return _OPENED[at]
+
+
+def forget() -> None:
+    """Forget which models this process opened."""
+    _OPENED.clear()
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        stat = Path(path).stat()
+    except (OSError, ValueError):
+        return ()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def askable(made: Any, what: str) -> Opened:
+    """Return how a model is asked; ``what`` is its name for messages.
+
+    Raises:
+        BadInputError: if it cannot be asked.
+    """
     net = made.eval() if isinstance(made, nn.Module) else None
-    return Opened(_asker(made, what), net)
+    return Opened(_asker(made, what), net, made)
+
+
+def recipe(name: str) -> Callable[..., Any]:
+    """Return the function that ``module:function`` names, or that ``given_recipe`` kept.
+
+    Raises:
+        BadInputError: if there is none.
+    """
+    made: Any = _GIVEN.get(name) if name.startswith("given:") else _attribute(name, _RECIPE)
+    if not callable(made) or _takes_nothing(made):
+        raise BadInputError(f"{RECIPE}: {plain(name)} is no function of x, y and seed: write "
+                            "fit(x, y, seed), which returns the trained model")  # fmt: skip
+    return cast("Callable[..., Any]", made)
+
+
+def given_recipe(made: Callable[..., Any]) -> str:
+    """Keep a recipe in memory; return the name under which ``recipe`` finds it in this process."""
+    name = f"given:{secrets.token_hex(8)}"
+    _GIVEN[name] = made
+    return name
 
 
 def _imported(model: str) -> Any:
     """Return what the function of ``module:function`` returns."""
-    module, colon, function = model.partition(":")
-    if not (colon and module and function.isidentifier()):
-        raise BadInputError(f"{NAME}: {plain(redacted(model))} is no model: write module:function, "
-                            "such as my_module:load, or the address of an endpoint")  # fmt: skip
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        importlib.invalidate_caches()
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if module.endswith(".py"):
-            raise BadInputError(f"{NAME}: {plain(model)} names a file: write the module, without "
-                                f".py: {plain(model.replace('.py:', ':'))}") from None  # fmt: skip
-        raise BadInputError(f"{NAME}: there is no module {plain(error.name)}, which "
-                            f"{plain(model)} needs: run the command in the folder that has it, or "
-                            "install it") from None  # fmt: skip
-    except Exception as error:
-        raise BadInputError(f"{NAME}: {plain(module)} cannot be imported ({one_line(error)}): "
-                            "correct it") from error  # fmt: skip
-    finally:
-        sys.path.remove(str(Path.cwd()))
-    if not hasattr(found, function):
-        raise BadInputError(f"{NAME}: {plain(module)} has no {plain(function)}: write a function "
-                            "that returns the model, or name another one")  # fmt: skip
-    made = getattr(found, function)
+    made = _attribute(model, _MODEL)
     if not isinstance(made, nn.Module) and not hasattr(made, "predict"):
         try:
             made = made()
@@ -123,6 +158,49 @@ def _imported(model: str) -> Any:
             raise BadInputError(f"{NAME}: {plain(model)}() failed ({one_line(error)}): it must "
                                 "return the model without an argument") from error  # fmt: skip
     return made
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What ``module:function`` stands for, in messages."""
+
+    name: str
+    noun: str
+    such_as: str
+    returns: str
+
+
+_MODEL = _Wanted(NAME, "model", "my_module:load, or the address of an endpoint", "the model")
+_RECIPE = _Wanted(RECIPE, "recipe", "my_module:fit, or clone", "a trained model")
+
+
+def _attribute(named: str, wanted: _Wanted) -> Any:
+    """Import the module of ``module:function`` and return the function."""
+    module, colon, function = named.partition(":")
+    told = wanted.name
+    if not (colon and module and function.isidentifier()):
+        raise BadInputError(f"{told}: {plain(redacted(named))} is no {wanted.noun}: write "
+                            f"module:function, such as {wanted.such_as}")  # fmt: skip
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        importlib.invalidate_caches()
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if module.endswith(".py"):
+            raise BadInputError(f"{told}: {plain(named)} names a file: write the module, without "
+                                f".py: {plain(named.replace('.py:', ':'))}") from None  # fmt: skip
+        raise BadInputError(f"{told}: there is no module {plain(error.name)}, which "
+                            f"{plain(named)} needs: run the command in the folder that has it, or "
+                            "install it") from None  # fmt: skip
+    except Exception as error:
+        raise BadInputError(f"{told}: {plain(module)} cannot be imported ({one_line(error)}): "
+                            "correct it") from error  # fmt: skip
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    if not hasattr(found, function):
+        raise BadInputError(f"{told}: {plain(module)} has no {plain(function)}: write a function "
+                            f"that returns {wanted.returns}, or name another one")  # fmt: skip
+    return getattr(found, function)
 
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:

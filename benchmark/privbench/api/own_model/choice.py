@@ -9,6 +9,8 @@ import numpy as np
 from privbench.api.own_model import KINDS
 from privbench.api.own_model.rows import ORIGIN
 from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.toolbox.asked_model import sums_to_one
+from privbench.toolbox.shadow_recipe import CLONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
 
 #: Games whose question can be about a model that exists already.
 GAMES = ("membership", "attributes")
-#: Sums of posteriors of float16, or rounded to three digits.
-_ROUNDED = 2e-3
 _VECTORS = 2  # axes of answers that are no classes
+#: What `union` weighs where no attack asks many queries for each row.
+_QUICK = ("lira", "rmia", "metric-modified-entropy")
 
 
 def kind_of(answers: NDArray[np.float64], classes: int, wanted: str = "auto") -> str:
@@ -64,9 +66,25 @@ def _guess(answers: NDArray[np.float64], classes: int) -> str:
             return "labels"
         raise BadInputError("the model answers one number for each row that is no class: return "
                             "the posteriors of all classes, (n, k)")  # fmt: skip
-    if (answers >= 0).all() and np.abs(answers.sum(1) - 1).max() < _ROUNDED:
+    if sums_to_one(answers):
         return "posteriors"
     return "logits" if answers.shape[1] == classes else "embeddings"
+
+
+def least_of(answers: NDArray[np.float64], gives: str) -> float:
+    """Return the posterior that 0 counts as: half the smallest other one; 0 if no answer is 0.
+
+    >>> least_of(np.array([[1.0, 0.0], [0.98, 0.02]]), "posteriors")
+    0.01
+    """
+    if gives != "posteriors" or (answers > 0).all():
+        return 0.0
+    return float(answers[answers > 0].min()) / 2
+
+
+def is_code(recipe: Any) -> bool:
+    """Return whether a recipe is code of the user's, and not the name of a target."""
+    return callable(recipe) or (recipe is not None and (recipe == CLONE or ":" in recipe))
 
 
 def suite_of(
@@ -75,7 +93,7 @@ def suite_of(
     target: Mapping[str, Any],
     *,
     attacks: Sequence[Any],
-    recipe: str | None,
+    recipe: str | Mapping[str, Any] | None,
     seeds: int,
     preset: str,
     settings: Mapping[str, Mapping[str, Any]],
@@ -87,7 +105,7 @@ def suite_of(
         file: that holds them.
         target: hyperparameters of ``own-model``.
         attacks: from ``attacks_for``.
-        recipe: target of the shadows; None if attacks train none.
+        recipe: target of the shadows, or its name with hyperparameters; None if attacks train none.
         seeds: number of seeds of attacks and shadows.
         preset: of all methods.
         settings: method -> hyperparameters.
@@ -109,13 +127,14 @@ def suite_of(
 
 
 def attacks_for(
-    registry: Registry, named: Sequence[str], *, attributes: bool, shadow: bool
+    registry: Registry, named: Sequence[str], *, attributes: bool, shadow: bool, own: bool = False
 ) -> tuple[list[Any], dict[str, str]]:
     """Return the attacks of an audit as a suite lists them, and why others are left out.
 
     All are listed whose game can be asked about such a model; the planner leaves out those whose
     access or rows are lacking. Without rows for shadows, an attack that only calibrates with them
-    runs uncalibrated: it ranks rows and decides nothing.
+    runs uncalibrated: it ranks rows and decides nothing. With shadows by the user's ``own`` code,
+    ``union`` weighs the attacks that ask a row once.
     """
     if named:
         return [_uncalibrated(registry.get("attack", name), shadow) for name in named], {}
@@ -123,6 +142,9 @@ def attacks_for(
     attack: Attack
     for attack in registry.all("attack"):
         if attack.game not in GAMES or (attack.game == "attributes" and not attributes):
+            continue
+        if own and attack.name == "union":
+            chosen.append({attack.name: {"components": list(_QUICK)}})
             continue
         if attack.game == "membership" and attack.max_rows is not None:
             left[attack.name] = "it asks many queries for each row: name it to run it"

@@ -1,0 +1,163 @@
+"""Asking a model of the user: rows go to it in the user's units, its answers become logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privbench.ground.errors import BadInputError
+from privbench.measure.methods.access import Access
+from privbench.toolbox.messages import one_line, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from privbench.toolbox.endpoint import Endpoint
+    from privbench.toolbox.opened_model import Opened
+
+#: What a model may answer.
+Gives = Literal["posteriors", "logits", "labels", "embeddings"]
+#: Access that each of them gives.
+GRANTS = {
+    "posteriors": Access.LABELS | Access.POSTERIORS,
+    "logits": Access.LABELS | Access.POSTERIORS,
+    "labels": Access.LABELS,
+    "embeddings": Access.EMBEDDINGS,
+}
+_SURE = 50.0  # logit of an answered class: the others get e^-50
+_ROUNDING = 1e-6  # of a column's range
+#: Sums of posteriors of float16, or rounded to three digits.
+_ROUNDED = 2e-3
+_CLASSES, _TABLE = 1, 2  # axes of an answer
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a model reads and answers.
+
+    Attributes:
+        gives: what it answers.
+        classes: their number, if it is known; else 0.
+        low, high: least and largest value of each column, or of all; () for rows in [0, 1].
+        least: posteriors below it count as it. A forest of 100 trees answers 0 or 1 where it is
+            sure, and the logit of these is nothing that a Gaussian fits.
+    """
+
+    gives: Gives
+    classes: int = 0
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    least: float = 0.0
+
+    def in_units(self, x: Tensor) -> Tensor:
+        """Return rows in the user's units, float32; what is whole up to rounding is whole."""
+        if not self.low:
+            return x.float()
+        low, high = (np.asarray(one, np.float64) for one in (self.low, self.high))
+        wide = high - low
+        values = x.double().cpu().numpy() * wide + low
+        whole = np.round(values)
+        exact = np.where(np.abs(values - whole) <= _ROUNDING * np.maximum(wide, 1), whole, values)
+        return torch.from_numpy(exact.astype(np.float32))
+
+
+class Asked(nn.Module):
+    """Answers rows in [0, 1]: logits (n, k) float32, or embeddings (n, d)."""
+
+    def __init__(
+        self, model: Opened, form: Form, told: str, endpoint: Endpoint | None = None
+    ) -> None:
+        """Take a model, its form, its name for messages, and its endpoint, if it is one."""
+        super().__init__()
+        self._endpoint = endpoint
+        self.form, self.told, self.net = form, told, model.net
+        self.place = nn.Parameter(torch.zeros(0))  # says on which device answers are wanted
+        self._ask = model.ask
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return log-posteriors, logits or embeddings of x (n, *shape) float in [0, 1]."""
+        return self.outputs(self.raw(x))
+
+    def outputs(self, raw: np.ndarray) -> Tensor:
+        """Return log-posteriors, logits or embeddings of the model's own answers."""
+        gives = self.form.gives
+        if gives == "labels":
+            return self._certain(raw).to(self.place.device)
+        made = torch.from_numpy(raw)
+        if gives == "posteriors":
+            least = max(self.form.least, torch.finfo(torch.float32).tiny)
+            made = made.clamp_min(least).log()
+        return made.float().to(self.place.device)
+
+    def kept(self, x: Tensor) -> list[str]:
+        """Return when an endpoint answered each of the rows (n, *shape) in [0, 1]; "" for never."""
+        return (
+            self._endpoint.kept(self.form.in_units(x).numpy()) if self._endpoint else [""] * len(x)
+        )
+
+    def again(self, x: Tensor) -> np.ndarray:
+        """Return what ``raw`` does, of an endpoint that is asked now, whatever is kept."""
+        endpoint = self._endpoint
+        assert endpoint is not None  # noqa: S101 - nothing else keeps answers
+        return self._read(x, lambda rows: endpoint.again(rows.numpy()))
+
+    def raw(self, x: Tensor) -> np.ndarray:
+        """Return the model's own answers (n, ...) float64 to rows (n, *shape) in [0, 1].
+
+        Raises:
+            BadInputError: if it fails, or answers something else than n rows of finite numbers.
+        """
+        return self._read(x, self._ask)
+
+    def _read(self, x: Tensor, ask: Callable[[Tensor], Any]) -> np.ndarray:
+        rows = self.form.in_units(x)
+        rows = rows.to(x.device) if self.net is not None else rows.cpu()
+        told = self.told
+        try:
+            with torch.no_grad():
+                answer = ask(rows)
+        except BadInputError:
+            raise
+        except Exception as error:
+            raise BadInputError(f"{told} failed on rows of shape {tuple(rows.shape)} "
+                                f"({one_line(error)}): correct it, or give rows that it can "
+                                "read") from error  # fmt: skip
+        try:
+            held = answer.detach().cpu().numpy() if isinstance(answer, Tensor) else answer
+            made = np.asarray(held, np.float64)
+        except (TypeError, ValueError):
+            raise BadInputError(f"{told} answered a {plain(type(answer).__name__)} that is no "
+                                "array of numbers: return posteriors (n, k), classes (n,) or "
+                                "embeddings (n, d)") from None  # fmt: skip
+        if made.ndim not in (_CLASSES, _TABLE) or len(made) != len(x) or not made.size:
+            raise BadInputError(f"{told} answered {len(x)} rows with an array of shape "
+                                f"{made.shape}: return posteriors (n, k), classes (n,) or "
+                                "embeddings (n, d)")  # fmt: skip
+        if not np.isfinite(made).all():
+            row = int((~np.isfinite(made)).reshape(len(made), -1).any(1).argmax())
+            raise BadInputError(f"{told} answered NaN or an infinite number, first for row {row} "
+                                "of a query: correct the model or the row")  # fmt: skip
+        return made
+
+    def _certain(self, answered: np.ndarray) -> Tensor:
+        """Return logits (n, k) that leave no doubt about classes (n,)."""
+        labels = torch.from_numpy(answered).long()
+        if answered.ndim != _CLASSES or not 0 <= int(labels.min()) <= int(labels.max()) < (
+            self.form.classes
+        ):
+            raise BadInputError(f"{self.told} must answer one class from 0 to "
+                                f"{self.form.classes - 1} for each row")  # fmt: skip
+        return nn.functional.one_hot(labels, self.form.classes) * _SURE
+
+
+def sums_to_one(answers: np.ndarray) -> bool:
+    """Return whether answers (n, k) are posteriors, up to rounding to three digits.
+
+    >>> sums_to_one(np.array([[0.25, 0.75]])), sums_to_one(np.array([[1.5, -0.5]]))
+    (True, False)
+    """
+    return bool((answers >= 0).all() and np.abs(answers.sum(1) - 1).max() < _ROUNDED)

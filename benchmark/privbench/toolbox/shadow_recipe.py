@@ -1,0 +1,134 @@
+"""Training shadows by the user's own code: a function, or a clone of the audited estimator."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.source import digest, source_digest
+from privbench.toolbox.messages import one_line, plain
+from privbench.toolbox.opened_model import RECIPE, Opened, askable, recipe
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: The recipe that copies the audited estimator with its parameters.
+CLONE = "clone"
+_SEED = "random_state"  # parameter of estimators
+
+
+def named(given: str) -> str:
+    """Return a recipe's name for messages and tables."""
+    return "the given function" if given.startswith("given:") else plain(given)
+
+
+def code_digest(given: str, model: Any) -> str:
+    """Return a digest of the code of a recipe and of the parameters of what it clones.
+
+    Args:
+        given: ``clone``, ``module:function``, or a name from ``given_recipe``.
+        model: the audited object.
+
+    Raises:
+        BadInputError: if it cannot train anything; one sentence that says what to do.
+    """
+    if given != CLONE:
+        return source_digest(recipe(given))
+    import joblib
+
+    fresh = _cloned(model, 0)
+    parts = [fresh, *fresh.get_params(deep=True).values()]
+    files = {_file(type(one)) for one in parts if hasattr(one, "get_params")}
+    try:
+        return digest([joblib.hash(fresh), sorted(filter(None, files))])
+    except Exception as error:
+        raise BadInputError(f"{RECIPE} {CLONE}: the parameters of the {_kind(model)} cannot be "
+                            f"compared ({one_line(error)}): write fit(x, y, seed) and name it as "
+                            "module:fit") from error  # fmt: skip
+
+
+def trained(
+    given: str, model: Any, x: NDArray[np.float32], y: NDArray[np.int64], seed: int
+) -> Opened:
+    """Train a model by a recipe; return how it is asked.
+
+    Args:
+        given: see ``code_digest``.
+        model: the audited object, which only ``clone`` reads.
+        x: (n, *shape) rows in the user's units; an estimator gets (n, columns).
+        y: (n,) classes from 0.
+        seed: from 0 to 2**31 - 1.
+
+    Raises:
+        BadInputError: if it fails, or returns nothing that can be asked.
+    """
+    told = f"{RECIPE} {named(given)}"
+    try:
+        if given == CLONE:
+            made = _cloned(model, seed).fit(x.reshape(len(x), -1), y)
+        else:
+            made = recipe(given)(x, y, seed)
+    except BadInputError:
+        raise
+    except Exception as error:
+        raise BadInputError(f"{told} failed on rows of shape {x.shape} ({one_line(error)}): "
+                            "correct it") from error  # fmt: skip
+    try:
+        return askable(made, "what it returns")
+    except BadInputError:
+        raise BadInputError(f"{told} returned a {_kind(made)}, which cannot be asked: return a "
+                            "torch module, an estimator with predict_proba, or a function of an "
+                            "array") from None  # fmt: skip
+
+
+def spread(answers: NDArray[np.float64], model: Any, width: int) -> NDArray[np.float64]:
+    """Return posteriors (n, width) of an estimator whose rows lacked some classes.
+
+    >>> from types import SimpleNamespace
+    >>> spread(np.array([[0.25, 0.75]]), SimpleNamespace(classes_=np.array([0, 2])), 3).tolist()
+    [[0.25, 0.0, 0.75]]
+    """
+    classes = np.asarray(getattr(model, "classes_", ()))
+    if (
+        answers.shape[1:] != classes.shape
+        or len(classes) >= width
+        or classes.dtype.kind not in "iu"
+    ):
+        return answers
+    wide = np.zeros((len(answers), width))
+    wide[:, classes] = answers
+    return wide
+
+
+def _cloned(model: Any, seed: int) -> Any:
+    """Return an untrained copy of an estimator whose random states are that seed."""
+    if inspect.isclass(model) or not (hasattr(model, "get_params") and hasattr(model, "fit")):
+        raise BadInputError(f"{RECIPE} {CLONE}: the model is a {_kind(model)}, and only estimators "
+                            "of scikit-learn can be cloned: write fit(x, y, seed) and name it as "
+                            "module:fit")  # fmt: skip
+    from sklearn.base import clone
+
+    try:
+        made = clone(model)
+        seeds = [name for name in made.get_params(deep=True) if name.split("__")[-1] == _SEED]
+        return made.set_params(**dict.fromkeys(seeds, seed))
+    except Exception as error:
+        raise BadInputError(f"{RECIPE} {CLONE}: the {_kind(model)} cannot be cloned "
+                            f"({one_line(error)}): write fit(x, y, seed) and name it as "
+                            "module:fit") from error  # fmt: skip
+
+
+def _kind(thing: Any) -> str:
+    return plain((thing if inspect.isclass(thing) else type(thing)).__name__)
+
+
+def _file(kind: type) -> str:
+    """Return a digest of the file that defines a class; "" if it has none."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
