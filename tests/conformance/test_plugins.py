@@ -116,7 +116,7 @@ def _checks(method: Method) -> list[Check]:
 _NOTHING = {
     "it declares no strength", "it says that it changes phases", "it says that it learns from them",
 }  # fmt: skip
-_BROUGHT = {"clip", "hf", "own-model", "timm"}
+_BROUGHT = {"clip", "hf", "own-model", "own-recipe", "timm"}
 
 
 @pytest.mark.parametrize("method", _all(), ids=lambda method: method.name)

@@ -207,6 +207,7 @@ def audited(
     )
     _refuse_other_audit(session, Path(out))
     identity.keep(answers, Path(out))
+    session.counts_models = own
     session.run()
     _refuse_recipe(session)
     doubt, warning = _fit(rows, answers, given["gives"])

@@ -77,6 +77,8 @@ class Watcher:
         self.live = console.is_terminal
         self.total = total
         self.done = 0
+        self.models = 0  # to train by one process; 0 if they are not counted
+        self._trained, self._begun = 0, time.monotonic()
         self._left = ""
         self._failure = ""  # the reason of the last one
         self._said = time.monotonic()
@@ -104,6 +106,10 @@ class Watcher:
         at = self._phases.get(worker)
         if at is None or (at.name, at.total) != (phase, total) or done < at.done:
             at = self._phases[worker] = _Phase(phase, total, rows, now, done)
+        if done >= total and self.models:
+            self._trained += 1
+            each = (now - self._begun) / self._trained
+            self._told(each * max(0, self.models - self._trained))
         fresh, at.done = at.said is None or now - at.said > _REDRAWN, done
         if self.live and (fresh or done >= total):
             at.said = now
@@ -121,6 +127,10 @@ class Watcher:
 
     def left(self, seconds: float | None) -> None:
         """Show how long the rest of the grid takes."""
+        if self._trained >= self.models:  # before that, the models tell
+            self._told(seconds)
+
+    def _told(self, seconds: float | None) -> None:
         self._left = "" if seconds is None else f", about {_duration(seconds)} left"
         self._count()
 

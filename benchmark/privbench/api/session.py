@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import warnings
 from pathlib import Path
@@ -139,6 +140,7 @@ class Session:
         self.board = Board([])  # of the records, once there are some
         self.files = imported_files()
         self.problem = ""  # why there is no board
+        self.counts_models = False  # whether to tell how long the models take
 
     def add(self, suite: Suite) -> list[PlannedTrial]:
         """Plan the grid of another suite beside this one; return its trials. Each runs once.
@@ -189,10 +191,22 @@ class Session:
         _writable(self.out, self.shown_out)
         with Watcher(self.console, len(self.planned)) as watcher:
             runner = self.runner(watcher)
+            if self.counts_models and isinstance(self.executor, Serial):  # workers tell the time
+                watcher.models = self._missing(runner)
             self.records = grid.execute(
                 self.planned, runner, self.out, executor=self.executor, watch=watcher
             )
         return runner.builder.trained_phases
+
+    def _missing(self, runner: TrialRunner) -> int:
+        """Return how many phases are to train."""
+        keys: dict[str, bool] = {}
+        by_victim: dict[str, dict[str, bool]] = {}
+        for item in self.planned:
+            if not (item.skip or item.failed or is_kept(item.trial.digest, item.skip, self.out)):
+                with contextlib.suppress(Exception):  # running the trial says what is wrong
+                    keys |= _phases(runner, item, by_victim)
+        return sum(not held for held in keys.values())
 
     def explain(self) -> None:
         """Print the plan: what would run, what is kept, and what is skipped and why."""

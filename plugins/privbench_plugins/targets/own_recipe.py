@@ -102,9 +102,13 @@ class OwnRecipe(Target):
         Raises:
             BadInputError: if it cannot train anything.
         """
-        named = recipe if isinstance(recipe, str) else given_recipe(recipe)
-        made = self.replace(recipe=named, **fields)
-        return made.replace(code=code_digest(named, made.audited()))
+        if recipe == CLONE and "://" in fields["model"]:
+            raise BadInputError(f"{RECIPE} {CLONE}: an endpoint cannot be cloned: write "
+                                "fit(x, y, seed) and name it as module:fit")  # fmt: skip
+        made = self.replace(
+            recipe=recipe if isinstance(recipe, str) else given_recipe(recipe), **fields
+        )
+        return made.replace(code=code_digest(made.recipe, made.audited()))
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require a recipe, and a model that was trained elsewhere."""
@@ -149,7 +153,7 @@ class OwnRecipe(Target):
         _shadow(model).fit = _Fit(self, world, rows, ctx.salt("fit") % _SEEDS)
         parts = ("encoder", "classifier") if "classifier" in model else ("encoder",)
         return [Phase(
-            name="shadow", rows=rows, forward=_forward, epochs=1,
+            name=f"shadow {world.index + 1}", rows=rows, forward=_forward, epochs=1,
             steps={"fit": Step(_loss, trains=parts, before=_learn)},
             batch=BatchSpec(max(1, len(world.parts[rows]))),
             optimizers=dict.fromkeys(parts, Optimizer("sgd", 1.0)),

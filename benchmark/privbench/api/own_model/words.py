@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 #: The file of the words, beside the results.
 WORDS = "audit.txt"
+#: What they say where no attack had shadows that were trained as the model was.
+BOUND = "This is a lower bound: no attack had shadows, models trained as yours was."
+ADVICE = (
+    "Give a shadow recipe: on Adult it finds 33 % of a random forest's members at 1 % of false "
+    "alarms, and without shadows none are found."
+)
 #: Metric that the words are about, and what chance reaches.
 TPR, CHANCE = "tpr_at_fpr_0.01", 0.01
 _MOST = 10  # rows that are listed
@@ -212,6 +218,9 @@ def summary(
     """
     best = strongest(records)
     lines = _risk(best, first, no_verdict)
+    own = [one for one in records if "shadows own-recipe" in one.cell.adversary]
+    if best and not no_verdict and not any(one.status == "ok" for one in own):
+        lines.append(BOUND if own else f"{BOUND} {ADVICE}")
     if best and not no_verdict and (best.leaks or best.perhaps):
         lines += _rows(rows)
     lines += [_shift(shift), *_accuracy(records)]

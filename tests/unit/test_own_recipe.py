@@ -1,0 +1,303 @@
+"""Shadows by the user's own code: they find what thresholds cannot, and are trained once."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from torch import nn
+
+import privbench
+from privbench import BadInputError
+from privbench.api import auditing
+from privbench.api.own_model.choice import least_of
+from privbench.api.own_model.shift import Shift
+from privbench.api.own_model.words import BOUND
+from privbench.cli.main import main
+from privbench.testing import auc_band
+from privbench.toolbox.shadow_recipe import code_digest, trained
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Arrays = dict[str, Any]
+HERE = "tests.unit.test_own_recipe"
+SHADOWS = 16
+
+
+def rows(n: int, seed: int) -> Arrays:
+    """Two clouds, columns of different units; a fifth of the rows has the other cloud's class."""
+    draw = np.random.default_rng(seed)
+    x, y = draw.normal(size=(n, 4)), draw.integers(0, 2, n)
+    x[:, 0] += 20 * (y ^ (draw.random(n) < 0.2))
+    return {"x": (x * [1, 10, 100, 1]).astype(np.float32), "y": y}
+
+
+MEMBERS, NONMEMBERS, OTHERS = rows(100, 0), rows(100, 1), rows(100, 2)
+SEEDS = "SEEDS_OF_FIT"  # names the file of the seeds that `fit` got, in whatever process
+STOP = "STOP_FIT_AT"
+
+
+@pytest.fixture(autouse=True)
+def _rows_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forests that compare the sets take most of an audit; `test_own_model` tests them."""
+    monkeypatch.setattr(auditing, "shift", lambda *_: Shift(0.5, 1.0))
+
+
+@pytest.fixture
+def seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that gets a line for each call of `fit`."""
+    monkeypatch.setenv(SEEDS, str(tmp_path / "seeds"))
+    return tmp_path / "seeds"
+
+
+# ---- models and recipes, by the names that the command line gives ------------------------------
+
+
+def load() -> KNeighborsClassifier:
+    """A model that knows its members by heart, and is as sure of any other row."""
+    return KNeighborsClassifier(1).fit(*MEMBERS.values())
+
+
+def predict() -> Any:
+    return load().predict_proba
+
+
+def fit(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    if SEEDS in os.environ:
+        with open(os.environ[SEEDS], "a+") as file:  # noqa: PTH123
+            file.write(f"{seed} {len(x)}\n")
+            file.seek(0)
+            if len(file.readlines()) == int(os.environ.get(STOP, "0")):
+                raise KeyboardInterrupt
+    return KNeighborsClassifier(1).fit(x, y)
+
+
+def fit_labels(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    return fit(x, y, seed).predict
+
+
+def fails(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    del x, seed
+    raise RuntimeError(f"no luck\nwith {len(y)}")
+
+
+def nothing(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    del x, y, seed
+
+
+def wide(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    del x, y, seed
+    return lambda rows: np.full((len(rows), 3), 1 / 3)
+
+
+def numbers(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    del x, y, seed
+    return lambda rows: np.full((len(rows), 2), 3.0)
+
+
+def unknown(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    del x, y, seed
+    return lambda rows: np.full((len(rows), 2), np.nan)
+
+
+class Asking(nn.Module):
+    """A torch module that answers as an estimator does."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self.model.predict_proba(x.numpy()))
+
+
+def deaf() -> None:
+    """No function of x, y and seed."""
+
+
+def run(tmp_path: Path, model: Any = None, **options: Any) -> Any:
+    given: dict[str, Any] = {"members": MEMBERS, "nonmembers": NONMEMBERS, "out": tmp_path / "out"}
+    return privbench.audit(load() if model is None else model, **(given | options))
+
+
+def calls(seeds: Path) -> list[str]:
+    return seeds.read_text().splitlines()
+
+
+def found(results: Any) -> dict[str, Any]:
+    return {one.cell.attack.name: one.metrics for one in results if one.status == "ok"}
+
+
+def share(metrics: Any) -> float:
+    value: float = metrics["tpr_at_fpr_0.01"].value
+    return value
+
+
+# ---- what they find -----------------------------------------------------------------------------
+
+
+def test_clones_find_what_no_threshold_finds(tmp_path: Path) -> None:
+    """A row tells by its own class alone, if the nearest others all have another class."""
+    alone = run(tmp_path)
+    assert all(share(metrics) == 0 for metrics in found(alone).values())
+    assert BOUND in alone.summary
+    shadowed = run(tmp_path / "clone", shadow_recipe="clone")
+    assert {"lira", "union"} <= set(found(shadowed))
+    assert BOUND not in shadowed.summary
+    x = np.concatenate([MEMBERS["x"], NONMEMBERS["x"]]).astype(float)
+    y = np.concatenate([MEMBERS["y"], NONMEMBERS["y"]])
+    apart = np.square(x[:, None] - x).sum(2) + np.diag(np.full(len(x), np.inf))
+    near = apart.argsort(1)[:100, :5]  # in a shadow without the row, one of these decides
+    alone_there = float((y[near] != MEMBERS["y"][:, None]).all(1).mean())
+    assert alone_there > 0.05
+    for attack in ("lira", "union"):
+        assert share(found(shadowed)[attack]) >= alone_there
+
+
+def test_clones_find_nothing_in_a_model_of_other_rows(tmp_path: Path) -> None:
+    """By chance once in 10,000 runs."""
+    other = KNeighborsClassifier(1).fit(*OTHERS.values())
+    results = run(tmp_path, other, shadow_recipe="clone", attacks=["lira"])
+    assert abs(found(results)["lira"]["auc"].value - 0.5) < auc_band(100, 100)
+
+
+def test_shadows_are_kept_and_an_interrupted_audit_goes_on(
+    tmp_path: Path, seeds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STOP, "6")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, shadow_recipe=fit)
+    assert len(calls(seeds)) == 6
+    monkeypatch.delenv(STOP)
+    first = run(tmp_path, shadow_recipe=fit)
+    assert len(calls(seeds)) == SHADOWS + 1
+    assert len(set(calls(seeds))) == SHADOWS  # the sixth was called twice
+    assert all(call.endswith(" 100") for call in calls(seeds))
+    again = run(tmp_path / "again", shadow_recipe=fit, attacks=["lira"])
+    assert len(calls(seeds)) == SHADOWS + 1
+    assert found(again)["lira"] == found(first)["lira"]
+
+
+def test_one_process_and_two_find_the_same(
+    tmp_path: Path, seeds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"model": f"{HERE}:load", "shadow_recipe": f"{HERE}:fit", "attacks": ["lira"]}
+    one = run(tmp_path / "one", **given)
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "another store"))
+    two = run(tmp_path / "two", jobs=2, **given)
+    assert sorted(calls(seeds)) == sorted(2 * [*set(calls(seeds))])
+    assert found(one)["lira"] == found(two)["lira"]
+    assert one.summary == two.summary
+
+
+def test_rows_that_were_not_asked_before_train_a_shadow_once_more(
+    tmp_path: Path, seeds: Path
+) -> None:
+    settings = {"label-lira": {"k": 4, "queries": 10}}
+    results = run(tmp_path, load().predict, shadow_recipe=fit_labels, attacks=["label-lira"],
+                  shadow=OTHERS, settings=settings)  # fmt: skip
+    assert "auc" in found(results)["label-lira"]
+    assert sorted(calls(seeds)) == sorted(2 * [*set(calls(seeds))])
+    assert len(calls(seeds)) == 8
+
+
+@pytest.mark.parametrize("answers", ["logits", "module"])
+def test_shadows_answer_as_the_model_does(answers: str, tmp_path: Path) -> None:
+    def ask(model: Any) -> Any:
+        if answers == "logits":
+            return lambda x: np.log(model.predict_proba(x) + 0.01) + 3
+        return Asking(model)
+
+    def recipe(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+        del seed
+        return ask(KNeighborsClassifier(1).fit(x, y))
+
+    results = run(tmp_path, ask(load()), shadow_recipe=recipe, attacks=["lira"])
+    assert found(results)["lira"]["auc"].value > 0.6
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "recipe", "told"), [
+    ("load", "fails", "failed on rows of shape (100, 4) (RuntimeError: no luck with 100): correct"),
+    ("load", "nothing", "returned a NoneType, which cannot be asked: return a torch module"),
+    ("load", "wide", "its model answered with an array of shape (200, 3), and the audited model"),
+    ("load", "numbers", "answers posteriors (200, 2): return a model that answers alike"),
+    ("load", "unknown", "its model answered NaN or an infinite number"),
+    ("load", "deaf", "is no function of x, y and seed: write fit(x, y, seed)"),
+    ("load", "absent", f"{HERE} has no absent: write a function that returns a trained model"),
+    ("load", "no_such_module:fit", "there is no module no_such_module"),
+    ("load", f"{HERE}.py:fit", "names a file: write the module, without .py"),
+    ("predict", "clone", "the model is a method, and only estimators of scikit-learn can be clone"),
+    ("load", "supervized", "did you mean 'supervised'?"),
+])  # fmt: skip
+def test_a_recipe_that_does_not_work_is_one_sentence(
+    model: str, recipe: str, told: str, tmp_path: Path
+) -> None:
+    for name, arrays in (("in", MEMBERS), ("out", NONMEMBERS)):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    whole = recipe if ":" in recipe or recipe in ("clone", "supervized") else f"{HERE}:{recipe}"
+    done = CliRunner().invoke(main, [
+        "audit", "--model", f"{HERE}:{model}", "--members", str(tmp_path / "in.npz"),
+        "--nonmembers", str(tmp_path / "out.npz"), "--shadow-recipe", whole, "--attack", "lira",
+        "--out", str(tmp_path / "audit"),
+    ])  # fmt: skip
+    assert done.exit_code == 2, done.output
+    last = done.output.strip().splitlines()[-1]
+    assert told in last
+    assert recipe == "supervized" or "shadow recipe" in last
+
+
+def test_an_endpoint_and_code_in_memory_have_limits(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="a shadow recipe in memory stays in its process"):
+        run(tmp_path, f"{HERE}:load", shadow_recipe=fit, jobs=2)
+    target = privbench.plugins.registry.load().get("target", "own-recipe")
+    with pytest.raises(BadInputError, match="an endpoint cannot be cloned"):
+        target.using("clone", model="https://host/predict")
+
+
+# ---- parts --------------------------------------------------------------------------------------
+
+
+def test_a_digest_of_a_recipe_follows_its_code_and_parameters() -> None:
+    forest = RandomForestClassifier(20, random_state=0)
+    same = RandomForestClassifier(20, random_state=5).fit(*MEMBERS.values())
+    assert code_digest("clone", forest) == code_digest("clone", same)  # shadows have other seeds
+    assert code_digest("clone", forest) != code_digest("clone", forest.set_params(max_depth=3))
+    assert code_digest(f"{HERE}:fit", None) != code_digest("clone", forest)
+    odd = make_pipeline(FunctionTransformer(lambda x: x), GaussianNB())
+    with pytest.raises(BadInputError, match="parameters of the Pipeline cannot be compared"):
+        code_digest("clone", odd)
+
+
+def test_a_clone_gets_its_seed_wherever_it_is() -> None:
+    pipe = make_pipeline(StandardScaler(), RandomForestClassifier(5, max_depth=2)).fit(
+        *MEMBERS.values()
+    )
+    x, y = MEMBERS["x"], MEMBERS["y"]
+    one, same, other = (trained("clone", pipe, x, y, seed).model for seed in (3, 3, 4))
+    assert one is not pipe
+    assert one[-1].random_state == 3
+    assert one[-1].max_depth == 2
+    p = [made.predict_proba(NONMEMBERS["x"]) for made in (one, same, other)]
+    assert np.array_equal(p[0], p[1])
+    assert not np.array_equal(p[0], p[2])
+
+
+def test_only_answers_of_exactly_zero_are_moved() -> None:
+    coarse = np.array([[1.0, 0.0], [0.98, 0.02], [0.5, 0.5]])
+    assert least_of(coarse, "posteriors") == 0.01
+    assert least_of(coarse[1:], "posteriors") == 0
+    assert least_of(coarse, "logits") == 0
