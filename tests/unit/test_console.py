@@ -74,3 +74,24 @@ def test_marks_and_missing_columns_are_explained() -> None:
     assert str(wide.caption) == "[low, high]: 95 % interval over seeds"
     assert re.search(r"; [1-9] more columns? on the board$", str(narrow.caption))
     assert str(one.caption) == ""  # no interval, no mark
+
+
+def test_models_to_train_tell_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("privbench.api.console.time.monotonic", lambda: now)
+    text = io.StringIO()
+    with Watcher(Console(file=text), total=3) as watcher:
+        watcher.models = 4
+        now = 20.0
+        watcher.epoch("shadow 1", 1.0, 1, 50)
+        watcher.left(1000.0)  # what trials tell counts once the models are trained
+        for done in range(2, 5):
+            now = 20.0 * done
+            watcher.epoch(f"shadow {done}", 1.0, 1, 50)
+        watcher.left(7.0)
+        now = 100.0
+        watcher.epoch("encoder", 0.0, 1, 50)
+    assert [line.partition("]")[0] for line in text.getvalue().splitlines()] == [
+        "  [0/3, about 60 s left", "  [0/3, about 40 s left", "  [0/3, about 20 s left",
+        "  [0/3, about 0 s left", "  [0/3, about 7 s left",
+    ]  # fmt: skip
