@@ -165,6 +165,13 @@ def test_clones_find_what_no_threshold_finds(tmp_path: Path) -> None:
         assert share(found(shadowed)[attack]) >= alone_there
 
 
+def test_posteriors_of_zero_do_not_hide_members(tmp_path: Path) -> None:
+    """A forest of 20 trees answers 0 and 1: with infinite logits LiRA would see only these."""
+    forest = RandomForestClassifier(20, random_state=0).fit(*MEMBERS.values())
+    results = run(tmp_path, forest, shadow_recipe="clone", attacks=["lira"])
+    assert found(results)["lira"]["auc"].value > 0.75  # 0.61 with such logits
+
+
 def test_clones_find_nothing_in_a_model_of_other_rows(tmp_path: Path) -> None:
     """By chance once in 10,000 runs."""
     other = KNeighborsClassifier(1).fit(*OTHERS.values())

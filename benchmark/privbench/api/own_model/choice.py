@@ -84,7 +84,7 @@ def least_of(answers: NDArray[np.float64], gives: str) -> float:
 
 def is_code(recipe: Any) -> bool:
     """Return whether a recipe is code of the user's, and not the name of a target."""
-    return callable(recipe) or (recipe is not None and (recipe == CLONE or ":" in recipe))
+    return callable(recipe) or (isinstance(recipe, str) and (recipe == CLONE or ":" in recipe))
 
 
 def suite_of(
