@@ -105,6 +105,13 @@ def _until_it_listens(port: int, server: subprocess.Popen[bytes]) -> None:
     pytest.fail("the server did not come up within a minute")
 
 
+def test_clones_of_the_forest_find_more(example: Example) -> None:
+    words = example.audit("models:forest", "adult", "clones", "--shadow-recipe", "clone")
+    told = re.search(r"strongest of 7 attacks, (union|lira).*; its AUC is ([\d.]+) ", words)
+    assert told is not None
+    assert float(told[2]) > 0.8
+
+
 def test_boosting_with_shadows(example: Example) -> None:
     more = "--shadow rows/adult-shadow.npz --attack metric-confidence --attack shokri"
     words = example.audit("models:boosting", "adult", "boosting", *more.split())
