@@ -140,8 +140,10 @@ def unfinished(folder: Path, store: str) -> list[Path]:
 
 
 #: Signal, and seconds between checkpoints. SIGKILL leaves the last one; the others write one first.
-KILLS = {1: [(signal.SIGTERM, 3600), (signal.SIGINT, 3600)],
-         2: [(signal.SIGKILL, 0.2), (signal.SIGTERM, 3600)]}  # fmt: skip
+KILLS: dict[int, list[tuple[signal.Signals, float]]] = {
+    1: [(signal.SIGTERM, 3600), (signal.SIGINT, 3600)],
+    2: [(signal.SIGKILL, 0.2), (signal.SIGTERM, 3600)],
+}
 
 
 @pytest.mark.end_to_end
