@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from multiprocessing import forkserver
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -202,6 +203,7 @@ def test_one_process_and_two_find_the_same(
     given = {"model": f"{HERE}:load", "shadow_recipe": f"{HERE}:fit", "attacks": ["lira"]}
     one = run(tmp_path / "one", **given)
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "another store"))
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # workers get its environment
     two = run(tmp_path / "two", jobs=2, **given)
     assert sorted(calls(seeds)) == sorted(2 * [*set(calls(seeds))])
     assert found(one)["lira"] == found(two)["lira"]
