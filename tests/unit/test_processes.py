@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from decimal import Decimal
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +19,17 @@ import pytest
 
 from privbench.api.options import shard
 from privbench.api.session import _executor
+from privbench.grid import processes
 from privbench.grid.executors import Serial
 from privbench.grid.graph import depths, graph
-from privbench.grid.messages import Node, Role
+from privbench.grid.messages import Node, Role, Setup
 from privbench.grid.plan import plan
 from privbench.grid.processes import Processes
 from privbench.grid.run import execute
 from privbench.grid.schedule import Schedule
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
-from privbench.ground.errors import BadInputError
+from privbench.ground.errors import BadInputError, PluginError
 from privbench.ground.store.store import Store
 from privbench.plugins.registry import load
 from privbench.results.files import read_all
@@ -331,3 +336,34 @@ def test_four_runs_at_once_on_one_store_train_each_thing_once(tmp_path: Path) ->
     assert sum(trained) == there == 4  # victim, null, two shadows
     digests = {record.digest for record in read_all([tmp_path / str(i) for i in range(4)])}
     assert len(digests) == 1
+
+
+def test_a_worker_without_code_of_others_refuses_to_load_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "is_of_others", lambda module: module == "decimal")
+    sent = pickle.dumps(Decimal(1))
+    assert processes._Unpickler(sent, "some code").load() == 1
+    with pytest.raises(PluginError, match=r"holds decimal.Decimal, which is code of others"):
+        processes._Unpickler(sent, "").load()
+
+
+def test_a_worker_that_cannot_read_its_node_says_so_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "begin", lambda *_: None)  # which is for a process of its own
+    ours, theirs = Pipe()
+    life, lifeline = Pipe()
+    setup = Setup(tmp_path, "cpu", None, compiled=False)
+    thread = threading.Thread(
+        target=processes.work, args=(theirs, lifeline, setup, None), daemon=True
+    )
+    thread.start()
+    for _ in range(2):
+        ours.send_bytes(b"cnowhere\nNothing\n.")
+        told = ours.recv()
+        assert (told.how, told.again) == ("ModuleNotFoundError: No module named 'nowhere'", False)
+    ours.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    life.close()

@@ -29,6 +29,7 @@ from privbench.ground.errors import BadInputError
 from privbench.ground.store.stamps import imported_files
 from privbench.ground.store.store import Store, default_root
 from privbench.ground.text import shown
+from privbench.measure.training import checkpoint
 from privbench.plugins import registry
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Session:
         self.console = console or terminal_console()
         self.suite = suite
         run_options.check(options)
+        checkpoint.seconds()  # refused now, and not by each training
         self.shown_out: Path = options["out"]
         self.out = self.shown_out.absolute()  # whatever folder a plugin goes to
         self.root = run_options.data_root(options["data_root"])

@@ -85,9 +85,9 @@ class IsolatedAttack:
         answering = Answering(match)
         absent: Any = None
         asks = replace(match, cell=cell, served=absent, auxiliary_served=absent)
-        code = code_of(cell, with_sealed=True)
+        code, who = code_of(cell, with_sealed=True), strangers(cell)
         try:
-            sent = pickle.dumps((code, asks, shadows, answering.described))
+            sent = pickle.dumps((code, who, asks, shadows, answering.described))
         except Exception as error:
             raise AnswerError(
                 f"what {cell.attack.name} needs cannot be sent to its process: {error}; let models "
@@ -176,17 +176,16 @@ def _answered(pipe: Connection, setup: Setup, work: bytes) -> None:
     tensors: Mapping[str, Tensor] = {}
     try:
         setup.load_plugins()
-        code, match, shadows, described = pickle.loads(work)  # noqa: S301 - from the worker
-        Store.code = code
+        Store.code, who, match, shadows, described = pickle.loads(work)  # noqa: S301 - from the worker
         attack = match.cell.attack
         if isinstance(attack, SealedAttack):
             match = replace(match, cell=replace(match.cell, attack=attack.opened()))
         given = {field.name: getattr(match, field.name) for field in fields(match)}
         match = _Apart(**given, line=Line(pipe), described=described)
-        refuse_changed(strangers(match.cell))
+        refuse_changed(who)
         with threads(setup.threads):
             tensors, told["facts"] = match.answer(shadows)
-        refuse_changed(strangers(match.cell))
+        refuse_changed(who)
         told["trained"] = match.train.builder.trained_phases
         canonical(told["facts"]["notes"])  # names what JSON cannot hold
     except BaseException as error:  # noqa: BLE001 - failure is data

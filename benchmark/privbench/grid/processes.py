@@ -16,6 +16,7 @@ from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
 from privbench.grid.isolated import IsolatedAttack, answer_isolated
 from privbench.grid.messages import Begun, Done, Lost, Setup
+from privbench.grid.outcome import reason
 from privbench.grid.plugins import code_of, is_of_others, of_others, sealed
 from privbench.grid.server import as_child, begin, start_server
 from privbench.grid.worker import Reporter, make, runner_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 NODES_PER_WORKER = 500
 
 
-#: Seconds that a worker has to write a checkpoint when it is told to end.
+#: Seconds that a worker has to write a checkpoint after SIGTERM.
 PATIENCE = 10.0
 
 
@@ -250,7 +251,11 @@ def work(
             sent = pipe.recv_bytes()
         except EOFError:
             return
-        node: Node = _Unpickler(sent, setup.code).load()
+        try:
+            node: Node = _Unpickler(sent, setup.code).load()
+        except Exception as error:  # noqa: BLE001 - a class that is not found here, for example
+            pipe.send(Lost(reason(error), again=False))
+            continue
         pipe.send(Begun())
         pipe.send(make(node, runner))
 

@@ -3,8 +3,8 @@
 A method may keep state outside the tensors that are stored: a list of the rows it saw, a counter of
 calls, a cache, an attribute that is lost on loading. Its answers then depend on what ran before in
 the process. So some rows are asked repeatedly, and the answers compared with those of a process
-that does nothing but load the victim. Noise drawn anew for every query is no difference: it follows
-from the number of queries, which each session counts from 0.
+that does nothing but load the victim. Noise that is new in every query counts as no difference: it
+depends on the number of queries, which each session counts from 0.
 """
 
 from __future__ import annotations

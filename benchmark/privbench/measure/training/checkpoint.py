@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from privbench.ground.errors import BadInputError
+from privbench.ground.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,13 +38,14 @@ def seconds() -> float:
     Raises:
         BadInputError: if the variable is no number of seconds, 0 or more.
     """
+    given = os.environ.get(SECONDS, "")
     try:
-        value = float(os.environ.get(SECONDS) or 300)
+        value = float(given or 300)
     except ValueError:
         value = math.nan
     if not value >= 0:
         raise BadInputError(
-            f"{SECONDS} is no number of seconds, 0 or more: set it to one, or unset it"
+            f"{SECONDS} is {shown(given)}: set it to a number of seconds, or unset it"
         )
     return value
 
@@ -127,10 +129,10 @@ def set_global_generators(states: Mapping[str, Any]) -> None:
 
 
 class Told:
-    """Whether this process was told to end."""
+    """Whether this process got SIGTERM or Ctrl-C."""
 
     def __init__(self) -> None:
-        """It was not."""
+        """It did not."""
         self.to_end = False
 
 

@@ -98,8 +98,8 @@ class Training:
 
         Args:
             progress: shows how far it is.
-            keep: file of a checkpoint, from which it goes on, and which it writes every few minutes
-                and when the process is told to end; None for none.
+            keep: file of a checkpoint: training goes on from it, and writes it every few minutes
+                and on SIGTERM or Ctrl-C; None for none.
 
         Returns:
             A summary: seconds, epochs, updates per part, examples per second.
