@@ -182,6 +182,7 @@ REFUSALS = {
     "report nowhere": "no results folder at nowhere",
     "score nowhere": "no results folder at nowhere",
     "audit --model m:f --members nowhere.npz --nonmembers n.npz": "cannot be read",
+    "audit --model http://h/ --members n.npz --nonmembers n.npz --format kserv": "mean 'kserve'?",
     "audit --model m:f --members n.npz --nonmembers n.npz --attack lirra": "mean 'lira'?",
     "check-submission nowhere.jsonl": "no submission at nowhere.jsonl",
     "reproduce nowhere.json": "no result at nowhere.json",

@@ -755,8 +755,11 @@ def test_a_ledger_of_another_version_is_not_used(
     ("answer", "told"),
     [
         ({"outputs": [[float("nan"), 1.0]] * 64}, "not finite"),
-        ({"outputs": [[0.5, 0.5]]}, "64 answers"),
-        ({"error": "no"}, "64 answers"),
+        ({"outputs": [[0.5, 0.5]]}, "its answer holds 1 answers, not 64"),
+        (
+            {"error": "no"},
+            r"has no 'outputs' at its top; it answers \{.error.: .no.\}, and was sent \{.inputs.:",
+        ),
         ({"outputs": [["a", "b"]] * 64}, "not numbers"),
         ({"outputs": [["0.5", "0.5"]] * 64}, r"texts, not numbers: send 0\.5 without quotes"),
         ({"outputs": [[0.5, "0.5"]] * 64}, "texts, not numbers"),
@@ -964,8 +967,8 @@ def told(arguments: list[str]) -> str:
     """The one sentence of a command that is refused."""
     result = CliRunner().invoke(main, ["audit", *arguments])
     assert result.exit_code == 2, result.output
-    assert result.output.count("\n") == 1
-    return result.output
+    assert result.stderr.count("\n") == 1
+    return result.stderr
 
 
 @pytest.mark.parametrize(

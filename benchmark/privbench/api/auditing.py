@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from privbench.api.own_model import identity
+from privbench.api.own_model import identity, reach
 from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 #: The ledger of an endpoint, in the folder of its audit.
 LEDGER = "queries.ndjson"
 _BLOCK = 256  # rows of the first query
-_ADDRESSES = ("http://", "https://")
 
 
 def audit(
@@ -67,6 +66,10 @@ def audit(
     batch: int = 64,
     request_timeout: float = 60.0,
     deadline: float = 0.0,
+    format: str = "",  # noqa: A002 - the option's name
+    request: str | Path = "",
+    answer: str = "",
+    max_queries: int = 0,
     seeds: int = 1,
     preset: str = "cpu",
     settings: Mapping[str, Mapping[str, Any]] | None = None,
@@ -120,6 +123,14 @@ def audit(
         batch: most rows of a request.
         request_timeout: seconds in which a request must be answered.
         deadline: seconds for all requests to an endpoint, from the first on; 0 for no limit.
+        format: how an endpoint is asked: ``privbench`` (``{"inputs": rows}`` and ``{"outputs":
+            answers}``, the default), ``kserve``, ``tf-serving``, ``hf``, ``torchserve``,
+            ``sagemaker``, ``sagemaker-csv`` or ``openai-embeddings``.
+        request: file of JSON in place of the format's request, with ``"$rows"`` or ``"$row"`` where
+            the rows go.
+        answer: path in an endpoint's answer in place of the format's: names with dots, ``[0]`` and
+            ``[*]``, such as ``predictions[*].scores``.
+        max_queries: most rows that are sent to an endpoint; 0 for no limit.
         seeds: number of seeds of attacks and shadows.
         preset: of all methods.
         settings: method -> hyperparameters.
@@ -138,6 +149,7 @@ def audit(
         model_version=model_version, rate=rate, retries=retries, batch=batch,
         request_timeout=request_timeout, deadline=deadline, seeds=seeds, preset=preset,
         settings=settings, device=device, jobs=jobs,
+        asking=reach.Asking(format, str(request), answer, max_queries),
         chosen=[Path(one).absolute() for one in plugins], console=console,
     )  # fmt: skip
 
@@ -148,11 +160,12 @@ def audited(
     attacks: Sequence[str] | str, out: str | Path, model_version: str, rate: float, retries: int,
     batch: int, request_timeout: float, deadline: float, seeds: int, preset: str,
     settings: Mapping[str, Mapping[str, Any]] | None, device: str, jobs: int | str,
-    chosen: Sequence[Choice], console: Console | None,
+    asking: reach.Asking, chosen: Sequence[Choice], console: Console | None,
 ) -> Audit:  # fmt: skip
     """Return what ``audit`` returns, with plugins as the command line chooses them."""
     if isinstance(attacks, str):
         attacks = [attacks]
+    asking.refuse(model, model_version)
     shadow = "shadow" in rows.sizes
     if shadow and shadow_recipe is None:
         shadow_recipe = "supervised"
@@ -168,12 +181,16 @@ def audited(
         "retries": retries, "batch": batch, "request_timeout": request_timeout,
         "deadline": deadline, "low": rows.low, "high": rows.high,
     }  # fmt: skip
-    if model.startswith(_ADDRESSES):
+    if model.startswith(reach.ADDRESSES):
         if checkpoint:
             raise BadInputError("checkpoint: an endpoint has its own weights: leave it out")
         given["ledger"] = str((Path(out) / LEDGER).absolute())
+        given |= asking.fields()
     asked = target.replace(**given).reopened().asked(rows.classes)
     candidates = torch.from_numpy(rows.unit()[: rows.of("nonmembers").stop])
+    if asked.endpoint is not None:
+        named = [registry.get("attack", name).preset(preset) for name in attacks]
+        reach.announce(asked, candidates, reach.more_queries(named, settings or {}), console)
     kept = identity.confirmed(asked, candidates, model, Path(out))
     answers = _answers(asked, rows)
     answers = identity.identified(answers, Path(out))
@@ -238,7 +255,7 @@ def _refuse_workers(model: Any, recipe: Any) -> None:
         if held is not None and not isinstance(held, str):
             raise BadInputError(f"jobs: a {what} in memory stays in its process: give it as "
                                 "'module:function', or leave out jobs")  # fmt: skip
-    if model.startswith(_ADDRESSES):
+    if model.startswith(reach.ADDRESSES):
         raise BadInputError("jobs: an endpoint is asked by one process, which keeps its answers: "
                             "leave out jobs")  # fmt: skip
 

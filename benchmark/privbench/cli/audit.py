@@ -71,6 +71,16 @@ _NO_VERDICT = 3  # status
               help="Time in which a request must be answered.")  # fmt: skip
 @click.option("--deadline", type=Finite(min=0, max=1e9), default=0.0, metavar="SECONDS",
               help="Time for all requests to an endpoint [no limit].")  # fmt: skip
+@click.option("--format", default="", metavar="NAME",
+              help="How an endpoint is asked: privbench, kserve, tf-serving, hf, torchserve, "
+              "sagemaker, sagemaker-csv or openai-embeddings [privbench].")  # fmt: skip
+@click.option("--request", type=click.Path(), default="",
+              help='JSON to send instead, with "$rows" or "$row" where the rows go.')  # fmt: skip
+@click.option("--answer", default="", metavar="PATH",
+              help="Where the answers are in what comes back, such as "
+              "predictions[*].scores.")  # fmt: skip
+@click.option("--max-queries", type=Whole(0, 10**12), metavar="N", default=0,
+              help="Most rows that are sent to an endpoint [no limit].")  # fmt: skip
 @click.option("--seeds", type=Whole(1, 1000), metavar="N", default=1, show_default=True,
               help="Number of seeds of attacks and shadows.")  # fmt: skip
 @click.option("--preset", default="cpu", show_default=True, metavar="NAME",
@@ -87,12 +97,15 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     Exit status: 0 if every attack that suits it ran, 1 if one failed, 2 for bad input, 3 if there
     is no verdict, since the rows or their classes cannot be right.
     """
+    from privbench.api.own_model.reach import Asking
     from privbench.api.own_model.rows import read_rows
     from privbench.cli.index import kept_index
     from privbench.grid.suite import parse_settings
 
     options["settings"] = parse_settings(list(options["settings"]))
     options["checkpoint"] = options["checkpoint"] or ""
+    options["asking"] = Asking(*(options.pop(of) for of in Asking.__match_args__))
+    options["asking"].refuse(options["model"], options["model_version"])
     if known := kept_index(chosen):
         for name in options["attacks"]:
             known.get("attack", name)

@@ -26,6 +26,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_NUMBERS = re.compile(r"(?:[-+]?\d[\d.eE+-]*\s*,\s*){2,}[-+]?\d[\d.eE+-]*")
 _USER = re.compile(r"(?<=://)[^/?#]*@")
 _VALUE = re.compile(r"([?#&;])([^=?#&;]*=)?[^?#&;]+")
 
@@ -42,6 +43,17 @@ def redacted(address: str) -> str:
         return address
     shown = _VALUE.sub(rf"\1\g<2>{HIDDEN}", _USER.sub(f"{HIDDEN}@", address))
     return _TOKEN.sub(HIDDEN, shown)
+
+
+def hidden(text: str, *secrets: str) -> str:
+    """The text without these secrets, without what looks like a token and without rows of numbers.
+
+    >>> hidden('{"password": "abcd1234", "x": [[0.1, 2e-3, 5]], "n": 3} of k7', "k7")
+    '{"***", "x": [[…]], "n": 3} of ***'
+    """
+    for secret in filter(None, secrets):
+        text = text.replace(secret, HIDDEN)
+    return _NUMBERS.sub("…", _TOKEN.sub(HIDDEN, text))
 
 
 def token_in(values: Any, at: str = "") -> str:

@@ -73,7 +73,7 @@ class Asked(nn.Module):
     ) -> None:
         """Take a model, its form, its name for messages, and its endpoint, if it is one."""
         super().__init__()
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self.form, self.told, self.net = form, told, model.net
         self.place = nn.Parameter(torch.zeros(0))  # says on which device answers are wanted
         self._ask = model.ask
@@ -95,13 +95,11 @@ class Asked(nn.Module):
 
     def kept(self, x: Tensor) -> list[str]:
         """Return when an endpoint answered each of the rows (n, *shape) in [0, 1]; "" for never."""
-        return (
-            self._endpoint.kept(self.form.in_units(x).numpy()) if self._endpoint else [""] * len(x)
-        )
+        return self.endpoint.kept(self.form.in_units(x).numpy()) if self.endpoint else [""] * len(x)
 
     def again(self, x: Tensor) -> np.ndarray:
         """Return what ``raw`` does, of an endpoint that is asked now, whatever is kept."""
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         assert endpoint is not None  # noqa: S101 - nothing else keeps answers
         return self._read(x, lambda rows: endpoint.again(rows.numpy()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -23,11 +24,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privbench.ground.errors import BadInputError
-from privbench.ground.tokens import HIDDEN, redacted
+from privbench.ground.text import shown
+from privbench.ground.tokens import HIDDEN, hidden, redacted
+from privbench.toolbox.endpoint_formats import Format, UnreadableError, format_of
 from privbench.toolbox.messages import one_line, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["TOKEN", "Endpoint", "redacted"]
 
@@ -35,8 +38,17 @@ __all__ = ["TOKEN", "Endpoint", "redacted"]
 TOKEN = "PRIVBENCH_ENDPOINT_TOKEN"  # noqa: S105 - the name of a variable
 #: States in which a server may answer later.
 _LATER = {408, 425, 429, 500, 502, 503, 504}
+#: What to do about the state of a refusal; other ones may have any cause.
+_ADVICE = {
+    401: f"give a token as {TOKEN}", 403: f"give a token as {TOKEN}",
+    404: "correct the address", 405: "correct the address", 413: "ask for fewer rows at a time "
+    "(batch)",
+}  # fmt: skip
+_OTHER = "choose another format, or write the request as it wants it (request)"
 #: How the time of an answer is written.
 _TIME = "%Y-%m-%d %H:%M:%S UTC"
+_MOST_SAID = 1 << 14  # bytes of an error
+_SHORTEST = 4  # characters of a secret; shorter ones are in any text
 _LONGEST_WAIT, _MOST_BYTES = 60.0, 1 << 28
 _QUIET = 5.0  # seconds that pass before the user is told what is waited for
 
@@ -45,9 +57,8 @@ _QUIET = 5.0  # seconds that pass before the user is told what is waited for
 class Endpoint:
     """Asks an HTTP endpoint; a row that was answered is asked again only by ``again``.
 
-    A request is ``POST {"inputs": [row, ...]}`` with nested lists of numbers, and its answer is
-    ``{"outputs": [answer, ...]}``: for each row a list of numbers (posteriors, logits, an
-    embedding) or a class.
+    An answer is, for each row, a list of numbers (posteriors, logits, an embedding) or a class.
+    ``endpoint_formats`` says how rows and answers are written.
 
     The ledger and all messages show the address without the values of its query.
 
@@ -61,6 +72,13 @@ class Endpoint:
         batch: most rows of a request.
         request_timeout: seconds in which a request must be answered.
         deadline: seconds for all requests, from the first on; 0 for no limit.
+        format: name of a format of requests and answers.
+        request: file of a template that replaces the format's body; "" for none.
+        answer: path that replaces how the format reads an answer; "" for none.
+        max_queries: most rows that are sent, repeated ones included; 0 for no limit.
+        requests: that were sent.
+        sent: rows that were sent.
+        on_first: is called once, with the rows and seconds of the first request with an answer.
     """
 
     url: str = field(repr=False)
@@ -71,18 +89,27 @@ class Endpoint:
     batch: int = 64
     request_timeout: float = 60.0
     deadline: float = 0.0
+    format: str = "privbench"
+    request: str = ""
+    answer: str = ""
+    max_queries: int = 0
     requests: int = 0
+    sent: int = 0
+    on_first: Callable[[int, float], None] | None = None
+    _format: Format = field(init=False, repr=False)
+    _classes: tuple[str, ...] = ()
     _known: dict[str, Any] = field(default_factory=dict)
     _times: dict[str, str] = field(default_factory=dict)
     _last: float = 0.0
     _end: float = math.inf
 
     def __post_init__(self) -> None:
-        """Read the ledger.
+        """Read the ledger and the template.
 
         Raises:
-            BadInputError: if it is of another endpoint or version, or no ledger; if the address
-                holds a password, is none, or is as results show it.
+            BadInputError: if the ledger is of another endpoint or version, or no ledger; if the
+                address holds a password, is none, or is as results show it; if there is no such
+                format.
         """
         try:
             parts = urllib.parse.urlsplit(self.url)
@@ -95,6 +122,8 @@ class Endpoint:
         if named:
             raise BadInputError("own-model: the address holds a name or password, which is not "
                                 f"sent: set {TOKEN} instead")  # fmt: skip
+        self._format = format_of(self.format, self.request, self.answer, self.version)
+        self.batch = 1 if self._format.single else self.batch
         if self.ledger and Path(self.ledger).exists():
             self._read()
 
@@ -140,32 +169,37 @@ class Endpoint:
     # ---- requests --------------------------------------------------------------------------
 
     def _post(self, rows: Sequence[np.ndarray]) -> list[Any]:
-        body = json.dumps({"inputs": [row.tolist() for row in rows]}).encode()
+        body = self._format.body(rows, self.version)
         if self.deadline and not self.requests:
             self._end = time.monotonic() + self.deadline
         for attempt in range(self.retries + 1):
             self._wait()
+            self._refuse_beyond_budget(len(rows))
+            begun = time.monotonic()
             try:
-                return self._answers(self._sent(body), len(rows))
-            except BadInputError:
-                raise
-            except urllib.error.HTTPError as error:
-                error.close()
+                text = self._sent(body)
+            except _RefusalError as error:
                 if error.code not in _LATER or attempt == self.retries:
-                    told = f"it refuses ({error.code} {plain(error.reason)})"
-                    advice = f"check the address, and {TOKEN} if it wants a token"
-                    raise self._wrong(f"{told}: {advice}") from None
-                self._back_off(attempt, f"it is busy ({error.code})", error.headers["Retry-After"])
+                    advice = _ADVICE.get(error.code, _OTHER)
+                    raise self._wrong(f"it refuses ({error.code} {plain(error.reason)})"
+                                      f"{self._both(error.text)}: {advice}") from None  # fmt: skip
+                self._back_off(attempt, f"it is busy ({error.code})", error.retry_after)
             except (OSError, http.client.HTTPException) as error:
                 self._refuse_after_deadline()
                 why = f"it cannot be reached ({plain(getattr(error, 'reason', None) or error)})"
                 if attempt == self.retries:
                     raise self._wrong(f"{why}: start it, or correct the address") from None
                 self._back_off(attempt, why)
+            else:
+                answers = self._answers(text, len(rows))
+                if self.on_first is not None:
+                    told, self.on_first = self.on_first, None
+                    told(len(rows), time.monotonic() - begun)
+                return answers
         raise AssertionError("the last attempt returns or raises")
 
     def _sent(self, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        headers = {"Content-Type": self._format.media, "Accept": self._format.media}
         if token := os.environ.get(TOKEN):
             headers["Authorization"] = f"Bearer {token}"
         self.requests += 1
@@ -177,6 +211,8 @@ class Endpoint:
             try:
                 with _direct().open(request, timeout=seconds) as response:
                     made.set_result(response.read(_MOST_BYTES + 1))
+            except urllib.error.HTTPError as error:
+                made.set_exception(_RefusalError(error))
             except BaseException as error:  # noqa: BLE001 - it is raised below
                 made.set_exception(error)
 
@@ -195,13 +231,16 @@ class Endpoint:
             raise self._wrong(f"it answers more than {_MOST_BYTES:,} bytes: ask for fewer rows at "
                               "a time (batch)")  # fmt: skip
         try:
-            told = json.loads(text)
+            answers, classes = self._format.answers(text, rows)
+        except UnreadableError as error:
+            raise self._wrong(f"its answer {error}{self._both(text)}") from None
         except (ValueError, RecursionError) as error:
-            raise self._wrong(f"its answer is no JSON ({one_line(error)})") from None
-        answers = told.get("outputs") if isinstance(told, dict) else None
-        if not isinstance(answers, list) or len(answers) != rows:
-            raise self._wrong(f'it did not answer {{"outputs": [...]}} with {rows} answers, one '
-                              "for each row")  # fmt: skip
+            why = f"its answer is no JSON ({one_line(error)}){self._both(text)}"
+            raise self._wrong(why) from None
+        self._classes = self._classes or classes
+        if classes != self._classes:
+            raise self._wrong("it names other classes for one row than for another: ask the server "
+                              "for all classes of each")  # fmt: skip
         try:
             found = np.asarray(answers)
             if found.dtype.kind == "U":
@@ -239,6 +278,23 @@ class Endpoint:
             raise self._wrong(f"its deadline of {self.deadline:g} s for all requests is over: run "
                               "this again, which goes on where it stopped, or set a later "
                               "deadline")  # fmt: skip
+
+    def _refuse_beyond_budget(self, rows: int) -> None:
+        if self.max_queries and self.sent + rows > self.max_queries:
+            raise self._wrong(f"{self.sent:,} rows were sent, and {rows:,} more are more than the "
+                              f"{self.max_queries:,} of max_queries: run this again, which goes on "
+                              "where it stopped, or allow more")  # fmt: skip
+        self.sent += rows
+
+    def _both(self, text: bytes) -> str:
+        """Return what the server answers and what it was sent, without rows and secrets."""
+        query = urllib.parse.urlsplit(self.url).query
+        as_sent = [pair.partition("=")[2] for pair in query.split("&")]
+        secrets = [os.environ.get(TOKEN, ""), *as_sent, *map(urllib.parse.unquote_plus, as_sent)]
+        secrets = [one for one in secrets if len(one) >= _SHORTEST]
+        told = " ".join(hidden(text.decode(errors="replace"), *secrets).split())
+        sent = shown(hidden(self._format.outline(), *secrets), 200)
+        return f"; it answers {shown(told, 300) or 'nothing'}, and was sent {sent}"
 
     def _tell(self, what: str) -> None:
         warnings.warn(f"{plain(redacted(self.url))}: {what}", UserWarning, stacklevel=2)
@@ -286,6 +342,18 @@ class Endpoint:
 
     def _wrong(self, problem: str) -> BadInputError:
         return BadInputError(f"own-model: the endpoint {plain(redacted(self.url))}: {problem}")
+
+
+class _RefusalError(Exception):
+    """A state of a server other than 200, with the beginning of what it says."""
+
+    def __init__(self, error: urllib.error.HTTPError) -> None:
+        """Read it; whoever does may wait for long."""
+        super().__init__()
+        self.code, self.reason, self.text = error.code, error.reason, b""
+        self.retry_after = error.headers["Retry-After"]
+        with error, contextlib.suppress(OSError, http.client.HTTPException):
+            self.text = error.read(_MOST_SAID)
 
 
 def _private(name: str, flags: int) -> int:

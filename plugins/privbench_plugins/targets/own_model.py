@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 #: Fields that say how the model is reached, not what it answers.
 _REACHED = (
     "model", "checkpoint", "ledger", "rate", "retries", "batch", "request_timeout", "deadline",
+    "format", "request", "answer", "max_queries",
 )  # fmt: skip
 _HIDDEN = 64  # of the null victim
 
@@ -65,6 +66,10 @@ class OwnModel(Target):
         batch: most rows of a request.
         request_timeout: seconds in which a request must be answered.
         deadline: seconds for all requests, from the first on; 0 for no limit.
+        format: of requests and answers of an endpoint, from ``privbench.toolbox.endpoint_formats``.
+        request: file of a template in place of the format's request; "" for none.
+        answer: path in an answer in place of the format's; "" for none.
+        max_queries: most rows that are sent to an endpoint; 0 for no limit.
     """
 
     name: ClassVar[str] = "own-model"
@@ -85,6 +90,10 @@ class OwnModel(Target):
     batch: Annotated[int, Ge(1)] = 64
     request_timeout: Annotated[float, Gt(0)] = 60.0
     deadline: Annotated[float, Ge(0)] = 0.0
+    format: str = "privbench"
+    request: str = ""
+    answer: str = ""
+    max_queries: Annotated[int, Ge(0)] = 0
 
     @property
     def grants(self) -> Access:  # type: ignore[override]
@@ -179,7 +188,8 @@ class OwnModel(Target):
             return Asked(opened_once(self.model, self.checkpoint), form, told)
         at = (
             self.model, self.tag, self.ledger, self.rate, self.retries, self.batch,
-            self.request_timeout, self.deadline,
+            self.request_timeout, self.deadline, self.format, self.request, self.answer,
+            self.max_queries,
         )  # fmt: skip
         if at not in _ENDPOINTS:
             _ENDPOINTS[at] = Endpoint(*at)

@@ -32,7 +32,7 @@ ANSWERS = "answers.npy"
 #: Numbers that agree differ at most by this share: what float32 loses in a network, several times.
 ROUNDING = 1e-4
 _OF_SERVERS = 0.05  # the same for answers of a server
-_AGAIN = 48  # rows that an endpoint is asked again
+AGAIN = 48  # rows that an endpoint is asked again
 _SMALLEST = 1e-7  # differences below it are rounding, whatever the number
 
 
@@ -93,8 +93,8 @@ def confirmed(asked: Any, x: Tensor, url: str, out: Path) -> str:
     if apart.sum() > (len(some) // 20 if kept.ndim > 1 else 0):
         raise BadInputError(
             f"{place} answers differently than at {when}, {apart.sum()} of {len(some)} rows that "
-            f"were asked again: it is another model now, so choose another directory; "
-            f"{shown(str(out), 200)} keeps what was found of the old one"
+            "were asked again: it is another model now, or is asked in another way, so choose "
+            f"another directory; {shown(str(out), 200)} keeps what was found of the old one"
         )
     return (
         f"Kept answers: {held.size:,}, which {place} gave at {when}; asked again now, it answers "
@@ -107,9 +107,9 @@ def _sample(kept: NDArray[np.float64]) -> NDArray[np.int64]:
     drawn = np.random.default_rng(0).permutation(len(kept))
     if kept.ndim > 1 and kept.shape[1] > 1:
         two = np.sort(kept, axis=1)[:, -2:]
-        close = np.argsort(two[:, 1] - two[:, 0], kind="stable")[: _AGAIN // 2]
+        close = np.argsort(two[:, 1] - two[:, 0], kind="stable")[: AGAIN // 2]
         drawn = np.concatenate([close, drawn[~np.isin(drawn, close)]])
-    return drawn[:_AGAIN]
+    return drawn[:AGAIN]
 
 
 def identified(answers: NDArray[np.float64], out: Path) -> NDArray[np.float64]:

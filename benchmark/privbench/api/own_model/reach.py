@@ -1,0 +1,136 @@
+"""How an endpoint is reached: what is refused, and what is said, before the first request."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privbench.api.own_model.identity import AGAIN
+from privbench.ground.errors import BadInputError
+from privbench.ground.text import several, shown
+from privbench.ground.tokens import redacted
+from privbench.toolbox.endpoint_formats import format_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+    from torch import Tensor
+
+    from privbench.measure.methods.attack import Attack
+
+#: How an address begins.
+ADDRESSES = ("http://", "https://")
+DEFAULT = "privbench"
+#: Hyperparameters that say how often an attack asks about each row.
+_COSTS = ("queries", "copies", "budget")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How an endpoint is asked.
+
+    Attributes:
+        format: name of a format; "" for the default.
+        request: file of a template; "" for the format's own request.
+        answer: path in an answer; "" for the format's own.
+        max_queries: most rows that are sent; 0 for no limit.
+    """
+
+    format: str = ""
+    request: str = ""
+    answer: str = ""
+    max_queries: int = 0
+
+    def refuse(self, model: Any, version: str) -> None:
+        """Refuse what cannot be used, and anything for a model that is no endpoint.
+
+        Raises:
+            BadInputError: one sentence that says what to do.
+        """
+        if isinstance(model, str) and model.startswith(ADDRESSES):
+            format_of(self.format or DEFAULT, self.request, self.answer, version)
+        elif named := next((name for name, one in asdict(self).items() if one), None):
+            raise BadInputError(f"{named}: the model is no endpoint: leave {named} out, or give an "
+                                "address (http:// or https://) as the model")  # fmt: skip
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of ``own-model``."""
+        request = str(Path(self.request).absolute()) if self.request else ""
+        return {**asdict(self), "format": self.format or DEFAULT, "request": request}
+
+
+def more_queries(
+    attacks: Sequence[Attack], settings: Mapping[str, Mapping[str, Any]]
+) -> dict[str, int]:
+    """Return attack -> rows that it asks beyond members and nonmembers; 0 if that is unknown.
+
+    Args:
+        attacks: those that the user names; others ask no other rows of the model.
+        settings: method -> hyperparameters.
+    """
+    made: dict[str, int] = {}
+    for one in attacks:
+        attack = one.replace(**settings.get(one.name, {}))
+        if attack.max_rows is not None:
+            known = attack.hyperparameters()
+            each = next((known[of] for of in _COSTS if isinstance(known.get(of), int)), 0)
+            made[one.name] = each * attack.max_rows
+    return made
+
+
+def announce(asked: Any, x: Tensor, more: Mapping[str, int], console: Console | None) -> None:
+    """Say how many rows an endpoint will be sent and, after the first request, how long it takes.
+
+    Args:
+        asked: module that asks the endpoint.
+        x: (n, *shape) members and nonmembers, in [0, 1].
+        more: from ``more_queries``.
+        console: where it is said; None for nowhere.
+
+    Raises:
+        BadInputError: if it is more than ``max_queries``.
+    """
+    endpoint = asked.endpoint
+    times = asked.kept(x)
+    new = sum(not one for one in times)
+    again = min(AGAIN, len(times) - new)
+    certain = new + again
+    requests = math.ceil(new / endpoint.batch) + math.ceil(again / endpoint.batch)
+    place = shown(redacted(endpoint.url), 200)
+    told = f"{place} will be sent {several(certain, 'row')} in {several(requests, 'request')}"
+    if again:
+        told += f", {again} of them to compare with the answers that are kept"
+    for name, rows in more.items():
+        about = f"about {rows:,} more at most" if rows else "more, whose number is not known"
+        told += f"; {name} asks {about}"
+    if endpoint.max_queries and certain > endpoint.max_queries:
+        raise BadInputError(f"max_queries {endpoint.max_queries:,}: {told}: allow more, or give "
+                            "fewer rows; nothing was sent")  # fmt: skip
+    if console is None:
+        return
+    console.print(f"{told}.", markup=False, highlight=False, soft_wrap=True)
+
+    def first(rows: int, seconds: float) -> None:
+        each = max(seconds, 1 / endpoint.rate if endpoint.rate else 0.0)
+        left = _duration(max(1, each * (requests - 1)))
+        console.print(f"The first request ({several(rows, 'row')}) took {seconds:.2g} s: the other "
+                      f"{requests - 1} take about {left}.", markup=False,
+                      highlight=False, soft_wrap=True)  # fmt: skip
+
+    if requests > 1:
+        endpoint.on_first = first
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in the unit that fits.
+
+    >>> _duration(5.2), _duration(300), _duration(9000)
+    ('5 s', '5 min', '2.5 h')
+    """
+    minute, hour = 60, 3600
+    if seconds < 2 * minute:
+        return f"{seconds:.0f} s"
+    return f"{seconds / minute:.0f} min" if seconds < 2 * hour else f"{seconds / hour:.1f} h"
