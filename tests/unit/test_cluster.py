@@ -19,8 +19,35 @@ GRID = {
     ],
     "targets": [{"supervised": {"epochs": 2}}],
     "defenses": [{"selena": {"models": 3, "held_out": 1}}],
-    "attacks": ["metric-loss", {"lira": {"k": 2}}],
+    "attacks": ["metric-loss", {"lira": {"k": 2}}, "looks"],
 }
+
+#: An attack that looks for what holds the truth, and for code of an earlier answer.
+LOOKS = """
+import gc
+from dataclasses import dataclass
+from typing import ClassVar
+from privbench import Access, Membership, MembershipAttack, hookimpl
+
+EARLIER = []
+
+@dataclass(frozen=True)
+class Looks(MembershipAttack):
+    'Looks around.'
+    name: ClassVar[str] = "looks"
+    needs: ClassVar[Access] = Access.POSTERIORS
+
+    def answer(self, oracle, question, ctx):
+        held = {type(thing).__name__ for thing in gc.get_objects()}
+        found = sorted(held & {"Materials", "Answering", "TrialRunner"})
+        ctx.note(found=found, earlier=len(EARLIER))
+        EARLIER.append(1)
+        return Membership(oracle.posteriors(question.examples).amax(1))
+
+@hookimpl
+def privbench_attacks():
+    return [Looks()]
+"""
 
 
 def _main(folder: Path) -> dict[str, Any]:
@@ -46,10 +73,13 @@ def _main(folder: Path) -> dict[str, Any]:
     local = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
     cluster: Any = Cluster(initialize_head=True, head_node_args=local)
     cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
+    (folder / "looks.py").write_text(LOOKS)
+    plugins = [folder / "looks.py"]
     os.environ["PRIVBENCH_CACHE"] = str(folder / "a")
-    serial = run(GRID, out=folder / "x", device="cpu")
+    serial = run(GRID, out=folder / "x", device="cpu", plugins=plugins)
     os.environ["PRIVBENCH_CACHE"] = str(folder / "b")
-    there = run(GRID, out=folder / "y", device="cpu", executor="ray", address=cluster.address)
+    there = run(GRID, out=folder / "y", device="cpu", executor="ray", address=cluster.address,
+                plugins=plugins)  # fmt: skip
     ray.init(cluster.address, log_to_driver=False)
     nodes = len([node for node in ray.nodes() if node["Alive"]])
     ray.shutdown()
@@ -59,6 +89,7 @@ def _main(folder: Path) -> dict[str, Any]:
         "serial": [record.digest for record in serial],
         "ray": [record.digest for record in there],
         "reasons": sorted({record.reason for record in there}),
+        "looked": [one.notes for one in there if one.cell.attack.name == "looks"],
         "phases": phases, "nodes": nodes, "alone": alone,
     }  # fmt: skip
 
@@ -75,6 +106,8 @@ def test_a_cluster_of_two_nodes_gives_the_results_of_a_serial_run(tmp_path: Path
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["reasons"] == [""]
     assert found["ray"] == found["serial"]
+    assert len(found["looked"]) == 2
+    assert all(one["found"] == [] and one["earlier"] == 0 for one in found["looked"])
     assert found["nodes"] == 2
     assert found["alone"] == [False], "second tries run side by side on several machines"
     assert found["phases"][0] == found["phases"][1]
@@ -88,6 +121,7 @@ def test_an_address_where_no_cluster_answers_is_refused_at_once(tmp_path: Path) 
     command = [
         str(Path(sys.executable).parent / "privbench"), "run", str(suite), "--out",
         str(tmp_path / "out"), "--device", "cpu", "--executor", "ray", "--address", "127.0.0.1:1",
+        "--attack", "metric-loss",
     ]  # fmt: skip
     environment = {**os.environ, "PRIVBENCH_CACHE": str(tmp_path / "store")}
     begun = time.monotonic()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import stat
 import urllib.request
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 from tests.unit.test_own_model import (
     MEMBERS,
     NONMEMBERS,
@@ -19,6 +21,8 @@ from tests.unit.test_own_model import (
     told,
 )
 
+from privbench.api.console import summarise
+from privbench.boards.board import Board
 from privbench.cli.main import main
 from privbench.ground.tokens import redacted, token_in
 from privbench.results.files import read_all
@@ -145,6 +149,13 @@ def test_a_token_is_not_published(
     assert done.output.count("\n") == 1
     assert "abcd1234" not in done.output
     assert not list(tmp_path.glob("NEW*"))
+
+
+def test_a_run_writes_no_board_with_a_token(leaky: Path, tmp_path: Path) -> None:
+    console, out = Console(file=StringIO(), width=200), tmp_path / "run"
+    problem = summarise(console, Board(read_all([leaky])), out, "own", trained=0)
+    assert "notes.source holds what looks like a token or password" in problem
+    assert not out.exists()
 
 
 def test_a_title_is_not_published_with_a_token(small_run: SmallRun) -> None:

@@ -12,12 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from privbench.boards import tradeoffs
+from privbench.boards.checks import refuse_tokens
 from privbench.boards.closing import closing
 from privbench.boards.files import write_board
 from privbench.boards.game_columns import columns
 from privbench.boards.rows import cells, differing, headings
 from privbench.boards.verdicts import control_lines
-from privbench.ground.errors import WriteError
+from privbench.ground.errors import BadInputError, WriteError
 from privbench.ground.store.files import write
 from privbench.ground.text import several, terminal
 from privbench.results.files import POINTS
@@ -214,14 +215,15 @@ def summarise(console: Console, board: Board, out: Path, title: str, *, trained:
         trained: number of phases that were trained.
 
     Returns:
-        Why the board cannot be written; "" if it is.
+        Why the board is not written; "" if it is.
     """
     page, problem = out / "leaderboard.md", ""
     try:
+        refuse_tokens(board.records, {"the title": title})
         write_board(page, board, title)
         if text := tradeoffs.dumped(board.bound):
             write(out / POINTS, text)
-    except WriteError as error:
+    except (WriteError, BadInputError) as error:
         problem = str(error)
     for table in tables(board, console.width):
         console.print(table)

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.executors import Workers
+from privbench.grid.isolated import IsolatedAttack, start_isolated
 from privbench.grid.messages import Begun, Done, Lost, Message, PhaseProgress, Setup
-from privbench.grid.plugins import code_of, sealed
+from privbench.grid.plugins import can_be_sent, code_of, sealed
+from privbench.grid.sealed import SealedAttack
+from privbench.grid.server import as_child, start_server
 from privbench.grid.worker import Reporter, make, runner_of
 from privbench.ground.errors import BadInputError
 
@@ -114,8 +117,7 @@ class Ray(Workers):
         taken = {task.number for task in self._tasks.values()}
         number = next(i for i in range(len(taken) + 1) if i not in taken)
         try:
-            # To make a stage, the attack's code is not needed.
-            trial = sealed(node.trial) if node.role else node.trial
+            trial = sealed(node.trial) if can_be_sent([node.trial.cell]) else node.trial
             code = code_of(trial.cell)
             packed = self._ray.cloudpickle.dumps(replace(node, trial=trial))
             setup = replace(self._setup, code=code)
@@ -246,11 +248,26 @@ def _runner(setup: Setup) -> tuple[TrialRunner, Reporter]:
     return runner_of(setup, reporter), reporter
 
 
+@functools.lru_cache(maxsize=1)
+def _isolated(setup: Setup) -> IsolatedAttack:
+    """Start the process in which attacks of others answer; it ends with this worker."""
+    context = start_server(setup.threads)
+    _lifelines.append(context.Pipe())
+    with as_child(setup.threads):
+        pipe, _ = start_isolated(context, setup, _lifelines[-1][1])
+    return IsolatedAttack(pipe, every=False)
+
+
+#: Held until this worker ends.
+_lifelines: list[Any] = []
+
+
 def _make(packed: bytes, setup: Setup, news: Any) -> Done | Lost:
     """A Ray task: make a node, which is pickled."""
     setup.load_plugins()
     node: Node = pickle.loads(packed)  # noqa: S301 - from this run
     runner, reporter = _runner(setup)
+    runner.isolated = _isolated(setup) if isinstance(node.trial.cell.attack, SealedAttack) else None
     reporter.send = lambda step: news.tell.remote(node.name, step)
     news.tell.remote(node.name, Begun())
     return make(node, runner)

@@ -49,6 +49,21 @@ class RemoteTraceback(Exception):  # noqa: N818 - as in multiprocessing and conc
         return str(self.args[0])
 
 
+def start_isolated(context: Any, setup: Setup, lifeline: Connection) -> tuple[Connection, Any]:
+    """Start the process that starts one for each answer; return the pipe to it, and it.
+
+    Args:
+        context: of ``start_server``.
+        setup: number of threads, and plugin files.
+        lifeline: ends with the parent of all workers.
+    """
+    ours, theirs = context.Pipe()
+    process = context.Process(target=answer_isolated, args=(theirs, lifeline, setup))
+    process.start()
+    theirs.close()
+    return ours, process
+
+
 class IsolatedAttack:
     """The process that starts one for each answer, as the worker sees it.
 

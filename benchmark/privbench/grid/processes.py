@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
-from privbench.grid.isolated import IsolatedAttack, answer_isolated
+from privbench.grid.isolated import IsolatedAttack, start_isolated
 from privbench.grid.messages import Begun, Done, Lost, Setup
 from privbench.grid.outcome import reason
 from privbench.grid.plugins import code_of, is_of_others, of_others, sealed
@@ -197,7 +197,10 @@ class Processes(Workers):
         life_ours, life_theirs = context.Pipe()
         worker = _Worker(number, None, ours, life_ours, device, code)
         with as_child(setup.threads):
-            led_to = self._start_apart(worker, life_theirs) if apart else None
+            led_to = None
+            if apart:
+                pipe, worker.apart = start_isolated(context, self._setup, life_theirs)
+                led_to = pipe, self.isolate
             worker.process = context.Process(target=work, args=(theirs, life_theirs, setup, led_to))
             worker.process.start()
         theirs.close()
@@ -206,16 +209,6 @@ class Processes(Workers):
             led_to[0].close()
         self._workers[number] = worker
         return worker
-
-    def _start_apart(self, worker: _Worker, lifeline: Connection) -> tuple[Connection, bool]:
-        """Start what starts the processes of a worker's attacks; the arguments that lead to it."""
-        ours, theirs = self._context.Pipe()
-        worker.apart = self._context.Process(
-            target=answer_isolated, args=(theirs, lifeline, self._setup)
-        )
-        worker.apart.start()
-        theirs.close()
-        return ours, self.isolate
 
     def _end(self, worker: _Worker) -> None:
         worker.process.kill()
