@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from privbench.api.own_model import gate as gates
 from privbench.api.own_model import identity, reach
 from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
 from privbench.api.own_model.misfit import misfit, strange
@@ -75,6 +76,7 @@ def audit(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     device: str = "auto",
     jobs: int | str = 1,
+    fail_above: Mapping[str, float] | None = None,
     plugins: Sequence[str | Path] = (),
     console: Console | None = None,
 ) -> Audit:
@@ -137,18 +139,21 @@ def audit(
         device: ``cpu``, ``cuda`` or ``auto``.
         jobs: number of worker processes, which train shadows at the same time; ``auto`` for one per
             core. One only for a model or recipe in memory and for an endpoint.
+        fail_above: figure -> threshold, for ``.gate`` of the result: ``auc``, ``tpr@1%``,
+            ``tpr@0.1%``, ``balanced_accuracy`` or ``epsilon``.
         plugins: paths of plugins that are single files.
         console: where progress and board are shown; by default nowhere.
 
     Raises:
         BadInputError: if the model or the rows cannot be used; one sentence that says what to do.
     """
+    wanted = gates.thresholds((fail_above or {}).items(), "fail_above")
     return audited(
         model, read_rows(members, nonmembers, shadow, attributes), shadow_recipe=shadow_recipe,
         checkpoint=checkpoint, output=output, attacks=attacks, out=out,
         model_version=model_version, rate=rate, retries=retries, batch=batch,
         request_timeout=request_timeout, deadline=deadline, seeds=seeds, preset=preset,
-        settings=settings, device=device, jobs=jobs,
+        settings=settings, device=device, jobs=jobs, fail_above=wanted,
         asking=reach.Asking(format, str(request), answer, max_queries),
         chosen=[Path(one).absolute() for one in plugins], console=console,
     )  # fmt: skip
@@ -160,7 +165,8 @@ def audited(
     attacks: Sequence[str] | str, out: str | Path, model_version: str, rate: float, retries: int,
     batch: int, request_timeout: float, deadline: float, seeds: int, preset: str,
     settings: Mapping[str, Mapping[str, Any]] | None, device: str, jobs: int | str,
-    asking: reach.Asking, chosen: Sequence[Choice], console: Console | None,
+    fail_above: Mapping[str, float], asking: reach.Asking, chosen: Sequence[Choice],
+    console: Console | None,
 ) -> Audit:  # fmt: skip
     """Return what ``audit`` returns, with plugins as the command line chooses them."""
     if isinstance(attacks, str):
@@ -228,7 +234,8 @@ def audited(
     session.run()
     _refuse_recipe(session)
     doubt, warning = _fit(rows, answers, given["gives"])
-    return _told(session, rows, left_out, Path(out), doubt=doubt, notes=(warning, kept))
+    return _told(session, rows, left_out, Path(out), doubt=doubt, notes=(warning, kept),
+                 fail_above=fail_above)  # fmt: skip
 
 
 def _refuse_other_audit(session: Session, out: Path) -> None:
@@ -294,9 +301,19 @@ def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str
     return misfit(predicted, y), strange(predicted["members"], y["members"])
 
 
+def _gated(made: Audit, fail_above: Mapping[str, float]) -> gates.Gate | None:
+    if not fail_above:
+        return None
+    best = strongest(made)
+    return gates.judged(
+        made, lambda one: read_samples(one, made.folders), fail_above,
+        doubtful=best.doubtful if best else {}, left_out=made.left_out, no_verdict=made.no_verdict,
+    )  # fmt: skip
+
+
 def _told(
     session: Session, rows: Rows, left_out: dict[str, str], out: Path, *, doubt: str,
-    notes: Sequence[str],
+    notes: Sequence[str], fail_above: Mapping[str, float],
 ) -> Audit:  # fmt: skip
     """Return the results with what they say.
 
@@ -307,6 +324,7 @@ def _told(
         out: folder of the audit.
         doubt: why the rows cannot be those that the model knows.
         notes: more lines of words; "" is none.
+        fail_above: thresholds of the gate.
     """
     made = Audit(session.records)
     made.folders = (session.out,)
@@ -331,4 +349,5 @@ def _told(
                    no_verdict=made.no_verdict)  # fmt: skip
     made.summary = "\n".join(filter(None, (told, *notes)))
     write(out / WORDS, f"{made.summary}\n", private=True)
+    made.gate = _gated(made, fail_above)
     return made

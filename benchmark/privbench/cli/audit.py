@@ -13,9 +13,11 @@ from privbench.cli import completion
 from privbench.cli.border import Finite, Whole, say
 
 if TYPE_CHECKING:
+    from privbench.api.own_model.words import Audit
     from privbench.plugins.registry import Choice
 
-_NO_VERDICT = 3  # status
+#: Exit statuses; 1 is that an attack failed.
+_FAILED_GATE, _NO_VERDICT = 3, 4
 
 
 @click.command("audit")
@@ -90,19 +92,25 @@ _NO_VERDICT = 3  # status
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1 or auto.")
 @click.option("--jobs", default="1", show_default=True, metavar="N",
               help="Worker processes that train shadows; auto: one per core.")  # fmt: skip
+@click.option("--fail-above", "fail_above", multiple=True, metavar="FIGURE=NUMBER",
+              help="Gate: status 3 if an attack's auc, tpr@1%, tpr@0.1%, balanced_accuracy or "
+              "epsilon is above, 4 if too few rows decide (repeatable).")  # fmt: skip
 @click.pass_obj
 def audit(chosen: list[Choice], /, **options: Any) -> None:
     """Attack a model of your own and say what leaks.
 
-    Exit status: 0 if every attack that suits it ran, 1 if one failed, 2 for bad input, 3 if there
-    is no verdict, since the rows or their classes cannot be right.
+    Exit status: 0 if every attack that suits it ran and the gate passed, 1 if an attack failed, 2
+    for bad input, 3 if the gate failed, 4 if it is undecided, or if there is no verdict, since the
+    rows or their classes cannot be right.
     """
+    from privbench.api.own_model.gate import written
     from privbench.api.own_model.reach import Asking
     from privbench.api.own_model.rows import read_rows
     from privbench.cli.index import kept_index
     from privbench.grid.suite import parse_settings
 
     options["settings"] = parse_settings(list(options["settings"]))
+    options["fail_above"] = written(options["fail_above"], "--fail-above")
     options["checkpoint"] = options["checkpoint"] or ""
     options["asking"] = Asking(*(options.pop(of) for of in Asking.__match_args__))
     options["asking"].refuse(options["model"], options["model_version"])
@@ -122,5 +130,14 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     )
     say(f"\n{made.summary}\n\nThese words: {out / WORDS}. All numbers on one page: "
         f"privbench report {out} -o {out / 'report.html'}")  # fmt: skip
-    failed = any(one.status == "failed" for one in made)
-    sys.exit(_NO_VERDICT if made.no_verdict else int(failed))
+    if made.gate:
+        say(f"\n{made.gate.words}")
+    sys.exit(_status(made))
+
+
+def _status(made: Audit) -> int:
+    if made.gate and made.gate.outcome != "passed":
+        return _FAILED_GATE if made.gate.outcome == "failed" else _NO_VERDICT
+    if made.no_verdict:
+        return _NO_VERDICT
+    return int(any(one.status == "failed" for one in made))

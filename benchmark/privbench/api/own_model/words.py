@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from privbench.api.own_model.gate import Gate
     from privbench.api.own_model.shift import Shift
     from privbench.results.record import Record
     from privbench.results.samples import Columns
@@ -67,10 +68,12 @@ class Audit(Results):
             below it), the most exposed first.
         left_out: attack -> why it did not run.
         no_verdict: why nothing can be said about a leak, and what to check; "" if it can.
+        gate: the verdict over the thresholds of ``fail_above``; None without any.
     """
 
     summary: str = ""
     no_verdict: str = ""
+    gate: Gate | None = None
     shift: Shift
     exposed: Sequence[tuple[int, float]] = ()
     left_out: Mapping[str, str] = {}
