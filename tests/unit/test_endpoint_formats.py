@@ -8,10 +8,12 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from rich.console import Console
 from tests.unit.test_own_model import MEMBERS, NONMEMBERS, files, forest, run, told
@@ -245,6 +247,22 @@ def test_a_row_without_a_list_is_a_request_of_its_own(tmp_path: Path, served: Se
     assert asked.requests == 3
 
 
+def test_all_requests_name_the_same_classes(served: Served) -> None:
+    """A server that tells the two likeliest of three classes."""
+
+    def answer(body: Any, _: Any) -> Any:
+        first = "a" if body["inputs"][0][0] > 0 else "b"
+        return [[{"label": first, "score": 0.9}, {"label": "c", "score": 0.1}]] * len(
+            body["inputs"]
+        )
+
+    served.answer = answer
+    asked = Endpoint(served.url, format="hf", batch=1)
+    assert asked(np.array([[1.0]], np.float32)).tolist() == [[0.9, 0.1]]
+    with pytest.raises(BadInputError, match="names other classes for one row than for another"):
+        asked(np.array([[2.0], [-1.0]], np.float32))
+
+
 def test_classes_are_ordered_as_y_is() -> None:
     read = format_of("hf").answers
     scores = [{"label": f"LABEL_{c}", "score": c / 100} for c in (10, 2, 1)]
@@ -268,7 +286,7 @@ def test_classes_are_ordered_as_y_is() -> None:
         ("torchserve", [{"0": 1}, [1, 0]], "names other classes"),
         ("kserve", {"outputs": [{"name": "a"}, {"name": "b"}]}, "holds 2 tensors (a, b): choose"),
         ("kserve", {"outputs": None}, "is of another format"),
-        ("kserve", {"outputs": [{"data": 3, "shape": [2]}]}, "is of another format"),
+        ("kserve", {"outputs": [{"data": 3}]}, "holds no list of 2 answers"),
         ("openai-embeddings", {"data": [{"index": 1, "embedding": [1]}] * 2}, "does not number"),
         ("openai-embeddings", {"data": [{"embedding": [1]}] * 2}, "has no 'index' at data[0]"),
     ],
@@ -329,14 +347,16 @@ def test_a_refusal_shows_both_sides_without_rows_and_secrets(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN, SECRET)
-    echo = {"detail": [{"loc": ["body", "instances"], "msg": "Field required",
-                        "input": {"inputs": X[:2].tolist()}}], "for": f"Bearer {SECRET}",
-            "at": "?key=0p3nS3same"}  # fmt: skip
+    echo = {"at": "?key=0p3nS3same", "for": f"Bearer {SECRET}, {SECRET}",
+            "detail": [{"loc": ["body", "instances"], "msg": "Field required",
+                        "input": {"inputs": X[:2].tolist()}}]}  # fmt: skip
     served.refusal = 422, json.dumps(echo)
     with pytest.raises(BadInputError) as error:
         Endpoint(f"{served.url}?key=0p3nS3same", format="tf-serving")(X)
     sentence = str(error.value)
-    assert 'it refuses (422 Unprocessable Entity); it answers {"detail": ' in sentence
+    assert (
+        'it refuses (422 Unprocessable Entity); it answers {"at": "?key=***", "for": ' in sentence
+    )
     assert '"msg": "Field required", "input": {"inputs": [[…], […]]}' in sentence
     assert sentence.endswith('and was sent {"instances": "$rows"}: choose another format, or write '
                              "the request as it wants it (request)")  # fmt: skip
@@ -382,10 +402,16 @@ def test_attacks_that_ask_for_more_are_named(registry: Registry) -> None:
     named = [registry.get("attack", name)
              for name in ("metric-loss", "label-only-noise", "label-only-boundary")]  # fmt: skip
     settings = {"label-only-noise": {"copies": 7, "rows": 50}}
-    assert reach.more_queries(named, settings) == {
-        "label-only-noise": 350,
-        "label-only-boundary": 0,
-    }
+    more = reach.more_queries(named, settings)
+    assert more == {"label-only-noise": 350, "label-only-boundary": 0}
+    heard = Console(file=io.StringIO(), width=300)
+    url = "http://h/?key=abcd"
+    asked = SimpleNamespace(endpoint=Endpoint(url), kept=lambda _: ["", "now"])
+    reach.announce(asked, torch.zeros(2, 1), more, heard)
+    told = heard.file.getvalue()  # type: ignore[attr-defined]
+    assert told.startswith("http://h/?key=*** will be sent 2 rows in 2 requests, 1 of them to comp")
+    assert told.endswith("kept; label-only-noise asks about 350 more at most; label-only-boundary "
+                         "asks more, whose number is not known.\n")  # fmt: skip
 
 
 def test_more_than_max_queries_are_never_sent(tmp_path: Path, served: Served) -> None:

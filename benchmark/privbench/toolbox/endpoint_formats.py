@@ -162,16 +162,14 @@ def _walked(told: Any, steps: Sequence[str | int | None], where: str) -> Any:
 
 
 def _tensor(told: Any) -> Any:
-    """Read the only tensor of the Open Inference Protocol, whose data may be flat or nested."""
+    """Read the data of the only tensor of the Open Inference Protocol."""
     outputs = at("outputs")(told)
     if not isinstance(outputs, list) or len(outputs) != 1:
         names = [one.get("name") for one in outputs if isinstance(one, dict)]
         raise UnreadableError(f"holds {len(outputs)} tensors ({shown(', '.join(map(str, names)))}):"
                               " choose one by the path of its data, such as answer "
                               "outputs[0].data")  # fmt: skip
-    data = at("outputs[0].data")(told)
-    flat = data if all(map(_is_number, data)) else [x for row in data for x in row]
-    return data if len(data) == at("outputs[0].shape[0]")(told) else flat
+    return at("outputs[0].data")(told)
 
 
 def _scored(told: Any) -> Any:
