@@ -189,7 +189,7 @@ def test_only_attacks_that_decide_have_a_balanced_accuracy() -> None:
     assert made.outcome == "failed"
     none = judged({"equal": EQUAL}, {"balanced_accuracy": 0.6})
     assert none.outcome == "undecided"
-    assert "they decide only with shadows" in none.words
+    assert "No attack that ran decides; most need shadows for it." in none.words
 
 
 def test_each_seed_is_an_attack_of_its_own() -> None:

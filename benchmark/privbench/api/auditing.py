@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from privbench.api.own_model import formats, identity, reach
 from privbench.api.own_model import gate as gates
-from privbench.api.own_model import identity, reach
 from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
+from privbench.api.own_model.document import document
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.shift import shift
@@ -32,7 +33,7 @@ from privbench.ground.store.files import write
 from privbench.ground.store.store import default_root
 from privbench.ground.text import shown
 from privbench.plugins import registry as registries
-from privbench.results.files import read_all
+from privbench.results.files import AUDIT, read_all
 from privbench.results.sample_files import read_samples
 from privbench.toolbox.opened_model import RECIPE
 
@@ -77,6 +78,8 @@ def audit(
     device: str = "auto",
     jobs: int | str = 1,
     fail_above: Mapping[str, float] | None = None,
+    junit: str | Path | None = None,
+    sarif: str | Path | None = None,
     plugins: Sequence[str | Path] = (),
     console: Console | None = None,
 ) -> Audit:
@@ -141,6 +144,8 @@ def audit(
             core. One only for a model or recipe in memory and for an endpoint.
         fail_above: figure -> threshold, for ``.gate`` of the result: ``auc``, ``tpr@1%``,
             ``tpr@0.1%``, ``balanced_accuracy`` or ``epsilon``.
+        junit: file for JUnit's XML: a test case for each threshold and each attack.
+        sarif: file for SARIF 2.1.0: a result for each threshold that did not pass.
         plugins: paths of plugins that are single files.
         console: where progress and board are shown; by default nowhere.
 
@@ -148,12 +153,14 @@ def audit(
         BadInputError: if the model or the rows cannot be used; one sentence that says what to do.
     """
     wanted = gates.thresholds((fail_above or {}).items(), "fail_above")
+    formats.refuse("junit", "junit", junit)
+    formats.refuse("sarif", "sarif", sarif)
     return audited(
         model, read_rows(members, nonmembers, shadow, attributes), shadow_recipe=shadow_recipe,
         checkpoint=checkpoint, output=output, attacks=attacks, out=out,
         model_version=model_version, rate=rate, retries=retries, batch=batch,
         request_timeout=request_timeout, deadline=deadline, seeds=seeds, preset=preset,
-        settings=settings, device=device, jobs=jobs, fail_above=wanted,
+        settings=settings, device=device, jobs=jobs, fail_above=wanted, junit=junit, sarif=sarif,
         asking=reach.Asking(format, str(request), answer, max_queries),
         chosen=[Path(one).absolute() for one in plugins], console=console,
     )  # fmt: skip
@@ -165,8 +172,8 @@ def audited(
     attacks: Sequence[str] | str, out: str | Path, model_version: str, rate: float, retries: int,
     batch: int, request_timeout: float, deadline: float, seeds: int, preset: str,
     settings: Mapping[str, Mapping[str, Any]] | None, device: str, jobs: int | str,
-    fail_above: Mapping[str, float], asking: reach.Asking, chosen: Sequence[Choice],
-    console: Console | None,
+    fail_above: Mapping[str, float], junit: str | Path | None, sarif: str | Path | None,
+    asking: reach.Asking, chosen: Sequence[Choice], console: Console | None,
 ) -> Audit:  # fmt: skip
     """Return what ``audit`` returns, with plugins as the command line chooses them."""
     if isinstance(attacks, str):
@@ -234,13 +241,15 @@ def audited(
     session.run()
     _refuse_recipe(session)
     doubt, warning = _fit(rows, answers, given["gives"])
-    return _told(session, rows, left_out, Path(out), doubt=doubt, notes=(warning, kept),
-                 fail_above=fail_above)  # fmt: skip
+    return _documented(
+        _told(session, rows, left_out, Path(out), doubt=doubt, notes=(warning, kept)),
+        Path(out), fail_above, junit=junit, sarif=sarif,
+    )  # fmt: skip
 
 
 def _refuse_other_audit(session: Session, out: Path) -> None:
     """Refuse a directory with results of another model or other rows: its page would mix them."""
-    if not any(out.glob("*.json")):
+    if all(path.name == AUDIT for path in out.glob("*.json")):
         return
     cell = cell_record(session.planned[0].trial.cell)
     for record in read_all([out]):
@@ -301,19 +310,30 @@ def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str
     return misfit(predicted, y), strange(predicted["members"], y["members"])
 
 
-def _gated(made: Audit, fail_above: Mapping[str, float]) -> gates.Gate | None:
-    if not fail_above:
-        return None
+def _documented(
+    made: Audit, out: Path, fail_above: Mapping[str, float], *, junit: str | Path | None,
+    sarif: str | Path | None,
+) -> Audit:  # fmt: skip
+    """Give an audit its gate, and write its documents."""
     best = strongest(made)
-    return gates.judged(
-        made, lambda one: read_samples(one, made.folders), fail_above,
-        doubtful=best.doubtful if best else {}, left_out=made.left_out, no_verdict=made.no_verdict,
-    )  # fmt: skip
+    doubtful = best.doubtful if best else {}
+    if fail_above:
+        made.gate = gates.judged(
+            made, lambda one: read_samples(one, [out]), fail_above,
+            doubtful=doubtful, left_out=made.left_out, no_verdict=made.no_verdict,
+        )  # fmt: skip
+    found = document(made, doubtful)
+    write(out / AUDIT, found.model_dump_json(indent=1) + "\n", private=True)
+    if junit is not None:
+        write(Path(junit), formats.junit(found), private=True)
+    if sarif is not None:
+        write(Path(sarif), formats.sarif(found, out / AUDIT), private=True)
+    return made
 
 
 def _told(
     session: Session, rows: Rows, left_out: dict[str, str], out: Path, *, doubt: str,
-    notes: Sequence[str], fail_above: Mapping[str, float],
+    notes: Sequence[str],
 ) -> Audit:  # fmt: skip
     """Return the results with what they say.
 
@@ -324,7 +344,6 @@ def _told(
         out: folder of the audit.
         doubt: why the rows cannot be those that the model knows.
         notes: more lines of words; "" is none.
-        fail_above: thresholds of the gate.
     """
     made = Audit(session.records)
     made.folders = (session.out,)
@@ -349,5 +368,4 @@ def _told(
                    no_verdict=made.no_verdict)  # fmt: skip
     made.summary = "\n".join(filter(None, (told, *notes)))
     write(out / WORDS, f"{made.summary}\n", private=True)
-    made.gate = _gated(made, fail_above)
     return made

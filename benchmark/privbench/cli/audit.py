@@ -95,6 +95,10 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
 @click.option("--fail-above", "fail_above", multiple=True, metavar="FIGURE=NUMBER",
               help="Gate: status 3 if an attack's auc, tpr@1%, tpr@0.1%, balanced_accuracy or "
               "epsilon is above, 4 if too few rows decide (repeatable).")  # fmt: skip
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE.xml",
+              help="Write thresholds and attacks as test cases of JUnit.")  # fmt: skip
+@click.option("--sarif", type=click.Path(path_type=Path), metavar="FILE.sarif",
+              help="Write thresholds that did not pass as SARIF 2.1.0.")  # fmt: skip
 @click.pass_obj
 def audit(chosen: list[Choice], /, **options: Any) -> None:
     """Attack a model of your own and say what leaks.
@@ -103,6 +107,7 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     for bad input, 3 if the gate failed, 4 if it is undecided, or if there is no verdict, since the
     rows or their classes cannot be right.
     """
+    from privbench.api.own_model import formats
     from privbench.api.own_model.gate import written
     from privbench.api.own_model.reach import Asking
     from privbench.api.own_model.rows import read_rows
@@ -111,6 +116,8 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
 
     options["settings"] = parse_settings(list(options["settings"]))
     options["fail_above"] = written(options["fail_above"], "--fail-above")
+    for kind in ("junit", "sarif"):
+        formats.refuse(f"--{kind}", kind, options[kind])
     options["checkpoint"] = options["checkpoint"] or ""
     options["asking"] = Asking(*(options.pop(of) for of in Asking.__match_args__))
     options["asking"].refuse(options["model"], options["model_version"])

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: File beside the results of a run, which is no result: operating points and curves.
 POINTS = "operating-points.json"
+#: The same beside the results of an audit: what it found, as one document.
+AUDIT = "audit.json"
 #: Bytes of a line that are read at once; in base64, four stand for three of the scores.
 _LONGEST_LINE = limits.MOST_BYTES + limits.MOST_SCORES // 3 * 4 + 8
 
@@ -187,4 +189,6 @@ def _files(folder: Path) -> Iterator[Path]:
         yield folder
     else:
         found = [*folder.rglob("*.json"), *folder.rglob(f"*{one_file.SUFFIX}")]
-        yield from sorted(p for p in found if p.name != POINTS and not p.name.startswith("."))
+        yield from sorted(
+            p for p in found if p.name not in (POINTS, AUDIT) and not p.name.startswith(".")
+        )

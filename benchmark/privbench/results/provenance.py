@@ -22,7 +22,7 @@ def provenance(device: str) -> dict[str, Any]:
         device: kind of device, and its name in brackets.
     """
     return {
-        **_fixed(),
+        **versions(),
         "device": device,
         "machine": machine(),
         "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -30,14 +30,15 @@ def provenance(device: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _fixed() -> dict[str, Any]:
-    versions = {}
+def versions() -> dict[str, Any]:
+    """Versions of Python (``python``) and of packages (``versions``), and the ``commit``."""
+    found = {}
     for package in _PACKAGES:
         try:
-            versions[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            versions[package] = "unknown"
-    return {"python": platform.python_version(), "versions": versions, "commit": commit()}
+            found[package] = "unknown"
+    return {"python": platform.python_version(), "versions": found, "commit": commit()}
 
 
 @functools.cache

@@ -37,7 +37,7 @@ def schema() -> dict[str, Any]:
     made = record.Record.model_json_schema()
     made["description"] = _ABOUT
     made["properties"]["schema_version"] = {"const": record.SCHEMA}
-    _describe(made, record.Record)
+    described(made, record.Record)
     made["properties"]["checksum"] = {
         "description": "BLAKE2b digest, 32 hexadecimal digits, of all other fields as JSON with "
         "sorted keys, without spaces, and with characters above ASCII as escapes.",
@@ -45,7 +45,7 @@ def schema() -> dict[str, Any]:
     }  # fmt: skip
     made["required"] = [*made["required"], "checksum", "schema_version"]
     for model in _MODELS:
-        _describe(made["$defs"][model.__name__], model)
+        described(made["$defs"][model.__name__], model)
     made["$defs"]["SampleFile"]["properties"]["base64"] = {
         "description": "The file itself, in a line of a submission: at most "
         f"{limits.MOST_SCORES:,} bytes. It comes first in its mapping, and the "
@@ -65,9 +65,14 @@ def dumped() -> str:
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def _describe(part: dict[str, Any], model: type) -> None:
+def described(part: dict[str, Any], model: type) -> None:
+    """Put the descriptions of a model's docstring into its part of a JSON schema.
+
+    Raises:
+        KeyError: if the docstring leaves out a field.
+    """
     told = dict(_attributes(model))
-    if model is not record.Record:
+    if model is not record.Record:  # whose description is longer
         part["description"] = inspect.cleandoc(model.__doc__ or "").splitlines()[0]
     del part["title"]
     for name, field in part["properties"].items():

@@ -33,7 +33,7 @@ Outcome = Literal["passed", "failed", "undecided"]
 #: Probability that any interval of a gate misses the truth.
 ERROR = 0.05
 FEWEST = 20  # rows of each set that an audit takes
-_NONE = {"balanced_accuracy": "No attack has one: they decide only with shadows"}
+_NONE = {"balanced_accuracy": "No attack that ran decides; most need shadows for it"}
 
 
 @dataclass(frozen=True)

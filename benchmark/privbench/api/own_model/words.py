@@ -356,12 +356,16 @@ _REWORDED = {
 }
 
 
+def reworded(attack: str, reason: str) -> str:
+    """Return why an attack did not run, as an audit says it."""
+    why = reason.removeprefix(f"{attack} ")
+    return next((new for old, new in _REWORDED.items() if why.startswith(old)), why)
+
+
 def _left_out(left_out: Mapping[str, str]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for attack, reason in left_out.items():
-        why = reason.removeprefix(f"{attack} ")
-        why = next((new for old, new in _REWORDED.items() if why.startswith(old)), why)
-        reasons.setdefault(why, []).append(attack)
+        reasons.setdefault(reworded(attack, reason), []).append(attack)
     return [f"Left out: {', '.join(names)}: {shown(why, 300)}." for why, names in reasons.items()]
 
 

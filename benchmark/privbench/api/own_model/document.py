@@ -1,0 +1,200 @@
+"""What an audit found as one document, ``audit.json``: for archives, annexes and other programs.
+
+The docstrings here and in ``gate`` are the descriptions in ``docs/audit.schema.json``. After a
+change write it by ``python -m privbench.api.own_model.document``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from privbench.api.own_model.gate import Found, Gate, Threshold
+from privbench.api.own_model.shift import Shift
+from privbench.api.own_model.words import reworded
+from privbench.ground.tokens import redacted
+from privbench.results.provenance import versions
+from privbench.results.record import Number
+from privbench.results.schema import described
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from privbench.api.own_model.words import Audit
+    from privbench.results.record import Record
+
+#: Version of the form of the document.
+VERSION = 1
+
+
+class Model(BaseModel):
+    """The model that was audited.
+
+    Attributes:
+        name: as it was given; of an address, without the values of its query.
+        version: the user's name for its version; "" without one.
+        gives: what it answers: posteriors, logits, labels or embeddings.
+        answers_sha256: SHA-256 digest of its answers to members and nonmembers, 64 hexadecimal
+            digits.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    version: str
+    gives: str
+    answers_sha256: str
+
+
+class Data(BaseModel):
+    """The rows that it was asked about.
+
+    Attributes:
+        members: number of rows that it was trained on.
+        nonmembers: number of rows that it was not trained on.
+        shadow: number of the adversary's own rows.
+        rows_sha256: SHA-256 digest of the file that holds all of them, 64 hexadecimal digits.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    members: int
+    nonmembers: int
+    shadow: int
+    rows_sha256: str
+
+
+class Tried(BaseModel):
+    """What became of an attack.
+
+    Attributes:
+        attack: its name, with the hyperparameters that are not the default.
+        game: what it tries to find out, for example `membership`; "" if it was not planned.
+        seed: of its random numbers; null if it was not planned.
+        status: `ran`; `failed` if it broke; `not run`.
+        reason: why it failed or did not run; "" if it ran.
+        reads: what it reads of the model's answers, joined by `+`; "" if it was not planned.
+        adversary: what it knows besides; "" if it was not planned.
+        doubtful: why it does not count in the verdict; "" if it does.
+        metrics: its numbers on the model, each with its own 95 % interval.
+        null: its numbers on a network with random weights.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    attack: str
+    game: str = ""
+    seed: int | None = None
+    status: Literal["ran", "failed", "not run"]
+    reason: str = ""
+    reads: str = ""
+    adversary: str = ""
+    doubtful: str = ""
+    metrics: dict[str, Number] = Field(default_factory=dict)
+    null: dict[str, Number] = Field(default_factory=dict)
+
+
+class Document(BaseModel):
+    """An audit of a model: the file `audit.json` in its folder.
+
+    Attributes:
+        version: of this form.
+        date: when the audit ended, in UTC, as in ISO 8601.
+        model: that was audited.
+        data: the rows that it was asked about.
+        attacks: what became of each attack.
+        shift: whether members and nonmembers differ in more than membership.
+        utility: accuracies of the model from 0 to 1, by name.
+        no_verdict: why nothing can be said about a leak; "" if it can.
+        words: the verdict in words, as in `audit.txt`.
+        gate: the verdict over the thresholds of `--fail-above`; null without any.
+        python: version of Python.
+        versions: package -> version.
+        commit: of privbench; null for an installed copy.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: int = VERSION
+    date: str
+    model: Model
+    data: Data
+    attacks: list[Tried]
+    shift: Shift
+    utility: dict[str, float]
+    no_verdict: str
+    words: str
+    gate: Gate | None
+    python: str
+    versions: dict[str, str]
+    commit: str | None
+
+
+def document(made: Audit, doubtful: Mapping[str, str]) -> Document:
+    """Return the document of an audit.
+
+    Args:
+        made: the audit; at least one of its attacks was planned.
+        doubtful: attacks that do not count -> why.
+    """
+    cell = made[0].cell
+    target, protocol = cell.target.fields, cell.protocol
+    planned = {one.cell.attack.name for one in made}
+    told = versions()
+    return Document(
+        date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        model=Model(
+            name=redacted(target["model"]), version=target["tag"], gives=target["gives"],
+            answers_sha256=target["answered"],
+        ),
+        data=Data(
+            members=protocol["members"], nonmembers=protocol["nonmembers"],
+            shadow=protocol["pool"], rows_sha256=cell.dataset.fields["sha256"],
+        ),
+        attacks=[
+            *(_tried(one, doubtful.get(one.cell.attack.label, "")) for one in made),
+            *(Tried(attack=name, status="not run", reason=reworded(name, why))
+              for name, why in made.left_out.items() if name not in planned),
+        ],
+        shift=made.shift, utility=next((one.utility for one in made if one.utility), {}),
+        no_verdict=made.no_verdict, words=made.summary, gate=made.gate,
+        python=told["python"], versions=told["versions"], commit=told["commit"],
+    )  # fmt: skip
+
+
+def _tried(record: Record, doubtful: str) -> Tried:
+    ran: dict[str, Any] = {"ok": "ran", "failed": "failed", "skipped": "not run"}
+    cell = record.cell
+    return Tried(
+        attack=cell.attack.label, game=cell.game, seed=record.seed, status=ran[record.status],
+        reason=reworded(cell.attack.name, record.reason), reads=cell.needs,
+        adversary=cell.adversary, doubtful=doubtful, metrics=record.metrics,
+        null=record.controls.get("null", {}),
+    )  # fmt: skip
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of the document."""
+    made = Document.model_json_schema()
+    described(made, Document)
+    made["properties"]["version"] = {"const": VERSION, "description": "Of this form."}
+    for model in (Model, Data, Tried, Shift, Gate, Threshold, Found, Number):
+        described(made["$defs"][model.__name__], model)
+    made["required"] = [*made["required"], "version"]
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"privbench-audit-{VERSION}", "title": "An audit of privbench",
+    }  # fmt: skip
+    return {**head, **{name: value for name, value in made.items() if name != "title"}}
+
+
+def dumped() -> str:
+    """Return the text of ``docs/audit.schema.json``."""
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    print(dumped(), end="")  # noqa: T201
