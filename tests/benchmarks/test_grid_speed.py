@@ -26,6 +26,7 @@ from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
 from privbench.grid.trial import TrialRunner
 from privbench.ground.store.store import Store
+from privbench.measure.training.numerics import Numerics
 from privbench.plugins.registry import load
 from privbench.results.files import read_all
 from privbench.testing import CPU
@@ -87,7 +88,8 @@ def _command(folder: Path, jobs: int, threads: int) -> None:
 
 def _complete(folder: Path, threads: int) -> None:
     """Check that there is a result for every trial of the suite."""
-    wanted = plan(suite_from(SUITE, "x"), load(), root=None, device="cpu", threads=threads)
+    wanted = plan(suite_from(SUITE, "x"), load(), root=None, device="cpu",
+                  numerics=Numerics(threads))  # fmt: skip
     records = read_all([folder / "out"])
     assert {record.trial for record in records} == {item.trial.digest for item in wanted}
     assert len(records) == 80

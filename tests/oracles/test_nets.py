@@ -168,7 +168,7 @@ def test_stock_backbones_are_torchvisions(name: str) -> None:
     for training in (True, False):
         ours.train(training)
         theirs.train(training)
-        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 from privbench.grid.devices import PROCESS_BYTES, Devices, room
 from privbench.grid.executors import Workers
 from privbench.grid.messages import Done
+from privbench.measure.training.numerics import Numerics
 
 GIB = 2**30
 
@@ -116,7 +117,7 @@ def test_nodes_wait_for_room(monkeypatch: Any) -> None:
     monkeypatch.setattr(Record, "model_validate_json", str)
     monkeypatch.setattr(executors, "Setup", lambda *_, **__: None)
     runner = SimpleNamespace(
-        builder=SimpleNamespace(compiled=False, trained_phases=0, threads=1), device="cuda",
+        builder=SimpleNamespace(numerics=Numerics(), trained_phases=0), device="cuda",
         root=None, store=SimpleNamespace(root=None),
     )  # fmt: skip
     gpu = _Gpu()

@@ -20,6 +20,7 @@ import torch
 
 from privbench.grid import keys
 from privbench.ground.store.source import canonical, digest, source_digest
+from privbench.measure.training.numerics import Numerics
 
 
 class Access(Flag):
@@ -381,14 +382,14 @@ def test_the_fields_of_keys_of_the_grid_do_not_change(monkeypatch: pytest.Monkey
     split: Any = SimpleNamespace(digest="split", seed=3)
     models: Any = SimpleNamespace(cell=cell, split=split, pool=method("pool"))
     answer, readable = keys.of_answer(
-        models, "served", "own", ["s0", "s1"], device="cpu", threads=2
+        models, "served", "own", ["s0", "s1"], device="cpu", numerics=Numerics(2)
     )
     # Other digests here mean that everything is computed again, whoever has it in a store.
-    assert keys.of_trial(cell, 3, "cpu", threads=2, compiled=True) == (
-        "bc37fadf848b993478046f0913bb6e8d"
+    assert keys.of_trial(cell, 3, "cpu", Numerics(2, compiled=True)) == (
+        "7208f23b927003f07f7bf22dc6e47b45"
     )
-    assert answer.digest == "6ab5a71df7e51125993bba264bf7b78d"
-    assert readable == "b08c865420b92736aaf9131c9d88dd53"
+    assert answer.digest == "46384cf370b31030014c5271926a84f5"
+    assert readable == "fd820c9ba3cef50e7755b0f89c5ca639"
     assert keys.of_baselines(cell, split, device="cpu", threads=2).digest == (
         "d27ec1e537cb9de8ae2230f2254530c4"
     )

@@ -291,7 +291,7 @@ def test_a_record_holds_the_whole_story(lab: TrialRunner) -> None:
         "stages": {"smooth": ["phases"]},
     }
     assert record.claims == [{"unit": "example"}]
-    ran_on = {**machine(), "threads": lab.builder.threads}
+    ran_on = {**machine(), "threads": lab.builder.numerics.threads}
     assert record.provenance["machine"] == ran_on
     assert record.provenance["made_on"] == [ran_on]
     assert record.cost.queries_per_sample == 1.0

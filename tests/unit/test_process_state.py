@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,11 +17,14 @@ import pytest
 import torch
 
 from privbench import Access, Membership, MembershipAttack
+from privbench.boards.checks import refuse_unfit
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner
+from privbench.ground.errors import BadInputError
 from privbench.ground.store.store import Store
 from privbench.measure.methods.adversary import Adversary
 from privbench.measure.methods.cell import Cell
+from privbench.measure.training.numerics import Numerics
 from privbench.measure.training.process_state import known, restored, threads
 from privbench.plugins.registry import load
 from privbench.testing import CPU, TinyImages, TinyTarget
@@ -116,11 +119,11 @@ def _trial(attack: Any, thread_count: int = 1, **more: Any) -> Trial:
     card = data.card(None)
     cell = Cell(card, data.protocols["default"], TinyTarget(), (), Adversary(), attack,
                 card.sensitive, data)  # fmt: skip
-    return Trial(cell, 0, threads=thread_count, **more)
+    return Trial(cell, 0, numerics=Numerics(thread_count), **more)
 
 
 def _run(folder: Path, *attacks: Any, thread_count: int = 1) -> list[Any]:
-    runner = TrialRunner(Store(folder), CPU, threads=thread_count)
+    runner = TrialRunner(Store(folder), CPU, numerics=Numerics(thread_count))
     records = [runner.run(_trial(attack, thread_count)) for attack in attacks]
     assert all(record.status == "ok" for record in records), records[0].traceback
     return records
@@ -150,6 +153,28 @@ def test_the_number_of_threads_is_part_of_every_key(tmp_path: Path) -> None:
         kinds[row.kind] = kinds.get(row.kind, 0) + 1
     assert kinds["phase"] == 4, "victim and null, each with one thread and with two"
     assert all(count % 2 == 0 for count in kinds.values()), kinds
+
+
+def test_the_precision_is_part_of_every_key(tmp_path: Path) -> None:
+    """Weights of bf16 differ from those of float32 by more than rounding of float32."""
+    shared = Store(tmp_path)
+    attack, models = Meddler(meddles=False), []
+    for precision in ("float32", "bf16"):
+        numerics = Numerics(precision=precision)
+        runner = TrialRunner(shared, CPU, numerics=numerics)
+        trial = replace(_trial(attack), numerics=numerics)
+        record = runner.run(trial)
+        assert record.status == "ok", record.traceback
+        assert record.provenance["precision"] == precision
+        (victim,) = runner.materials.models(trial.cell, 0).victims()
+        models.append((record, runner.materials.victim(victim).model.state_dict()))
+    (one, exact), (two, coarse) = models
+    assert one.trial != two.trial
+    gaps = [float((exact[name].float() - coarse[name].float()).abs().max()) for name in exact]
+    assert max(gaps) > 1e-4
+    two.seed = 1
+    with pytest.raises(BadInputError, match="precisions bf16, float32: put the results of each"):
+        refuse_unfit([one, two])
 
 
 def test_threads_are_set_and_restored() -> None:

@@ -354,7 +354,7 @@ def test_a_worker_that_cannot_read_its_node_says_so_and_goes_on(
     monkeypatch.setattr(processes, "begin", lambda *_: None)  # which is for a process of its own
     ours, theirs = Pipe()
     life, lifeline = Pipe()
-    setup = Setup(tmp_path, "cpu", None, compiled=False)
+    setup = Setup(tmp_path, "cpu", None)
     thread = threading.Thread(
         target=processes.work, args=(theirs, lifeline, setup, None), daemon=True
     )

@@ -230,7 +230,7 @@ def audited(
         settings=settings or {},
     )  # fmt: skip
     # A model in memory and the answers of an endpoint are in this process.
-    options = {"out": Path(out), "data_root": None, "device": device, "compiled": False,
+    options = {"out": Path(out), "data_root": None, "device": device,
                "jobs": jobs, "executor": "serial" if str(jobs) == "1" else None}  # fmt: skip
     session = Session(
         suite_from(suite, "the audit"), chosen, options, console or Console(quiet=True)

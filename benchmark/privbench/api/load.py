@@ -86,6 +86,7 @@ def load(
     data_root: str | Path | None = None,
     device: str = "auto",
     threads: int = 1,
+    precision: str = "auto",
     plugins: Sequence[str | Path] = (),
 ) -> Loaded:
     """Return a trained model of a suite: from the store, or trained now if it is not there.
@@ -112,6 +113,7 @@ def load(
         data_root: directory of datasets; None for the one that PRIVBENCH_DATA names, if any.
         device: ``cpu``, ``cuda`` or ``auto``.
         threads: of training; another number gives another model.
+        precision: of training, see ``run``.
         plugins: paths of plugins that are single files.
 
     Raises:
@@ -119,14 +121,14 @@ def load(
         BadInputError: if several models are meant.
     """
     options = {"out": Path(), "data_root": Path(data_root) if data_root else None,
-               "device": device, "compiled": False, "threads": threads}  # fmt: skip
+               "device": device, "threads": threads, "precision": precision}  # fmt: skip
     files = [Path(one).absolute() for one in plugins]
     session = Session(suite_of(suite), files, options, console=Console(quiet=True))
     wanted = {"dataset": dataset, "target": target, "defense": defense, "adversary": adversary,
               "attack": attack}  # fmt: skip
     items = _chosen(session.planned, wanted, session.suite.seed_list[0] if seed is None else seed)
     runner = session.runner(None)
-    with thread_count(runner.builder.threads):
+    with thread_count(runner.builder.numerics.threads):
         item, spec = _one(items, role, runner)
         served = runner.materials.victim(spec)
     cell = item.trial.cell

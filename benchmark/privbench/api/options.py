@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Where trials run.
 EXECUTORS = ("serial", "processes", "ray")
+#: ``auto``: bf16 on CUDA, float32 on the CPU.
+PRECISIONS = ("auto", "float32", "bf16")
 MOST_JOBS = 4096
 MOST_SECONDS = 1e9
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,9})?")
@@ -38,6 +40,8 @@ def check(options: Mapping[str, Any]) -> None:
         raise BadInputError(
             f"--threads {shown(threads)}: give a whole number from 1 to {MOST_JOBS}"
         )
+    if options.get("precision", "auto") not in PRECISIONS:
+        raise UnknownNameError("precision", str(options["precision"]), PRECISIONS)
     shard(options.get("shard"))
     executor(options)
 

@@ -30,6 +30,7 @@ from privbench.ground.store.stamps import imported_files
 from privbench.ground.store.store import Store, default_root
 from privbench.ground.text import shown
 from privbench.measure.training import checkpoint
+from privbench.measure.training.numerics import Numerics, slow_in_bf16
 from privbench.plugins import registry
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def run(
     executor: str | None = None,
     address: str | None = None,
     threads: int = 1,
+    precision: str = "auto",
     isolate: bool = False,
     plugins: Sequence[str | Path] = (),
 ) -> Results:
@@ -76,14 +78,16 @@ def run(
         address: of a Ray cluster.
         threads: of each job. Other numbers give other last bits, so results and artifacts of one
             number are not reused for another.
+        precision: of training: ``float32``, ``bf16`` (bfloat16, faster where the processor has it),
+            or ``auto``: bf16 on CUDA, float32 on the CPU.
         isolate: whether every cell runs in a process of its own, and its attack in one without the
             truth.
         plugins: paths of plugins that are single files.
     """
     suite = suite_of(suite)
     options = {"out": Path(out), "data_root": Path(data_root) if data_root else None,
-               "device": device, "compiled": False, "jobs": jobs, "timeout": timeout,
-               "executor": executor, "address": address, "threads": threads,
+               "device": device, "jobs": jobs, "timeout": timeout, "executor": executor,
+               "address": address, "threads": threads, "precision": precision,
                "isolate": isolate}  # fmt: skip
     files = [Path(plugin).absolute() for plugin in plugins]
     session = Session(suite, files, options, console=Console(quiet=True))
@@ -125,8 +129,10 @@ class Session:
         self.out = self.shown_out.absolute()  # whatever folder a plugin goes to
         self.root = run_options.data_root(options["data_root"])
         self.device = _device(options["device"])
-        self.threads: int = options.get("threads", 1)
-        self.compiled: bool = options["compiled"]
+        self.numerics = _numerics(options, self.device)
+        if self.numerics.precision == "bf16" and slow_in_bf16(self.device):
+            self.console.print("--precision bf16: this processor has no instructions for bfloat16 "
+                               "and trains many times slower than in float32", **PLAIN)  # fmt: skip
         self.store: Path = options.get("store") or default_root()
         self.chosen = list(chosen)
         self.registry = registry.load(self.chosen, wanted=suite.names)
@@ -153,8 +159,7 @@ class Session:
         if suite.names is not None and not self.registry.offers(suite.names):
             self.registry = registry.load(self.chosen)
         made = plan(
-            suite, self.registry, root=self.root, device=str(self.device), threads=self.threads,
-            compiled=self.compiled,
+            suite, self.registry, root=self.root, device=str(self.device), numerics=self.numerics
         )  # fmt: skip
         known = {item.trial.digest for item in self.planned}
         self.planned += [item for item in made if item.trial.digest not in known]
@@ -253,7 +258,7 @@ class Session:
         """Return what runs the trials."""
         return TrialRunner(
             Store(self.store), self.device, root=self.root, progress=watcher,
-            compiled=self.compiled, threads=self.threads,
+            numerics=self.numerics,
         )  # fmt: skip
 
 
@@ -308,6 +313,13 @@ def _devices(given: str | None, device: torch.device) -> tuple[str, ...]:
             f"--devices {shown(given)} needs --device cuda, and this run is on {device}"
         )
     return tuple(str(_device(f"cuda:{number}")) for number in numbers)
+
+
+def _numerics(options: Mapping[str, Any], device: torch.device) -> Numerics:
+    precision = options.get("precision", "auto")
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" else "float32"
+    return Numerics(options.get("threads", 1), options.get("compiled", False), precision)
 
 
 def _writable(folder: Path, given: Path) -> None:

@@ -18,14 +18,21 @@ def refuse_unfit(records: Sequence[Record]) -> None:
     """Refuse results that cannot stand on one board.
 
     Raises:
-        BadInputError: if results of different presets are mixed, if a cell has two results for
-            one seed (from different code, torch versions or devices), or if no board shows a game.
+        BadInputError: if results of different presets or precisions are mixed, if a cell has two
+            results for one seed (from different code, torch versions or devices), or if no board
+            shows a game.
     """
     presets = sorted({record.cell.preset for record in records})
     if len(presets) > 1:
         raise BadInputError(
             f"these results mix presets {shown(', '.join(presets))}: "
             "put the results of each preset into a separate folder"
+        )
+    told = {shown(record.provenance.get("precision", "")) for record in records} - {""}
+    if len(told) > 1:
+        raise BadInputError(
+            f"these results were trained with precisions {', '.join(sorted(told))}: put the "
+            "results of each precision into a separate folder"
         )
     _refuse_twins(records)
     _refuse_unknown_games(records)

@@ -98,7 +98,7 @@ def differences(record: Record, trial: Trial, device: torch.device) -> list[str]
 
 def _differences(record: Record, ours: Record) -> Iterator[str]:
     there, here = record.provenance, ours.provenance
-    for name in ("threads", "compiled"):
+    for name in ("threads", "compiled", "precision"):
         if name in there and there[name] != here[name]:
             yield f"{name} {_both(there[name], here[name])}"
     for name, given in (("torch", _machine(there)), ("device", there)):

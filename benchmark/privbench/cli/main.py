@@ -223,6 +223,11 @@ def _chosen(given: str) -> str | Path:
 )  # fmt: skip
 @click.option("--address", help="Address of a Ray cluster; auto finds the running one.")
 @click.option(
+    "--precision", type=click.Choice(["auto", "float32", "bf16"]), default="auto",
+    show_default=True,
+    help="Of training; auto: bf16 on CUDA, float32 on the CPU. Another one gives other numbers.",
+)  # fmt: skip
+@click.option(
     "--timeout", type=Finite(min=0, max=1e9, min_open=True), metavar="SECONDS",
     help="Time limit for one attack; if exceeded, the cell fails.",
 )  # fmt: skip

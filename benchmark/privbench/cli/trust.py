@@ -123,6 +123,7 @@ def _session(record: Record, chosen: list[Choice], options: dict[str, Any], out:
     threads = machine.get("threads", 1) if isinstance(machine, dict) else 1
     given = {
         **options, "out": out, "compiled": made_by.get("compiled") is True,
+        "precision": made_by.get("precision", "auto"),
         "device": options["device"] or (recorded if recorded in ("cpu", "cuda") else "auto"),
         "threads": made_by.get("threads", threads),
     }  # fmt: skip
@@ -233,7 +234,7 @@ def _outcomes(
     if not asked:
         raise BadInputError("no result with numbers is about such a victim and such a question: "
                             "give other results, or leave out --defense and --target")  # fmt: skip
-    session = Session(asked[0][1], chosen, {**options, "compiled": False})
+    session = Session(asked[0][1], chosen, options)
     trials = [[one.trial.digest for one in session.add(suite)] for _, suite in asked]
     session.execute()
     made = {one.trial: one for one in session.records}

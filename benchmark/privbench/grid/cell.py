@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.grid import keys
 from privbench.grid.keys import dataset_of
+from privbench.measure.training.numerics import USUAL, Numerics
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, StrengthRecord
 
 if TYPE_CHECKING:
@@ -109,12 +110,9 @@ class Trial:
     cell: Cell
     seed: int
     device: str = "cpu"
-    threads: int = 1  #: sums in another order give other last bits
-    compiled: bool = False
+    numerics: Numerics = USUAL
 
     @cached_property
     def digest(self) -> str:
         """Digest of what determines its result, see ``keys.of_trial``."""
-        return keys.of_trial(
-            self.cell, self.seed, self.device, threads=self.threads, compiled=self.compiled
-        )
+        return keys.of_trial(self.cell, self.seed, self.device, self.numerics)

@@ -88,13 +88,16 @@ class Ray(Workers):
         machines = [node for node in self._ray.nodes() if node["Alive"]]
         self.alone = len(machines) == 1
         most = max(int(node["Resources"].get("CPU", 0)) for node in machines)
-        if most < setup.threads:
+        threads = setup.numerics.threads
+        if most < threads:
             raise BadInputError(
-                f"--threads {setup.threads}: no machine of the Ray cluster has more than {most} "
-                "CPUs"
+                f"--threads {threads}: no machine of the Ray cluster has more than {most} CPUs"
             )
         self._make = self._ray.remote(
-            max_retries=0, num_cpus=setup.threads, num_gpus=self._gpus, max_calls=NODES_PER_WORKER
+            max_retries=0,
+            num_cpus=setup.numerics.threads,
+            num_gpus=self._gpus,
+            max_calls=NODES_PER_WORKER,
         )(_make)
         here = self._at(ray.get_runtime_context().get_node_id())
         self._news = self._ray.remote(num_cpus=0, scheduling_strategy=here)(_News).remote()
@@ -103,7 +106,7 @@ class Ray(Workers):
     def free(self) -> int:
         """Return how many more nodes the cluster can make now; clusters may grow and shrink."""
         there = self._ray.cluster_resources()
-        slots = int(there.get("CPU", 1)) // self._setup.threads
+        slots = int(there.get("CPU", 1)) // self._setup.numerics.threads
         if self._gpus:
             slots = min(slots, int(there.get("GPU", 0)))
         return max(slots, 1) - self.busy()
@@ -251,9 +254,9 @@ def _runner(setup: Setup) -> tuple[TrialRunner, Reporter]:
 @functools.lru_cache(maxsize=1)
 def _isolated(setup: Setup) -> IsolatedAttack:
     """Start the process in which attacks of others answer; it ends with this worker."""
-    context = start_server(setup.threads)
+    context = start_server(setup.numerics.threads)
     _lifelines.append(context.Pipe())
-    with as_child(setup.threads):
+    with as_child(setup.numerics.threads):
         pipe, _ = start_isolated(context, setup, _lifelines[-1][1])
     return IsolatedAttack(pipe, every=False)
 

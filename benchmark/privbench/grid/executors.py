@@ -84,11 +84,10 @@ class Workers(ABC):
         """Yield the record of every trial as soon as it is finished."""
         if not trials:
             return
-        builder = runner.builder
         try:
             self.start(
-                Setup(runner.store.root, str(runner.device), runner.root, builder.compiled,
-                      builder.threads, plugins=loaded_files())
+                Setup(runner.store.root, str(runner.device), runner.root, runner.builder.numerics,
+                      plugins=loaded_files())
             )  # fmt: skip
             yield from self.work_off(Schedule(graph(trials, runner)), runner, watch)
         finally:

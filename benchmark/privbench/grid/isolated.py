@@ -198,7 +198,7 @@ def _answered(pipe: Connection, setup: Setup, work: bytes) -> None:
         given = {field.name: getattr(match, field.name) for field in fields(match)}
         match = _Apart(**given, line=Line(pipe), described=described)
         refuse_changed(who)
-        with threads(setup.threads):
+        with threads(setup.numerics.threads):
             tensors, told["facts"] = match.answer(shadows)
         refuse_changed(who)
         told["trained"] = match.train.builder.trained_phases

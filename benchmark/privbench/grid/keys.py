@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from privbench.measure.data.split import Split
     from privbench.measure.methods.cell import Cell
     from privbench.measure.methods.dataset import Dataset
+    from privbench.measure.training.numerics import Numerics
     from privbench.measure.victims.play import Models
 
 #: Code that determines a result.
@@ -46,8 +47,8 @@ def dataset_of(cell: Cell) -> Dataset:
     return cell.dataset
 
 
-def of_trial(cell: Cell, seed: int, device: str, *, threads: int, compiled: bool) -> str:
-    """Digest of methods, protocol, seed, source code, torch version, device kind, threads."""
+def of_trial(cell: Cell, seed: int, device: str, numerics: Numerics) -> str:
+    """Digest of methods, protocol, seed, source code, torch version, device kind, numerics."""
     adversary = cell.adversary
     return digest(
         {
@@ -69,14 +70,19 @@ def of_trial(cell: Cell, seed: int, device: str, *, threads: int, compiled: bool
             "code": code_digest(),
             "torch": torch.__version__,
             "device": torch.device(device).type,
-            "threads": threads,
-            "compiled": compiled,
+            "numerics": numerics,
         }
     )
 
 
 def of_answer(
-    models: Models, served: str, own_key: str, shadows: Sequence[str], *, device: str, threads: int
+    models: Models,
+    served: str,
+    own_key: str,
+    shadows: Sequence[str],
+    *,
+    device: str,
+    numerics: Numerics,
 ) -> tuple[Key, str]:
     """Return the key of an answer, and the digest of everything that the attack may read.
 
@@ -86,7 +92,7 @@ def of_answer(
         own_key: key of the same, as it answers the adversary's own rows.
         shadows: keys of those that the attack gets.
         device: kind of device.
-        threads: of the trial.
+        numerics: of the trial.
     """
     cell, parts = models.cell, models.split
     readable: dict[str, Any] = {
@@ -95,7 +101,7 @@ def of_answer(
         "card": cell.card, "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
         "pool": models.pool.digest, "access": str(cell.access),
         "target": cell.target.digest, "code": code_digest(), "torch": torch.__version__,
-        "device": device, "threads": threads,
+        "device": device, "numerics": numerics,
     }  # fmt: skip
     return Key("answer", {"attack": cell.attack.digest, **readable}), digest(readable)
 

@@ -136,7 +136,7 @@ class Materials:
         """Return the key of the baselines; all cells of a question share them."""
         return keys.of_baselines(
             cell, self.split(cell, seed), device=self.builder.device.type,
-            threads=self.builder.threads,
+            threads=self.builder.numerics.threads,
         )  # fmt: skip
 
     def baselines(self, cell: Cell, seed: int) -> dict[str, dict[str, Number]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from privbench.measure.training.numerics import USUAL, Numerics
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -53,8 +55,7 @@ class Setup:
         store: folder of artifacts.
         device: device on which it computes.
         root: folder of datasets.
-        compiled: whether encoders are compiled by torch.compile.
-        threads: number of threads of each node.
+        numerics: of each node.
         plugins: plugins that are single files; one is loaded where something names it.
         code: digest of the code of others that the worker loads, see ``plugins.code_of``.
     """
@@ -62,8 +63,7 @@ class Setup:
     store: Path
     device: str
     root: Path | None
-    compiled: bool
-    threads: int = 1
+    numerics: Numerics = USUAL
     plugins: tuple[PluginFile, ...] = ()
     code: str = ""
 

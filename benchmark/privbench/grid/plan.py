@@ -14,6 +14,7 @@ from privbench.ground.errors import BadInputError, PluginError, PrivbenchError, 
 from privbench.ground.text import shown
 from privbench.measure.methods.access import BLACK_BOX
 from privbench.measure.methods.cell import Cell
+from privbench.measure.training.numerics import USUAL, Numerics
 from privbench.measure.training.process_state import restored
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ def plan(
     *,
     root: Path | None,
     device: str,
-    threads: int = 1,
-    compiled: bool = False,
+    numerics: Numerics = USUAL,
 ) -> list[PlannedTrial]:
     """All trials of the grid, with a reason if skipped; nothing is loaded or trained.
 
@@ -65,8 +65,7 @@ def plan(
         registry: of methods.
         root: folder of datasets.
         device: where trials run.
-        threads: of each trial.
-        compiled: whether encoders are compiled by torch.compile.
+        numerics: of each trial.
 
     Raises:
         UnknownNameError: for a name or hyperparameter that does not exist.
@@ -88,7 +87,7 @@ def plan(
     planned: dict[str, PlannedTrial] = {}
     for seed in suite.seed_list:
         for cell, (skip, failed) in zip(cells, judged, strict=True):
-            trial = Trial(cell, seed, device, threads, compiled)
+            trial = Trial(cell, seed, device, numerics)
             planned.setdefault(trial.digest, PlannedTrial(trial, skip, failed))
     if all(skip for skip, _ in judged):
         listed = sorted({skip for skip, _ in judged if skip})

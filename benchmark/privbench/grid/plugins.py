@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import pickle
 import platform
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -157,7 +157,7 @@ def _distributions() -> Mapping[str, tuple[str, str]]:
 
 def provenance_of(trial: Trial, device: torch.device) -> dict[str, Any]:
     """Versions, machine, time, how it ran, and where the methods of the cell come from."""
-    how = {"code": code_digest(), "threads": trial.threads, "compiled": trial.compiled}
+    how = {"code": code_digest(), **asdict(trial.numerics)}
     return {**provenance(_named(device)), **how, "plugins": origins(trial.cell)}
 
 

@@ -83,7 +83,7 @@ class Processes(Workers):
         """Workers start when they are needed; what they start from imports meanwhile."""
         self._setup = setup
         self._devices = Devices({name: room(name) for name in self.devices or (setup.device,)})
-        self._context = start_server(setup.threads)
+        self._context = start_server(setup.numerics.threads)
 
     def free(self) -> int:
         """How many more nodes can be made at the same time."""
@@ -196,7 +196,7 @@ class Processes(Workers):
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
         worker = _Worker(number, None, ours, life_ours, device, code)
-        with as_child(setup.threads):
+        with as_child(setup.numerics.threads):
             led_to = None
             if apart:
                 pipe, worker.apart = start_isolated(context, self._setup, life_theirs)

@@ -72,7 +72,7 @@ class SameAnswers:
 
     def prepare(self) -> None:
         """Let the server of fresh processes import torch while this process does something else."""
-        start_server(self.builder.threads, _PRELOADED)
+        start_server(self.builder.numerics.threads, _PRELOADED)
 
     def check(self, spec: VictimSpec, victim: Victim, parts: Split, who: str) -> str:
         """Ask a victim, and compare with what it answers elsewhere.
@@ -117,7 +117,7 @@ class SameAnswers:
         if first := victim.key not in self._compared:
             same(_answers(victim, x), "when asked twice in a row")
         kept = keys.of_fresh_answers(
-            victim.key, x, self._rules, device=device, threads=self.builder.threads
+            victim.key, x, self._rules, device=device, threads=self.builder.numerics.threads
         )
         if kept not in store:
             again = _answers(self.builder.victim(spec), x)
@@ -139,10 +139,10 @@ class SameAnswers:
             work = pickle.dumps((Store.code, self.builder, spec, key, x))
         except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
             return here, {"unasked": reason(error)}
-        context = start_server(self.builder.threads, _PRELOADED)
+        context = start_server(self.builder.numerics.threads, _PRELOADED)
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
-        with as_child(self.builder.threads):
+        with as_child(self.builder.numerics.threads):
             process = context.Process(
                 target=answer_afresh, args=(theirs, life_theirs, loaded_files())
             )
@@ -190,7 +190,7 @@ def answer_afresh(pipe: Connection, lifeline: Connection, files: Sequence[Plugin
         told["unasked"] = reason(error)
     else:
         try:
-            with threads(builder.threads), known(_OTHER_SEED):
+            with threads(builder.numerics.threads), known(_OTHER_SEED):
                 answers = _loaded(builder, spec, key, x)
         except BaseException as error:  # noqa: BLE001 - failure is data
             told["error"] = reason(error)

@@ -19,6 +19,7 @@ from privbench.grid.plugins import named_answer, serving_strangers, strangers
 from privbench.grid.same_answers import SameAnswers
 from privbench.measure.games import left_out
 from privbench.measure.games.controls import Pixels
+from privbench.measure.training.numerics import USUAL, Numerics
 from privbench.measure.training.process_state import threads
 from privbench.measure.victims.build import Builder
 from privbench.measure.victims.play import (
@@ -66,8 +67,7 @@ class TrialRunner:
         *,
         root: Path | None = None,
         progress: Progress | None = None,
-        compiled: bool = False,
-        threads: int = 1,
+        numerics: Numerics = USUAL,
         isolated: IsolatedAttack | None = None,
     ) -> None:
         """Create a runner.
@@ -77,13 +77,12 @@ class TrialRunner:
             device: device of all models.
             root: folder of datasets.
             progress: shows training.
-            compiled: whether encoders are compiled by torch.compile.
-            threads: number of threads of each trial.
+            numerics: of each trial.
             isolated: the process in which attacks answer; None for this one.
         """
         self.store, self.device, self.root = store, device, root
         self.isolated = isolated
-        self.builder = Builder(store, device, progress=progress, compiled=compiled, threads=threads)
+        self.builder = Builder(store, device, numerics, progress=progress)
         self.materials = Materials(store, self.builder, root=root)
         self.same_answers = SameAnswers(self.builder)
 
@@ -93,7 +92,7 @@ class TrialRunner:
         Raises:
             KeyboardInterrupt: the only exception that is not recorded.
         """
-        with threads(self.builder.threads):
+        with threads(self.builder.numerics.threads):
             return self._run(trial)
 
     def _run(self, trial: Trial) -> Record:
@@ -125,7 +124,7 @@ class TrialRunner:
 
         That is the baselines, or the stages of a victim up to the key with digest ``last``.
         """
-        with threads(self.builder.threads):
+        with threads(self.builder.numerics.threads):
             if role.name == "baselines":
                 self.materials.baselines(trial.cell, trial.seed)
                 return
@@ -329,7 +328,7 @@ class TrialRunner:
         plans = [self.builder.plan(spec) for spec, _ in shadows]
         return keys.of_answer(
             models, served, own_key, [plan.key for plan in plans],
-            device=self.device.type, threads=self.builder.threads,
+            device=self.device.type, numerics=self.builder.numerics,
         )  # fmt: skip
 
     def _answered(self, models: Models) -> bool:

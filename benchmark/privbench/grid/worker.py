@@ -28,7 +28,7 @@ def runner_of(
     """Return a runner with that setup."""
     return TrialRunner(
         Store(setup.store), torch.device(setup.device), root=setup.root, progress=progress,
-        compiled=setup.compiled, threads=setup.threads, isolated=isolated,
+        numerics=setup.numerics, isolated=isolated,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from privbench.measure.methods.access import Access
 from privbench.measure.methods.context import DefenseContext, seeded
 from privbench.measure.training.leave_one_out import refit
 from privbench.measure.training.loop import Training
+from privbench.measure.training.numerics import USUAL, Numerics
 from privbench.measure.training.phase import Phase, Stream, TrainingError
 from privbench.measure.victims.plan import Planner
 from privbench.measure.victims.reloaded import check_reload
@@ -64,13 +65,12 @@ class Builder(Planner):
         self,
         store: Store,
         device: torch.device,
+        numerics: Numerics = USUAL,
         *,
         progress: Progress | None = None,
-        compiled: bool = False,
-        threads: int = 1,
     ) -> None:
-        """``compiled`` runs encoders through torch.compile while training."""
-        super().__init__(store, device, compiled=compiled, threads=threads)
+        """See the class; ``progress`` shows training."""
+        super().__init__(store, device, numerics)
         self.progress = progress
         self.trained_phases = 0
         self._plans: dict[str, Plan] = {}
@@ -216,11 +216,11 @@ class Builder(Planner):
         rows = draft.rows(phase).to(self.device).private()
         if phase.reads == "embeddings":
             phase, rows = self._embedded(draft, phase, rows)
-        if self.compiled:
+        if self.numerics.compiled:
             draft.model["encoder"].compile()
         run = Training(
             draft.model, phase, rows, draft.seed(phase, public=stage.public),
-            bf16=self.device.type == "cuda",
+            bf16=self.numerics.precision == "bf16",
         )  # fmt: skip
         others = set(draft.model.parts) - set(stage.changed)
         before = state(draft.model, others)

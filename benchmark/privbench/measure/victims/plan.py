@@ -15,6 +15,7 @@ from privbench.ground.store.store import Key
 from privbench.measure.data.row_random import salt
 from privbench.measure.methods.context import DefenseContext, TargetContext, seeded
 from privbench.measure.methods.target import Target
+from privbench.measure.training.numerics import USUAL, Numerics
 from privbench.measure.victims.obeyed import check_obeyed
 from privbench.measure.victims.stages import Draft, LearnedRelease, Stage, shared_phases, touched
 
@@ -43,18 +44,14 @@ class Planner:
     Attributes:
         store: store of artifacts.
         device: where models are trained and served.
-        compiled: whether encoders go through torch.compile while training.
-        threads: with which victims are made; sums in another order give other last bits.
+        numerics: with which they are made.
     """
 
-    def __init__(
-        self, store: Store, device: torch.device, *, compiled: bool = False, threads: int = 1
-    ) -> None:
+    def __init__(self, store: Store, device: torch.device, numerics: Numerics = USUAL) -> None:
         """See the class."""
         self.store = store
         self.device = device
-        self.compiled = compiled
-        self.threads = threads
+        self.numerics = numerics
 
     def draft(self, spec: VictimSpec, *, bare: bool = False) -> Draft:
         """Build the untrained model and plan its stages; nothing is trained.
@@ -149,7 +146,7 @@ class Planner:
             "code": computing_digest(*CODE),
             "torch": torch.__version__,
             "device": self.device.type,
-            "compiled": self.compiled, "threads": self.threads,
+            "numerics": self.numerics,
             **({"untrained": True} if _forgets(spec) else {}),
         }])  # fmt: skip
 

@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, cast
 
+import torch
 from torch import Tensor, nn
 
 from privbench.ground.errors import UnknownNameError
@@ -93,6 +94,8 @@ _IMAGE_BACKBONES: dict[str, Callable[[int, int], Backbone]] = {
     "mobilenetv2": _of_torchvision("mobilenet_v2"),
     "vgg11-bn": _of_torchvision("vgg11_bn"),
 }
+#: Those that a CPU trains faster so, see `docs/scale.md`; a GPU trains all of them so.
+_CHANNELS_LAST = {"convnet", "mobilenetv2", "vgg11-bn"}
 #: Least side, in pixels, of the images that a backbone can read; 1 for all others.
 _LEAST_SIDE = {"vgg11-bn": 32}
 
@@ -157,4 +160,5 @@ def backbone(
         raise UnknownNameError("backbone", name, BACKBONES)
     if problem := backbone_misfit(name, shape):
         raise ValueError(problem)
-    return _IMAGE_BACKBONES[name](shape[0], splits)
+    net = _IMAGE_BACKBONES[name](shape[0], splits)
+    return net.to(memory_format=torch.channels_last) if name in _CHANNELS_LAST else net
