@@ -274,17 +274,26 @@ def test_the_page_of_audits_can_be_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = ROOT / "docs" / "audit.md"
-    module, recipe, notebook = blocks(page, ("python",))
+    module, recipe, _, notebook = blocks(page, ("python",))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("my_model.py").write_text(module, "utf-8")
     Path("my_recipe.py").write_text(recipe, "utf-8")
     script, *shown_commands = commands(page)
-    assert len(shown_commands) == 5
+    assert len(shown_commands) == 6
     subprocess.run([sys.executable, *script.split()[1:]], check=True, timeout=300)
     for command in shown_commands:
         done = invoke(*command.split()[1:])
-        assert done.exit_code == 0, (command, done.output)
+        assert done.exit_code == (3 if "--fail-above" in command else 0), (command, done.output)
+        if "--fail-above" in command:
+            begins = (
+                r"The gate failed\.\nauc=0\.55 failed\. Above it: \d of 7 attacks, .*\n"
+                r"tpr@1%=0\.02 is undecided\. Around it: .*; about \d+ members and"
+            )
+            assert re.search(begins, done.output)
+            assert "kept" in done.output
+    assert Path("junit.xml").stat().st_size > 1000
+    assert Path("audit.sarif").stat().st_size > 1000
     known: dict[str, Any] = {}
     exec(notebook, known)  # noqa: S102 - our own page
     told = " ".join(page.read_text("utf-8").split())
@@ -302,6 +311,23 @@ def test_the_page_of_audits_can_be_followed(
             assert float(made[1]) == pytest.approx(float(shown[0]), abs=wide)
             assert float(made[2]) == pytest.approx(float(shown[1]), abs=0.03)
     assert Path("audit/report.html").stat().st_size > 10_000
+
+
+def test_the_rows_of_the_page_of_audits_are_those_of_its_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = ROOT / "docs" / "audit.md"
+    (text,) = (one for one in blocks(page, ("python",)) if "rows_needed" in one)
+    exec(text, {})  # noqa: S102 - our own page
+    made = re.findall(r"^(\d+) .*: (\d+)\}$", capsys.readouterr().out, re.MULTILINE)
+    shown = [
+        (attacks, number.replace(",", ""))
+        for attacks, cells in re.findall(r"^\| (\d+) attacks? \| (.*) \|$", page.read_text("utf-8"),
+                                         re.MULTILINE)
+        for number in cells.split(" | ")
+    ]  # fmt: skip
+    assert len(made) == 15
+    assert made == shown
 
 
 # ---- exit statuses -------------------------------------------------------------------------------

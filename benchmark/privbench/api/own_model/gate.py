@@ -111,6 +111,9 @@ class Gate:
     def rows_needed(fail_above: Mapping[str, float], *, attacks: int) -> dict[str, int | None]:
         """Return how many members, and as many nonmembers, let a model pass that leaks nothing.
 
+        So many are enough if attacks are at chance; luck moves them, so about half of such audits
+        pass. Twice as many make a pass likely.
+
         Args:
             fail_above: figure -> threshold.
             attacks: number of attacks that will run.
