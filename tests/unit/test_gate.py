@@ -251,6 +251,29 @@ def test_intervals_of_95_percent_are_those_of_the_results(m: int, n: int, shift:
 
 
 @pytest.mark.parametrize("name", FIGURES)
+def test_three_times_the_rows_are_each_row_three_times(name: str) -> None:
+    draw = np.random.default_rng(5)
+    inside, outside = np.sort(draw.normal(0.5, 1, 300))[::-1], np.sort(draw.normal(size=500))[::-1]
+    more: Any = FIGURES[name].measure(Answers(inside, outside, (200, 190)), 0.01, (900, 1500))
+    thrice = Answers(np.repeat(inside, 3), np.repeat(outside, 3), (600, 570))
+    made: Any = FIGURES[name].measure(thrice, 0.01, thrice.sizes)
+    assert (more.value, more.low, more.high) == pytest.approx(
+        (made.value, made.low, made.high), rel=1e-3
+    )
+
+
+def test_one_attack_above_decides_alone_and_those_below_only_together() -> None:
+    def rows(*found: tuple[float, int | None]) -> int | None:
+        made = [gate.Found(f"a{i}", Number(value=value, low=0.4, high=0.9), n)
+                for i, (value, n) in enumerate(found)]  # fmt: skip
+        return gate.decided("auc", 0.6, made).rows
+
+    assert rows((0.5, 300), (0.55, 900)) == 900
+    assert rows((0.5, 300), (0.55, None)) is None
+    assert rows((0.5, 300), (0.65, 700), (0.7, 500), (0.61, None)) == 500
+
+
+@pytest.mark.parametrize("name", FIGURES)
 def test_so_many_rows_decide(name: str) -> None:
     """The number holds for other rows with the same distribution, up to luck of the draw."""
     draw = np.random.default_rng(3)
