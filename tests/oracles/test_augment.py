@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from privbench import Batch
 from privbench.measure.data.augmentation import Augmentation, augment, boxes
+from privbench.testing import tiny_split
+from privbench.toolbox.phases import Views
 
 N = 40
 Box = tuple[int, int, int, int]
@@ -249,3 +253,15 @@ def _features(box: Tensor) -> list[Any]:
     """Return top, left, area and ratio of boxes (n, 4), as arrays."""
     top, left, h, w = box.unbind(1)
     return [each.numpy() for each in (top, left, h * w, w / h)]
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (12, 20)])
+def test_views_of_a_batch_are_those_of_one_after_the_other(shape: tuple[int, int]) -> None:
+    strong = Augmentation(crop=(0.2, 1.0), shift=2, flip=0.5, vflip=0.5, blur=0.5)
+    x, drawn = images(1, *shape), [uniforms(strong, seed=seed) for seed in (1, 2, 3)]
+    card = replace(tiny_split().card, limits=strong, shape=(1, *shape))
+    left = iter(drawn)
+    batch = Batch(x, torch.zeros(N, dtype=torch.long), {}, torch.arange(N))
+    made = Views(strong, card, 3)(batch, lambda _: next(left))
+    expected = torch.cat([augment(x, strong, one) for one in drawn])
+    torch.testing.assert_close(made.x, expected, atol=1e-6, rtol=0)

@@ -77,8 +77,9 @@ class Views:
         """Return the batch with x (n * rows, ...)."""
         augmentation = self.augmentation.within(self.card.limits or Augmentation())
         x = as_float(batch.x, self.card.scale)
-        made = [augment(x, augmentation, uniforms(augmentation.uniforms)) for _ in range(self.n)]
-        return Batch(torch.cat(made), batch.y, batch.attributes, batch.rows, views=self.n)
+        drawn = torch.cat([uniforms(augmentation.uniforms) for _ in range(self.n)])
+        made = augment(x.repeat(self.n, *[1] * (x.dim() - 1)), augmentation, drawn)
+        return Batch(made, batch.y, batch.attributes, batch.rows, views=self.n)
 
 
 def passes(

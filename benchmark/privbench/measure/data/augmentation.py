@@ -180,7 +180,9 @@ def _augment(x: Tensor, augmentation: Augmentation, u: Tensor) -> Tensor:
         x = torch.where(_images(part["grey"][:, 0] < augmentation.grey), _luma(x), x)
     if augmentation.blur:
         kernel = _gaussian(part["blur"], augmentation).to(x.dtype)
-        x = _sandwich(_band(kernel, x.shape[2]), x, _band(kernel, x.shape[3]))
+        height, width = x.shape[2:]
+        rows = _band(kernel, height)
+        x = _sandwich(rows, x, rows if width == height else _band(kernel, width))
     return x.clamp(0, 1)  # weights may sum to 1 + 1e-7
 
 
@@ -257,7 +259,8 @@ def boxes(u: Tensor, height: int, width: int, augmentation: Augmentation) -> tup
     )
     fitted = fits.any(1, keepdim=True)
     side = torch.where(fitted, side, _constant(fallback, torch.int64, u.device))
-    corner = torch.where(fitted, (draw[2] * (image - side + 1)).long(), (image - side) // 2)
+    room = image - side
+    corner = torch.where(fitted, (draw[2] * (room + 1)).long(), room // 2)
     return *corner.unbind(1), *side.unbind(1)
 
 
@@ -265,8 +268,9 @@ def _factors(u: Tensor, augmentation: Augmentation) -> Tensor:
     """Return the factors of brightness, contrast and saturation, and the hue turns: (n, 4)."""
     *strengths, hue = augmentation.jitter or (0.0, 0.0, 0.0, 0.0)
     ranges = [*((max(0.0, 1 - s), 1 + s) for s in strengths), (-hue, hue)]
-    draws = columns(u, augmentation)["jitter"][:, 1:5].unbind(1)
-    return torch.stack([_between(d, r) for d, r in zip(draws, ranges, strict=True)], 1)
+    low = _constant(tuple(low for low, _ in ranges), u.dtype, u.device)
+    span = _constant(tuple(high - low for low, high in ranges), u.dtype, u.device)
+    return low + span * columns(u, augmentation)["jitter"][:, 1:5]
 
 
 def _between(u: Tensor, ends: tuple[float, float]) -> Tensor:
@@ -281,20 +285,27 @@ def _move(
 ) -> Tensor:
     """Return every image cropped to its box and resized, shifted, then flipped."""
     top, left, height, width = box
-    matrices = []
-    for axis, (start, length) in enumerate(((top, height), (left, width))):
-        size = x.shape[2 + axis]
-        at = torch.arange(size, device=x.device).expand(len(x), size)
-        mirror = ("vflip", "flip")[axis]
-        if getattr(augmentation, mirror):
-            at = torch.where(part[mirror] < getattr(augmentation, mirror), size - 1 - at, at)
-        if augmentation.shift:
-            by = (
-                part["shift"][:, axis, None] * (2 * augmentation.shift + 1)
-            ).long() - augmentation.shift
-            at = at - by
-        matrices.append(_resize(at, start[:, None], length[:, None]).to(x.dtype))
-    return _sandwich(matrices[0], x, matrices[1])
+    at = [_shown(axis, x, part, augmentation) for axis in (0, 1)]
+    if x.shape[2] == x.shape[3]:  # both axes at once take half the operators
+        both = [torch.cat(pair)[:, None] for pair in ((top, left), (height, width))]
+        rows, columns = _resize(torch.cat(at), *both).to(x.dtype).chunk(2)
+    else:
+        rows = _resize(at[0], top[:, None], height[:, None]).to(x.dtype)
+        columns = _resize(at[1], left[:, None], width[:, None]).to(x.dtype)
+    return _sandwich(rows, x, columns)
+
+
+def _shown(axis: int, x: Tensor, part: dict[str, Tensor], augmentation: Augmentation) -> Tensor:
+    """Return which pixel of the resized axis each output pixel shows, (n, size) int64."""
+    size, mirror = x.shape[2 + axis], ("vflip", "flip")[axis]
+    at = _constant(tuple(range(size)), torch.int64, x.device)
+    if getattr(augmentation, mirror):
+        back = _constant(tuple(range(size - 1, -1, -1)), torch.int64, x.device)
+        at = torch.where(part[mirror] < getattr(augmentation, mirror), back, at)
+    if augmentation.shift:
+        drawn = part["shift"][:, axis, None] * (2 * augmentation.shift + 1)
+        at = at - (drawn.long() - augmentation.shift)
+    return at.expand(len(x), size)
 
 
 def _resize(at: Tensor, start: Tensor, length: Tensor) -> Tensor:
@@ -314,14 +325,15 @@ def _resize(at: Tensor, start: Tensor, length: Tensor) -> Tensor:
     """
     size = at.shape[1]
     scale = length.float() / size
-    pixel = torch.arange(size, device=at.device) - start  # relative to the box: ATen's arithmetic
-    centre = scale * (at.clamp(0, size - 1) + 0.5)
+    # relative to the box: ATen's arithmetic
+    pixel = _constant(tuple(range(size)), torch.int64, at.device) - start
+    nearest = at.clamp(0, size - 1)
+    centre = scale * (nearest + 0.5)
     inside = (pixel >= 0) & (pixel < length)
     weight = (pixel + 0.5)[:, None, :] - centre[:, :, None]
     weight.abs_().neg_().add_(1).clamp_(min=0)
     weight.mul_(inside[:, None, :])
-    kept = (at >= 0) & (at < size)
-    return weight.mul_((kept / weight.sum(2))[:, :, None])
+    return weight.mul_(((nearest == at) / weight.sum(2))[:, :, None])
 
 
 def _sandwich(rows: Tensor, x: Tensor, columns: Tensor) -> Tensor:
@@ -454,16 +466,23 @@ def _constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device)
 def _gaussian(u: Tensor, augmentation: Augmentation) -> Tensor:
     """Return each image's blur kernel (n, blur_kernel); the identity if it is not blurred."""
     half = augmentation.blur_kernel // 2
-    tap = torch.arange(-half, half + 1, device=u.device)
+    tap = _constant(tuple(range(-half, half + 1)), torch.int64, u.device)
     kernel = (-0.5 * (tap / _between(u[:, 1:], augmentation.blur_sigma)) ** 2).softmax(1)
-    return torch.where(u[:, :1] < augmentation.blur, kernel, (tap == 0).to(kernel.dtype))
+    none = _constant(tuple(float(i == half) for i in range(len(tap))), kernel.dtype, u.device)
+    return torch.where(u[:, :1] < augmentation.blur, kernel, none)
 
 
 def _band(kernel: Tensor, size: int) -> Tensor:
     """Return (n, size, size) matrices that convolve an axis, reflected at its edges."""
-    half = kernel.shape[1] // 2
-    pixel = torch.arange(size, device=kernel.device)
-    source = (pixel + torch.arange(-half, half + 1, device=kernel.device)[:, None]).abs()
+    reads = _reads(kernel.shape[1], size, kernel.dtype, kernel.device)
+    return (kernel @ reads).view(-1, size, size)
+
+
+@cache
+def _reads(width: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return (width, size * size): which pixel each output pixel reads at each tap of a kernel."""
+    half = width // 2
+    pixel = torch.arange(size)
+    source = (pixel + torch.arange(-half, half + 1)[:, None]).abs()
     source = size - 1 - (size - 1 - source).abs()
-    reads = torch.eye(size, dtype=kernel.dtype, device=kernel.device)[source]
-    return (kernel @ reads.flatten(1)).view(-1, size, size)
+    return torch.eye(size, dtype=dtype)[source].flatten(1).to(device)
