@@ -2,8 +2,8 @@
 
 Ask for help on one name, as in ``help(privbench.run)``: on all of them it is thousands of lines.
 
-- Run and look: ``run``, ``load``, ``audit``; ``Results``, ``Plot``, ``Loaded``, ``Audit``,
-  ``Gate``.
+- Run and look: ``run``, ``load``, ``audit``, ``coins``; ``Results``, ``Plot``, ``Loaded``,
+  ``Audit``, ``Gate``.
 - Write an attack: ``MembershipAttack``, ``AttributeAttack``, ``ReconstructionAttack``,
   ``PropertyAttack``; it gets an ``Oracle``, a question and an ``AttackContext``, and may declare
   ``Shadows`` and ``Access``. Helpers: ``likelihood_ratio``, ``scaled_logit``, ``best_threshold``.
@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # the public names, one a line, and nothing else: `HOME` is r
     from privbench.api.auditing import audit as audit
     from privbench.api.load import Loaded as Loaded
     from privbench.api.load import load as load
+    from privbench.api.own_model.coins import coins as coins
     from privbench.api.own_model.gate import Gate as Gate
     from privbench.api.own_model.words import Audit as Audit
     from privbench.api.results import Results as Results

@@ -335,8 +335,9 @@ def test_the_rows_of_the_page_of_audits_are_those_of_its_code(
 BAD = {
     "audit": ["--model", "absent:load", "--members", "absent.npz", "--nonmembers", "absent.npz"],
     "cache": ["why", "no-such-artifact"], "check": ["no-such-method"],
-    "check-submission": ["absent.jsonl"], "doc": ["lirra"], "leaderboard": ["absent"],
-    "list": ["planets"],
+    "check-submission": ["absent.jsonl"],
+    "coins": ["absent.npz", "--count", "9", "--seed-file", "secret"], "doc": ["lirra"],
+    "leaderboard": ["absent"], "list": ["planets"],
     "merge": ["absent", "--out", "joined"], "new": ["attack", "Bad Name"], "report": ["absent"],
     "reproduce": ["absent.json"], "run": ["--attack", "lirra"], "score": ["absent"],
     "show": ["lirra"],

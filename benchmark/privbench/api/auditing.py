@@ -12,6 +12,7 @@ from rich.console import Console
 from privbench.api.own_model import formats, identity, reach
 from privbench.api.own_model import gate as gates
 from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
+from privbench.api.own_model.claim import claimed
 from privbench.api.own_model.document import document
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from privbench.api.own_model.claim import Claim
     from privbench.api.own_model.rows import Given, Rows
     from privbench.plugins.registry import Choice
 
@@ -58,6 +60,8 @@ def audit(
     shadow: Given | None = None,
     shadow_recipe: str | Callable[..., Any] | None = None,
     attributes: Given | None = None,
+    claim: str | Sequence[float] | None = None,
+    coins: str | Path | None = None,
     checkpoint: str | Path = "",
     output: str = "auto",
     attacks: Sequence[str] | str = (),
@@ -115,6 +119,9 @@ def audit(
             nonmembers.
         attributes: arrays of sensitive attributes, with a value for each row of members, then of
             nonmembers, then of shadow rows.
+        claim: (epsilon, delta) that training claims, for adding or removing one row. Coins test it:
+            see ``claim`` of the result.
+        coins: seed file of ``privbench.coins``, which decided what the model was trained on.
         checkpoint: weights for a torch module: safetensors, or a file of ``torch.save``, which is
             read with ``weights_only``. Nothing else is unpickled.
         output: what the model answers: ``posteriors``, ``logits``, ``labels`` or ``embeddings``;
@@ -155,8 +162,9 @@ def audit(
     wanted = gates.thresholds((fail_above or {}).items(), "fail_above")
     formats.refuse("junit", "junit", junit)
     formats.refuse("sarif", "sarif", sarif)
+    rows = read_rows(members, nonmembers, shadow, attributes)
     return audited(
-        model, read_rows(members, nonmembers, shadow, attributes), shadow_recipe=shadow_recipe,
+        model, rows, claim=claimed(claim, coins, rows), shadow_recipe=shadow_recipe,
         checkpoint=checkpoint, output=output, attacks=attacks, out=out,
         model_version=model_version, rate=rate, retries=retries, batch=batch,
         request_timeout=request_timeout, deadline=deadline, seeds=seeds, preset=preset,
@@ -167,7 +175,7 @@ def audit(
 
 
 def audited(
-    model: Any, rows: Rows, *, shadow_recipe: str | Callable[..., Any] | None,
+    model: Any, rows: Rows, *, claim: Claim | None, shadow_recipe: str | Callable[..., Any] | None,
     checkpoint: str | Path, output: str,
     attacks: Sequence[str] | str, out: str | Path, model_version: str, rate: float, retries: int,
     batch: int, request_timeout: float, deadline: float, seeds: int, preset: str,
@@ -242,7 +250,7 @@ def audited(
     _refuse_recipe(session)
     doubt, warning = _fit(rows, answers, given["gives"])
     return _documented(
-        _told(session, rows, left_out, Path(out), doubt=doubt, notes=(warning, kept)),
+        _told(session, rows, left_out, Path(out), claim=claim, doubt=doubt, notes=(warning, kept)),
         Path(out), fail_above, junit=junit, sarif=sarif,
     )  # fmt: skip
 
@@ -332,8 +340,8 @@ def _documented(
 
 
 def _told(
-    session: Session, rows: Rows, left_out: dict[str, str], out: Path, *, doubt: str,
-    notes: Sequence[str],
+    session: Session, rows: Rows, left_out: dict[str, str], out: Path, *, claim: Claim | None,
+    doubt: str, notes: Sequence[str],
 ) -> Audit:  # fmt: skip
     """Return the results with what they say.
 
@@ -342,6 +350,7 @@ def _told(
         rows: of the audit.
         left_out: attack -> why it was not planned.
         out: folder of the audit.
+        claim: to be tested.
         doubt: why the rows cannot be those that the model knows.
         notes: more lines of words; "" is none.
     """
@@ -356,16 +365,51 @@ def _told(
     made.shift = shift(x[rows.of("members")], x[rows.of("nonmembers")])
     best = strongest(made)
     columns = read_samples(best.record, [out]) if best else None
+    dataset = session.planned[0].trial.cell.dataset
+    assert dataset is not None  # noqa: S101 - the suite names one
+    keys = dataset.load(None).keys.tolist()
     first = None
     if columns is not None:
         first = reached(columns)
-        dataset = session.planned[0].trial.cell.dataset
-        assert dataset is not None  # noqa: S101 - the suite names one
-        keys = dataset.load(None).keys[rows.of("members")].tolist()
-        made.exposed = exposed(columns, {key: i for i, key in enumerate(keys)})
+        made.exposed = exposed(columns, {key: i for i, key in enumerate(keys[rows.of("members")])})
     made.no_verdict = no_verdict(best, made.shift, doubt)
     told = summary(made, made.shift, made.exposed, made.left_out, first=first,
                    no_verdict=made.no_verdict)  # fmt: skip
+    if claim is not None:
+        made.claim = claim.tested(_of_candidates(made, claim, keys, out))
+        told = f"{made.claim}\n{told}"
     made.summary = "\n".join(filter(None, (told, *notes)))
     write(out / WORDS, f"{made.summary}\n", private=True)
     return made
+
+
+def _of_candidates(
+    made: Audit, claim: Claim, keys: Sequence[int], out: Path
+) -> dict[str, NDArray[np.float64]]:
+    """Return the scores of each attack that scored all candidates.
+
+    Args:
+        made: the results.
+        claim: with m candidates.
+        keys: of all rows, members first.
+        out: folder of the audit.
+
+    Returns:
+        Attack -> (m,).
+    """
+    wanted = [keys[place] for place in claim.places]
+    found = {}
+    for one in made:
+        columns = read_samples(one, [out]) if one.status == "ok" else None
+        if columns is None or "victim.scores" not in columns:
+            continue
+        known = dict(zip(columns["row"].tolist(), columns["victim.scores"].tolist(), strict=True))
+        if known.keys() >= set(wanted):
+            seed = f", seed {one.seed}" if one.seed else ""
+            found[one.cell.attack.label + seed] = np.array(
+                [known[key] for key in wanted], np.float64
+            )
+    if not found:
+        raise BadInputError(f"claim: no attack scored all {len(wanted):,} candidates: name one "
+                            "that asks each row once, such as metric-confidence")  # fmt: skip
+    return found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from privbench.api.own_model.words import Audit
     from privbench.plugins.registry import Choice
 
-#: Exit statuses; 1 is that an attack failed.
+#: Exit statuses; 1 is that an attack failed. A refuted claim is a failed gate.
 _FAILED_GATE, _NO_VERDICT = 3, 4
 
 
@@ -49,6 +49,10 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
     "--attributes", type=click.Path(path_type=Path),
     help="Sensitive attributes: .npz, one array each, for members, nonmembers, shadow rows.",
 )  # fmt: skip
+@click.option("--claim", metavar="EPSILON,DELTA",
+              help="Test this claim of differential privacy; needs --coins.")  # fmt: skip
+@click.option("--coins", type=click.Path(path_type=Path), metavar="FILE",
+              help="Seed file of `privbench coins`, tossed before training.")  # fmt: skip
 @click.option(
     "--output", type=click.Choice(["auto", *KINDS]), default="auto", show_default=True,
     help="What the model answers.",
@@ -104,10 +108,11 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     """Attack a model of your own and say what leaks.
 
     Exit status: 0 if every attack that suits it ran and the gate passed, 1 if an attack failed, 2
-    for bad input, 3 if the gate failed, 4 if it is undecided, or if there is no verdict, since the
-    rows or their classes cannot be right.
+    for bad input, 3 if the gate failed or the claim is refuted, 4 if the gate is undecided, or if
+    there is no verdict, since the rows or their classes cannot be right.
     """
     from privbench.api.own_model import formats
+    from privbench.api.own_model.claim import claimed
     from privbench.api.own_model.gate import written
     from privbench.api.own_model.reach import Asking
     from privbench.api.own_model.rows import read_rows
@@ -126,6 +131,7 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
             known.get("attack", name)
     files = (options.pop(of) for of in ("members", "nonmembers", "shadow", "attributes"))
     rows = read_rows(*files)  # what is wrong with names or rows is said before torch is imported
+    options["claim"] = claimed(options["claim"], options.pop("coins"), rows)
 
     from privbench.api import auditing
     from privbench.api.console import terminal_console
@@ -143,6 +149,8 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
 
 
 def _status(made: Audit) -> int:
+    if made.claim and made.claim.refuted:
+        return _FAILED_GATE
     if made.gate and made.gate.outcome != "passed":
         return _FAILED_GATE if made.gate.outcome == "failed" else _NO_VERDICT
     if made.no_verdict:

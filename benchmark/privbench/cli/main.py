@@ -20,6 +20,7 @@ from privbench.cli.audit import audit
 from privbench.cli.boards import leaderboard, merge, report, score
 from privbench.cli.border import Finite, Whole, say
 from privbench.cli.cache import cache
+from privbench.cli.coins import coins
 from privbench.cli.doc import doc
 from privbench.cli.plugins import check, new
 from privbench.cli.refusal import refuse
@@ -379,7 +380,7 @@ def _list_plugins(registry: Registry, *, errors: bool) -> None:
 
 
 for command in (
-    audit, cache, challenge, check, check_submission, doc, leaderboard, merge, new, report,
-    reproduce, score, show,
+    audit, cache, challenge, check, check_submission, coins, doc, leaderboard, merge, new,
+    report, reproduce, score, show,
 ):  # fmt: skip
     main.add_command(command)

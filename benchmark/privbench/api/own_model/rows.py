@@ -9,7 +9,7 @@ import hashlib
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,7 @@ class Rows:
         sizes: source -> number of rows, without empty ones.
         attributes: sensitive attribute -> (n,) values.
         low, high: the values that 0 and 1 of each column stand for; () if these are 0 and 1.
+        fingerprints: (n,) digests of x as it was given, before it was scaled.
     """
 
     x: NDArray[Any]
@@ -53,6 +54,7 @@ class Rows:
     attributes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    fingerprints: Sequence[str] = ()
 
     @property
     def classes(self) -> int:
@@ -117,11 +119,23 @@ def read_rows(
         if len(x[source]) < FEWEST:
             raise BadInputError(f"{source}: {len(x[source])} rows are too few: give at least "
                                 f"{FEWEST}")  # fmt: skip
-    _refuse_overlap(x)
+    prints = {source: fingerprints(one) for source, one in x.items()}
+    _refuse_overlap(prints)
     sizes = {source: len(one) for source, one in x.items()}
     joined, low, high = _in_unit_interval(np.concatenate(list(x.values())))
     extra = {} if attributes is None else _attributes(attributes, len(joined))
-    return Rows(joined, _labels(held, sizes), sizes, extra, low, high)
+    every = [one for column in prints.values() for one in column]
+    return Rows(joined, _labels(held, sizes), sizes, extra, low, high, every)
+
+
+def read_source(given: Given, source: str) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """Return the arrays of one file, and the fingerprints of its rows (n,).
+
+    Raises:
+        BadInputError: if there is no usable x.
+    """
+    held = _arrays(given, source)
+    return held, fingerprints(_inputs(held, source))
 
 
 def _arrays(given: Given, option: str) -> dict[str, NDArray[Any]]:
@@ -182,14 +196,21 @@ def _inputs(arrays: Mapping[str, NDArray[Any]], source: str) -> NDArray[Any]:
     return x
 
 
-def _refuse_overlap(x: Mapping[str, NDArray[Any]]) -> None:
+def fingerprints(x: NDArray[Any]) -> list[str]:
+    """Return a digest of each row (n,): equal for equal numbers, whatever their type."""
+    return [
+        hashlib.blake2b((row + 0.0).tobytes(), digest_size=16).hexdigest()  # -0 is 0
+        for row in x.astype(np.float64)
+    ]
+
+
+def _refuse_overlap(prints: Mapping[str, Sequence[str]]) -> None:
     """Refuse rows that are in two sets: an answer about them would mean nothing."""
-    seen: dict[bytes, tuple[str, int]] = {}
-    for source, rows in x.items():
+    seen: dict[str, tuple[str, int]] = {}
+    for source, rows in prints.items():
         clashes = []
-        mine: dict[bytes, tuple[str, int]] = {}
-        for i, row in enumerate(rows.astype(np.float64)):
-            key = hashlib.blake2b((row + 0.0).tobytes(), digest_size=16).digest()
+        mine: dict[str, tuple[str, int]] = {}
+        for i, key in enumerate(rows):
             clashes += [(i, *seen[key])] if key in seen else []
             mine.setdefault(key, (source, i))
         if clashes:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from privbench.api.own_model.claim import Tested
     from privbench.api.own_model.gate import Gate
     from privbench.api.own_model.shift import Shift
     from privbench.results.record import Record
@@ -67,6 +68,8 @@ class Audit(Results):
         exposed: (row of the members' file, share of nonmembers that the strongest attack ranks
             below it), the most exposed first.
         left_out: attack -> why it did not run.
+        claim: what the coins say about a claimed epsilon; None without a claim. ``claim.refuted``
+            tells whether it fell, ``claim.lower`` how large epsilon is at least.
         no_verdict: why nothing can be said about a leak, and what to check; "" if it can.
         gate: the verdict over the thresholds of ``fail_above``; None without any.
     """
@@ -77,6 +80,7 @@ class Audit(Results):
     shift: Shift
     exposed: Sequence[tuple[int, float]] = ()
     left_out: Mapping[str, str] = {}
+    claim: Tested | None = None
 
     def __repr__(self) -> str:
         """The words, and how many results there are, so that it fits a screen."""
