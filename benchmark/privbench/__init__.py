@@ -2,8 +2,8 @@
 
 Ask for help on one name, as in ``help(privbench.run)``: on all of them it is thousands of lines.
 
-- Run and look: ``run``, ``load``, ``audit``, ``coins``; ``Results``, ``Plot``, ``Loaded``,
-  ``Audit``, ``Gate``.
+- Run and look: ``run``, ``load``, ``audit``, ``coins``, ``compare``; ``Results``, ``Plot``,
+  ``Loaded``, ``Audit``, ``Gate``, ``Comparison``.
 - Write an attack: ``MembershipAttack``, ``AttributeAttack``, ``ReconstructionAttack``,
   ``PropertyAttack``; it gets an ``Oracle``, a question and an ``AttackContext``, and may declare
   ``Shadows`` and ``Access``. Helpers: ``likelihood_ratio``, ``scaled_logit``, ``best_threshold``.
@@ -38,6 +38,8 @@ if TYPE_CHECKING:  # the public names, one a line, and nothing else: `HOME` is r
     from annotated_types import MultipleOf as MultipleOf
 
     from privbench.api.auditing import audit as audit
+    from privbench.api.comparing import Comparison as Comparison
+    from privbench.api.comparing import compare as compare
     from privbench.api.load import Loaded as Loaded
     from privbench.api.load import load as load
     from privbench.api.own_model.coins import coins as coins

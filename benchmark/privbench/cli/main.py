@@ -21,6 +21,7 @@ from privbench.cli.boards import leaderboard, merge, report, score
 from privbench.cli.border import Finite, Whole, say
 from privbench.cli.cache import cache
 from privbench.cli.coins import coins
+from privbench.cli.compare import compare
 from privbench.cli.doc import doc
 from privbench.cli.plugins import check, new
 from privbench.cli.refusal import refuse
@@ -380,7 +381,7 @@ def _list_plugins(registry: Registry, *, errors: bool) -> None:
 
 
 for command in (
-    audit, cache, challenge, check, check_submission, coins, doc, leaderboard, merge, new,
+    audit, cache, challenge, check, check_submission, coins, compare, doc, leaderboard, merge, new,
     report, reproduce, score, show,
 ):  # fmt: skip
     main.add_command(command)

@@ -43,7 +43,7 @@ _HOW = "give epsilon and delta, such as 2,1e-5"
 
 
 @dataclass(frozen=True)
-class Tested:
+class Verdict:
     """What the coins say about a claim.
 
     Attributes:
@@ -122,7 +122,7 @@ class Claim:
     places: NDArray[np.int64]
     included: NDArray[np.bool_]
 
-    def tested(self, scores: Mapping[str, NDArray[np.float64]]) -> Tested:
+    def tested(self, scores: Mapping[str, NDArray[np.float64]]) -> Verdict:
         """Test the claim.
 
         Args:
@@ -142,7 +142,7 @@ class Claim:
             if p_value(made[at], bound, self.delta) < level:
                 best, bound = at, lower(made[at], level, self.delta)
         p = min(1.0, len(made) * min(values.values()))
-        return Tested(
+        return Verdict(
             self.epsilon, self.delta, m, len(scores), best[0], made[best], p, bound,
             ceiling(m, level, self.delta), p < ERROR,
         )  # fmt: skip

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from privbench.api.own_model.claim import Tested
+    from privbench.api.own_model.claim import Verdict
     from privbench.api.own_model.gate import Gate
     from privbench.api.own_model.shift import Shift
     from privbench.results.record import Record
@@ -80,7 +80,7 @@ class Audit(Results):
     shift: Shift
     exposed: Sequence[tuple[int, float]] = ()
     left_out: Mapping[str, str] = {}
-    claim: Tested | None = None
+    claim: Verdict | None = None
 
     def __repr__(self) -> str:
         """The words, and how many results there are, so that it fits a screen."""
