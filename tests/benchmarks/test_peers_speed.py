@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from privbench.ground.store.store import Store
 from privbench.measure.data.augmentation import Augmentation, augment
+from privbench.measure.data.protocol import Protocol
 from privbench.measure.data.split import Split, cut
 from privbench.measure.training.leave_one_out import refit
 from privbench.measure.training.loop import Training
@@ -29,10 +30,11 @@ from privbench.testing import CPU
 from privbench.toolbox.hopskipjump import boundary
 from privbench_plugins.datasets.digits import Digits
 from privbench_plugins.datasets.published_tables import Location30
+from privbench_plugins.datasets.torchvision_images import CIFAR10
 from privbench_plugins.defenses.dp_sgd import DPSGD
 from privbench_plugins.defenses.memguard import Guard, MemGuard, phase_one
 from privbench_plugins.defenses.weight_noise import draw, sample
-from privbench_plugins.targets.simclr import SimCLR
+from privbench_plugins.targets.simclr import SimCLR, nt_xent
 from privbench_plugins.targets.supervised import Supervised
 
 if TYPE_CHECKING:
@@ -251,6 +253,95 @@ def test_loop_bare(benchmark: Any, tmp_path: Path) -> None:
 
     benchmark.extra_info["units"] = 1
     benchmark.pedantic(loop, rounds=9, warmup_rounds=1)
+
+
+# ---- SimCLR with the convnet, CIFAR-10, 4 steps of 128 rows --------------------------------------
+
+SIMCLR_LOOP = "SimCLR, convnet, CIFAR-10, 4 steps of 128 rows | the same steps as a bare loop | 0.9"
+SIMCLR_PEER = (
+    "SimCLR, convnet, CIFAR-10, 4 steps of 128 rows, no blur | lightly's transform and loss | 2"
+)
+
+
+def _simclr(folder: Path) -> Training:
+    root, data = Path(os.environ.get("PRIVBENCH_DATA", "../shared/data")), CIFAR10()
+    if not (root / "cifar-10-batches-py").exists():
+        pytest.skip("needs CIFAR-10 below PRIVBENCH_DATA")
+    card, protocol = data.card(root), Protocol(members=512, nonmembers=512, pool=1024)
+    split = cut(data.load(root), card, protocol, 0)
+    target = SimCLR(batch=128, epochs=1, updates=0, augmentation=CIFAR, normalise=False)
+    draft = Builder(Store(folder), CPU).draft(
+        VictimSpec(card, protocol, split.victim(), target, (), ())
+    )
+    return Training(draft.model, draft.phases[0], split.victim().members, 0)
+
+
+def _steps_ours(benchmark: Any, folder: Path) -> None:
+    benchmark.extra_info["units"] = 1
+    benchmark.pedantic(lambda run: run.run(), setup=lambda: ((_simclr(folder),), {}), rounds=7)
+
+
+@pytest.mark.benchmark(group=SIMCLR_LOOP)
+def test_simclr_ours(benchmark: Any, tmp_path: Path) -> None:
+    _steps_ours(benchmark, tmp_path)
+
+
+@pytest.mark.benchmark(group=SIMCLR_LOOP)
+def test_simclr_bare(benchmark: Any, tmp_path: Path) -> None:
+    run = _simclr(tmp_path)
+    model = run.model
+    model.train().requires_grad_(True)
+    x = run.rows.x.float() / 255
+    parts = [*model["encoder"].parameters(), *model["head"].parameters()]
+    optimizer = torch.optim.Adam(parts, lr=1e-3, fused=True)
+
+    def steps() -> None:
+        for rows in torch.split(torch.randperm(len(x)), 128):
+            views = [
+                augment(x[rows], CIFAR, torch.rand(len(rows), CIFAR.uniforms)) for _ in range(2)
+            ]
+            optimizer.zero_grad()
+            nt_xent(model["head"](model["encoder"](torch.cat(views))), 0.1).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    benchmark.extra_info["units"] = 1
+    benchmark.pedantic(steps, rounds=7, warmup_rounds=1)
+
+
+@pytest.mark.benchmark(group=SIMCLR_PEER)
+def test_simclr_ours_again(benchmark: Any, tmp_path: Path) -> None:
+    _steps_ours(benchmark, tmp_path)
+
+
+@pytest.mark.benchmark(group=SIMCLR_PEER)
+def test_simclr_lightly(benchmark: Any, tmp_path: Path) -> None:
+    """Its transform in the process that trains: one core on both sides."""
+    losses: Any = pytest.importorskip("lightly.loss")
+    transforms: Any = pytest.importorskip("lightly.transforms")
+    from PIL import Image
+
+    run = _simclr(tmp_path)
+    model = run.model
+    model.train().requires_grad_(True)
+    images = [Image.fromarray(one) for one in run.rows.x.permute(0, 2, 3, 1).numpy()]
+    transform = transforms.SimCLRTransform(
+        input_size=32, cj_strength=0.5, gaussian_blur=0.0, normalize=None, min_scale=0.08
+    )
+    loss = losses.NTXentLoss(temperature=0.1)
+    parts = [*model["encoder"].parameters(), *model["head"].parameters()]
+    optimizer = torch.optim.Adam(parts, lr=1e-3, fused=True)
+
+    def steps() -> None:
+        for rows in torch.split(torch.randperm(len(images)), 128):
+            seen: list[Any] = [transform(images[row]) for row in rows.tolist()]
+            views = torch.stack([view for pair in seen for view in pair])
+            optimizer.zero_grad()
+            z = model["head"](model["encoder"](views))
+            loss(z[::2], z[1::2]).backward()
+            optimizer.step()
+
+    benchmark.extra_info["units"] = 1
+    benchmark.pedantic(steps, rounds=3, warmup_rounds=1)
 
 
 PRIVATE = "DP-SGD, 100 rows, two layers of 512 | Opacus, which writes out rows' gradients | 5"
