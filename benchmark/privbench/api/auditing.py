@@ -36,7 +36,9 @@ from privbench.ground.text import shown
 from privbench.plugins import registry as registries
 from privbench.results.files import AUDIT, read_all
 from privbench.results.sample_files import read_samples
-from privbench.toolbox.opened_model import RECIPE
+from privbench.toolbox.foreign_model import classes as named_classes
+from privbench.toolbox.opened_model import RECIPE, opened_once
+from privbench.toolbox.row_files import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +64,7 @@ def audit(
     attributes: Given | None = None,
     claim: str | Sequence[float] | None = None,
     coins: str | Path | None = None,
+    label: str = "y",
     checkpoint: str | Path = "",
     output: str = "auto",
     attacks: Sequence[str] | str = (),
@@ -105,11 +108,14 @@ def audit(
     1.0
 
     Args:
-        model: a torch module, an estimator with ``predict_proba`` (or ``predict``), a function from
-            an array (n, *shape) float32 to answers (n, k) or (n,); ``"module:function"``, where the
-            function takes no argument and returns one of these; or the address of an endpoint.
-        members: rows that the model was trained on: a ``.npz`` file, or a mapping of arrays, with
-            ``x`` (n, *shape) and ``y`` (n,).
+        model: a torch module, an estimator with ``predict_proba`` (or ``predict``), a session of
+            ONNX Runtime, a function from an array (n, *shape) float32 to answers (n, k) or (n,);
+            ``"module:function"``, where the function takes no argument and returns one of these; a
+            file of ONNX; or the address of an endpoint.
+        members: rows that the model was trained on, and their classes: a file (``.npz``, csv,
+            parquet, JSON lines), a mapping of ``x`` and ``y``, a pair (x, y), or a DataFrame of
+            pandas or polars. x is an array (n, *shape), a DataFrame, or a list of any objects, such
+            as texts. A model gets an array of numbers as float32, anything else as it is.
         nonmembers: rows from the same source that it was not trained on, none of them a member.
         shadow: the adversary's own rows, none of them in the other two.
         shadow_recipe: what trains shadows: ``"clone"`` copies an estimator of scikit-learn with its
@@ -122,6 +128,7 @@ def audit(
         claim: (epsilon, delta) that training claims, for adding or removing one row. Coins test it:
             see ``claim`` of the result.
         coins: seed file of ``privbench.coins``, which decided what the model was trained on.
+        label: column of a DataFrame or a table file that holds the classes.
         checkpoint: weights for a torch module: safetensors, or a file of ``torch.save``, which is
             read with ``weights_only``. Nothing else is unpickled.
         output: what the model answers: ``posteriors``, ``logits``, ``labels`` or ``embeddings``;
@@ -162,7 +169,7 @@ def audit(
     wanted = gates.thresholds((fail_above or {}).items(), "fail_above")
     formats.refuse("junit", "junit", junit)
     formats.refuse("sarif", "sarif", sarif)
-    rows = read_rows(members, nonmembers, shadow, attributes)
+    rows = read_rows(members, nonmembers, shadow, attributes, Reading(label))
     return audited(
         model, rows, claim=claimed(claim, coins, rows), shadow_recipe=shadow_recipe,
         checkpoint=checkpoint, output=output, attacks=attacks, out=out,
@@ -184,8 +191,7 @@ def audited(
     asking: reach.Asking, chosen: Sequence[Choice], console: Console | None,
 ) -> Audit:  # fmt: skip
     """Return what ``audit`` returns, with plugins as the command line chooses them."""
-    if isinstance(attacks, str):
-        attacks = [attacks]
+    attacks = [attacks] if isinstance(attacks, str) else attacks
     asking.refuse(model, model_version)
     shadow = "shadow" in rows.sizes
     if shadow and shadow_recipe is None:
@@ -194,45 +200,45 @@ def audited(
     target = registry.get("target", "own-model")
     own = is_code(shadow_recipe)
     if str(jobs) != "1":
-        _refuse_workers(model, shadow_recipe)
+        _refuse_workers(model, shadow_recipe, rows)
     if not isinstance(model, str):
         model = target.holding(model).model
     given = {
         "model": model, "checkpoint": _absolute(checkpoint), "tag": model_version, "rate": rate,
         "retries": retries, "batch": batch, "request_timeout": request_timeout,
-        "deadline": deadline, "low": rows.low, "high": rows.high,
+        "deadline": deadline, "low": rows.low, "high": rows.high, "source": rows.source,
     }  # fmt: skip
     if model.startswith(reach.ADDRESSES):
         if checkpoint:
             raise BadInputError("checkpoint: an endpoint has its own weights: leave it out")
         given["ledger"] = str((Path(out) / LEDGER).absolute())
         given |= asking.fields()
-    asked = target.replace(**given).reopened().asked(rows.classes)
+    target = target.replace(**given).reopened()
+    rows = _as_numbered(rows, target)
+    asked = target.asked(rows.classes)
     candidates = torch.from_numpy(rows.unit()[: rows.of("nonmembers").stop])
     if asked.endpoint is not None:
         named = [registry.get("attack", name).preset(preset) for name in attacks]
         reach.announce(asked, candidates, reach.more_queries(named, settings or {}), console)
     kept = identity.confirmed(asked, candidates, model, Path(out))
-    answers = _answers(asked, rows)
-    answers = identity.identified(answers, Path(out))
+    answers = identity.identified(_answers(asked, rows), Path(out))
     given["answered"] = identity.digest(answers)
     given["gives"] = kind_of(answers, rows.classes, output)
+    rows = rows.knowing(answers, given["gives"])
     if given["gives"] == "embeddings" and shadow_recipe is None and not attacks:
         raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or "
-                            "a shadow recipe")  # fmt: skip
+                            f"a shadow recipe; if the {answers.shape[1]} numbers for each row are "
+                            f"logits, number y from 0 to {answers.shape[1] - 1}")  # fmt: skip
     given["least"] = least_of(answers, given["gives"])
     wanted, left_out = attacks_for(
-        registry, attacks, attributes=bool(rows.attributes), shadow=shadow, own=own
-    )
+        registry, attacks, attributes=bool(rows.attributes), shadow=shadow, own=own,
+        lookup=rows.lookup,
+    )  # fmt: skip
     file = rows.write(default_root() / "audits")
     recipe: Any = shadow_recipe
     if own:
         width = rows.classes if given["gives"] == "labels" else answers.shape[1]
-        same = ("model", "checkpoint", "gives", "low", "high", "least")
-        made = registry.get("target", "own-recipe").using(
-            shadow_recipe, rows=str(file), width=width, **{name: given[name] for name in same}
-        )
-        recipe = {made.name: made.hyperparameters()}
+        recipe = _recipe(registry, shadow_recipe, rows, given, rows=str(file), width=width)
     suite = suite_of(
         rows, file, given, attacks=wanted, recipe=recipe, seeds=seeds, preset=preset,
         settings=settings or {},
@@ -274,7 +280,10 @@ def _refuse_recipe(session: Session) -> None:
         raise BadInputError(why)
 
 
-def _refuse_workers(model: Any, recipe: Any) -> None:
+def _refuse_workers(model: Any, recipe: Any, rows: Rows) -> None:
+    if rows.source.startswith("given:"):
+        raise BadInputError("jobs: rows in memory stay in their process: give paths of files, or "
+                            "leave out jobs")  # fmt: skip
     for what, held in (("model", model), ("shadow recipe", recipe)):
         if held is not None and not isinstance(held, str):
             raise BadInputError(f"jobs: a {what} in memory stays in its process: give it as "
@@ -282,6 +291,27 @@ def _refuse_workers(model: Any, recipe: Any) -> None:
     if model.startswith(reach.ADDRESSES):
         raise BadInputError("jobs: an endpoint is asked by one process, which keeps its answers: "
                             "leave out jobs")  # fmt: skip
+
+
+def _recipe(
+    registry: Any, recipe: Any, of: Rows, given: Mapping[str, Any], **fields: Any
+) -> dict[str, Any]:
+    """Return the target that trains shadows by the user's code, as a suite names it."""
+    same = ("model", "checkpoint", "gives", "low", "high", "least", "source")
+    fields |= {name: given[name] for name in same}
+    content = of.lookup.content if of.lookup else ""
+    made = registry.get("target", "own-recipe").using(recipe, content=content, **fields)
+    return {made.name: made.hyperparameters()}
+
+
+def _as_numbered(rows: Rows, target: Any) -> Rows:
+    """Return the rows with classes as a model numbers them; an endpoint does not say."""
+    if not target.model.startswith(reach.ADDRESSES):
+        return rows.numbered(named_classes(opened_once(target.model, target.checkpoint).model))
+    if rows.source:
+        raise BadInputError("an endpoint gets arrays of numbers: give a function that sends your "
+                            "rows to it as the model")  # fmt: skip
+    return rows.numbered(None)
 
 
 def _absolute(path: str | Path) -> str:
@@ -361,8 +391,7 @@ def _told(
         raise BadInputError(f"every attack failed: {failed[0].reason}")
     skipped = {one.cell.attack.name: one.reason for one in made if one.status == "skipped"}
     made.left_out = {**left_out, **skipped}
-    x = rows.unit()
-    made.shift = shift(x[rows.of("members")], x[rows.of("nonmembers")])
+    made.shift = shift(rows.described("members"), rows.described("nonmembers"))
     best = strongest(made)
     columns = read_samples(best.record, [out]) if best else None
     dataset = session.planned[0].trial.cell.dataset

@@ -22,8 +22,8 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
 
 @click.command("audit")
 @click.option(
-    "--model", required=True, metavar="MODULE:FUNCTION|URL",
-    help="Function that returns the model, or the address of an endpoint.",
+    "--model", required=True, metavar="MODULE:FUNCTION|FILE.onnx|URL",
+    help="Function that returns the model, a file of ONNX, or the address of an endpoint.",
 )  # fmt: skip
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), default=None,
@@ -31,7 +31,7 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
 )  # fmt: skip
 @click.option(
     "--members", required=True, type=click.Path(path_type=Path),
-    help="Rows that the model was trained on: .npz with x and y.",
+    help="Rows that the model was trained on: .npz with x and y, csv, parquet or JSON lines.",
 )  # fmt: skip
 @click.option(
     "--nonmembers", required=True, type=click.Path(path_type=Path),
@@ -45,6 +45,12 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
               shell_complete=completion.of("target"),
               help="What trains shadows: clone copies a scikit-learn estimator, a function "
               "fit(x, y, seed) returns a model [supervised, with --shadow].")  # fmt: skip
+@click.option("--label", default="y", show_default=True, metavar="COLUMN",
+              help="Column of a table with the class.")  # fmt: skip
+@click.option("--column", default="", metavar="COLUMN",
+              help="The model gets this column of a table, such as texts, as a list.")  # fmt: skip
+@click.option("--rows", "loader", default="", metavar="MODULE:FUNCTION",
+              help="What reads the files: a function from a path to rows and classes.")  # fmt: skip
 @click.option(
     "--attributes", type=click.Path(path_type=Path),
     help="Sensitive attributes: .npz, one array each, for members, nonmembers, shadow rows.",
@@ -118,6 +124,7 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     from privbench.api.own_model.rows import read_rows
     from privbench.cli.index import kept_index
     from privbench.grid.suite import parse_settings
+    from privbench.toolbox.row_files import Reading
 
     options["settings"] = parse_settings(list(options["settings"]))
     options["fail_above"] = written(options["fail_above"], "--fail-above")
@@ -130,7 +137,10 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
         for name in options["attacks"]:
             known.get("attack", name)
     files = (options.pop(of) for of in ("members", "nonmembers", "shadow", "attributes"))
-    rows = read_rows(*files)  # what is wrong with names or rows is said before torch is imported
+    reading = Reading(*(options.pop(name) for name in ("label", "column", "loader")))
+    # what is wrong with names or rows is said before torch is imported
+    members, nonmembers, shadow, attributes = files
+    rows = read_rows(members, nonmembers, shadow, attributes, reading)
     options["claim"] = claimed(options["claim"], options.pop("coins"), rows)
 
     from privbench.api import auditing

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from privbench.ground.errors import BadInputError
 from privbench.measure.methods.access import Access
+from privbench.toolbox.looked_up import looked_up
 from privbench.toolbox.messages import one_line, plain
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _ROUNDING = 1e-6  # of a column's range
 #: Sums of posteriors of float16, or rounded to three digits.
 _ROUNDED = 2e-3
 _CLASSES, _TABLE = 1, 2  # axes of an answer
+_TWO = 2  # classes
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Form:
         gives: what it answers.
         classes: their number, if it is known; else 0.
         low, high: least and largest value of each column, or of all; () for rows in [0, 1].
+        source: name of the user's rows, if a model gets these (``looked_up``); "" for numbers.
         least: posteriors below it count as it. A forest of 100 trees answers 0 or 1 where it is
             sure, and the logit of these is nothing that a Gaussian fits.
     """
@@ -52,6 +55,11 @@ class Form:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     least: float = 0.0
+    source: str = ""
+
+    def read(self, x: Tensor) -> Any:
+        """Return what the model gets for x (n, *shape) in [0, 1]: a tensor, or the user's rows."""
+        return looked_up(self.source)(x) if self.source else self.in_units(x)
 
     def in_units(self, x: Tensor) -> Tensor:
         """Return rows in the user's units, float32; what is whole up to rounding is whole."""
@@ -112,8 +120,9 @@ class Asked(nn.Module):
         return self._read(x, self._ask)
 
     def _read(self, x: Tensor, ask: Callable[[Tensor], Any]) -> np.ndarray:
-        rows = self.form.in_units(x)
-        rows = rows.to(x.device) if self.net is not None else rows.cpu()
+        rows = self.form.read(x)
+        if isinstance(rows, Tensor):
+            rows = rows.to(x.device) if self.net is not None else rows.cpu()
         told = self.told
         try:
             with torch.no_grad():
@@ -121,7 +130,7 @@ class Asked(nn.Module):
         except BadInputError:
             raise
         except Exception as error:
-            raise BadInputError(f"{told} failed on rows of shape {tuple(rows.shape)} "
+            raise BadInputError(f"{told} failed on {described(rows)} "
                                 f"({one_line(error)}): correct it, or give rows that it can "
                                 "read") from error  # fmt: skip
         try:
@@ -131,6 +140,9 @@ class Asked(nn.Module):
             raise BadInputError(f"{told} answered a {plain(type(answer).__name__)} that is no "
                                 "array of numbers: return posteriors (n, k), classes (n,) or "
                                 "embeddings (n, d)") from None  # fmt: skip
+        one = made.shape == (len(x), 1) and self.form.classes == _TWO
+        if one and made.min() >= 0 and made.max() <= 1:  # posteriors of the second of two classes
+            made = np.concatenate([1 - made, made], 1)
         if made.ndim not in (_CLASSES, _TABLE) or len(made) != len(x) or not made.size:
             raise BadInputError(f"{told} answered {len(x)} rows with an array of shape "
                                 f"{made.shape}: return posteriors (n, k), classes (n,) or "
@@ -150,6 +162,19 @@ class Asked(nn.Module):
             raise BadInputError(f"{self.told} must answer one class from 0 to "
                                 f"{self.form.classes - 1} for each row")  # fmt: skip
         return nn.functional.one_hot(labels, self.form.classes) * _SURE
+
+
+def described(rows: Any) -> str:
+    """Return what rows are, for messages.
+
+    >>> described(np.zeros((3, 2))), described(["a text"])
+    ('rows of shape (3, 2)', 'rows given as list of str')
+    """
+    if hasattr(rows, "columns"):
+        return f"a table with the columns {plain(', '.join(map(str, rows.columns)))}"
+    if hasattr(rows, "shape"):
+        return f"rows of shape {tuple(rows.shape)}"
+    return f"rows given as list of {plain(type(rows[0]).__name__)}"
 
 
 def sums_to_one(answers: np.ndarray) -> bool:

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.tokens import redacted
+from privbench.toolbox import foreign_model as foreign
 from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.public_encoder import filled, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import numpy as np
 
 NAME = "own-model"
 #: How messages about a recipe begin.
@@ -40,13 +40,13 @@ class Opened:
     """A model that answers.
 
     Attributes:
-        ask: answers (n, ...) to rows (n, *shape) float32 in the user's own units; an array or a
-            tensor.
+        ask: answers (n, ...), an array or a tensor, to rows: a tensor (n, *shape) float32 in the
+            user's own units, or what the user gave (``privbench.toolbox.looked_up``).
         net: the module, if it is one of torch.
         model: the object itself; None for an endpoint.
     """
 
-    ask: Callable[[torch.Tensor], Any]
+    ask: Callable[[Any], Any]
     net: nn.Module | None = None
     model: Any = None
 
@@ -71,15 +71,17 @@ def opened(model: str, checkpoint: str) -> Opened:
     """Import a model and load its weights.
 
     Args:
-        model: ``module:function``, where the function takes no argument and returns the model, or
-            a name from ``given``.
+        model: ``module:function``, where the function takes no argument and returns the model; a
+            file of ONNX; or a name from ``given``.
         checkpoint: path of weights for a module of torch; "" for none. A safetensors file, or one
             that ``torch.save`` wrote, which is read with ``weights_only``: no code of it runs.
 
     Raises:
         BadInputError: one sentence that says what is missing or wrong.
     """
-    if model.startswith("given:"):
+    if model.endswith(".onnx"):
+        made: Any = foreign.session(Path(model))
+    elif model.startswith("given:"):
         if model not in _GIVEN:
             raise BadInputError(f"{NAME}: {plain(model)} was given to another process: name it as "
                                 "module:function")  # fmt: skip
@@ -141,6 +143,19 @@ def recipe(name: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", made)
 
 
+def loader(name: str) -> Callable[[str], Any]:
+    """Return the function that ``module:function`` names, which reads rows from a path.
+
+    Raises:
+        BadInputError: if there is none.
+    """
+    made: Any = _attribute(name, _LOADER)
+    if not callable(made) or _takes_nothing(made):
+        raise BadInputError(f"rows: {plain(name)} is no function of a path: write load(path), "
+                            "which returns rows and their classes")  # fmt: skip
+    return cast("Callable[[str], Any]", made)
+
+
 def given_recipe(made: Callable[..., Any]) -> str:
     """Keep a recipe in memory; return the name under which ``recipe`` finds it in this process."""
     name = f"given:{secrets.token_hex(8)}"
@@ -171,6 +186,7 @@ class _Wanted:
 
 
 _MODEL = _Wanted(NAME, "model", "my_module:load, or the address of an endpoint", "the model")
+_LOADER = _Wanted("rows", "loader", "my_module:load", "rows and their classes")
 _RECIPE = _Wanted(RECIPE, "recipe", "my_module:fit, or clone", "a trained model")
 
 
@@ -217,19 +233,22 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
         ) from None
 
 
-def _asker(model: Any, what: str) -> Callable[[torch.Tensor], Any]:
-    """Return how rows (n, *shape) float32 are put to a model."""
+def _asker(model: Any, what: str) -> Callable[[Any], Any]:
+    """Return how rows are put to a model: a tensor (n, *shape), or rows as the user has them."""
     if isinstance(model, nn.Module):
-        return lambda x: _widened(model(x.to(_dtype(model))))
+        return lambda x: _widened(model(_as_tensor(x, model)))
+    if (ask := foreign.asker(model)) is not None:
+        return ask
     for method in ("predict_proba", "predict"):
         if hasattr(model, method):
             ask = getattr(model, method)
-            return lambda x: _quiet(ask, x.flatten(1).numpy())
+            known = foreign.classes(model) if method == "predict" else None
+            return lambda x: foreign.numbered(_quiet(ask, as_array(x, flat=True)), known)
     if callable(model):
         if _takes_nothing(model):
             raise BadInputError(f"{NAME}: {what} is a function without an argument: give what it "
                                 "returns")  # fmt: skip
-        return lambda x: model(x.numpy())
+        return lambda x: model(as_array(x))
     raise BadInputError(f"{NAME}: {what} is a {plain(type(model).__name__)}, which cannot be "
                         "asked: return a torch module, an estimator with predict_proba, or a "
                         "function of an array")  # fmt: skip
@@ -243,6 +262,30 @@ def _copied(model: nn.Module) -> nn.Module:
     held.seek(0)
     loaded: nn.Module = torch.jit.load(held)  # type: ignore[no-untyped-call]
     return loaded
+
+
+def as_array(x: Any, *, flat: bool = False) -> Any:
+    """Return a tensor as an array, (n, columns) if ``flat``; other rows as they are."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    return (x.flatten(1) if flat else x).cpu().numpy()
+
+
+def _as_tensor(x: Any, model: nn.Module) -> Any:
+    """Return what a module gets: a tensor of its precision; lists and other objects stay."""
+    if hasattr(x, "to_numpy"):  # a DataFrame
+        try:
+            x = x.to_numpy().astype("float64")
+        except (TypeError, ValueError) as error:
+            raise BadInputError(f"{NAME}: a torch module reads numbers, and the table holds others "
+                                f"({one_line(error)}): give a function that encodes the "
+                                "table")  from error  # fmt: skip
+    if isinstance(x, np.ndarray):
+        x = torch.from_numpy(np.array(x))
+    if not isinstance(x, torch.Tensor):
+        return x
+    place = next(itertools.chain(model.parameters(), model.buffers()), x).device
+    return x.to(place, _dtype(model))
 
 
 def _dtype(model: nn.Module) -> torch.dtype:
@@ -264,7 +307,7 @@ def _takes_nothing(model: Callable[..., Any]) -> bool:
         return False
 
 
-def _quiet(ask: Callable[[np.ndarray], Any], x: np.ndarray) -> Any:
+def _quiet(ask: Callable[[Any], Any], x: Any) -> Any:
     """Ask an estimator that may have been fitted with names of columns."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="X does not have valid feature names")

@@ -12,8 +12,9 @@ import numpy as np
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.source import digest, source_digest
+from privbench.toolbox.asked_model import described
 from privbench.toolbox.messages import one_line, plain
-from privbench.toolbox.opened_model import RECIPE, Opened, askable, recipe
+from privbench.toolbox.opened_model import RECIPE, Opened, as_array, askable, recipe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,15 +54,14 @@ def code_digest(given: str, model: Any) -> str:
                             "module:fit") from error  # fmt: skip
 
 
-def trained(
-    given: str, model: Any, x: NDArray[np.float32], y: NDArray[np.int64], seed: int
-) -> Opened:
+def trained(given: str, model: Any, x: Any, y: NDArray[np.int64], seed: int) -> Opened:
     """Train a model by a recipe; return how it is asked.
 
     Args:
         given: see ``code_digest``.
         model: the audited object, which only ``clone`` reads.
-        x: (n, *shape) rows in the user's units; an estimator gets (n, columns).
+        x: rows in the user's units, a tensor (n, *shape), of which an estimator gets (n, columns);
+            or rows as the user gave them.
         y: (n,) classes from 0.
         seed: from 0 to 2**31 - 1.
 
@@ -71,13 +71,13 @@ def trained(
     told = f"{RECIPE} {named(given)}"
     try:
         if given == CLONE:
-            made = _cloned(model, seed).fit(x.reshape(len(x), -1), y)
+            made = _cloned(model, seed).fit(as_array(x, flat=True), y)
         else:
-            made = recipe(given)(x, y, seed)
+            made = recipe(given)(as_array(x), y, seed)
     except BadInputError:
         raise
     except Exception as error:
-        raise BadInputError(f"{told} failed on rows of shape {x.shape} ({one_line(error)}): "
+        raise BadInputError(f"{told} failed on {described(x)} ({one_line(error)}): "
                             "correct it") from error  # fmt: skip
     try:
         return askable(made, "what it returns")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 #: Fields that say how the model is reached, not what it answers.
 _REACHED = (
     "model", "checkpoint", "ledger", "rate", "retries", "batch", "request_timeout", "deadline",
-    "format", "request", "answer", "max_queries",
+    "format", "request", "answer", "max_queries", "source",
 )  # fmt: skip
 _HIDDEN = 64  # of the null victim
 
@@ -60,6 +60,7 @@ class OwnModel(Target):
         low: least value of each column, or of all; () for rows in [0, 1].
         high: largest value of each column, or of all; rows are put back between the two.
         least: posteriors below it count as it; the answers of a forest are multiples of a number.
+        source: name of the user's rows, if the model gets these; "" for numbers.
         ledger: file that keeps the answers of an endpoint; "" for none.
         rate: most requests to an endpoint per second; 0 for no limit.
         retries: how often a request that failed is repeated.
@@ -84,6 +85,7 @@ class OwnModel(Target):
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     least: Annotated[float, Ge(0), Lt(1)] = 0.0
+    source: str = ""
     ledger: str = ""
     rate: Annotated[float, Ge(0)] = 0.0
     retries: Annotated[int, Ge(0)] = 5
@@ -182,7 +184,7 @@ class OwnModel(Target):
 
     def asked(self, classes: int = 0) -> Asked:
         """Return the module that asks the model; ``classes`` is their number, if it is known."""
-        form = Form(self.gives, classes, self.low, self.high, self.least)
+        form = Form(self.gives, classes, self.low, self.high, self.least, self.source)
         told = f"own-model: {plain(redacted(self.model))}"
         if not self._remote:
             return Asked(opened_once(self.model, self.checkpoint), form, told)

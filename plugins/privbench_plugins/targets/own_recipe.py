@@ -18,7 +18,6 @@ cloned, and the rows that it is asked.
 from __future__ import annotations
 
 import functools
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -43,6 +42,7 @@ from privbench import (
     hookimpl,
 )
 from privbench.toolbox.asked_model import GRANTS, Asked, Form, Gives, sums_to_one
+from privbench.toolbox.looked_up import keys
 from privbench.toolbox.opened_model import RECIPE, given_recipe, opened_once
 from privbench.toolbox.shadow_recipe import CLONE, code_digest, named, spread, trained
 
@@ -53,11 +53,10 @@ if TYPE_CHECKING:
     from privbench.toolbox.opened_model import Opened
 
 #: Fields that say where things are, not what they hold.
-_PLACES = ("recipe", "model", "checkpoint", "rows")
+_PLACES = ("recipe", "model", "checkpoint", "rows", "source")
 _HIDDEN = 64  # of the untrained network
 _BYTES = 255.0
 _SEEDS = 2**31
-_DIGEST = 16  # bytes of a row's key
 _BLOCK = 512  # rows of a query
 
 
@@ -73,6 +72,8 @@ class OwnRecipe(Target):
         rows: file of the rows that a shadow is asked, named after its content.
         gives: what the audited model answers; shadows must answer alike.
         width: numbers in an answer.
+        source: name of the user's rows, if models get these; "" for numbers.
+        content: their digest.
         low: least value of each column, or of all; () for rows in [0, 1].
         high: largest value of each column, or of all.
         least: posteriors below it count as it.
@@ -90,6 +91,8 @@ class OwnRecipe(Target):
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     least: Annotated[float, Ge(0), Lt(1)] = 0.0
+    source: str = ""
+    content: str = ""
 
     @property
     def grants(self) -> Access:  # type: ignore[override]
@@ -159,6 +162,10 @@ class OwnRecipe(Target):
             optimizers=dict.fromkeys(parts, Optimizer("sgd", 1.0)),
         )]  # fmt: skip
 
+    def form(self, classes: int = 0) -> Form:
+        """Return what models read and answer; ``classes`` is their number, if it is known."""
+        return Form(self.gives, classes, self.low, self.high, self.least, self.source)
+
     def audited(self) -> Any:
         """Return the audited object, if it is cloned."""
         return opened_once(self.model, self.checkpoint).model if self.recipe == CLONE else None
@@ -201,11 +208,9 @@ class _Fit:
     def trained(self) -> Opened:
         """Train the model."""
         target, rows = self.target, self.world.parts[self.part]
-        x = Form(target.gives, low=target.low, high=target.high).in_units(
-            as_float(rows.x.cpu(), rows.scale)
-        )
+        x = target.form().read(as_float(rows.x.cpu(), rows.scale))
         y = rows.y.cpu().numpy()
-        return trained(target.recipe, target.audited(), x.numpy(), y, self.seed)
+        return trained(target.recipe, target.audited(), x, y, self.seed)
 
     @functools.cached_property
     def again(self) -> Opened:
@@ -229,7 +234,7 @@ class Shadow(nn.Module):
         self.fit: _Fit | None = None
         self.place = nn.Parameter(torch.zeros(1))  # says on which device answers are wanted
         self._target = target
-        self._form = Form(target.gives, classes, target.low, target.high, target.least)
+        self._form = target.form(classes)
         rows, _ = _asked(target.rows)
         self.register_buffer("answers", torch.zeros(len(rows), target.width))
 
@@ -292,8 +297,7 @@ def _asked(path: str) -> tuple[Tensor, dict[bytes, int]]:
 
 
 def _keys(x: Tensor) -> list[bytes]:
-    flat = x.detach().cpu().flatten(1).numpy() + np.float32(0)  # -0 becomes 0
-    return [hashlib.blake2b(row, digest_size=_DIGEST).digest() for row in flat]
+    return keys(x.detach().cpu().numpy())
 
 
 @hookimpl

@@ -21,12 +21,20 @@ if TYPE_CHECKING:
     from privbench.api.own_model.rows import Rows
     from privbench.measure.methods.attack import Attack
     from privbench.plugins.registry import Registry
+    from privbench.toolbox.looked_up import Lookup
 
 #: Games whose question can be about a model that exists already.
 GAMES = ("membership", "attributes")
 _VECTORS = 2  # axes of answers that are no classes
 #: What `union` weighs where no attack asks many queries for each row.
-_QUICK = ("lira", "rmia", "metric-modified-entropy")
+_QUICK_UNION = {"union": {"components": ["lira", "rmia", "metric-modified-entropy"]}}
+#: Attacks that ask about changed rows.
+_CHANGES = {
+    "label-lira", "label-only-boundary", "label-only-noise", "adversarial-mia",
+    "adversarial-mia-targeted",
+}  # fmt: skip
+#: Attacks that train models on the rows' numbers.
+_LEARNS = {"quantile", "imia", "label-only-transfer"}
 
 
 def kind_of(answers: NDArray[np.float64], classes: int, wanted: str = "auto") -> str:
@@ -54,9 +62,9 @@ def kind_of(answers: NDArray[np.float64], classes: int, wanted: str = "auto") ->
         raise BadInputError(f"the model answers {wanted}, and the rows have no y: give the class "
                             "of each row as y")  # fmt: skip
     width = int(answers.max()) + 1 if wanted == "labels" else answers.shape[1]
-    if width > classes or (width < classes and wanted != "labels"):
+    if width < classes and wanted != "labels":
         raise BadInputError(f"the model knows {width} classes, and y has {classes}: number the "
-                            "classes as the model does, and give a row of each")  # fmt: skip
+                            "classes as the model does, from 0")  # fmt: skip
     return wanted
 
 
@@ -115,9 +123,9 @@ def suite_of(
     protocol = {"name": "own-model", **parts, "pool": pool, "trained_elsewhere": True}
     if pool["size"]:
         protocol["shadow"] = max(1, min(rows.sizes["members"], pool["size"] // 2))
-    read = {"path": str(file), "origins": ORIGIN}
+    read: dict[str, Any] = {"path": str(file), "origins": ORIGIN}
     if rows.x.dtype == np.uint8:
-        read["scale"] = 255.0  # type: ignore[assignment]
+        read["scale"] = 255.0
     return {
         "name": "audit", "datasets": [{"npz": read}], "protocols": [protocol],
         "targets": [{"own-model": dict(target)}], "attacks": list(attacks),
@@ -127,30 +135,62 @@ def suite_of(
 
 
 def attacks_for(
-    registry: Registry, named: Sequence[str], *, attributes: bool, shadow: bool, own: bool = False
+    registry: Registry,
+    named: Sequence[str],
+    *,
+    attributes: bool,
+    shadow: bool,
+    own: bool = False,
+    lookup: Lookup | None = None,
 ) -> tuple[list[Any], dict[str, str]]:
     """Return the attacks of an audit as a suite lists them, and why others are left out.
 
     All are listed whose game can be asked about such a model; the planner leaves out those whose
     access or rows are lacking. Without rows for shadows, an attack that only calibrates with them
     runs uncalibrated: it ranks rows and decides nothing. With shadows by the user's ``own`` code,
-    ``union`` weighs the attacks that ask a row once.
+    ``union`` weighs the attacks that ask a row once. So it does if the model gets the user's rows,
+    which cannot be changed.
+
+    Raises:
+        BadInputError: if an attack is named, or shadows are wanted, that such rows do not allow.
     """
+    if shadow and not own and lookup and not lookup.features:
+        raise BadInputError("shadow: networks learn nothing from such rows, so shadows need your "
+                            "code: give a shadow recipe, a function fit(x, y, seed)")  # fmt: skip
     if named:
-        return [_uncalibrated(registry.get("attack", name), shadow) for name in named], {}
+        wanted = [registry.get("attack", name) for name in named]
+        for one in wanted:
+            if why := unsuited(one.name, lookup):
+                raise BadInputError(f"{one.name}: {why}: leave it out")
+        return [_QUICK_UNION if lookup and one.name == "union" else _uncalibrated(one, shadow)
+                for one in wanted], {}  # fmt: skip
     chosen, left = [], {}
     attack: Attack
     for attack in registry.all("attack"):
         if attack.game not in GAMES or (attack.game == "attributes" and not attributes):
             continue
-        if own and attack.name == "union":
-            chosen.append({attack.name: {"components": list(_QUICK)}})
+        if why := unsuited(attack.name, lookup):
+            left[attack.name] = why
+            continue
+        if (own or lookup) and attack.name == "union":
+            chosen.append(_QUICK_UNION)
             continue
         if attack.game == "membership" and attack.max_rows is not None:
             left[attack.name] = "it asks many queries for each row: name it to run it"
             continue
         chosen.append(_uncalibrated(attack, shadow))
     return chosen, left
+
+
+def unsuited(attack: str, lookup: Lookup | None) -> str:
+    """Return why an attack cannot be made on rows that the model gets as they are; "" if it can."""
+    if lookup is None:
+        return ""
+    if attack in _CHANGES:
+        return "it asks about changed rows, and only numbers in arrays can be changed"
+    if attack in _LEARNS and not lookup.features:
+        return "it learns from what rows hold, and nothing is known of objects of this kind"
+    return ""
 
 
 def _uncalibrated(attack: Attack, shadow: bool) -> Any:

@@ -9,30 +9,38 @@ import hashlib
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privbench.api.own_model.tables import held as held_in
+from privbench.api.own_model.tables import is_looked_up, label_values, lookup_of, numbered
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
 from privbench.toolbox.npz_size import excess
+from privbench.toolbox.row_files import Reading
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
+
+    from privbench.toolbox.looked_up import Lookup
 
 #: Names of the sources of the rows, in the order in which the rows are joined.
 SOURCES = ("members", "nonmembers", "shadow")
 #: Array of the joined file that names the source of each row.
 ORIGIN = "origin"
+#: Source of rows that stand for classes without rows.
+_UNSEEN = "unseen"
 #: Fewer members or nonmembers cannot be told apart with any confidence.
 FEWEST = 20
 _TABLE, _GREY, _IMAGE = 2, 3, 4  # axes of x
 
-#: A path of a ``.npz`` file, or its arrays.
-Given = str | Path | Mapping[str, Any]
+#: A path of a file, or rows in memory: a mapping of x and y, a pair of these, a DataFrame.
+Given = Any
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,10 @@ class Rows:
         attributes: sensitive attribute -> (n,) values.
         low, high: the values that 0 and 1 of each column stand for; () if these are 0 and 1.
         fingerprints: (n,) digests of x as it was given, before it was scaled.
+        labels: (n,) classes as the user gave them, whole numbers or texts.
+        known: how many classes the model knows; some may be without rows.
+        lookup: the user's rows, if the model gets these and not numbers.
+        source: name under which a target finds them; "" for numbers.
     """
 
     x: NDArray[Any]
@@ -55,11 +67,35 @@ class Rows:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     fingerprints: Sequence[str] = ()
+    labels: NDArray[Any] | None = None
+    known: int = 0
+    lookup: Lookup | None = None
+    source: str = ""
 
     @property
     def classes(self) -> int:
         """Number of classes; 0 without labels."""
-        return 0 if self.y is None else int(self.y.max()) + 1
+        return 0 if self.y is None else max(self.known, int(self.y.max()) + 1)
+
+    def numbered(self, names: NDArray[Any] | None) -> Rows:
+        """Return the rows with classes as a model numbers them, if it names them.
+
+        Raises:
+            BadInputError: if it does not know one.
+        """
+        if self.labels is None:
+            return self
+        y = numbered(self.labels, names)
+        return replace(self, y=y, known=0 if names is None else len(names))
+
+    def knowing(self, answers: NDArray[np.float64], gives: str) -> Rows:
+        """Return the rows with as many classes as posteriors or logits (n, k) have."""
+        return replace(self, known=answers.shape[1]) if gives in ("posteriors", "logits") else self
+
+    def described(self, source: str) -> NDArray[np.float32]:
+        """Return what describes the rows of a source: (n, d) numbers, without hashes."""
+        x = self.unit()[self.of(source)]
+        return x if self.lookup is None else x[:, : self.lookup.features]
 
     def of(self, source: str) -> slice:
         """Return where the rows of a source are."""
@@ -72,13 +108,20 @@ class Rows:
         return (self.x / (255 if self.x.dtype == np.uint8 else 1)).astype(np.float32)
 
     def write(self, folder: Path) -> Path:
-        """Write them to a file that is named after its content; return its path."""
+        """Write them to a file that is named after its content; return its path.
+
+        A class that the model knows and no row has gets a copy of the first row, of a source that
+        no part is drawn from: a dataset has rows of all classes.
+        """
+        unseen = np.setdiff1d(np.arange(self.classes), [] if self.y is None else self.y)
+        copies = np.concatenate([np.arange(len(self.x)), np.zeros(len(unseen), int)])
+        sources = np.array([*self.sizes, _UNSEEN])
         named: dict[str, Any] = {
-            "x": self.x,
-            ORIGIN: np.repeat(list(self.sizes), list(self.sizes.values())),
+            "x": self.x[copies],
+            ORIGIN: sources.repeat([*self.sizes.values(), len(unseen)]),
         }
-        named |= {} if self.y is None else {"y": self.y}
-        named |= self.attributes
+        named |= {} if self.y is None else {"y": np.concatenate([self.y, unseen])}
+        named |= {name: column[copies] for name, column in self.attributes.items()}
         told = hashlib.sha256()
         for name, array in named.items():
             told.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -94,12 +137,19 @@ class Rows:
 
 
 def read_rows(
-    members: Given, nonmembers: Given, shadow: Given | None = None, attributes: Given | None = None
+    members: Given,
+    nonmembers: Given,
+    shadow: Given | None = None,
+    attributes: Given | None = None,
+    reading: Reading = Reading(),  # noqa: B008 - it cannot change
 ) -> Rows:
     """Read the rows of an audit.
 
     Each file holds ``x``: a table (n, columns) of any finite numbers, or images (n, c, h, w),
     (n, h, w, c) or (n, h, w); and ``y``: (n,) classes, numbers from 0 or texts, if there are any.
+    Rows may also be tables (csv, parquet, JSON lines, DataFrames) or lists of any objects: then the
+    model gets them as they are.
+
     The file of attributes has one array for each, with a value for every row: of members, then of
     nonmembers, then of shadow rows.
 
@@ -108,24 +158,23 @@ def read_rows(
     """
     files = {"members": members, "nonmembers": nonmembers}
     files |= {} if shadow is None else {"shadow": shadow}
-    held = {source: _arrays(given, source) for source, given in files.items()}
+    held = {source: _arrays(given, source, reading) for source, given in files.items()}
+    if any(is_looked_up(arrays.get("x")) for arrays in held.values() if "x" in arrays):
+        return _looked_up(held, files, attributes, reading)
     x = {source: _inputs(arrays, source) for source, arrays in held.items()}
     shapes = {source: one.shape[1:] for source, one in x.items()}
     for source, shape in shapes.items():
         if shape != shapes["members"]:
             raise BadInputError(f"{source}: its rows have shape {shape}, those of the members "
                                 f"{shapes['members']}: give rows of one kind")  # fmt: skip
-    for source in ("members", "nonmembers"):
-        if len(x[source]) < FEWEST:
-            raise BadInputError(f"{source}: {len(x[source])} rows are too few: give at least "
-                                f"{FEWEST}")  # fmt: skip
+    sizes = _sizes(x)
     prints = {source: fingerprints(one) for source, one in x.items()}
     _refuse_overlap(prints)
-    sizes = {source: len(one) for source, one in x.items()}
     joined, low, high = _in_unit_interval(np.concatenate(list(x.values())))
     extra = {} if attributes is None else _attributes(attributes, len(joined))
     every = [one for column in prints.values() for one in column]
-    return Rows(joined, _labels(held, sizes), sizes, extra, low, high, every)
+    labels = _labels(held, sizes)
+    return Rows(joined, _temporary(labels), sizes, extra, low, high, every, labels)
 
 
 def read_source(given: Given, source: str) -> tuple[dict[str, NDArray[Any]], list[str]]:
@@ -134,17 +183,56 @@ def read_source(given: Given, source: str) -> tuple[dict[str, NDArray[Any]], lis
     Raises:
         BadInputError: if there is no usable x.
     """
-    held = _arrays(given, source)
+    held = _arrays(given, source, Reading())
+    if "x" in held and is_looked_up(held["x"]):
+        raise BadInputError(f"{source}: x is a table or a list: give an array of numbers (.npz)")
     return held, fingerprints(_inputs(held, source))
 
 
-def _arrays(given: Given, option: str) -> dict[str, NDArray[Any]]:
-    if isinstance(given, Mapping):
-        return {str(name): np.asarray(array) for name, array in given.items()}
+def _looked_up(
+    held: Mapping[str, Mapping[str, Any]], given: Mapping[str, Given], attributes: Given | None,
+    reading: Reading,
+) -> Rows:  # fmt: skip
+    """Return rows that the model gets as they are."""
+    for source, arrays in held.items():
+        if "x" not in arrays:
+            raise BadInputError(f"{source}: it holds {shown(', '.join(arrays)) or 'no array'}: "
+                                "give x")  # fmt: skip
+    sizes = _sizes({source: arrays["x"] for source, arrays in held.items()})
+    lookup, name = lookup_of({of: arrays["x"] for of, arrays in held.items()}, given, reading)
+    labels = _labels(held, sizes)
+    extra = {} if attributes is None else _attributes(attributes, len(lookup.x))
+    rows = Rows(
+        lookup.x, _temporary(labels), sizes, extra, fingerprints=lookup.prints, labels=labels,
+        lookup=lookup, source=name,
+    )  # fmt: skip
+    _refuse_overlap({source: lookup.prints[rows.of(source)] for source in sizes})
+    return rows
+
+
+def _temporary(labels: NDArray[Any] | None) -> NDArray[np.int64] | None:
+    """Return classes as numbers, until the model tells how it numbers them."""
+    if labels is None or labels.dtype.kind == "U" or labels.min() >= 0:
+        return None if labels is None else numbered(labels, None)
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def _sizes(x: Mapping[str, Any]) -> dict[str, int]:
+    sizes = {source: len(one) for source, one in x.items()}
+    for source in ("members", "nonmembers"):
+        if sizes[source] < FEWEST:
+            raise BadInputError(f"{source}: {sizes[source]} rows are too few: give at least "
+                                f"{FEWEST}")  # fmt: skip
+    return sizes
+
+
+def _arrays(given: Given, option: str, reading: Reading) -> dict[str, Any]:
+    if (found := held_in(given, option, reading)) is not None:
+        return found
     if not isinstance(given, (str, Path)):
-        raise BadInputError(f"{option}: it is a {type(given).__name__}: give the path of a .npz "
-                            "file or, in Python, a mapping of arrays, such as "
-                            '{"x": x, "y": y}')  # fmt: skip
+        raise BadInputError(f"{option}: it is a {type(given).__name__}: give the path of a "
+                            "file or, in Python, rows and their classes, such as (x, y)"
+                            )  # fmt: skip
     told = f"{option} {shown(str(given), 200)}"
     held: dict[str, NDArray[Any]] = {}
     try:
@@ -159,7 +247,7 @@ def _arrays(given: Given, option: str) -> dict[str, NDArray[Any]]:
                    "np.savez, without objects")  # fmt: skip
     if problem:
         raise BadInputError(f"{told} {problem}")
-    return held
+    return held_in(held, option, reading) or {}
 
 
 def _unfit(file: Path) -> str:
@@ -239,41 +327,25 @@ def _in_unit_interval(
     return unit, tuple(map(float, low)), tuple(map(float, high))
 
 
-def _labels(
-    held: Mapping[str, Mapping[str, NDArray[Any]]], sizes: Mapping[str, int]
-) -> NDArray[np.int64] | None:
-    """Return classes as numbers; texts are numbered in sorted order over all files."""
+def _labels(held: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]) -> NDArray[Any] | None:
+    """Return classes (n,) as they are given, whole numbers or texts."""
     lacking = [source for source, arrays in held.items() if "y" not in arrays]
     if len(lacking) == len(held):
         return None
     if lacking:
         raise BadInputError(f"{lacking[0]}: it has no y, and another file has: give y in all of "
                             "them, or in none")  # fmt: skip
-    columns = {source: arrays["y"] for source, arrays in held.items()}
-    for source, y in columns.items():
-        if y.shape != (sizes[source],):
-            raise BadInputError(f"{source}: y has shape {y.shape}, and x {sizes[source]} rows: "
-                                "give one class for each row")  # fmt: skip
+    columns = {source: label_values(arrays["y"], sizes[source], source)
+               for source, arrays in held.items()}  # fmt: skip
     texts = [source for source, y in columns.items() if y.dtype.kind == "U"]
     if texts and len(texts) < len(columns):
         raise BadInputError(f"{texts[0]}: y holds texts, and y of another file numbers: give "
                             "texts in all of them, or numbers")  # fmt: skip
-    y = np.concatenate(list(columns.values()))
-    if texts:
-        return np.unique(y, return_inverse=True)[1].astype(np.int64)
-    whole = y.dtype.kind in "bui" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
-    if not whole or y.min() < 0:
-        raise BadInputError("y must hold classes from 0, or texts: number them as the model does")
-    y = y.astype(np.int64)
-    gap = next((c for c, n in enumerate(np.bincount(y)) if n == 0), None)
-    if gap is not None:
-        raise BadInputError(f"no row has class {gap}, but there are higher ones: number the "
-                            "classes 0 to k - 1, and give a row of each")  # fmt: skip
-    return y
+    return np.concatenate(list(columns.values()))
 
 
 def _attributes(given: Given, rows: int) -> dict[str, NDArray[Any]]:
-    found = _arrays(given, "attributes")
+    found = _arrays(given, "attributes", Reading())
     for name, column in found.items():
         if column.shape != (rows,):
             raise BadInputError(f"attributes: {shown(name)} has shape {column.shape}: give a "

@@ -8,6 +8,7 @@ success is not a leak.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ def shift(members: NDArray[Any], nonmembers: NDArray[Any], *, seed: int = 0) -> 
     half = np.concatenate([draw.permutation(len(side)) % 2 for side in sides]).astype(bool)
     aucs: list[float] = []
     p_values: list[float] = []
+    if not x.shape[1]:  # nothing is known of the rows
+        return Shift(math.nan, 1.0)
     for part in (half, ~half):
         forest = ExtraTreesClassifier(
             100, min_samples_leaf=3, class_weight="balanced", random_state=seed

@@ -241,6 +241,8 @@ def summary(
 
 
 def _shift(shift: Shift) -> str:
+    if math.isnan(shift.auc):
+        return "Members and nonmembers were not compared: only the model knows what rows hold."
     told = f"(a forest that never asks the model: AUC {shift.auc:.3f}, p = {shift.p_value:.2g})"
     if shift.found:
         return (

@@ -1,0 +1,167 @@
+"""Rows of an audit as people have them: DataFrames, table files, lists of texts or any objects."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privbench.ground.errors import BadInputError
+from privbench.ground.text import shown
+from privbench.toolbox.looked_up import Lookup, joined, library, register
+from privbench.toolbox.row_files import TABLES, Reading, as_rows, read, split
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PAIR, _TABLE, _MOST_AXES = 2, 2, 4
+#: Whole numbers from here on are targets of a regression, not classes.
+_MOST_CLASSES = 1_000
+
+
+def is_file(given: Any, reading: Reading) -> bool:
+    """Return whether something is the path of a file that is read as a table or by a loader."""
+    return isinstance(given, (str, Path)) and (bool(reading.loader) or Path(given).suffix in TABLES)
+
+
+def held(given: Any, source: str, reading: Reading) -> dict[str, Any] | None:
+    """Return x and y, and other arrays, of what is no ``.npz`` file; None for anything else.
+
+    x is an array, a DataFrame or a list.
+    """
+    if is_file(given, reading):
+        x, y = read(Path(given), reading, f"{source} {shown(str(given), 200)}")
+        given = {"x": x, "y": y}
+    elif library(given):
+        x, y = split(given, reading, source)
+        given = {"x": x, "y": y}
+    elif isinstance(given, (tuple, list)) and len(given) == _PAIR:
+        given = {"x": given[0], "y": given[1]}
+    if not isinstance(given, Mapping):
+        return None
+    made = {str(name): np.asarray(array) for name, array in given.items() if name != "x"}
+    if "x" in given:
+        made["x"] = _inputs(given["x"], source)
+    if reading.column and "x" in given and library(made["x"]):
+        raise BadInputError(f"{source}: a column is named, and x is a table: give x as a list")
+    return made
+
+
+def _inputs(x: Any, source: str) -> Any:
+    """Return a DataFrame, a list of objects, or an array."""
+    if library(x):
+        return x
+    if hasattr(x, "to_list"):  # a column
+        x = x.to_list()
+    if not isinstance(x, (list, tuple)):
+        x = np.asarray(x)
+        if x.ndim == 0:
+            raise BadInputError(f"{source}: x is a {type(x.item()).__name__}: give an array, a "
+                                "DataFrame or a list")  # fmt: skip
+        return x if x.dtype.kind in "biuf" else as_rows(x)
+    if len(x) and isinstance(x[0], (list, tuple, np.ndarray, numbers.Number)):
+        try:
+            made = np.asarray(x)
+        except ValueError:  # of different lengths
+            return list(x)
+        return made if made.dtype.kind in "biuf" else list(x)
+    return list(x)
+
+
+def is_looked_up(x: Any) -> bool:
+    """Return whether x is no array of finite numbers, so that the model gets rows as they are."""
+    if not isinstance(x, np.ndarray):
+        return True
+    if x.dtype.kind == "f" and x.ndim in range(_TABLE, _MOST_AXES + 1):
+        return not np.isfinite(x).all()
+    return x.dtype.kind in "OUSMm" and x.ndim == _TABLE
+
+
+def lookup_of(
+    parts: Mapping[str, Any], given: Mapping[str, Any], reading: Reading
+) -> tuple[Lookup, str]:
+    """Return all rows, source after source, and the name under which a target finds them."""
+    rows = Lookup(joined({source: as_rows(x) for source, x in parts.items()}))
+    files = list(given.values()) if all(_readable(one, reading) for one in given.values()) else []
+    return rows, register(rows, files, reading)
+
+
+def _readable(given: Any, reading: Reading) -> bool:
+    return is_file(given, reading) or (
+        isinstance(given, (str, Path)) and Path(given).suffix == ".npz"
+    )
+
+
+def label_values(y: NDArray[Any], n: int, source: str) -> NDArray[Any]:
+    """Return classes (n,), whole numbers or texts.
+
+    Raises:
+        BadInputError: for targets of a regression, several labels for a row, and missing ones.
+    """
+    if y.ndim == _TABLE and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim == _TABLE and len(y) == n:
+        raise BadInputError(f"{source}: y has {y.shape[1]} columns, and multi-label targets are "
+                            "not supported: give one class for each row, or audit one label at a "
+                            "time")  # fmt: skip
+    if y.shape != (n,):
+        raise BadInputError(f"{source}: y has shape {y.shape}, and x {n} rows: give one class for "
+                            "each row")  # fmt: skip
+    if y.dtype.kind == "O":
+        y = _typed(y, source)
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        row = int((~np.isfinite(y)).argmax())
+        raise BadInputError(f"{source}: y has no class in row {row}: fill it in, or drop such rows")
+    whole = y.dtype.kind in "bui" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
+    if y.dtype.kind == "U":
+        return y
+    if not whole or np.abs(y.astype(np.float64)).max() >= _MOST_CLASSES:
+        raise BadInputError(f"{source}: y holds numbers that are no classes, such as "
+                            f"{float(y[(y.astype(np.float64) % 1).argmax()]):g}, and "
+                            "regression is not supported: give classes, such as ranges of the "
+                            "target")  # fmt: skip
+    return y.astype(np.int64)
+
+
+def _typed(y: NDArray[Any], source: str) -> NDArray[Any]:
+    """Return objects as numbers or texts."""
+    texts = [isinstance(one, str) for one in y]
+    if all(texts):
+        return y.astype(str)
+    bad = next((i for i, one in enumerate(y) if not isinstance(one, numbers.Real)), None)
+    if any(texts) or bad is not None:
+        row = texts.index(False) if any(texts) else bad
+        raise BadInputError(f"{source}: y holds {shown(y[row])} in row {row}, which is no class "
+                            "like others: give texts, or whole numbers, in all rows")  # fmt: skip
+    return y.astype(np.float64)
+
+
+def numbered(labels: NDArray[Any], known: NDArray[Any] | None) -> NDArray[np.int64]:
+    """Return classes as numbers from 0.
+
+    Args:
+        labels: (n,) whole numbers or texts.
+        known: the model's classes in its own order, if it names them; otherwise texts are numbered
+            in sorted order, and numbers are the model's.
+
+    Raises:
+        BadInputError: if one is not known, or negative.
+    """
+    texts = labels.dtype.kind == "U"
+    if known is None or (known.dtype.kind == "U") != texts:
+        if texts:
+            return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+        if labels.min() < 0:
+            raise BadInputError("y must hold classes from 0, or texts: number them as the model "
+                                "does")  # fmt: skip
+        return labels.astype(np.int64)
+    found = labels[:, None] == known
+    if not found.any(1).all():
+        other = shown(labels[~found.any(1)][0])
+        raise BadInputError(f"y holds {other}, and the model knows "
+                            f"{shown(', '.join(map(str, known)), 200)}: give its classes"
+                            )  # fmt: skip
+    return np.asarray(found.argmax(1), np.int64)

@@ -1,0 +1,339 @@
+"""Rows that are no plain numbers: tables with names and types of columns, texts, any objects.
+
+The harness and its attacks see numbers. The model gets the rows as the user has them: each row is
+found again by its numbers. A changed row is found nowhere, so attacks that change rows are left
+out.
+
+Columns become numbers by what they hold: numbers and dates are scaled to [0, 1], with a column
+that says where one is missing; texts are one-hot, or counts of hashed words if there are many
+different ones. Rows that differ and have equal numbers, and objects of other kinds, get a hash of
+their content in four more columns.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import numbers
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privbench.ground.errors import BadInputError
+from privbench.ground.store.content import file_digest
+from privbench.toolbox.messages import one_line, plain
+from privbench.toolbox.row_files import Reading, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
+
+#: Texts of a column up to which it is one-hot; above, words are counted in so many columns.
+ONE_HOT, WORDS = 64, 256
+_HASHED = 4  # columns of a hash, 16 bits each
+_DIGEST = 16  # bytes of a row's key
+_TABLE = 2  # axes
+_REGISTERED: dict[str, Lookup] = {}
+
+
+class Lookup:
+    """Rows of the user, and the numbers by which they are found.
+
+    >>> import torch
+    >>> found = Lookup(["a cat", "a dog", "a cat sat"])
+    >>> found.x.shape, found(torch.from_numpy(found.x[[2, 0]]))
+    ((3, 3), ['a cat sat', 'a cat'])
+
+    Attributes:
+        rows: a DataFrame of pandas or polars, an array, or a list of any objects.
+        x: (n, d) float32 in [0, 1].
+        content: digest of the rows, their type and the names and types of their columns.
+        prints: (n,) digests of rows.
+        features: how many columns of x, from the first on, describe rows; the others are hashes.
+    """
+
+    def __init__(self, rows: Any, *, opaque: bool = False) -> None:
+        """Take rows; if ``opaque``, each is itself, although another one may be equal."""
+        self.rows = rows
+        contents = [_digest(_content(row)) for row in _each(rows)]
+        if opaque:
+            contents = [_digest((i, one)) for i, one in enumerate(contents)]
+        made = np.zeros((len(rows), 0), np.float32) if opaque else encoded(rows)
+        columns = [(name, str(rows[name].dtype)) for name in rows.columns] if library(rows) else []
+        self.content = _digest((type(rows).__name__, columns, contents)).hex()
+        self.prints = [one.hex() for one in contents]
+        self.features = made.shape[1]
+        self.x = np.concatenate([made, _hashes(made, contents)], 1)
+        self._places = {key: i for i, key in reversed(list(enumerate(keys(self.x))))}
+
+    def __call__(self, x: Tensor) -> Any:
+        """Return the rows whose numbers are x (n, d), in this order, as they were given.
+
+        Raises:
+            BadInputError: if one is none of the rows.
+        """
+        places = [self._places.get(key, -1) for key in keys(x.detach().cpu().numpy())]
+        if -1 in places:
+            raise BadInputError("own-model: a changed row was asked, and only rows as you gave "
+                                "them can be: leave out attacks that change rows")  # fmt: skip
+        return taken(self.rows, places)
+
+
+def keys(x: np.ndarray) -> list[bytes]:
+    """Return a key of the content of each row (n, ...) float32."""
+    flat = np.ascontiguousarray(x.reshape(len(x), -1), np.float32) + np.float32(0)  # -0 becomes 0
+    return [hashlib.blake2b(row, digest_size=_DIGEST).digest() for row in flat]
+
+
+# ---- where rows are found -----------------------------------------------------------------------
+
+
+def register(rows: Lookup, files: Sequence[str | Path], reading: Reading) -> str:
+    """Return the name under which ``looked_up`` finds rows.
+
+    Args:
+        rows: of the audit.
+        files: that hold them, one after the other, so that another process can read them; none if
+            they are in memory.
+        reading: how they are read.
+    """
+    if files:
+        held = {"files": {str(Path(one).absolute()): file_digest(Path(one)) for one in files}}
+        name = json.dumps({**held, "reading": reading._asdict()})
+    else:
+        name = f"given:{rows.content}"
+    _REGISTERED[name] = rows
+    return name
+
+
+def looked_up(name: str) -> Lookup:
+    """Return the rows of that name, which a worker reads from their files.
+
+    Raises:
+        BadInputError: if they are in another process, or their files changed.
+    """
+    return _REGISTERED[name] if name in _REGISTERED else _read(name)
+
+
+@functools.lru_cache(maxsize=1)
+def _read(name: str) -> Lookup:
+    if name.startswith("given:"):
+        raise BadInputError("own-model: rows in memory were given to another process: give the "
+                            "paths of files, or leave out jobs")  # fmt: skip
+    told = json.loads(name)
+    for file, digest in told["files"].items():
+        if file_digest(Path(file)) != digest:
+            raise BadInputError(f"{plain(file)}: it changed since the run began: run the command "
+                                "again")  # fmt: skip
+    reading = Reading(**told["reading"])
+    return Lookup(joined({file: read(Path(file), reading, file)[0] for file in told["files"]}))
+
+
+# ---- the user's rows ----------------------------------------------------------------------------
+
+
+def library(rows: Any) -> str:
+    """Return ``pandas`` or ``polars`` for a DataFrame of these, otherwise "".
+
+    >>> library([1, 2])
+    ''
+    """
+    kind = type(rows)
+    root = kind.__module__.split(".")[0]
+    return root if kind.__name__ == "DataFrame" and root in ("pandas", "polars") else ""
+
+
+def taken(rows: Any, places: Sequence[int]) -> Any:
+    """Return rows at these places, as the object that held them."""
+    if library(rows) == "pandas":
+        return rows.iloc[list(places)].reset_index(drop=True)
+    if library(rows) == "polars" or isinstance(rows, np.ndarray):
+        return rows[list(places)]
+    return [rows[i] for i in places]
+
+
+def joined(parts: dict[str, Any]) -> Any:
+    """Return the rows of several sources as one object, source after source.
+
+    Raises:
+        BadInputError: if they are of different kinds, or their columns differ.
+    """
+    first, *others = parts.values()
+    for source, part in parts.items():
+        if type(part) is not type(first):
+            raise BadInputError(f"{source}: its rows are a {plain(type(part).__name__)}, those of "
+                                f"the members a {plain(type(first).__name__)}: give rows of one "
+                                "kind")  # fmt: skip
+    if isinstance(first, np.ndarray):
+        return np.concatenate(list(parts.values()))
+    if not library(first):
+        return [row for part in parts.values() for row in part]
+    names = list(first.columns)
+    for source, part in parts.items():
+        lacking = [name for name in names if name not in part.columns]
+        other = [name for name in part.columns if name not in names]
+        if lacking or other:
+            told = f"lacks {lacking[0]}" if lacking else f"has {other[0]}, which members lack"
+            raise BadInputError(f"{source}: it {plain(told)}: give the same columns in all files")
+        for name in names:
+            if problem := _differ(first[name], part[name]):
+                raise BadInputError(f"{source}: column {plain(name)} {problem}")
+    parts_alike = [first, *(part[names] for part in others)]
+    if library(first) == "polars":
+        import polars as pl
+
+        return pl.concat(parts_alike, how="vertical_relaxed")
+    import pandas as pd
+
+    return pd.concat(parts_alike, ignore_index=True)
+
+
+def _differ(one: Any, other: Any) -> str:
+    """Return why two columns cannot be joined without a change of type, or "" if they can."""
+    if one.dtype == other.dtype:
+        return ""
+    types = str(one.dtype), str(other.dtype)
+    kinds = [_kind(name) for name in types]
+    if kinds[0] != kinds[1]:
+        return (f"is {plain(types[1])}, and {plain(types[0])} in the members: give it the same "
+                "type in all files")  # fmt: skip
+    if kinds[0] == "categor":
+        return "has other categories than in the members: give it the same categories in all files"
+    return ""
+
+
+def _kind(dtype: str) -> str:
+    """Return what joins without loss: numbers with numbers, texts with texts."""
+    low = dtype.lower()
+    if low.startswith(("int", "uint", "float", "bool", "decimal")):
+        return "number"
+    return "text" if low.startswith(("str", "object")) else low[:7]
+
+
+# ---- rows as numbers ----------------------------------------------------------------------------
+
+
+def encoded(rows: Any) -> np.ndarray:
+    """Return what describes the rows, (n, d) float32 in [0, 1]; d is 0 if nothing does."""
+    if library(rows):
+        columns = [rows[name] for name in rows.columns]
+    elif isinstance(rows, np.ndarray) and rows.ndim == _TABLE:
+        columns = list(rows.T)
+    else:
+        columns = [_one_axis(rows)]
+    made = [_column(column) for column in columns]
+    return np.concatenate([np.zeros((len(rows), 0), np.float32), *made], 1).astype(np.float32)
+
+
+def _one_axis(values: Any) -> np.ndarray:
+    """Return an array (n,) of objects, whatever they hold."""
+    made = np.empty(len(values), object)
+    for i, value in enumerate(values):
+        made[i] = value
+    return made
+
+
+def _column(values: Any) -> np.ndarray:
+    """Return a column as columns (n, d) in [0, 1]."""
+    held = np.asarray(values)
+    if held.dtype.kind in "Mm":
+        held = np.where(np.isnat(held), np.nan, held.astype("<i8").astype(np.float64))
+    elif held.dtype.kind not in "biuf":
+        items = [None if _missing(value) else value for value in list(values)]
+        known = [value for value in items if value is not None]
+        if all(isinstance(value, str) for value in known):
+            return _texts(items)
+        if not all(isinstance(value, (numbers.Real, date)) for value in known):
+            return np.zeros((len(items), 0))
+        held = np.array([math.nan if value is None else _number(value) for value in items])
+    held = held.astype(np.float64)
+    there = np.isfinite(held)
+    low = held[there].min() if there.any() else 0.0
+    wide = (held[there].max() - low) if there.any() else 0.0
+    unit = np.where(there, (np.where(there, held, low) - low) / (wide or 1.0), 0.0)
+    return unit[:, None] if there.all() else np.stack([unit, ~there], 1)
+
+
+def _missing(value: Any) -> bool:
+    """Return whether a cell is None, NaN, NaT or NA."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, numbers.Real) and bool(value != value)  # noqa: PLR0124 - NaN is not
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, datetime):
+        return value.timestamp()
+    return value.toordinal() * 86_400.0 if isinstance(value, date) else float(value)
+
+
+def _texts(items: list[str | None]) -> np.ndarray:
+    """Return texts one-hot, or as counts of hashed words; a missing one is all zeros."""
+    known = sorted({text for text in items if text is not None})
+    if len(known) <= ONE_HOT:
+        places = {text: i for i, text in enumerate(known)}
+        made = np.zeros((len(items), len(known)))
+        for i, text in enumerate(items):
+            if text is not None:
+                made[i, places[text]] = 1
+        return made
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    counter = HashingVectorizer(n_features=WORDS, alternate_sign=False)
+    return np.asarray(counter.transform([text or "" for text in items]).toarray())
+
+
+def _hashes(features: np.ndarray, contents: list[bytes]) -> np.ndarray:
+    """Return four columns with a hash of the content of rows that features do not tell apart.
+
+    No column if there is no such row; 0 for the others.
+    """
+    groups: dict[bytes, list[int]] = {}
+    for i, key in enumerate(keys(features)):
+        groups.setdefault(key, []).append(i)
+    made = np.zeros((len(features), _HASHED), np.float32)
+    for group in groups.values():
+        found = [contents[i] for i in group]
+        if len(set(found)) > 1 or not features.shape[1]:
+            words = np.array([np.frombuffer(one[: 2 * _HASHED], "<u2") for one in found])
+            made[group] = words / np.float32(2**16 - 1)
+    return made if made.any() else made[:, :0]
+
+
+def _each(rows: Any) -> Iterable[Any]:
+    """Return the rows of a table as tuples of cells, others as they are."""
+    if library(rows) == "pandas":
+        rows = rows.itertuples(index=False, name=None)
+    if library(rows) == "polars":
+        rows = rows.iter_rows()
+    found: Iterable[Any] = rows
+    return found
+
+
+def _digest(content: Any) -> bytes:
+    return hashlib.blake2b(repr(content).encode(), digest_size=_DIGEST).digest()
+
+
+def _content(row: Any) -> Any:
+    """Return what ``repr`` tells all of."""
+    if isinstance(row, (tuple, list)):
+        return [_content(cell) for cell in row]
+    if isinstance(row, np.ndarray) and row.dtype.kind != "O":
+        return row.dtype.str, row.shape, row.tobytes()
+    if _missing(row):
+        return None
+    if isinstance(row, (str, bytes, numbers.Real, date)):
+        return row.item() if isinstance(row, np.generic) else row
+    import joblib
+
+    try:
+        return joblib.hash(row)
+    except Exception as error:
+        raise BadInputError(f"a row is a {plain(type(row).__name__)} that cannot be compared "
+                            f"with others ({one_line(error)}): give objects that can be pickled, "
+                            "such as arrays, texts or paths") from error  # fmt: skip

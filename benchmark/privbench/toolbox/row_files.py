@@ -1,0 +1,117 @@
+"""Rows in files: csv, parquet and JSON lines as tables of pandas, others by the user's code."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from privbench.ground.errors import BadInputError
+from privbench.toolbox.messages import one_line, plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Endings of files that are read as tables.
+TABLES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+_INSTALL = "pip install 'privbench[tables]'"
+
+
+class Reading(NamedTuple):
+    """How files of rows are read.
+
+    Attributes:
+        label: column with the class.
+        column: the only column that the model gets, as a list; "" for all, as a table.
+        loader: ``module:function`` of a function from a path to rows and their classes; "" for
+            tables.
+    """
+
+    label: str = "y"
+    column: str = ""
+    loader: str = ""
+
+
+def read(file: Path, reading: Reading, told: str) -> tuple[Any, Any]:
+    """Return the rows of a file, a table of pandas or what the loader yields, and their classes.
+
+    Args:
+        file: that holds them.
+        reading: how it is read.
+        told: its name for messages.
+
+    Raises:
+        BadInputError: if it cannot be read; one sentence that says what to do.
+    """
+    if not file.is_file():  # a device may never end, and a pipe may never begin
+        there = "is no regular file" if file.exists() else "cannot be read (no such file)"
+        raise BadInputError(f"{told} {there}: name a file of rows")
+    if file.suffix == ".npz" and not reading.loader:
+        with np.load(file, allow_pickle=False) as arrays:  # a worker: it was checked before
+            return as_rows(arrays["x"]), arrays.get("y")
+    if reading.loader:
+        return _loaded(file, reading.loader, told)
+    return split(_table(file, told), reading, told)
+
+
+def as_rows(x: Any) -> Any:
+    """Return what a model gets of an array: float32, a list if there is one axis of others."""
+    if not isinstance(x, np.ndarray):
+        return x
+    if x.dtype.kind in "biuf":
+        return x.astype(np.float32)
+    return x.tolist() if x.ndim == 1 else x
+
+
+def split(table: Any, reading: Reading, told: str) -> tuple[Any, Any]:
+    """Return a DataFrame without its class, or its one column as a list, and the classes."""
+    names = list(table.columns)
+    for name, what in ((reading.label, "label"), (reading.column, "column")):
+        if name and name not in names:
+            listed = ", ".join(map(str, names[:20])) + (", …" if len(names) > 20 else "")  # noqa: PLR2004
+            raise BadInputError(f"{told} has no column {plain(name)}: name one of "
+                                f"{plain(listed)} as {what}")  # fmt: skip
+    y = table[reading.label].to_numpy()
+    if reading.column:
+        return table[reading.column].to_list(), y
+    kept = [name for name in names if name != reading.label]
+    if not kept:
+        raise BadInputError(f"{told} has no column besides the class: give the model's inputs")
+    return table[kept], y
+
+
+def _table(file: Path, told: str) -> Any:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise BadInputError(f"{told} is read by pandas, which is not installed: {_INSTALL}, or "
+                            "give a .npz file") from None  # fmt: skip
+    try:
+        if file.suffix == ".parquet":
+            return pd.read_parquet(file)
+        if file.suffix in (".jsonl", ".ndjson"):
+            lines = file.read_text(encoding="utf-8").splitlines()
+            return pd.DataFrame.from_records([json.loads(line) for line in lines if line.strip()])
+        return pd.read_csv(file, sep="\t" if file.suffix == ".tsv" else ",", low_memory=False)
+    except ImportError:
+        raise BadInputError(f"{told} is read by pyarrow, which is not installed: {_INSTALL}, or "
+                            "give a csv file") from None  # fmt: skip
+    except Exception as error:
+        raise BadInputError(f"{told} is no whole {file.suffix[1:]} file ({one_line(error)}): write "
+                            "it again") from error  # fmt: skip
+
+
+def _loaded(file: Path, loader: str, told: str) -> tuple[Any, Any]:
+    from privbench.toolbox.opened_model import loader as loader_of
+
+    function = loader_of(loader)
+    try:
+        made = function(str(file))
+    except Exception as error:
+        raise BadInputError(f"rows: {plain(loader)} failed on {told} ({one_line(error)}): correct "
+                            "it") from error  # fmt: skip
+    if not isinstance(made, tuple) or len(made) != 2:  # noqa: PLR2004
+        raise BadInputError(f"rows: {plain(loader)} returned a {plain(type(made).__name__)}: "
+                            "return rows and their classes, (rows, y)")  # fmt: skip
+    return made
