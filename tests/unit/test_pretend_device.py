@@ -120,7 +120,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Counter[str], list
     return seen
 
 
-@pytest.mark.parametrize(("name", "backbone"), BUDGETS, ids=" on ".join)
+@pytest.mark.parametrize(("name", "backbone"), BUDGETS, ids=[" on ".join(one) for one in BUDGETS])
 def test_a_step_and_a_query_cost_no_more_than_before(
     name: str, backbone: str, registry: Any, tmp_path: Path, steps: list[Any]
 ) -> None:
