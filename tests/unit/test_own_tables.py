@@ -434,6 +434,76 @@ def test_torch_reads_tables_of_numbers_only(tmp_path: Path) -> None:
         run(tmp_path / "b", net, members=(x, y), nonmembers=(other, z))
 
 
+# ---- answers without a model ---------------------------------------------------------------------
+
+
+def answered(model: Any, table: Any) -> Any:
+    made = model.predict_proba(table.drop(columns="rich"))
+    return pd.DataFrame(made, columns=model.classes_).assign(rich=table.rich)
+
+
+def test_answers_need_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = pipeline()
+    sets = {"members": answered(model, MEMBERS), "nonmembers": answered(model, NONMEMBERS)}
+    asked = run(tmp_path / "asked", model, attacks=[])
+    for name, table in sets.items():
+        order = ["yes", "rich", "no"] if name == "members" else ["no", "yes", "rich"]
+        table[order].to_csv(f"{name}.csv", index=False)
+    files = ["--answers", "--members", "members.csv", "--nonmembers", "nonmembers.csv"]
+    done = CliRunner().invoke(main, ["audit", *files, "--label", "rich", "--out", "out"])
+    assert done.exit_code == 0, done.output
+    assert "were not compared" in done.output
+    told = privbench.Results.read(tmp_path / "out")
+    for attack in ("metric-confidence", "metric-entropy", "metric-correctness"):
+        assert auc(told, attack) == pytest.approx(auc(asked, attack), abs=1e-6)
+    assert {one.cell.attack.name for one in told if one.status == "ok"} == {
+        one.cell.attack.name for one in asked if one.status == "ok"
+    }
+    one = {name: (table[["yes"]].to_numpy(), table.rich) for name, table in sets.items()}
+    again = run(tmp_path / "one", None, **one)
+    assert auc(again) == pytest.approx(auc(asked), abs=1e-6)
+    for more, sentence in (
+        (["--shadow-recipe", "clone"], "there are none: leave them out"),
+        (["--model", "m:f"], "no model is asked: leave out the model"),
+    ):
+        done = CliRunner().invoke(main, ["audit", *files, "--label", "rich", *more])
+        assert done.exit_code == 2
+        assert sentence in done.stderr
+    done = CliRunner().invoke(main, ["audit", *files[1:]])
+    assert "name a model, or give what it answered (--answers)" in done.stderr
+
+
+P = answered(pipeline(), MEMBERS)[["no", "yes"]]
+LOGITS = np.log(P.clip(0.01, 0.99)).to_numpy()
+
+
+@pytest.mark.parametrize(
+    ("answers", "output", "sentence"),
+    [
+        (P * 100, "auto", "the numbers of each row sum to 100, so they are percentages: divide th"),
+        (P * 100, "posteriors", "output posteriors: the numbers of each row sum to 100"),
+        (P * [1, 0.5], "auto", r"the numbers of row \d+ sum to 0\.5\d*, and posteriors sum to 1"),
+        (LOGITS, "posteriors", r"row 0 holds -\d.*, so they are no posteriors: name output logits"),
+        (P, "logits", "output logits: the model answers posteriors"),
+        (P.assign(no="none"), "auto", "members: column no holds no numbers"),
+        (P.rename(columns={"no": "maybe"}), "auto", "y holds no, and the model knows maybe, yes"),
+        (P[:9], "auto", "members: 9 rows are too few"),
+        (P.to_numpy()[:, 0], "auto", r"answers have shape \(150,\): give \(n, k\)"),
+        (P.assign(more=0.0), "auto", "nonmembers: it has not as many columns as the members"),
+    ],
+)
+def test_answers_that_cannot_be_used(
+    tmp_path: Path, answers: Any, output: str, sentence: str
+) -> None:
+    scale = 1 if answers.shape != P.shape or answers is LOGITS else answers.to_numpy()
+    other = (P if isinstance(scale, int) or scale.dtype == object else answers, Y)
+    if answers is LOGITS:
+        other = (LOGITS, Y)
+    with pytest.raises(BadInputError, match=sentence):
+        run(tmp_path, None, members=(answers, Y), nonmembers=other, output=output)
+
+
 # ---- what cannot be used -------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from privbench.api.own_model import formats, identity, reach
 from privbench.api.own_model import gate as gates
+from privbench.api.own_model.answers import as_given, read_answers
 from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
 from privbench.api.own_model.claim import claimed
 from privbench.api.own_model.document import document
@@ -55,7 +56,7 @@ _BLOCK = 256  # rows of the first query
 
 
 def audit(
-    model: Any,
+    model: Any = None,
     *,
     members: Given,
     nonmembers: Given,
@@ -111,7 +112,8 @@ def audit(
         model: a torch module, an estimator with ``predict_proba`` (or ``predict``), a session of
             ONNX Runtime, a function from an array (n, *shape) float32 to answers (n, k) or (n,);
             ``"module:function"``, where the function takes no argument and returns one of these; a
-            file of ONNX; or the address of an endpoint.
+            file of ONNX; or the address of an endpoint. None if the rows are what it answered: x is
+            (n, k), or a table with a column for each class.
         members: rows that the model was trained on, and their classes: a file (``.npz``, csv,
             parquet, JSON lines), a mapping of ``x`` and ``y``, a pair (x, y), or a DataFrame of
             pandas or polars. x is an array (n, *shape), a DataFrame, or a list of any objects, such
@@ -169,7 +171,13 @@ def audit(
     wanted = gates.thresholds((fail_above or {}).items(), "fail_above")
     formats.refuse("junit", "junit", junit)
     formats.refuse("sarif", "sarif", sarif)
-    rows = read_rows(members, nonmembers, shadow, attributes, Reading(label))
+    if model is None:
+        rows = read_answers(
+            members, nonmembers, Reading(label), shadow=shadow, recipe=shadow_recipe
+        )
+        model = as_given
+    else:
+        rows = read_rows(members, nonmembers, shadow, attributes, Reading(label))
     return audited(
         model, rows, claim=claimed(claim, coins, rows), shadow_recipe=shadow_recipe,
         checkpoint=checkpoint, output=output, attacks=attacks, out=out,

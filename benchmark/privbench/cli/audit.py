@@ -22,7 +22,7 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
 
 @click.command("audit")
 @click.option(
-    "--model", required=True, metavar="MODULE:FUNCTION|FILE.onnx|URL",
+    "--model", default="", metavar="MODULE:FUNCTION|FILE.onnx|URL",
     help="Function that returns the model, a file of ONNX, or the address of an endpoint.",
 )  # fmt: skip
 @click.option(
@@ -45,6 +45,9 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
               shell_complete=completion.of("target"),
               help="What trains shadows: clone copies a scikit-learn estimator, a function "
               "fit(x, y, seed) returns a model [supervised, with --shadow].")  # fmt: skip
+@click.option("--answers", is_flag=True,
+              help="The files hold what the model answered, a column for each class; no model is "
+              "asked.")  # fmt: skip
 @click.option("--label", default="y", show_default=True, metavar="COLUMN",
               help="Column of a table with the class.")  # fmt: skip
 @click.option("--column", default="", metavar="COLUMN",
@@ -118,12 +121,14 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     there is no verdict, since the rows or their classes cannot be right.
     """
     from privbench.api.own_model import formats
+    from privbench.api.own_model.answers import as_given, read_answers
     from privbench.api.own_model.claim import claimed
     from privbench.api.own_model.gate import written
     from privbench.api.own_model.reach import Asking
     from privbench.api.own_model.rows import read_rows
     from privbench.cli.index import kept_index
     from privbench.grid.suite import parse_settings
+    from privbench.ground.errors import BadInputError
     from privbench.toolbox.row_files import Reading
 
     options["settings"] = parse_settings(list(options["settings"]))
@@ -140,7 +145,17 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     reading = Reading(*(options.pop(name) for name in ("label", "column", "loader")))
     # what is wrong with names or rows is said before torch is imported
     members, nonmembers, shadow, attributes = files
-    rows = read_rows(members, nonmembers, shadow, attributes, reading)
+    model: Any = options.pop("model")
+    if options.pop("answers"):
+        if model or attributes:
+            raise BadInputError("answers: no model is asked: leave out the model and attributes")
+        recipe = options["shadow_recipe"]
+        rows = read_answers(members, nonmembers, reading, shadow=shadow, recipe=recipe)
+        model = as_given
+    elif not model:
+        raise BadInputError("name a model, or give what it answered (--answers)")
+    else:
+        rows = read_rows(members, nonmembers, shadow, attributes, reading)
     options["claim"] = claimed(options["claim"], options.pop("coins"), rows)
 
     from privbench.api import auditing
@@ -148,9 +163,7 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     from privbench.api.own_model.words import WORDS
 
     out = options["out"]
-    made = auditing.audited(
-        options.pop("model"), rows, **options, chosen=chosen, console=terminal_console()
-    )
+    made = auditing.audited(model, rows, **options, chosen=chosen, console=terminal_console())
     say(f"\n{made.summary}\n\nThese words: {out / WORDS}. All numbers on one page: "
         f"privbench report {out} -o {out / 'report.html'}")  # fmt: skip
     if made.gate:

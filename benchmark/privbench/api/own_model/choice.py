@@ -49,10 +49,14 @@ def kind_of(answers: NDArray[np.float64], classes: int, wanted: str = "auto") ->
     if wanted not in ("auto", *KINDS):
         raise UnknownNameError("output", wanted, ("auto", *KINDS))
     found = _guess(answers, classes)
+    if wanted == "auto" and found == "logits" and answers.min() >= 0:
+        raise BadInputError(f"the model's answers: {_no_posteriors(answers)}")
     if wanted == "auto":
         wanted = found
+    elif wanted == "posteriors" and found in ("logits", "embeddings"):
+        raise BadInputError(f"output posteriors: {_no_posteriors(answers)}")
     elif (wanted == "labels") != (found == "labels") or (
-        wanted == "posteriors" and found != "posteriors"
+        wanted == "logits" and found == "posteriors"
     ):
         raise BadInputError(f"output {wanted}: the model answers {found}: give output {found}, "
                             "or leave it out")  # fmt: skip
@@ -77,6 +81,20 @@ def _guess(answers: NDArray[np.float64], classes: int) -> str:
     if sums_to_one(answers):
         return "posteriors"
     return "logits" if answers.shape[1] == classes else "embeddings"
+
+
+def _no_posteriors(answers: NDArray[np.float64]) -> str:
+    """Return why answers (n, k) are no posteriors, and what to do."""
+    if answers.min() < 0:
+        row = int((answers < 0).any(1).argmax())
+        return (f"row {row} holds {answers[row].min():g}, so they are no posteriors: name output "
+                "logits, or give their softmax")  # fmt: skip
+    if sums_to_one(answers / 100):
+        return "the numbers of each row sum to 100, so they are percentages: divide them by 100"
+    sums = answers.sum(1)
+    row = int(np.abs(sums - 1).argmax())
+    return (f"the numbers of row {row} sum to {sums[row]:g}, and posteriors sum to 1: "
+            "divide them by their sum, or name output logits or embeddings")  # fmt: skip
 
 
 def least_of(answers: NDArray[np.float64], gives: str) -> float:

@@ -58,6 +58,7 @@ class Rows:
         known: how many classes the model knows; some may be without rows.
         lookup: the user's rows, if the model gets these and not numbers.
         source: name under which a target finds them; "" for numbers.
+        names: classes in the order of the answers, if the rows tell, and not the model.
     """
 
     x: NDArray[Any]
@@ -71,6 +72,7 @@ class Rows:
     known: int = 0
     lookup: Lookup | None = None
     source: str = ""
+    names: NDArray[Any] | None = None
 
     @property
     def classes(self) -> int:
@@ -85,6 +87,7 @@ class Rows:
         """
         if self.labels is None:
             return self
+        names = self.names if names is None else names
         y = numbered(self.labels, names)
         return replace(self, y=y, known=0 if names is None else len(names))
 
@@ -158,7 +161,7 @@ def read_rows(
     """
     files = {"members": members, "nonmembers": nonmembers}
     files |= {} if shadow is None else {"shadow": shadow}
-    held = {source: _arrays(given, source, reading) for source, given in files.items()}
+    held = {source: source_of(given, source, reading) for source, given in files.items()}
     if any(is_looked_up(arrays.get("x")) for arrays in held.values() if "x" in arrays):
         return _looked_up(held, files, attributes, reading)
     x = {source: _inputs(arrays, source) for source, arrays in held.items()}
@@ -167,13 +170,13 @@ def read_rows(
         if shape != shapes["members"]:
             raise BadInputError(f"{source}: its rows have shape {shape}, those of the members "
                                 f"{shapes['members']}: give rows of one kind")  # fmt: skip
-    sizes = _sizes(x)
+    sizes = sizes_of(x)
     prints = {source: fingerprints(one) for source, one in x.items()}
     _refuse_overlap(prints)
     joined, low, high = _in_unit_interval(np.concatenate(list(x.values())))
     extra = {} if attributes is None else _attributes(attributes, len(joined))
     every = [one for column in prints.values() for one in column]
-    labels = _labels(held, sizes)
+    labels = labels_of(held, sizes)
     return Rows(joined, _temporary(labels), sizes, extra, low, high, every, labels)
 
 
@@ -183,7 +186,7 @@ def read_source(given: Given, source: str) -> tuple[dict[str, NDArray[Any]], lis
     Raises:
         BadInputError: if there is no usable x.
     """
-    held = _arrays(given, source, Reading())
+    held = source_of(given, source, Reading())
     if "x" in held and is_looked_up(held["x"]):
         raise BadInputError(f"{source}: x is a table or a list: give an array of numbers (.npz)")
     return held, fingerprints(_inputs(held, source))
@@ -198,9 +201,9 @@ def _looked_up(
         if "x" not in arrays:
             raise BadInputError(f"{source}: it holds {shown(', '.join(arrays)) or 'no array'}: "
                                 "give x")  # fmt: skip
-    sizes = _sizes({source: arrays["x"] for source, arrays in held.items()})
+    sizes = sizes_of({source: arrays["x"] for source, arrays in held.items()})
     lookup, name = lookup_of({of: arrays["x"] for of, arrays in held.items()}, given, reading)
-    labels = _labels(held, sizes)
+    labels = labels_of(held, sizes)
     extra = {} if attributes is None else _attributes(attributes, len(lookup.x))
     rows = Rows(
         lookup.x, _temporary(labels), sizes, extra, fingerprints=lookup.prints, labels=labels,
@@ -217,7 +220,8 @@ def _temporary(labels: NDArray[Any] | None) -> NDArray[np.int64] | None:
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
 
-def _sizes(x: Mapping[str, Any]) -> dict[str, int]:
+def sizes_of(x: Mapping[str, Any]) -> dict[str, int]:
+    """Return how many rows each source has; refuse too few."""
     sizes = {source: len(one) for source, one in x.items()}
     for source in ("members", "nonmembers"):
         if sizes[source] < FEWEST:
@@ -226,7 +230,8 @@ def _sizes(x: Mapping[str, Any]) -> dict[str, int]:
     return sizes
 
 
-def _arrays(given: Given, option: str, reading: Reading) -> dict[str, Any]:
+def source_of(given: Given, option: str, reading: Reading) -> dict[str, Any]:
+    """Return x, y and other arrays of a file, or of rows in memory."""
     if (found := held_in(given, option, reading)) is not None:
         return found
     if not isinstance(given, (str, Path)):
@@ -327,7 +332,9 @@ def _in_unit_interval(
     return unit, tuple(map(float, low)), tuple(map(float, high))
 
 
-def _labels(held: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]) -> NDArray[Any] | None:
+def labels_of(
+    held: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]
+) -> NDArray[Any] | None:
     """Return classes (n,) as they are given, whole numbers or texts."""
     lacking = [source for source, arrays in held.items() if "y" not in arrays]
     if len(lacking) == len(held):
@@ -345,7 +352,7 @@ def _labels(held: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]) -> 
 
 
 def _attributes(given: Given, rows: int) -> dict[str, NDArray[Any]]:
-    found = _arrays(given, "attributes", Reading())
+    found = source_of(given, "attributes", Reading())
     for name, column in found.items():
         if column.shape != (rows,):
             raise BadInputError(f"attributes: {shown(name)} has shape {column.shape}: give a "
