@@ -36,7 +36,6 @@ BUDGETS = {
 WAITS = {
     "synchronisations in _batches at loop.py",  # how many rows a Poisson batch has
     "synchronisations in __call__ at olympus.py",
-    "to_device in fold at row_random.py",
 }
 BETWEEN = ("to_device", "to_host", "synchronisations")
 

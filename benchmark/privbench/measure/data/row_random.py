@@ -73,7 +73,7 @@ def fold(keys: Tensor, *salts: int) -> Tensor:
         Keys (n,), int64; unchanged if there are no salts.
     """
     for value in salts:
-        word = torch.tensor(_signed(value), dtype=torch.int64, device=keys.device)
+        word = torch.full((), _signed(value), dtype=torch.int64, device=keys.device)  # not sent
         keys = _splitmix(keys ^ _splitmix(word))
     return keys
 
