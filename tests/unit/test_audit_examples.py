@@ -112,6 +112,19 @@ def test_clones_of_the_forest_find_more(example: Example) -> None:
     assert float(told[2]) > 0.8
 
 
+def test_a_pipeline_on_a_table(example: Example) -> None:
+    pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
+    example.python("tables.py", "rows")
+    files = (f"--{name}=rows/people-{name}.parquet" for name in ("members", "nonmembers"))
+    command = ("audit", "--model", "tables:pipeline", *files, "--label", "income")
+    clones = ("--shadow-recipe", "clone", "--attack", "lira", "--set", "lira.k=4")
+    example.python("-c", MAIN, *command, *clones, "--out", "table")
+    words = (example.folder / "table" / "audit.txt").read_text("utf-8")
+    told = re.search(r"The only attack, lira.*; its AUC is ([\d.]+) ", words)
+    assert told is not None
+    assert float(told[1]) > 0.7
+
+
 def test_boosting_with_shadows(example: Example) -> None:
     more = "--shadow rows/adult-shadow.npz --attack metric-confidence --attack shokri"
     words = example.audit("models:boosting", "adult", "boosting", *more.split())

@@ -378,15 +378,15 @@ def test_onnx_takes_a_table_by_column() -> None:
     skl2onnx = pytest.importorskip("skl2onnx", reason="needs skl2onnx")
     runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     kinds = skl2onnx.common.data_types
-    table = MEMBERS[["age", "town"]].dropna()
+    table = MEMBERS[["age", "town"]].dropna().rename(columns={"age": "the-age"})
     columns = [
         ("t", OneHotEncoder(handle_unknown="ignore"), ["town"]),
-        ("n", "passthrough", ["age"]),
+        ("n", "passthrough", ["the-age"]),
     ]
     model = make_pipeline(ColumnTransformer(columns), RandomForestClassifier(10, random_state=0))
     model.fit(table, MEMBERS.rich[table.index])
     inputs = [
-        ("age", kinds.FloatTensorType([None, 1])),
+        ("the-age", kinds.FloatTensorType([None, 1])),
         ("town", kinds.StringTensorType([None, 1])),
     ]
     for zipmap in (True, False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,11 +130,14 @@ def _feed(wanted: Any, x: Any, *, alone: bool) -> np.ndarray:
     """Return one input of a session, of the type that it wants."""
     inner = wanted.type.removeprefix("tensor(").removesuffix(")")
     if hasattr(x, "columns"):
-        if not alone and wanted.name not in x.columns:
+        # exports write names of columns with letters, digits and _ only
+        named = {re.sub(r"\W", "_", str(name)): name for name in x.columns}
+        column = wanted.name if wanted.name in x.columns else named.get(wanted.name)
+        if not alone and column is None:
             raise BadInputError(f"own-model: the session has an input {plain(wanted.name)}, and "
                                 "the table no such column: name the columns as its "
                                 "inputs")  # fmt: skip
-        held = x.to_numpy() if alone else x[wanted.name].to_numpy().reshape(-1, 1)
+        held = x.to_numpy() if alone else x[column].to_numpy().reshape(-1, 1)
     else:
         held = _array(x)
     rank = len(wanted.shape or ())

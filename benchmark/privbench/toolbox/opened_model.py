@@ -308,7 +308,8 @@ def _takes_nothing(model: Callable[..., Any]) -> bool:
 
 
 def _quiet(ask: Callable[[Any], Any], x: Any) -> Any:
-    """Ask an estimator that may have been fitted with names of columns."""
+    """Ask an estimator that may have been fitted with names of columns, or without."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        for message in ("X does not have valid feature names", "X has feature names"):
+            warnings.filterwarnings("ignore", message=message)
         return ask(x)
