@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -615,13 +614,17 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def committed() -> dict[str, str]:
+def committed(root: Path = HERE) -> dict[str, str]:
     """The files of the committed results: name -> text."""
-    found = load()
+    found = load(root)
     return {"fidelity.md": page(*found), "fidelity.csv": table(*found)}
 
 
+def write(root: Path = HERE) -> None:
+    """Write both files."""
+    for name, text in committed(root).items():
+        (root / name).write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for name, text in committed().items():
-        (HERE / name).write_text(text, encoding="utf-8")
-    sys.exit()
+    write()

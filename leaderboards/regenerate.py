@@ -76,9 +76,9 @@ def stale(root: Path = ROOT) -> list[str]:
     return found
 
 
-def write(root: Path = ROOT) -> None:
-    """Write all boards; a figure that there is nothing to draw of is removed."""
-    for name in _names(root):
+def write(root: Path = ROOT, names: Sequence[str] | None = None) -> None:
+    """Write boards, all by default; a figure that there is nothing to draw of is removed."""
+    for name in _names(root) if names is None else names:
         page = root / "leaderboards" / f"{name}.md"
         for suffix in SUFFIXES:
             page.with_suffix(suffix).unlink(missing_ok=True)

@@ -234,7 +234,9 @@ def test_a_copy_inside_another_checkout_names_no_commit(tmp_path: Path) -> None:
 
     git("init")
     (tmp_path / "mine.py").write_text("a = 1\n")
-    git("add", "mine.py")
+    (tmp_path / "leaderboards").mkdir()
+    (tmp_path / "leaderboards" / "page.md").write_text("1\n")
+    git("add", ".")
     git("commit", "-m", "x")
     copy = tmp_path / "site-packages" / "provenance.py"
     copy.parent.mkdir()
@@ -243,6 +245,9 @@ def test_a_copy_inside_another_checkout_names_no_commit(tmp_path: Path) -> None:
     own = provenance.commit(tmp_path / "mine.py")
     assert own is not None
     assert not own.endswith(verdicts.DIRTY)
+    (tmp_path / "leaderboards" / "page.md").write_text("2\n")  # a board that grows is no code
+    provenance.commit.cache_clear()
+    assert provenance.commit(tmp_path / "mine.py") == own
     (tmp_path / "mine.py").write_text("a = 2\n")
     provenance.commit.cache_clear()
     dirty = provenance.commit(tmp_path / "mine.py")

@@ -43,13 +43,16 @@ def versions() -> dict[str, Any]:
 
 @functools.cache
 def commit(here: Path = Path(__file__)) -> str | None:
-    """Return the commit of the checkout that holds this file, with ``-dirty`` if files differ.
+    """Return the commit of the checkout that holds this file, with ``-dirty`` if code differs.
 
-    None outside of git, and for an installed copy inside a checkout of something else.
+    Results and pages of boards are no code. None outside of git, and for an installed copy inside a
+    checkout of something else.
     """
     try:
         _git(here.parent, "ls-files", "--error-unmatch", here.name)
-        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
+        at = _git(here.parent, "describe", "--always", "--abbrev=12")
+        code = (":/", ":(top,exclude)leaderboards")
+        return at + "-dirty" * bool(_git(here.parent, "status", "--porcelain", "-uno", "--", *code))
     except (OSError, subprocess.SubprocessError):
         return None
 
