@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from privbench.grid.executors import Executor
     from privbench.grid.plan import PlannedTrial
+    from privbench.ground.store.store import Artifact
     from privbench.plugins.registry import Choice
     from privbench.results.record import Record
 
@@ -254,10 +255,34 @@ class Session:
             **PLAIN,
         )
 
-    def runner(self, watcher: Watcher | None) -> TrialRunner:
-        """Return what runs the trials."""
+    def artifacts(self) -> tuple[list[Artifact], int]:
+        """Return the stored victims and shadows of the grid, and how many are not stored."""
+        builder, seen, missing = self.runner(None).builder, set[str](), set[str]()
+        stored: dict[str, Artifact] = {}
+        with tempfile.TemporaryDirectory() as empty:  # stored answers would need no shadows
+            asker = self.runner(None, Path(empty))
+            for item in self.planned:
+                if item.skip or item.failed:
+                    continue
+                Store.code = code_of(sealed(item.trial).cell)
+                try:
+                    for spec in asker.specs(item.trial).values():
+                        mark = f"{spec.identity} {Store.code}"
+                        keys = () if mark in seen else builder.planned(spec)
+                        seen.add(mark)
+                        for key in keys:
+                            if found := builder.store.find(key):
+                                stored[found.key.digest] = found
+                            else:
+                                missing.add(key.digest)
+                finally:
+                    Store.code = ""
+        return [stored[one] for one in sorted(stored)], len(missing)
+
+    def runner(self, watcher: Watcher | None, store: Path | None = None) -> TrialRunner:
+        """Return what runs the trials, with the store of the session by default."""
         return TrialRunner(
-            Store(self.store), self.device, root=self.root, progress=watcher,
+            Store(store or self.store), self.device, root=self.root, progress=watcher,
             numerics=self.numerics,
         )  # fmt: skip
 

@@ -1,17 +1,26 @@
-"""The commands that show and clean the store."""
+"""The commands that show and clean the store, and carry artifacts from one to another."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from privbench.cli.border import Finite, say
+from privbench.cli.refusal import refuse
+from privbench.ground.errors import BadInputError
+from privbench.ground.text import shown
+
+if TYPE_CHECKING:
+    from privbench.plugins.registry import Choice
+
+_MIB = 2**20
 
 
 @click.group()
 def cache() -> None:
-    """Inspect and clean the store of artifacts."""
+    """Inspect and clean the store of artifacts, or carry some to another store."""
 
 
 @cache.command()
@@ -49,6 +58,60 @@ def gc(older_than: float | None) -> None:
     store = _store()
     where = f": {store.missing}" if store.missing else ""
     say(f"{store.gc(older_than):,} bytes freed{where}")
+
+
+@cache.command("export")
+@click.argument("suite", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
+    help="Directory of datasets.",
+)  # fmt: skip
+@click.option(
+    "--max-mib", type=Finite(min=0), default=64, show_default=True, metavar="MIB",
+    help="Largest size of what is exported.",
+)  # fmt: skip
+@click.pass_obj
+def export(
+    chosen: list[Choice], /, suite: Path, file: Path, data_root: Path | None, max_mib: float
+) -> None:
+    """Write the stored victims and shadows of a SUITE into FILE, for `cache import` elsewhere."""
+    from privbench.grid.suite import read_suite
+
+    asked = read_suite(suite)
+    refuse(asked, chosen)
+    from privbench.api.session import Session
+    from privbench.ground.store import bundle
+
+    options = {"out": Path("results"), "data_root": data_root, "device": "auto", "jobs": "1",
+               "threads": 1, "executor": None}  # fmt: skip
+    stored, missing = Session(asked, chosen, options).artifacts()
+    of = shown(str(suite), 200)
+    if not stored:
+        raise BadInputError(f"the store holds no victim or shadow of {of}: run it first")
+    total = bundle.size(stored)
+    if total > max_mib * _MIB:
+        raise BadInputError(
+            f"the {len(stored)} artifacts of {of} have {total / _MIB:,.1f} MiB, more than "
+            f"{max_mib:g}: give --max-mib {total // _MIB + 1}, or a suite with fewer seeds"
+        )
+    bundle.pack(stored, file)
+    less = f"; {missing} more are not in the store" if missing else ""
+    say(f"{len(stored)} artifacts, {total / _MIB:,.1f} MiB, in {file}{less}")
+
+
+@cache.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+def import_(file: Path) -> None:
+    """Add the artifacts of FILE, of `cache export`, to the store.
+
+    Every checksum is checked first; if one is wrong, nothing is added. Results of these artifacts
+    are as trustworthy as who made FILE.
+    """
+    from privbench.ground.store.bundle import unpack
+
+    added, there = unpack(file, _store())
+    say(f"{added} artifacts added, {there} were there")
 
 
 def _store() -> Any:

@@ -201,7 +201,7 @@ class Store:
 
     def _write(self, key: Key, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Artifact:
         folder = self._folder(key)
-        draft = _aside(folder, DRAFT)
+        draft = aside(folder, DRAFT)
         try:
             with naming(folder):
                 draft.mkdir(parents=True)
@@ -215,6 +215,19 @@ class Store:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return Artifact(key, loads(canonical(facts)), folder, bool(tensors))
+
+    def adopt(self, key: Key, folder: Path) -> bool:
+        """Take a folder, verified by the caller, as the artifact of exactly this key.
+
+        Returns:
+            Whether it was missing; otherwise the stored one is kept.
+        """
+        with self._lock(key.digest):
+            if self._find(key) is not None:
+                return False
+            with naming(self._folder(key)):
+                os.replace(folder, self._folder(key))  # noqa: PTH105
+            return True
 
     # ---- explaining ----------------------------------------------------------------------------
 
@@ -358,7 +371,7 @@ class Store:
                 yield folder
 
     def _set_aside(self, folder: Path, reason: str) -> None:
-        set_aside(folder, _aside(folder, DAMAGED), f"artifact {folder.name}", reason)
+        set_aside(folder, aside(folder, DAMAGED), f"artifact {folder.name}", reason)
 
     @contextlib.contextmanager
     def _lock(self, digest: str, *, wait: bool = True) -> Iterator[bool]:
@@ -384,7 +397,8 @@ class Store:
             lock.release()
 
 
-def _aside(folder: Path, prefix: str) -> Path:
+def aside(folder: Path, prefix: str) -> Path:
+    """A path beside a folder, for one that is being written or deleted, or is damaged."""
     return folder.parent / f"{prefix}{folder.name}-{secrets.token_hex(4)}"
 
 
@@ -400,7 +414,7 @@ def _is_waste(folder: Path, cutoff: float | None) -> bool:
 
 
 def _delete(entry: Path, digest: str) -> int:
-    draft = _aside(entry.with_name(digest), DRAFT)
+    draft = aside(entry.with_name(digest), DRAFT)
     try:
         os.replace(entry, draft)  # noqa: PTH105 - atomic: no reader may see half of it
     except FileNotFoundError:  # another gc was first
