@@ -869,7 +869,7 @@ def test_weights_change_the_key(tmp_path: Path, module: str) -> None:
     savers: list[Any] = [save_file, torch.save]
     for i, save in enumerate(savers):
         path = tmp_path / f"w{i}.{'pt' if i else 'safetensors'}"
-        save({"0.weight": torch.full((2, 6), float(i)), "0.bias": torch.ones(2)}, path)
+        save({"0.weight": torch.full((2, 6), float(i)), "0.bias": torch.tensor([-1.0, 1.0])}, path)
         trials.add(run(tmp_path / str(i), module, checkpoint=path)[0].trial)
     assert len(trials) == 3
 
