@@ -409,7 +409,9 @@ class Grower:
             click.echo(told, err=True)
             status = 1
         what = f"Measure seed {seed} of {names[0]}" if names else "Write the boards again"
-        click.echo(f"{names[0]}, seed {seed}: published" if names else "all pages are written")
+        waits = names and (self.results / "afresh" / f"{names[0]}.jsonl").exists()
+        done = "waits in results/afresh/" if waits else "published"
+        click.echo(f"{names[0]}, seed {seed}: {done}" if names else "all pages are written")
         if self.commit:
             mine = [str(HERE), *(f":(exclude,glob){HERE}/**/*.{end}" for end in ("py", "yaml"))]
             self._git("add", "-A", "--", *mine)

@@ -206,8 +206,13 @@ def test_only_commit_commits_and_only_results_and_pages(
     monkeypatch.setattr(grow.regenerate, "write", published)
     monkeypatch.setattr(grow.fidelity, "write", lambda _: None)
     grower = grow.Grower.__new__(grow.Grower)
-    grower.root, grower.commit = tmp_path, False
+    grower.root, grower.commit, grower.results = tmp_path, False, tmp_path / "results"
     assert grower.publish(["a"], 3) == 0
+    assert capsys.readouterr().out == "a, seed 3: published\n"
+    (tmp_path / "results" / "afresh").mkdir(parents=True)
+    (tmp_path / "results" / "afresh" / "b.jsonl").touch()
+    assert grower.publish(["b"], 3) == 0
+    assert capsys.readouterr().out == "b, seed 3: waits in results/afresh/\n"
     assert git("log", "--format=%s").split("\n") == ["first", ""]
     grower.commit = True
     monkeypatch.setattr(grow.fidelity, "write", lost)
