@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import json
 import stat
 from pathlib import Path
@@ -123,7 +125,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 def test_a_failed_gate_writes_all_documents_for_the_user_alone(made: tuple[Path, Any]) -> None:
     folder, found = made
     assert found.gate.outcome == "failed"
-    for name in ("out/audit.json", "new/audit.xml", "audit.sarif"):
+    for name in ("out/audit.json", "out/SHA256SUMS", "new/audit.xml", "audit.sarif"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
 
 
@@ -152,6 +154,37 @@ def test_the_document_holds_what_an_annex_needs(made: tuple[Path, Any]) -> None:
     assert attacks["label-lira"]["status"] == attacks["lira"]["status"] == "not run"
     assert attacks["lira"]["reason"] == "shadows are needed (a shadow recipe, or shadow rows)"
     assert "--" not in attacks["shokri"]["reason"]
+
+
+def test_the_digest_covers_all_files_and_stays_in_an_equal_run(
+    made: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, found = made
+    sums = (folder / "out" / "SHA256SUMS").read_bytes()
+    assert found.digest == hashlib.sha256(sums).hexdigest()
+    lines = [line.split("  ") for line in sums.decode().splitlines()]
+    files_ = {path.name: path for path in (folder / "out").iterdir()}
+    assert {name for _, name in lines} == files_.keys() - {"SHA256SUMS"}
+    assert {"audit.json", "audit.txt", "answers.npy"} < files_.keys()
+    for digest, name in lines:
+        assert hashlib.sha256(files_[name].read_bytes()).hexdigest() == digest
+    date = json.loads(files_["audit.json"].read_text("utf-8"))["date"]
+    done = CliRunner().invoke(main, ["verify", str(folder / "out"), "--digest", found.digest])
+    assert done.exit_code == 0, done.output
+    assert f" has changed since {date}: {len(lines)} files, digest" in done.output
+
+    class Later(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> Later:
+            return cls(2100, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr("privbench.api.own_model.document.dt.datetime", Later)
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(folder / "store"))
+    again = run(folder, forest(MEMBERS), attacks=(), fail_above=GATE)
+    assert again.digest == found.digest
+    assert run(folder, forest(MEMBERS), attacks=()).digest != found.digest  # it has no gate
+    assert "2100-01-01" in files_["audit.json"].read_text("utf-8")
+    run(folder, forest(MEMBERS), attacks=(), fail_above=GATE)
 
 
 def test_the_document_is_no_result(made: tuple[Path, Any]) -> None:

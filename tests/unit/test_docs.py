@@ -347,7 +347,7 @@ BAD = {
     "leaderboard": ["absent"], "list": ["planets"],
     "merge": ["absent", "--out", "joined"], "new": ["attack", "Bad Name"], "report": ["absent"],
     "reproduce": ["absent.json"], "run": ["--attack", "lirra"], "score": ["absent"],
-    "show": ["lirra"],
+    "show": ["lirra"], "verify": ["absent"],
 }  # fmt: skip
 
 
@@ -396,7 +396,8 @@ def test_an_answer_of_no_is_status_1(
                 "--data-root", str(place / "results"), "--out", "failed"],
     }  # fmt: skip
     told = {name for name, (_, bad) in table().items() if bad != "–"}
-    assert {*asked, "audit", "challenge"} == told  # of these, see test_own_model, test_challenge
+    # of these, see test_own_model, test_challenge and test_verify
+    assert {*asked, "audit", "challenge", "verify"} == told
     for name, words in asked.items():
         done = invoke(*words)
         assert done.exit_code == 1, f"{name}: {done.output}"

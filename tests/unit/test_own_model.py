@@ -1155,7 +1155,7 @@ def test_a_model_that_fails_later_is_told(tmp_path: Path) -> None:
 def test_a_directory_with_another_audit_is_refused(tmp_path: Path) -> None:
     run(tmp_path, forest(MEMBERS))
     run(tmp_path, forest(MEMBERS))  # the same again
-    (tmp_path / "out" / words.WORDS).unlink()  # as if it was interrupted before its end
+    (tmp_path / "out" / "audit.txt").unlink()  # as if it was interrupted before its end
     before = sorted((tmp_path / "out").iterdir())
     for other in ({"model": forest(SHADOW)}, {"members": rows(90, 7)}):
         with pytest.raises(BadInputError, match="of another model, or of other rows: choose"):

@@ -14,12 +14,12 @@ from privbench.api.own_model import gate as gates
 from privbench.api.own_model.answers import as_given, read_answers
 from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
 from privbench.api.own_model.claim import claimed
-from privbench.api.own_model.document import document
+from privbench.api.own_model.document import as_dated, document
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.shift import shift
+from privbench.api.own_model.sums import LEDGER, WORDS, seal
 from privbench.api.own_model.words import (
-    WORDS,
     Audit,
     exposed,
     no_verdict,
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from privbench.api.own_model.rows import Given, Rows
     from privbench.plugins.registry import Choice
 
-#: The ledger of an endpoint, in the folder of its audit.
-LEDGER = "queries.ndjson"
 _BLOCK = 256  # rows of the first query
 
 
@@ -368,12 +366,13 @@ def _documented(
             made, lambda one: read_samples(one, [out]), fail_above,
             doubtful=doubtful, left_out=made.left_out, no_verdict=made.no_verdict,
         )  # fmt: skip
-    found = document(made, doubtful)
+    found = as_dated(document(made, doubtful), out / AUDIT)
     write(out / AUDIT, found.model_dump_json(indent=1) + "\n", private=True)
     if junit is not None:
         write(Path(junit), formats.junit(found), private=True)
     if sarif is not None:
         write(Path(sarif), formats.sarif(found, out / AUDIT), private=True)
+    made.digest = seal(out)
     return made
 
 

@@ -160,7 +160,7 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
 
     from privbench.api import auditing
     from privbench.api.console import terminal_console
-    from privbench.api.own_model.words import WORDS
+    from privbench.api.own_model.sums import WORDS
 
     out = options["out"]
     made = auditing.audited(model, rows, **options, chosen=chosen, console=terminal_console())
@@ -168,6 +168,7 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
         f"privbench report {out} -o {out / 'report.html'}")  # fmt: skip
     if made.gate:
         say(f"\n{made.gate.words}")
+    say(f"\nDigest of this audit: sha256 {made.digest} (privbench verify {out})")
     sys.exit(_status(made))
 
 

@@ -277,7 +277,7 @@ def report(
 
 def _words(folders: Sequence[Path], records: Sequence[Record]) -> str:
     """What the audit that made all of the results says of them; "" if none did."""
-    from privbench.api.own_model.words import WORDS
+    from privbench.api.own_model.sums import WORDS
     from privbench.results.limits import LONGEST_TEXT
 
     audited = all(record.cell.protocol.get("trained_elsewhere") for record in records)

@@ -27,6 +27,7 @@ from privbench.cli.plugins import check, new
 from privbench.cli.refusal import refuse
 from privbench.cli.show import show
 from privbench.cli.trust import challenge, check_submission, reproduce
+from privbench.cli.verify import verify
 from privbench.ground.errors import BadInputError, PrivbenchError, UnknownNameError
 from privbench.ground.text import shown
 
@@ -382,6 +383,6 @@ def _list_plugins(registry: Registry, *, errors: bool) -> None:
 
 for command in (
     audit, cache, challenge, check, check_submission, coins, compare, doc, leaderboard, merge, new,
-    report, reproduce, score, show,
+    report, reproduce, score, show, verify,
 ):  # fmt: skip
     main.add_command(command)

@@ -22,6 +22,7 @@ from privbench.results.schema import described
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from privbench.api.own_model.words import Audit
     from privbench.results.record import Record
@@ -102,7 +103,7 @@ class Document(BaseModel):
 
     Attributes:
         version: of this form.
-        date: when the audit ended, in UTC, as in ISO 8601.
+        date: when the audit first ended with this outcome, in UTC, as in ISO 8601.
         model: that was audited.
         data: the rows that it was asked about.
         attacks: what became of each attack.
@@ -163,6 +164,18 @@ def document(made: Audit, doubtful: Mapping[str, str]) -> Document:
         no_verdict=made.no_verdict, words=made.summary, gate=made.gate,
         python=told["python"], versions=told["versions"], commit=told["commit"],
     )  # fmt: skip
+
+
+def as_dated(made: Document, path: Path) -> Document:
+    """Return a document with the date of the file, if the file says the same otherwise."""
+    new = json.loads(made.model_dump_json())
+    try:
+        old = json.loads(path.read_bytes()) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return made
+    if not isinstance(old, dict) or {**old, "date": made.date} != new:
+        return made
+    return made.model_copy(update={"date": str(old.get("date", made.date))})
 
 
 def _tried(record: Record, doubtful: str) -> Tried:

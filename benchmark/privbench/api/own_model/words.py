@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from privbench.results.record import Record
     from privbench.results.samples import Columns
 
-#: The file of the words, beside the results.
-WORDS = "audit.txt"
 #: What they say where no attack had shadows that were trained as the model was.
 BOUND = "This is a lower bound: no attack had shadows, models trained as yours was."
 ADVICE = (
@@ -72,10 +70,13 @@ class Audit(Results):
             tells whether it fell, ``claim.lower`` how large epsilon is at least.
         no_verdict: why nothing can be said about a leak, and what to check; "" if it can.
         gate: the verdict over the thresholds of ``fail_above``; None without any.
+        digest: SHA-256 over all files of the audit, 64 hexadecimal digits; ``privbench verify``
+            compares them with it.
     """
 
     summary: str = ""
     no_verdict: str = ""
+    digest: str = ""
     gate: Gate | None = None
     shift: Shift
     exposed: Sequence[tuple[int, float]] = ()
