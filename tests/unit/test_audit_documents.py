@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import shutil
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import jsonschema
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.unit.test_own_model import (
@@ -21,6 +23,7 @@ from tests.unit.test_own_model import (
     forest,
     run,
 )
+from torch import nn
 
 import privbench
 from privbench import BadInputError
@@ -143,6 +146,11 @@ def test_the_document_holds_what_an_annex_needs(made: tuple[Path, Any]) -> None:
     }  # fmt: skip
     assert told["words"] == found.summary
     assert told["version"] == 1
+    assert told["model"]["parameters"] is told["model"]["members_per_parameter"] is None
+    limits = " ".join(told["limits"])
+    assert f"{len(found.left_out)} attacks did not run" in limits
+    assert "No attack had shadows" in limits
+    assert "the model's posteriors only" in limits
     assert {"privbench", "torch", "scikit-learn"} <= set(told["versions"])
     assert told["date"].endswith("+00:00")
     attacks = {one["attack"]: one for one in told["attacks"]}
@@ -154,6 +162,50 @@ def test_the_document_holds_what_an_annex_needs(made: tuple[Path, Any]) -> None:
     assert attacks["label-lira"]["status"] == attacks["lira"]["status"] == "not run"
     assert attacks["lira"]["reason"] == "shadows are needed (a shadow recipe, or shadow rows)"
     assert "--" not in attacks["shokri"]["reason"]
+
+
+def test_parameters_are_counted_and_sets_of_objects_are_not_compared(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2), nn.Softmax(1))
+    run(tmp_path, net)
+    told = json.loads((tmp_path / "out" / "audit.json").read_text("utf-8"))
+    assert told["model"]["parameters"] == 6 * 4 + 4 + 4 * 2 + 2
+    assert told["model"]["members_per_parameter"] == 100 / 38
+    other = tmp_path / "other"
+    sets = {name: ([Path(name, str(i)) for i in range(40)], np.arange(40) % 2)
+            for name in ("members", "nonmembers")}  # fmt: skip
+    run(other, lambda x: np.full((len(x), 2), 0.5), **sets)
+    text = (other / "out" / "audit.json").read_text("utf-8")
+    jsonschema.validate(json.loads(text), json.loads(COMMITTED.read_text("utf-8")))
+    document = Document.model_validate_json(text)
+    assert document.shift is None
+    assert any("were not compared" in one for one in document.limits)
+
+
+def test_a_report_has_the_annex_and_says_what_changed(
+    made: tuple[Path, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(made[0] / "out", folder)
+    page = tmp_path / "report.html"
+
+    def rendered() -> str:
+        done = CliRunner().invoke(main, ["report", str(folder), "-o", str(page)])
+        assert done.exit_code == 0, done.output
+        return page.read_text(encoding="utf-8")
+
+    told = json.loads((folder / "audit.json").read_text("utf-8"))
+    whole = rendered()
+    for text in (told["date"], told["model"]["answers_sha256"], told["limits"][-1]):
+        assert text in whole
+    assert "has changed since" in whole
+    assert f"digest sha256 {hashlib.sha256((folder / 'SHA256SUMS').read_bytes()).hexdigest()}" in (
+        whole
+    )
+    (folder / "audit.json").write_text("no document")
+    assert "is not the audit that it was: changed: audit.json." in rendered()
+    (folder / "SHA256SUMS").unlink()
+    (folder / "SHA256SUMS").symlink_to(folder / "audit.txt")
+    assert "It cannot be verified: " in rendered()
 
 
 def test_the_digest_covers_all_files_and_stays_in_an_equal_run(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from rich.console import Console
+from torch.nn.parameter import UninitializedParameter
 
 from privbench.api.own_model import formats, identity, reach
 from privbench.api.own_model import gate as gates
@@ -263,8 +264,19 @@ def audited(
     doubt, warning = _fit(rows, answers, given["gives"])
     return _documented(
         _told(session, rows, left_out, Path(out), claim=claim, doubt=doubt, notes=(warning, kept)),
-        Path(out), fail_above, junit=junit, sarif=sarif,
+        Path(out), fail_above, junit=junit, sarif=sarif, parameters=_parameters(target),
     )  # fmt: skip
+
+
+def _parameters(target: Any) -> int | None:
+    """Return the number of parameters of a torch module; None of anything else."""
+    if target.model.startswith(reach.ADDRESSES):
+        return None
+    model = opened_once(target.model, target.checkpoint).model
+    if not isinstance(model, torch.nn.Module):
+        return None
+    known = (one for one in model.parameters() if not isinstance(one, UninitializedParameter))
+    return sum(one.numel() for one in known) or None
 
 
 def _refuse_other_audit(session: Session, out: Path) -> None:
@@ -356,7 +368,7 @@ def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str
 
 def _documented(
     made: Audit, out: Path, fail_above: Mapping[str, float], *, junit: str | Path | None,
-    sarif: str | Path | None,
+    sarif: str | Path | None, parameters: int | None,
 ) -> Audit:  # fmt: skip
     """Give an audit its gate, and write its documents."""
     best = strongest(made)
@@ -366,7 +378,7 @@ def _documented(
             made, lambda one: read_samples(one, [out]), fail_above,
             doubtful=doubtful, left_out=made.left_out, no_verdict=made.no_verdict,
         )  # fmt: skip
-    found = as_dated(document(made, doubtful), out / AUDIT)
+    found = as_dated(document(made, doubtful, parameters), out / AUDIT)
     write(out / AUDIT, found.model_dump_json(indent=1) + "\n", private=True)
     if junit is not None:
         write(Path(junit), formats.junit(found), private=True)

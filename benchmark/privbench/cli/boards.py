@@ -277,7 +277,9 @@ def report(
 
 def _words(folders: Sequence[Path], records: Sequence[Record]) -> str:
     """What the audit that made all of the results says of them; "" if none did."""
-    from privbench.api.own_model.sums import WORDS
+    from privbench.api.own_model.document import annexed
+    from privbench.api.own_model.sums import SUMS, WORDS, verified
+    from privbench.results.files import AUDIT
     from privbench.results.limits import LONGEST_TEXT
 
     audited = all(record.cell.protocol.get("trained_elsewhere") for record in records)
@@ -285,7 +287,14 @@ def _words(folders: Sequence[Path], records: Sequence[Record]) -> str:
     if len(folders) > 1 or not audited or not file.is_file():
         return ""
     with file.open("rb") as given:
-        return given.read(LONGEST_TEXT).decode(errors="replace")
+        words = given.read(LONGEST_TEXT).decode(errors="replace").rstrip("\n")
+    lines = annexed(folders[0] / AUDIT) if (folders[0] / AUDIT).is_file() else []
+    if (folders[0] / SUMS).is_file():
+        try:
+            lines.append(verified(folders[0]).words)
+        except BadInputError as error:
+            lines.append(f"It cannot be verified: {error}.")
+    return "\n".join([words, *lines])
 
 
 @click.command()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,7 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from privbench.api.own_model.gate import Found, Gate, Threshold
 from privbench.api.own_model.shift import Shift
 from privbench.api.own_model.words import reworded
+from privbench.ground.text import several
 from privbench.ground.tokens import redacted
+from privbench.results.limits import MOST_BYTES
 from privbench.results.provenance import versions
 from privbench.results.record import Number
 from privbench.results.schema import described
@@ -40,6 +43,9 @@ class Model(BaseModel):
         gives: what it answers: posteriors, logits, labels or embeddings.
         answers_sha256: SHA-256 digest of its answers to members and nonmembers, 64 hexadecimal
             digits.
+        parameters: number of its parameters; null if they cannot be counted, as of anything but a
+            torch module.
+        members_per_parameter: members of the audit for each parameter; null without their number.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -48,6 +54,8 @@ class Model(BaseModel):
     version: str
     gives: str
     answers_sha256: str
+    parameters: int | None
+    members_per_parameter: float | None
 
 
 class Data(BaseModel):
@@ -107,10 +115,12 @@ class Document(BaseModel):
         model: that was audited.
         data: the rows that it was asked about.
         attacks: what became of each attack.
-        shift: whether members and nonmembers differ in more than membership.
+        shift: whether members and nonmembers differ in more than membership; null if they were
+            not compared.
         utility: accuracies of the model from 0 to 1, by name.
         no_verdict: why nothing can be said about a leak; "" if it can.
         words: the verdict in words, as in `audit.txt`.
+        limits: what the audit does not say, a sentence each.
         gate: the verdict over the thresholds of `--fail-above`; null without any.
         python: version of Python.
         versions: package -> version.
@@ -124,32 +134,36 @@ class Document(BaseModel):
     model: Model
     data: Data
     attacks: list[Tried]
-    shift: Shift
+    shift: Shift | None
     utility: dict[str, float]
     no_verdict: str
     words: str
+    limits: list[str]
     gate: Gate | None
     python: str
     versions: dict[str, str]
     commit: str | None
 
 
-def document(made: Audit, doubtful: Mapping[str, str]) -> Document:
+def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = None) -> Document:
     """Return the document of an audit.
 
     Args:
         made: the audit; at least one of its attacks was planned.
         doubtful: attacks that do not count -> why.
+        parameters: number of parameters of the model; None if it is unknown.
     """
     cell = made[0].cell
     target, protocol = cell.target.fields, cell.protocol
     planned = {one.cell.attack.name for one in made}
     told = versions()
+    compared = not math.isnan(made.shift.auc)
     return Document(
         date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         model=Model(
             name=redacted(target["model"]), version=target["tag"], gives=target["gives"],
-            answers_sha256=target["answered"],
+            answers_sha256=target["answered"], parameters=parameters,
+            members_per_parameter=protocol["members"] / parameters if parameters else None,
         ),
         data=Data(
             members=protocol["members"], nonmembers=protocol["nonmembers"],
@@ -160,10 +174,51 @@ def document(made: Audit, doubtful: Mapping[str, str]) -> Document:
             *(Tried(attack=name, status="not run", reason=reworded(name, why))
               for name, why in made.left_out.items() if name not in planned),
         ],
-        shift=made.shift, utility=next((one.utility for one in made if one.utility), {}),
-        no_verdict=made.no_verdict, words=made.summary, gate=made.gate,
+        shift=made.shift if compared else None,
+        utility=next((one.utility for one in made if one.utility), {}),
+        no_verdict=made.no_verdict, words=made.summary,
+        limits=_limits(made, target["gives"], protocol["members"], compared=compared),
+        gate=made.gate,
         python=told["python"], versions=told["versions"], commit=told["commit"],
     )  # fmt: skip
+
+
+def _limits(made: Audit, gives: str, members: int, *, compared: bool) -> list[str]:
+    """Return what an audit does not say, a sentence each."""
+    ran = [one for one in made if one.status == "ok"]
+    own = any("shadows own-recipe" in one.cell.adversary for one in ran)
+    out = len(made.left_out.keys() - {one.cell.attack.name for one in ran})
+    told = ["What attacks find is a lower bound: a stronger attack may find more."]
+    if not own:
+        told.append("No attack had shadows, models trained as this one was, which find more.")
+    if out:
+        told.append(f"{several(out, 'attack')} did not run: what they would find is unknown.")
+    told.append(f"Attacks read the model's {gives} only: who reads weights may find more.")
+    told.append(f"Other rows than the {members:,} members may be more exposed.")
+    if not compared:
+        told.append("Members and nonmembers were not compared: attacks may find how they differ.")
+    told.append("Intervals are over rows: another training gives another model.")
+    return told
+
+
+def annexed(path: Path) -> list[str]:
+    """Return what ``audit.json`` adds to the words, a line each; [] if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            told = Document.model_validate_json(file.read(MOST_BYTES))
+    except (OSError, ValueError):
+        return []
+    model = told.model
+    made_by = told.versions.get("privbench", "?")
+    head = (
+        f"Audited at {told.date} with privbench {made_by}. The model answers {model.gives} "
+        f"(SHA-256 {model.answers_sha256}); the rows have SHA-256 {told.data.rows_sha256}."
+    )
+    lines = [head]
+    if model.parameters and model.members_per_parameter:
+        lines.append(f"It has {model.parameters:,} parameters, {model.members_per_parameter:.2g} "
+                     "members of the audit for each.")  # fmt: skip
+    return [*lines, f"Limits: {' '.join(told.limits)}"]
 
 
 def as_dated(made: Document, path: Path) -> Document:
