@@ -1,21 +1,20 @@
 """Figures of a membership attack with intervals at any level, also of a larger audit like this one.
 
-The formulas are those of ``measure.games.metrics``, whose intervals are 95 %. Several attacks need
-narrower errors, and "how many rows would decide" needs the interval of rows that nobody has: those
-of a sample of another size with the same distribution of scores.
+Intervals of results are 95 %. An audit of several attacks needs smaller errors. How many rows would
+decide follows from the interval of a larger sample with the same distribution of scores.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from privbench.measure.games.metrics import Estimate, Refused, clopper_pearson
+from privbench.measure.games import metrics
+from privbench.measure.games.metrics import Estimate, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 #: Where ``epsilon`` is read off the ROC curve, and its delta.
 EPSILON_FPR, DELTA = 0.01, 1e-5
-_ROUNDING = 1e-9  # .29 * 100 is 28.999999999999996 in floating point, but should count as 29
 
 
 @dataclass(frozen=True)
@@ -69,12 +67,8 @@ class Answers:
 
     @cached_property
     def placed(self) -> tuple[float, float, float]:
-        """The AUC, and the variances of members' and nonmembers' placements (DeLong)."""
-        inside = _placements(self.inside, self.outside)
-        outside = _placements(self.outside, self.inside)
-        few = min(self.sizes) < 2  # noqa: PLR2004 - one value has no variance
-        spread = (0.0, 0.0) if few else (float(inside.var(ddof=1)), float(outside.var(ddof=1)))
-        return float(inside.mean()), *spread
+        """See ``metrics.placed``."""
+        return metrics.placed(self.inside, self.outside)
 
 
 class Measure(Protocol):
@@ -92,58 +86,23 @@ class Measure(Protocol):
 
 def auc(of: Answers, error: float, rows: tuple[int, int]) -> Estimate:
     """See ``metrics.auc``."""
-    from scipy.special import ndtri
-
-    value, inside, outside = of.placed
-    spread = math.sqrt(inside / rows[0] + outside / rows[1])
-    if spread == 0:
-        return _within(value, *clopper_pearson(value * min(rows), min(rows), 1 - error))
-    odds = value / (1 - value)
-    factor = math.exp(-float(ndtri(1 - error / 2)) * spread / (value * (1 - value)))
-    return _within(value, odds * factor / (1 + odds * factor), odds / (odds + factor))
+    return metrics.placed_auc(of.placed, rows, error)
 
 
 def tpr_at_fpr(
     of: Answers, error: float, rows: tuple[int, int], *, fpr: float
 ) -> Estimate | Refused:
     """See ``metrics.tpr_at_fpr``."""
-    from scipy.special import bdtr, bdtrc
-
-    members, n = rows
-    tolerated = math.floor(fpr * n + _ROUNDING)
-    if tolerated < 1:
-        needed = math.ceil(1 / fpr - _ROUNDING)
-        return Refused(f"TPR at FPR {fpr:g} needs at least {needed} nonmembers, got {n}.")
-    tail = error / 4
-    few = bisect.bisect_right(range(n), tail, key=lambda k: float(bdtr(k, n, fpr)))
-    many = 1 + bisect.bisect_left(range(n), -tail, key=lambda k: -float(bdtrc(k, n, fpr)))
-    share = members / of.inside.size
-
-    def threshold(place: int) -> float:
-        return float(of.outside[int((place + 0.5) * of.outside.size / n)])
-
-    def beyond(limit: float, *, ties: bool = False) -> float:
-        hits = of.inside >= limit if ties else of.inside > limit
-        return float(hits.sum()) * share
-
-    hits = beyond(threshold(tolerated))
-    low, _ = clopper_pearson(beyond(threshold(few - 1)) if few else 0, members, 1 - 2 * tail)
-    possible = beyond(threshold(many - 1), ties=True) if many <= n else float(members)
-    _, high = clopper_pearson(possible, members, 1 - 2 * tail)
-    return _within(hits / members, low, high)
+    return metrics.sorted_tpr(of.inside, of.outside, fpr, rows, error)
 
 
 def balanced_accuracy(of: Answers, error: float, rows: tuple[int, int]) -> Estimate | Refused:
     """See ``metrics.balanced_accuracy``; refused if the attack decides nothing."""
     if of.called is None:
         return Refused("the attack decides nothing")
-    right = of.called[0], of.outside.size - of.called[1]
-    rates = [hits / size for hits, size in zip(right, of.sizes, strict=True)]
-    ends = [clopper_pearson(p * n, n, 1 - error) for p, n in zip(rates, rows, strict=True)]
-    below = math.hypot(*(p - low for p, (low, _) in zip(rates, ends, strict=True)))
-    above = math.hypot(*(high - p for p, (_, high) in zip(rates, ends, strict=True)))
-    value = sum(rates) / 2
-    return _within(value, value - below / 2, value + above / 2)
+    right, trials = np.array(of.called), np.array(rows)
+    right[1] = of.outside.size - right[1]
+    return metrics.mean_rate(right / np.array(of.sizes) * trials, trials, error)
 
 
 def epsilon(of: Answers, error: float, rows: tuple[int, int]) -> Estimate | Refused:
@@ -230,15 +189,3 @@ def rows_that_decide(
         middle = (low + high) // 2
         low, high = (low, middle) if decides(middle) else (middle, high)
     return high
-
-
-def _placements(values: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the share of ``others`` below each value; equal ones count half."""
-    ranked = others[::-1]
-    doubled = np.searchsorted(ranked, values, "left") + np.searchsorted(ranked, values, "right")
-    return doubled / (2 * others.size)
-
-
-def _within(value: float, low: float, high: float) -> Estimate:
-    """Return an interval that holds its value and lies in [0, 1], whatever rounding did."""
-    return Estimate(value, max(min(low, value), 0.0), min(max(high, value), 1.0))

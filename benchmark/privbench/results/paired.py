@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privbench.measure.games.metrics import placements
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -64,7 +66,8 @@ def auc_change(
     >>> round(change.old, 3), change.new, round(change.p, 3)
     (0.667, 1.0, 0.221)
     """
-    (old_in, old_out), (new_in, new_out) = _placed(old, member), _placed(new, member)
+    old_in, new_in = (placements(of[member], of[~member]) for of in (old, new))
+    old_out, new_out = (placements(of[~member], of[member]) for of in (old, new))
     value = float(new_in.mean() - old_in.mean())
     apart = new_in - old_in, new_out - old_out
     variance = sum(float(one.var(ddof=1)) / len(one) for one in apart)
@@ -75,19 +78,6 @@ def auc_change(
     error = math.sqrt(variance)
     p = math.erfc(abs(value) / error / math.sqrt(2))
     return Change(*made, p, value - _Z * error, value + _Z * error)
-
-
-def _placed(
-    scores: NDArray[np.float64], member: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the share of nonmembers below each member, and of members above each nonmember."""
-    from scipy.stats import rankdata
-
-    among_all = rankdata(scores)
-    inside, outside = among_all[member], among_all[~member]
-    below = (inside - rankdata(scores[member])) / len(outside)
-    above = 1 - (outside - rankdata(scores[~member])) / len(inside)
-    return below, above
 
 
 def tpr_change(

@@ -30,6 +30,8 @@ _T = TypeVar("_T", bound=np.generic)
 
 _ERROR = 0.05  # error of every interval, both sides together
 _Z = 1.959963984540054  # standard normal quantile at 1 - _ERROR / 2
+#: Numbers of members and nonmembers.
+Sizes: TypeAlias = tuple[int, int]
 #: Members and nonmembers that a group needs for a threshold of its own.
 FEWEST_ROWS = 30
 _ROUNDING = 1e-9  # .29 * 100 is 28.999999999999996 in floating point, but should count as 29
@@ -109,16 +111,40 @@ def auc(scores: ArrayLike, member: ArrayLike) -> Estimate:
     11.0
     """
     inside, outside = _sides(scores, member)
-    placed_in = _placements(inside, outside)  # share of nonmembers below each member
-    placed_out = _placements(outside, inside)  # share of members below each nonmember
-    value, fewest = float(placed_in.mean()), min(inside.size, outside.size)
-    spread = 0.0
-    if fewest > 1:
-        variance = placed_in.var(ddof=1) / inside.size + placed_out.var(ddof=1) / outside.size
-        spread = math.sqrt(variance)
+    return placed_auc(placed(inside, outside), (inside.size, outside.size))
+
+
+def placed(inside: Floats, outside: Floats) -> tuple[float, float, float]:
+    """Return the AUC, and the variances of members' and nonmembers' placements (DeLong).
+
+    The variances are 0 if a side has one sample only.
+
+    >>> placed(np.array([3.0, 1.0]), np.array([2.0, 0.0]))
+    (0.75, 0.125, 0.125)
+    """
+    placed_in = placements(inside, outside)  # share of nonmembers below each member
+    placed_out = placements(outside, inside)  # share of members below each nonmember
+    value = float(placed_in.mean())
+    if min(inside.size, outside.size) == 1:
+        return value, 0.0, 0.0
+    return value, float(placed_in.var(ddof=1)), float(placed_out.var(ddof=1))
+
+
+def placed_auc(of: tuple[float, float, float], sizes: Sizes, error: float = _ERROR) -> Estimate:
+    """Return an AUC with the interval of ``auc`` at another error or for other sizes.
+
+    Args:
+        of: what ``placed`` returns.
+        sizes: numbers of members and nonmembers that the interval is for.
+        error: probability that the interval misses the truth, both sides together, in (0, 1).
+    """
+    value, inside, outside = of
+    spread = math.sqrt(inside / sizes[0] + outside / sizes[1])
     if spread == 0:
-        return _estimate(value, *clopper_pearson(value * fewest, fewest))
-    odds, factor = value / (1 - value), math.exp(-_Z * spread / (value * (1 - value)))
+        fewest = min(sizes)
+        return _estimate(value, *clopper_pearson(value * fewest, fewest, 1 - error))
+    z = _Z if error == _ERROR else NormalDist().inv_cdf(1 - error / 2)
+    odds, factor = value / (1 - value), math.exp(-z * spread / (value * (1 - value)))
     return _estimate(value, odds * factor / (1 + odds * factor), odds / (odds + factor))
 
 
@@ -159,26 +185,48 @@ def tpr_at_fpr(scores: ArrayLike, member: ArrayLike, fpr: float) -> Estimate | R
     >>> tpr_at_fpr([.9, .8, .3, .7, .2, .1, .05], [1, 1, 1, 0, 0, 0, 0], .25).value
     1.0
     """
-    from scipy.special import bdtr, bdtrc
-
     inside, outside = _sides(scores, member)
     if not 0 < fpr < 1:
         raise ValueError(f"fpr must be strictly between 0 and 1, got {fpr}.")
-    n = outside.size
+    return sorted_tpr(inside, np.sort(outside)[::-1], fpr, (inside.size, outside.size))
+
+
+def sorted_tpr(
+    inside: Floats, falling: Floats, fpr: float, sizes: Sizes, error: float = _ERROR
+) -> Estimate | Refused:
+    """Return a TPR with the interval of ``tpr_at_fpr`` at another error or for other sizes.
+
+    For other sizes it is that of samples whose scores are distributed as the given ones.
+
+    Args:
+        inside: (m,) scores of the members.
+        falling: (n,) scores of the nonmembers, decreasing.
+        fpr: in (0, 1).
+        sizes: numbers of members and nonmembers that the interval is for.
+        error: probability that the interval misses the truth, both sides together, in (0, 1).
+    """
+    from scipy.special import bdtr, bdtrc
+
+    members, n = sizes
     tolerated = math.floor(fpr * n + _ROUNDING)
     if tolerated < 1:
         needed = math.ceil(1 / fpr - _ROUNDING)
         return Refused(f"TPR at FPR {fpr:g} needs at least {needed} nonmembers, got {n}.")
-    falling, tail = np.sort(outside)[::-1], _ERROR / 4
+    tail = error / 4
     # P(count < few) <= tail and P(count >= many) <= tail, where count ~ Binomial(n, fpr)
     few = bisect.bisect_right(range(n), tail, key=lambda k: float(bdtr(k, n, fpr)))
     many = 1 + bisect.bisect_left(range(n), -tail, key=lambda k: -float(bdtrc(k, n, fpr)))
-    hits = int((inside > falling[tolerated]).sum())
-    sure = int((inside > falling[few - 1]).sum()) if few else 0
-    possible = int((inside >= falling[many - 1]).sum()) if many <= n else inside.size
-    low, _ = clopper_pearson(sure, inside.size, 1 - 2 * tail)
-    _, high = clopper_pearson(possible, inside.size, 1 - 2 * tail)
-    return _estimate(hits / inside.size, low, high)
+    share = members / inside.size
+
+    def limit(place: int) -> float:
+        return float(falling[int((place + 0.5) * falling.size / n)])
+
+    hits = share * float((inside > limit(tolerated)).sum())
+    sure = share * float((inside > limit(few - 1)).sum()) if few else 0.0
+    possible = share * float((inside >= limit(many - 1)).sum()) if many <= n else float(members)
+    low, _ = clopper_pearson(sure, members, 1 - 2 * tail)
+    _, high = clopper_pearson(possible, members, 1 - 2 * tail)
+    return _estimate(hits / members, low, high)
 
 
 def balanced_accuracy(decisions: ArrayLike, member: ArrayLike) -> Estimate:
@@ -190,7 +238,7 @@ def balanced_accuracy(decisions: ArrayLike, member: ArrayLike) -> Estimate:
     0.833333
     """
     hits, trials = _calls(decisions, member)
-    return _mean_rate(np.array([hits[0], trials[1] - hits[1]]), trials)
+    return mean_rate(np.array([hits[0], trials[1] - hits[1]]), trials)
 
 
 def precision(decisions: ArrayLike, member: ArrayLike) -> Estimate | Refused:
@@ -219,7 +267,7 @@ def recall(decisions: ArrayLike, member: ArrayLike) -> Estimate:
     0.5
     """
     hits, trials = _calls(decisions, member)
-    return _mean_rate(hits[:1], trials[:1])
+    return mean_rate(hits[:1], trials[:1])
 
 
 def clopper_pearson(
@@ -252,7 +300,7 @@ def accuracy(predicted: ArrayLike, truth: ArrayLike) -> Estimate:
     0.75
     """
     right, _ = _answers(predicted, truth)
-    return _mean_rate(np.array([right.sum()]), np.array([right.size]))
+    return mean_rate(np.array([right.sum()]), np.array([right.size]))
 
 
 def balanced_class_accuracy(predicted: ArrayLike, truth: ArrayLike) -> Estimate:
@@ -268,7 +316,7 @@ def balanced_class_accuracy(predicted: ArrayLike, truth: ArrayLike) -> Estimate:
     """
     right, classes = _answers(predicted, truth)
     _, rows, trials = np.unique(classes, return_inverse=True, return_counts=True)
-    return _mean_rate(np.bincount(rows[right], minlength=trials.size), trials)
+    return mean_rate(np.bincount(rows[right], minlength=trials.size), trials)
 
 
 def mean(values: ArrayLike) -> Estimate:
@@ -343,8 +391,12 @@ def _hits(inside: Floats, outside: Floats) -> tuple[Floats, Ints, Ints]:
     return thresholds, true_hits, false_hits
 
 
-def _placements(values: Floats, others: Floats) -> Floats:
-    """Return the share of `others` below each value; equal ones count half."""
+def placements(values: Floats, others: Floats) -> Floats:
+    """Return the share of `others` below each value; equal ones count half.
+
+    >>> placements(np.array([2.0, 1.0]), np.array([1.0, 0.0])).tolist()
+    [1.0, 0.75]
+    """
     ranked = np.sort(others)
     doubled = np.searchsorted(ranked, values, "left") + np.searchsorted(ranked, values, "right")
     return doubled / (2 * others.size)
@@ -363,10 +415,21 @@ def _bounds(
     return low, high
 
 
-def _mean_rate(hits: Ints, trials: Ints) -> Estimate:
-    """Return the mean of independent binomial rates, with an interval by variance recovery."""
+def mean_rate(
+    hits: NDArray[np.number], trials: NDArray[np.number], error: float = _ERROR
+) -> Estimate:
+    """Return the mean of independent binomial rates, with an interval by variance recovery.
+
+    Args:
+        hits: (k,) of each rate.
+        trials: (k,) likewise.
+        error: probability that the interval misses the truth, both sides together, in (0, 1).
+
+    >>> mean_rate(np.array([1, 3]), np.array([2, 4])).value
+    0.625
+    """
     rates = hits / trials
-    low, high = _bounds(hits, trials, 1 - _ERROR)
+    low, high = _bounds(hits, trials, 1 - error)
     value, count = float(rates.mean()), rates.size
     below, above = math.hypot(*(rates - low)), math.hypot(*(high - rates))
     return _estimate(value, value - below / count, value + above / count)
