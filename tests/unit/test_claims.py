@@ -196,6 +196,9 @@ def test_in_python_with_other_rows_in_another_order(tmp_path: Path) -> None:
     assert found.claim.guesses == Guesses(COUNT, COUNT, COUNT) or found.claim.lower > 3
     assert found.claim.attacks == 2
     assert found.summary.startswith(str(found.claim))
+    written = json.loads((tmp_path / "out" / "audit.json").read_text())["claim"]
+    assert written["refuted"]
+    assert written["lower"] == pytest.approx(found.claim.lower)
 
 
 def test_an_attack_that_leaves_rows_out_does_not_count(tmp_path: Path) -> None:
@@ -240,10 +243,11 @@ def test_bad_coins_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("claim", "words"), [
-    ("2", "it is no pair of numbers: give epsilon and delta, such as 2,1e-5"),
-    ("2,1e-5,3", "it is no pair"), ("two,1e-5", "it is no pair"), ("nan,1e-5", "it is no pair"),
+    ("2", "it is not a pair of numbers: give epsilon and delta, such as 2,1e-5"),
+    ("2,1e-5,3", "it is not a pair"), ("two,1e-5", "it is not a pair"),
+    ("nan,1e-5", "it is not a pair"),
     ("2,0", "delta is 0, which"), ("2,1", "delta must be between 0 and 1"),
-    ("2,-1e-5", "delta must be"), ("0,1e-5", "epsilon must be above 0"), (5.0, "it is no pair"),
+    ("2,-1e-5", "delta must be"), ("0,1e-5", "epsilon must be above 0"), (5.0, "it is not a pair"),
 ])  # fmt: skip
 def test_bad_claims_are_refused(tmp_path: Path, claim: Any, words: str) -> None:
     train = privbench.coins(ROWS, count=COUNT, seed_file=tmp_path / "secret")

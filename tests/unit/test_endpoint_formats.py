@@ -301,7 +301,7 @@ def test_a_csv_server_may_answer_json_and_no_words() -> None:
     read = format_of("sagemaker-csv").answers
     assert read(b'{"predictions": [{"score": [0.1, 0.9]}]}', 1)[0] == [[0.1, 0.9]]
     assert read(b"[0.1, 0.9]\n[0.2, 0.8]\n", 2)[0] == read(b"[[0.1, 0.9], [0.2, 0.8]]", 2)[0]
-    with pytest.raises(UnreadableError, match="no text of numbers"):
+    with pytest.raises(UnreadableError, match="not numbers with commas"):
         read(b"cat\n", 1)
 
 
@@ -330,8 +330,10 @@ def test_what_is_refused_before_anything_is_sent(
 
 def test_formats_are_of_endpoints(tmp_path: Path) -> None:
     rows = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
-    assert "format: the model is no endpoint" in told(["--model", "a:b", *rows, "--format", "hf"])
-    with pytest.raises(BadInputError, match="max_queries: the model is no endpoint"):
+    assert "format: the model is not an endpoint" in told(
+        ["--model", "a:b", *rows, "--format", "hf"]
+    )
+    with pytest.raises(BadInputError, match="max_queries: the model is not an endpoint"):
         run(tmp_path, forest(MEMBERS), max_queries=3)
 
 

@@ -103,8 +103,8 @@ AT = f"phase/{'0' * 32}/manifest.json"
     (manifest(lambda told: told.update(kind="../x")), (), "artifact "),
     (same, [(AT, pickle.dumps(print))], "cannot be read"),
     (same, [(AT, b"[" * 100_000)], "cannot be read"),
-    (same, [("../../evil", b"x")], "'../../evil' is no file of an artifact"),
-    (same, [("phase/model.pkl", b"x")], "'phase/model.pkl' is no file of an artifact"),
+    (same, [("../../evil", b"x")], "'../../evil' is not a file of an artifact"),
+    (same, [("phase/model.pkl", b"x")], "'phase/model.pkl' is not a file of an artifact"),
     (same, [(f"phase/{'0' * 32}/tensors.safetensors", b"x")], "it has no manifest.json"),
 ])  # fmt: skip
 def test_what_is_damaged_or_foreign_is_refused_whole(

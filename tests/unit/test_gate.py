@@ -144,12 +144,12 @@ def test_what_did_not_run_is_no_pass() -> None:
     assert passed.words.endswith("Did not run, so nothing is known of: lira.")
     broken = judged({"equal": EQUAL, "rmia": "failed"}, wide)
     assert broken.outcome == "undecided"
-    assert "rmia failed to run, which is no pass" in broken.words
+    assert "rmia failed to run, which does not count as passed" in broken.words
     lost: Any = {"equal": EQUAL, "lost": None}
     records = [record(name, trial=name) for name in lost]
     made = gate.judged(records, lambda one: lost[one.trial], wide, doubtful={}, left_out={},
                        no_verdict="")  # fmt: skip
-    assert "lost has lost its per-sample scores, which is no pass" in made.words
+    assert "lost has lost its per-sample scores, which does not count as passed" in made.words
     none = judged({"rmia": "skipped"}, wide)
     assert none.outcome == "undecided"
     assert "No attack on membership ran." in none.words

@@ -112,13 +112,13 @@ def test_what_is_no_regular_file_is_refused(
     if sort != "device":
         path = tmp_path / "w.pt"
         os.mkfifo(path) if sort == "pipe" else path.mkdir()
-    assert f"{path} is no regular file: name a .npz file" in refused(tmp_path, str(path))
+    assert f"{path} is not a regular file: name a .npz file" in refused(tmp_path, str(path))
     (tmp_path / "my_net_of_files.py").write_text(
         "from torch import nn\n\n\ndef load():\n    return nn.Linear(4, 2)\n"
     )
     monkeypatch.chdir(tmp_path)
     np.savez(tmp_path / "members.npz", x=X, y=Y)
     told = refused(tmp_path, "members.npz", "--checkpoint", str(path), model="my_net_of_files:load")
-    assert f"the checkpoint {path} is no regular file: name a file of weights" in told
+    assert f"the checkpoint {path} is not a regular file: name a file of weights" in told
     with pytest.raises(BadInputError, match=r"npz: cannot read \S+ \("):
         Npz(path=str(path))

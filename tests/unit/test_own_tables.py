@@ -419,7 +419,7 @@ def test_an_onnx_file_with_a_fixed_batch(tmp_path: Path, monkeypatch: pytest.Mon
     same = run(tmp_path / "same", lambda rows: rows @ w, **rows)
     assert auc(found) == pytest.approx(auc(same), abs=1e-9)
     (tmp_path / "bad.onnx").write_bytes(b"none")
-    with pytest.raises(BadInputError, match=r"bad\.onnx is no model that ONNX Runtime opens"):
+    with pytest.raises(BadInputError, match=r"bad\.onnx cannot be opened by ONNX Runtime"):
         run(tmp_path, "bad.onnx", **rows)
 
 
@@ -484,7 +484,7 @@ LOGITS = np.log(P.clip(0.01, 0.99)).to_numpy()
         (P * 100, "auto", "the numbers of each row sum to 100, so they are percentages: divide th"),
         (P * 100, "posteriors", "output posteriors: the numbers of each row sum to 100"),
         (P * [1, 0.5], "auto", r"the numbers of row \d+ sum to 0\.5\d*, and posteriors sum to 1"),
-        (LOGITS, "posteriors", r"row 0 holds -\d.*, so they are no posteriors: name output logits"),
+        (LOGITS, "posteriors", r"row 0 holds -\d.*, so they are not posteriors: name output"),
         (P, "logits", "output logits: the model answers posteriors"),
         (P.assign(no="none"), "auto", "members: column no holds no numbers"),
         (P.rename(columns={"no": "maybe"}), "auto", "y holds no, and the model knows maybe, yes"),
@@ -515,9 +515,9 @@ OTHER = (NONMEMBERS.drop(columns="rich"), NONMEMBERS.rich)
     ("members", "sentence"),
     [
         ((X, np.zeros((150, 3))), "members: y has 3 columns, and multi-label targets are not supp"),
-        ((X, np.linspace(0, 1, 150)), r"no classes, such as 0\.99\d+, and regression is not"),
-        ((X, np.arange(150) * 1000), "no classes, such as .*, and regression is not supported"),
-        ((X, [*Y[:-1], None]), "y holds None in row 149, which is no class like others"),
+        ((X, np.linspace(0, 1, 150)), r"not classes, such as 0\.99\d+, and regression is not"),
+        ((X, np.arange(150) * 1000), "not classes, such as .*, and regression is not supported"),
+        ((X, [*Y[:-1], None]), "y holds None in row 149, which is not a class like others"),
         ((X, [*np.zeros(149), np.nan]), "y has no class in row 149"),
         ((X, Y[:-1]), r"y has shape \(149,\), and x 150 rows"),
         ((X.drop(columns="age"), Y), "nonmembers: it has age, which members lack"),
@@ -561,7 +561,7 @@ def test_files_of_tables_that_cannot_be_read(
     (tmp_path / "bad.jsonl").write_text(json.dumps({"a": 1})[:-1])
     (tmp_path / "bad.csv").write_text('a,rich\n"1,no')
     for kind in ("jsonl", "csv"):
-        assert f"bad.{kind} is no whole {kind} file" in told(f"bad.{kind}")
+        assert f"bad.{kind} cannot be read as a {kind} file" in told(f"bad.{kind}")
     assert "absent.csv cannot be read (no such file)" in told("absent.csv")
     assert "has no column words: name one of" in told("members.csv", column="words")
     monkeypatch.setitem(sys.modules, "pyarrow", None)

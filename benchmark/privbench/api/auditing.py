@@ -180,10 +180,10 @@ def audit(
     return audited(
         model, rows, claim=claimed(claim, coins, rows), shadow_recipe=shadow_recipe,
         checkpoint=checkpoint, output=output, attacks=attacks, out=out,
-        model_version=model_version, rate=rate, retries=retries, batch=batch,
-        request_timeout=request_timeout, deadline=deadline, seeds=seeds, preset=preset,
-        settings=settings, device=device, jobs=jobs, fail_above=wanted, junit=junit, sarif=sarif,
-        asking=reach.Asking(format, str(request), answer, max_queries),
+        model_version=model_version, seeds=seeds, preset=preset, settings=settings, device=device,
+        jobs=jobs, fail_above=wanted, junit=junit, sarif=sarif,
+        asking=reach.Asking(format, str(request), answer, max_queries, rate, retries, batch,
+                            request_timeout, deadline),
         chosen=[Path(one).absolute() for one in plugins], console=console,
     )  # fmt: skip
 
@@ -191,8 +191,7 @@ def audit(
 def audited(
     model: Any, rows: Rows, *, claim: Claim | None, shadow_recipe: str | Callable[..., Any] | None,
     checkpoint: str | Path, output: str,
-    attacks: Sequence[str] | str, out: str | Path, model_version: str, rate: float, retries: int,
-    batch: int, request_timeout: float, deadline: float, seeds: int, preset: str,
+    attacks: Sequence[str] | str, out: str | Path, model_version: str, seeds: int, preset: str,
     settings: Mapping[str, Mapping[str, Any]] | None, device: str, jobs: int | str,
     fail_above: Mapping[str, float], junit: str | Path | None, sarif: str | Path | None,
     asking: reach.Asking, chosen: Sequence[Choice], console: Console | None,
@@ -211,9 +210,8 @@ def audited(
     if not isinstance(model, str):
         model = target.holding(model).model
     given = {
-        "model": model, "checkpoint": _absolute(checkpoint), "tag": model_version, "rate": rate,
-        "retries": retries, "batch": batch, "request_timeout": request_timeout,
-        "deadline": deadline, "low": rows.low, "high": rows.high, "source": rows.source,
+        "model": model, "checkpoint": _absolute(checkpoint), "tag": model_version, "low": rows.low,
+        "high": rows.high, "source": rows.source,
     }  # fmt: skip
     if model.startswith(reach.ADDRESSES):
         if checkpoint:

@@ -45,8 +45,8 @@ def versions() -> dict[str, Any]:
 def commit(here: Path = Path(__file__)) -> str | None:
     """Return the commit of the checkout that holds this file, with ``-dirty`` if code differs.
 
-    Results and pages of boards are no code. None outside of git, and for an installed copy inside a
-    checkout of something else.
+    Results and pages of boards do not count as code. None outside of git, and for an installed copy
+    inside a checkout of something else.
     """
     try:
         _git(here.parent, "ls-files", "--error-unmatch", here.name)

@@ -60,7 +60,7 @@ class Format:
             version: the user's name for the version of the model.
 
         Raises:
-            BadInputError: if the rows are no tokens, and tokens are sent.
+            BadInputError: if the rows are not tokens, and tokens are sent.
         """
         plain = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
         if self.sent is None:
@@ -118,7 +118,7 @@ def at(path: str) -> Callable[[Any], Any]:
     [[0.5, 0.5], [1, 0]]
 
     Raises:
-        BadInputError: if it is no such path.
+        BadInputError: if it is not such a path.
     """
     steps: list[str | int | None] = []
     rest = path.strip().removeprefix("$")
@@ -241,7 +241,7 @@ def format_of(name: str, request: str | Path = "", answer: str = "", version: st
 def _template(file: Path) -> Any:
     told = f"request {shown(str(file), 200)}"
     if not file.is_file():
-        there = "is no regular file" if file.exists() else "does not exist"
+        there = "is not a regular file" if file.exists() else "does not exist"
         raise BadInputError(f"{told} {there}: name a file with JSON")
     try:
         if file.stat().st_size > _LARGEST:
@@ -313,7 +313,7 @@ def _lines(text: bytes) -> list[Any]:
         lines = [line.strip("[] \t\r") for line in text.decode().replace("],", "]\n").splitlines()]
         made = [[float(x) for x in re.split(r"[,\s]+", line)] for line in lines if line]
     except ValueError:
-        raise UnreadableError("is no text of numbers with commas") from None
+        raise UnreadableError("is not numbers with commas between them") from None
     if len(made) == 1:
         return list(made[0])
     return [one[0] if len(one) == 1 else one for one in made]

@@ -42,7 +42,7 @@ def session(file: Path) -> Any:
         BadInputError: if it cannot be opened, or ONNX Runtime is missing.
     """
     if not file.is_file():
-        raise BadInputError(f"own-model: {plain(file)} is no file: name a model of ONNX")
+        raise BadInputError(f"own-model: {plain(file)} does not exist: name a file of ONNX")
     try:
         import onnxruntime
     except ImportError:
@@ -51,7 +51,7 @@ def session(file: Path) -> Any:
     try:
         return onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise BadInputError(f"own-model: {plain(file)} is no model that ONNX Runtime opens "
+        raise BadInputError(f"own-model: {plain(file)} cannot be opened by ONNX Runtime "
                             f"({one_line(error)}): export it again") from error  # fmt: skip
 
 

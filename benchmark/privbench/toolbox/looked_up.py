@@ -1,4 +1,4 @@
-"""Rows that are no plain numbers: tables with names and types of columns, texts, any objects.
+"""Rows that are not plain numbers: tables with names and types of columns, texts, any objects.
 
 The harness and its attacks see numbers. The model gets the rows as the user has them: each row is
 found again by its numbers. A changed row is found nowhere, so attacks that change rows are left

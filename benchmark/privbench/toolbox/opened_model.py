@@ -151,7 +151,7 @@ def loader(name: str) -> Callable[[str], Any]:
     """
     made: Any = _attribute(name, _LOADER)
     if not callable(made) or _takes_nothing(made):
-        raise BadInputError(f"rows: {plain(name)} is no function of a path: write load(path), "
+        raise BadInputError(f"rows: {plain(name)} is not a function of a path: write load(path), "
                             "which returns rows and their classes")  # fmt: skip
     return cast("Callable[[str], Any]", made)
 
@@ -221,7 +221,7 @@ def _attribute(named: str, wanted: _Wanted) -> Any:
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:
     if not path.is_file():  # a device may never end, and a pipe may never begin
-        there = "is no regular file" if path.exists() else "does not exist"
+        there = "is not a regular file" if path.exists() else "does not exist"
         raise BadInputError(f"{NAME}: the checkpoint {plain(path)} {there}: name a file of weights")
     try:
         return tensors_of(NAME, path)

@@ -45,7 +45,7 @@ def read(file: Path, reading: Reading, told: str) -> tuple[Any, Any]:
         BadInputError: if it cannot be read; one sentence that says what to do.
     """
     if not file.is_file():  # a device may never end, and a pipe may never begin
-        there = "is no regular file" if file.exists() else "cannot be read (no such file)"
+        there = "is not a regular file" if file.exists() else "cannot be read (no such file)"
         raise BadInputError(f"{told} {there}: name a file of rows")
     if file.suffix == ".npz" and not reading.loader:
         with np.load(file, allow_pickle=False) as arrays:  # a worker: it was checked before
@@ -98,8 +98,8 @@ def _table(file: Path, told: str) -> Any:
         raise BadInputError(f"{told} is read by pyarrow, which is not installed: {_INSTALL}, or "
                             "give a csv file") from None  # fmt: skip
     except Exception as error:
-        raise BadInputError(f"{told} is no whole {file.suffix[1:]} file ({one_line(error)}): write "
-                            "it again") from error  # fmt: skip
+        raise BadInputError(f"{told} cannot be read as a {file.suffix[1:]} file "
+                            f"({one_line(error)}): write it again") from error  # fmt: skip
 
 
 def _loaded(file: Path, loader: str, told: str) -> tuple[Any, Any]:

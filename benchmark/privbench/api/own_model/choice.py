@@ -84,10 +84,10 @@ def _guess(answers: NDArray[np.float64], classes: int) -> str:
 
 
 def _no_posteriors(answers: NDArray[np.float64]) -> str:
-    """Return why answers (n, k) are no posteriors, and what to do."""
+    """Return why answers (n, k) are not posteriors, and what to do."""
     if answers.min() < 0:
         row = int((answers < 0).any(1).argmax())
-        return (f"row {row} holds {answers[row].min():g}, so they are no posteriors: name output "
+        return (f"row {row} holds {answers[row].min():g}, so they are not posteriors: name output "
                 "logits, or give their softmax")  # fmt: skip
     if sums_to_one(answers / 100):
         return "the numbers of each row sum to 100, so they are percentages: divide them by 100"

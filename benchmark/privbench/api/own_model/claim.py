@@ -47,7 +47,8 @@ class Verdict:
     """What the coins say about a claim.
 
     Attributes:
-        epsilon, delta: of the claim, for adding or removing one row.
+        epsilon: of the claim, for adding or removing one row.
+        delta: of the claim.
         coins: number of candidates.
         attacks: number of attacks that guessed, for which everything is corrected.
         attack: the one with the largest bound.
@@ -247,7 +248,7 @@ def _pair(claim: str | Sequence[float]) -> tuple[float, float]:
     except (TypeError, ValueError):
         numbers = []
     if len(numbers) != _PAIR or not all(map(math.isfinite, numbers)):
-        raise BadInputError(f"{told}: it is no pair of numbers: {_HOW}")
+        raise BadInputError(f"{told}: it is not a pair of numbers: {_HOW}")
     epsilon, delta = numbers
     if epsilon <= 0:
         raise BadInputError(f"{told}: epsilon must be above 0: {_HOW}")

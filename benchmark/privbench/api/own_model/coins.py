@@ -69,7 +69,7 @@ def _drawn(seed: str, what: str, row: str) -> bytes:
 def toss(prints: list[str], count: int) -> Coins:
     """Toss coins about ``count`` of the rows with these fingerprints, chosen at random.
 
-    A row that occurs twice is no candidate: one copy could be trained on, and the other not.
+    A row that occurs twice gets no coin: one copy could be trained on, and the other not.
     """
     single = [one for one, times in Counter(prints).items() if times == 1]
     if not 1 <= count <= len(single):

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from privbench.api.own_model.claim import Verdict
 from privbench.api.own_model.gate import Found, Gate, Threshold
 from privbench.api.own_model.shift import Shift
 from privbench.api.own_model.words import reworded
 from privbench.ground.text import several
 from privbench.ground.tokens import redacted
+from privbench.measure.games.audit import Guesses
 from privbench.results.limits import MOST_BYTES
 from privbench.results.provenance import versions
 from privbench.results.record import Number
@@ -122,6 +124,7 @@ class Document(BaseModel):
         words: the verdict in words, as in `audit.txt`.
         limits: what the audit does not say, a sentence each.
         gate: the verdict over the thresholds of `--fail-above`; null without any.
+        claim: what the coins say about a claimed epsilon; null without a claim.
         python: version of Python.
         versions: package -> version.
         commit: of privbench; null for an installed copy.
@@ -140,6 +143,7 @@ class Document(BaseModel):
     words: str
     limits: list[str]
     gate: Gate | None
+    claim: Verdict | None
     python: str
     versions: dict[str, str]
     commit: str | None
@@ -178,7 +182,7 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
         utility=next((one.utility for one in made if one.utility), {}),
         no_verdict=made.no_verdict, words=made.summary,
         limits=_limits(made, target["gives"], protocol["members"], compared=compared),
-        gate=made.gate,
+        gate=made.gate, claim=made.claim,
         python=told["python"], versions=told["versions"], commit=told["commit"],
     )  # fmt: skip
 
@@ -249,7 +253,7 @@ def schema() -> dict[str, Any]:
     made = Document.model_json_schema()
     described(made, Document)
     made["properties"]["version"] = {"const": VERSION, "description": "Of this form."}
-    for model in (Model, Data, Tried, Shift, Gate, Threshold, Found, Number):
+    for model in (Model, Data, Tried, Shift, Gate, Threshold, Found, Number, Verdict, Guesses):
         described(made["$defs"][model.__name__], model)
     made["required"] = [*made["required"], "version"]
     head = {

@@ -140,7 +140,7 @@ def thresholds(given: Iterable[tuple[str, Any]], option: str) -> dict[str, float
         option: as messages name it.
 
     Raises:
-        BadInputError: if a figure does not exist or comes twice, or if a threshold is no number
+        BadInputError: if a figure does not exist or comes twice, or if a threshold is not a number
             above what chance reaches and below what a perfect attack reaches.
     """
     made: dict[str, float] = {}
@@ -282,7 +282,7 @@ def decided(
               for group in (around,) if group),
             *(f"Above it, but not counted: {one.attack}: {shown(one.doubtful, 200)}"
               for one in doubted),
-            *(f"{name} {what}, which is no pass" for name, what in broken.items()),
+            *(f"{name} {what}, which does not count as passed" for name, what in broken.items()),
         ]  # fmt: skip
         told = ". ".join(parts) if parts else _NONE.get(figure, "No attack on membership ran")
     words = f"{figure}={threshold:g} {'is ' * (outcome == 'undecided')}{outcome}. {told}."

@@ -37,24 +37,35 @@ class Asking:
         request: file of a template; "" for the format's own request.
         answer: path in an answer; "" for the format's own.
         max_queries: most rows that are sent; 0 for no limit.
+        rate: most requests per second; 0 for no limit.
+        retries: how often a failed request is repeated.
+        batch: most rows of a request.
+        request_timeout: seconds in which a request must be answered.
+        deadline: seconds for all requests; 0 for no limit.
     """
 
     format: str = ""
     request: str = ""
     answer: str = ""
     max_queries: int = 0
+    rate: float = 0.0
+    retries: int = 5
+    batch: int = 64
+    request_timeout: float = 60.0
+    deadline: float = 0.0
 
     def refuse(self, model: Any, version: str) -> None:
-        """Refuse what cannot be used, and anything for a model that is no endpoint.
+        """Refuse what cannot be used, and anything for a model that is not an endpoint.
 
         Raises:
             BadInputError: one sentence that says what to do.
         """
         if isinstance(model, str) and model.startswith(ADDRESSES):
             format_of(self.format or DEFAULT, self.request, self.answer, version)
-        elif named := next((name for name, one in asdict(self).items() if one), None):
-            raise BadInputError(f"{named}: the model is no endpoint: leave {named} out, or give an "
-                                "address (http:// or https://) as the model")  # fmt: skip
+        elif self != (usual := Asking()):
+            named = next(name for name, one in vars(self).items() if one != getattr(usual, name))
+            raise BadInputError(f"{named}: the model is not an endpoint: leave {named} out, or "
+                                "give an address (http:// or https://) as the model")  # fmt: skip
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of ``own-model``."""

@@ -260,7 +260,7 @@ def _unfit(file: Path) -> str:
     if not file.exists():
         return "cannot be read (no such file): name a .npz file"
     if not file.is_file():  # a device may never end, and a pipe may never begin
-        return "is no regular file: name a .npz file"
+        return "is not a regular file: name a .npz file"
     if not zipfile.is_zipfile(file):  # .npy, text, or cut short
         return "is no whole .npz file: write it by np.savez(FILE, x=rows, y=classes)"
     return excess(file)

@@ -114,7 +114,7 @@ def _is_of_audit(name: str) -> bool:
 
 
 def _found(folder: Path, most: int | None = None) -> dict[str, int]:
-    """Return path below the folder -> mode, of all that is no folder; no link is followed."""
+    """Return path below the folder -> mode, of all that is not a folder; no link is followed."""
 
     def refuse(error: OSError) -> None:
         raise BadInputError(f"{shown(str(error.filename), 200)} cannot be read "

@@ -72,7 +72,7 @@ def _inputs(x: Any, source: str) -> Any:
 
 
 def is_looked_up(x: Any) -> bool:
-    """Return whether x is no array of finite numbers, so that the model gets rows as they are."""
+    """Return whether x is not an array of finite numbers, so the model gets rows as they are."""
     if not isinstance(x, np.ndarray):
         return True
     if x.dtype.kind == "f" and x.ndim in range(_TABLE, _MOST_AXES + 1):
@@ -119,7 +119,7 @@ def label_values(y: NDArray[Any], n: int, source: str) -> NDArray[Any]:
     if y.dtype.kind == "U":
         return y
     if not whole or np.abs(y.astype(np.float64)).max() >= _MOST_CLASSES:
-        raise BadInputError(f"{source}: y holds numbers that are no classes, such as "
+        raise BadInputError(f"{source}: y holds numbers that are not classes, such as "
                             f"{float(y[(y.astype(np.float64) % 1).argmax()]):g}, and "
                             "regression is not supported: give classes, such as ranges of the "
                             "target")  # fmt: skip
@@ -134,7 +134,7 @@ def _typed(y: NDArray[Any], source: str) -> NDArray[Any]:
     bad = next((i for i, one in enumerate(y) if not isinstance(one, numbers.Real)), None)
     if any(texts) or bad is not None:
         row = texts.index(False) if any(texts) else bad
-        raise BadInputError(f"{source}: y holds {shown(y[row])} in row {row}, which is no class "
+        raise BadInputError(f"{source}: y holds {shown(y[row])} in row {row}, which is not a class "
                             "like others: give texts, or whole numbers, in all rows")  # fmt: skip
     return y.astype(np.float64)
 

@@ -104,7 +104,7 @@ def _entries(bundle: zipfile.ZipFile) -> dict[tuple[str, str], list[zipfile.ZipI
     for entry in bundle.infolist():
         name = _NAME.fullmatch(entry.filename)
         if name is None or entry.compress_type != zipfile.ZIP_STORED:
-            raise DamagedError(f"{entry.filename!r} is no file of an artifact")
+            raise DamagedError(f"{entry.filename!r} is not a file of an artifact")
         mine = found.setdefault((name[1], name[2]), [])
         if entry.filename in {one.filename for one in mine}:
             raise DamagedError(f"{entry.filename} is there twice")

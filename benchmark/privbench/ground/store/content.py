@@ -40,7 +40,7 @@ def file_digest(file: Path) -> str:
     _READ.add(os.path.abspath(file))  # noqa: PTH100 - links stay: what they point at may change
     found = os.stat(file)  # noqa: PTH116 - a text is fine, too
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-        raise OSError(errno.EINVAL, "it is no regular file", str(file))  # it may never end
+        raise OSError(errno.EINVAL, "it is not a regular file", str(file))  # it may never end
     stamp = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     if time.time_ns() - max(stamp[-2:]) < _RECENT:  # it may change once more at the same time
         return _sha256(file)

@@ -164,7 +164,7 @@ class Victim:
 
 
 def no_posteriors(p: Tensor) -> str:
-    """Return why p (n, k) are no posteriors, and what to do; "" if they are.
+    """Return why p (n, k) are not posteriors, and what to do; "" if they are.
 
     >>> no_posteriors(torch.tensor([[0.5, 0.5], [0.7, 0.2]]))
     'returned posteriors that sum to 0.9: return rows of numbers from 0 to 1 that sum to 1'
