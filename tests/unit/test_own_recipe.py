@@ -197,6 +197,7 @@ def test_shadows_are_kept_and_an_interrupted_audit_goes_on(
     assert found(again)["lira"] == found(first)["lira"]
 
 
+@pytest.mark.slow
 def test_one_process_and_two_find_the_same(
     tmp_path: Path, seeds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
