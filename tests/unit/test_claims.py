@@ -7,6 +7,7 @@ import math
 import stat
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ N, COUNT = 300, 240
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(N, 4)).astype(np.float32)
 ROWS: dict[str, Any] = {"x": X, "y": np.arange(N) % 2}
+CLAIM_FAILED = ".//testcase[@name='claim']/failure"
 QUICK = ["metric-confidence", "metric-correctness"]
 
 
@@ -170,13 +172,20 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.syspath_prepend(str(tmp_path))
     asked = ["--members", "rows-included.npz", "--nonmembers", "rows-excluded.npz", "--claim",
              "2,1e-5", "--coins", "secret", "--attack", QUICK[0], "--attack", QUICK[1]]  # fmt: skip
-    found = cli("audit", "--model", "mine:leaky", *asked, "--out", "a")
+    found = cli("audit", "--model", "mine:leaky", *asked, "--out", "a", "--junit", "a.xml",
+                "--sarif", "a.sarif")  # fmt: skip
     assert found.exit_code == 3, found.output
     assert "The claim (ε = 2, δ = 1e-5) is refuted: with 95 % confidence ε is at least " in (
         Path("a/audit.txt").read_text()
     )
-    found = cli("audit", "--model", "mine:blind", *asked, "--out", "b")
+    assert ET.parse("a.xml").find(CLAIM_FAILED) is not None  # noqa: S314
+    (result,) = json.loads(Path("a.sarif").read_text())["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("privbench/claim", "error")
+    found = cli("audit", "--model", "mine:blind", *asked, "--out", "b", "--junit", "b.xml",
+                "--sarif", "b.sarif")  # fmt: skip
     assert found.exit_code == 0, found.output
+    assert ET.parse("b.xml").find(CLAIM_FAILED) is None  # noqa: S314
+    assert json.loads(Path("b.sarif").read_text())["runs"][0]["results"] == []
     assert Path("b/audit.txt").read_text().startswith("The claim (ε = 2, δ = 1e-5) is not refuted")
 
 

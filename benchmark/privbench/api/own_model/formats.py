@@ -42,15 +42,18 @@ def refuse(option: str, kind: str, path: str | Path | None) -> None:
 
 
 def junit(found: Document) -> str:
-    """Return the audit as JUnit's XML: a test case for each threshold and for each attack.
+    """Return the audit as JUnit's XML: a test case for each threshold, claim and attack.
 
-    A threshold that failed is a failure; one that is undecided, an audit without a verdict and an
-    attack that broke are errors; an attack that did not run is skipped.
+    A threshold that failed and a refuted claim are failures; one that is undecided, an audit
+    without a verdict and an attack that broke are errors; an attack that did not run is skipped.
     """
     root = ET.Element("testsuites", name="privbench audit")
     gate = _suite(root, "gate", found)
     for one in found.gate.thresholds if found.gate else ():
         _case(gate, "gate", one.name, _OUTCOMES.get(one.outcome, ""), one.words)
+    if found.claim:
+        ended = "failure" if found.claim.refuted else ""
+        _case(gate, "gate", "claim", ended, str(found.claim))
     if found.no_verdict:
         _case(gate, "gate", "verdict", "error", f"No verdict: {found.no_verdict}.")
     attacks = _suite(root, "attacks", found)
@@ -94,35 +97,38 @@ def _numbers(tried: Tried) -> str:
 def sarif(found: Document, place: Path) -> str:
     """Return the audit as SARIF 2.1.0: a result for each threshold that did not pass.
 
-    One that failed is an error. One that is undecided is ``open``, which has no level.
+    A refuted claim is one, too. One that failed is an error. One that is undecided is ``open``,
+    which has no level.
 
     Args:
         found: by the audit.
         place: of ``audit.json``, to which the results point.
     """
-    made = found.gate.thresholds if found.gate else ()
-    rules = [
-        {
-            "id": f"privbench/{one.figure}",
-            "shortDescription": {"text": f"Attacks reach {one.figure} above the threshold"},
-            "help": {"text": FIGURES[one.figure].note or f"{one.figure} of attacks on membership"},
-        }
-        for one in made
-    ]
-    results = [
-        {
-            "ruleId": rules[i]["id"],
-            "ruleIndex": i,
-            "kind": "fail" if one.outcome == "failed" else "open",
-            "level": "error" if one.outcome == "failed" else "none",
-            "message": {"text": one.words},
-            "locations": [_location(place)],
-            "partialFingerprints": {"privbench/v1": f"{found.model.name} {one.figure}"},
-            "properties": {"threshold": one.value, "rows": one.rows},
-        }
-        for i, one in enumerate(made)
-        if one.outcome != "passed"
-    ]
+    rules: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+
+    def add(name: str, rule: str, note: str, outcome: str, words: str, **more: Any) -> None:
+        rules.append({"id": f"privbench/{name}", "shortDescription": {"text": rule},
+                      "help": {"text": note}})  # fmt: skip
+        if outcome != "passed":
+            failed = outcome == "failed"
+            results.append({
+                "ruleId": f"privbench/{name}", "ruleIndex": len(rules) - 1,
+                "kind": "fail" if failed else "open", "level": "error" if failed else "none",
+                "message": {"text": words}, "locations": [_location(place)],
+                "partialFingerprints": {"privbench/v1": f"{found.model.name} {name}"},
+                "properties": more,
+            })  # fmt: skip
+
+    for one in found.gate.thresholds if found.gate else ():
+        name = one.figure
+        add(name, f"Attacks reach {name} above the threshold",
+            FIGURES[name].note or f"{name} of attacks on membership", one.outcome, one.words,
+            threshold=one.value, rows=one.rows)  # fmt: skip
+    if found.claim:
+        add("claim", "Attacks refute the claimed epsilon", "Coins decided what was trained on",
+            "failed" if found.claim.refuted else "passed", str(found.claim),
+            threshold=found.claim.epsilon)  # fmt: skip
     driver = {"name": "privbench", "version": found.versions["privbench"], "rules": rules}
     run: dict[str, Any] = {
         "tool": {"driver": driver},
