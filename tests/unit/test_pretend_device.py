@@ -1,36 +1,45 @@
-"""On a pretend accelerator: what stays on the host is found, and what a step costs is known."""
+"""A pretend accelerator finds what stays on the host, and counts what steps and attacks cost."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from tests.pretend_device import NAME, pretend_device
-from tests.unit.test_suites_run import SUITES, covering, made_small, planned
+from tests.unit.test_suites_run import SUITES, covering, made_small, planned, small
 
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner
 from privbench.ground.store.store import Store
+from privbench.measure.data.split import cut
+from privbench.measure.games.catalog import GAMES
+from privbench.measure.methods.context import seeded
 from privbench.measure.training.loop import Training
 from privbench.measure.victims.build import Builder
-from privbench.testing import tiny_spec, tiny_split
+from privbench.measure.victims.served import Victim
+from privbench.testing import TinyImages, attack_checks, fixtures, tiny_spec, tiny_split
 from privbench.toolbox import hopskipjump
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: Target and backbone -> operators, without views, of a step of its encoder and of a query.
-BUDGETS = {
-    ("supervised", "mlp"): (27, 9),
-    ("simclr", "mlp"): (128, 9),
-    ("simclr", "resnet18"): (289, 91),
-    ("moco", "mlp"): (135, 9),
-    ("byol", "mlp"): (224, 9),
-    ("autoencoder", "its own"): (47, 11),
+    from tests.pretend_device import Counts
+
+    from privbench.measure.data.split import Split
+
+#: Target and backbone -> operators, without views, of a step of its encoder, and of a query of
+#: embeddings, posteriors and labels.
+BUDGETS: dict[tuple[str, str], tuple[int, ...]] = {
+    ("supervised", "mlp"): (27, 9, 12, 13),
+    ("simclr", "mlp"): (128, 9, 12, 13),
+    ("simclr", "resnet18"): (289, 91, 94, 95),
+    ("moco", "mlp"): (135, 9, 12, 13),
+    ("byol", "mlp"): (224, 9, 12, 13),
+    ("autoencoder", "its own"): (47, 11, 16, 17),
 }
 #: What is known to wait for the device in a training step of some suite.
 WAITS = {
@@ -38,6 +47,54 @@ WAITS = {
     "synchronisations in __call__ at olympus.py",
 }
 BETWEEN = ("to_device", "to_host", "synchronisations")
+#: Rows of a small and of a larger question.
+FEW, MORE = 8, 40
+#: Attack of small sizes -> transfers, synchronisations and operators of an answer about ``MORE``
+#: rows, without the operators of the models that it asks.
+ATTACKS: dict[str, tuple[int, ...]] = {
+    "adversarial-mia": (4, 3, 692),
+    "adversarial-mia-targeted": (6, 15, 784),
+    "attribute-decensoring": (18, 8, 2062),
+    "attribute-inference": (22, 36, 321),
+    "attribute-inference-paper": (6, 5, 729),
+    "encoder-feature": (6, 1, 317),
+    "encodermi-baseline-a": (10, 19, 457),
+    "encodermi-baseline-b": (10, 19, 988),
+    "encodermi-baseline-c": (10, 19, 1078),
+    "encodermi-s": (10, 1, 1545),
+    "encodermi-t": (2, 0, 530),
+    "encodermi-v": (6, 1, 834),
+    "gradient-canary": (0, 0, 4),
+    "imia": (8, 57, 2251),
+    "informia": (0, 14, 258),
+    "informia-offline": (0, 14, 255),
+    "label-lira": (0, 20, 455),
+    "label-only-augment": (60, 14, 1013),
+    "label-only-boundary": (1, 18, 883),
+    "label-only-noise": (1, 3, 41),
+    "label-only-transfer": (10, 6, 37),
+    "lira": (0, 8, 232),
+    "lira-encoder": (0, 6, 621),
+    "lira-offline": (0, 6, 126),
+    "lpla": (0, 4, 123),
+    "metric-confidence": (5, 0, 59),
+    "metric-correctness": (0, 0, 3),
+    "metric-entropy": (5, 0, 62),
+    "metric-loss": (0, 3, 40),
+    "metric-modified-entropy": (5, 0, 77),
+    "nn-mia": (6, 1, 320),
+    "partcrop": (8, 1, 771),
+    "pmia": (0, 58, 718),
+    "posterior-label-mia": (12, 1, 280),
+    "property-inference": (1, 26, 175),
+    "quantile": (10, 9, 2053),
+    "reconstruction": (6, 14, 1851),
+    "reconstruction-rmle": (0, 1, 57),
+    "rmia": (0, 8, 503),
+    "rmia-offline": (0, 8, 500),
+    "shokri": (2, 12, 129),
+    "union": (16, 45, 1731),
+}
 
 
 def _refused(error: type[Exception], words: str, *calls: Callable[[], Any]) -> None:
@@ -132,15 +189,17 @@ def test_a_step_and_a_query_cost_no_more_than_before(
             assert not [spent[kind] for kind in BETWEEN if spent[kind]], f"{phase}: {places}"
         most = max(spent["operators"] for phase, spent, _ in steps if phase == "encoder")
         rows = tiny_split().candidates.to(device)
-        victim.embeddings(rows.x)
-        before, place = counts.copy(), len(counts.places)
-        victim.embeddings(rows.x)
-        asked = counts - before
-    assert not [asked[kind] for kind in BETWEEN if asked[kind]], counts.places[place:]
-    found = most, asked["operators"]
+        found, place = [most], len(counts.places)
+        for ask in (victim.embeddings, victim.log_posteriors, victim.labels):
+            ask(rows.x)  # the first makes constants
+            before, place = counts.copy(), len(counts.places)
+            ask(rows.x)
+            asked = counts - before
+            assert not [asked[kind] for kind in BETWEEN if asked[kind]], counts.places[place:]
+            found.append(asked["operators"])
     allowed = BUDGETS[name, backbone]
     assert all(one <= most for one, most in zip(found, allowed, strict=True)), (
-        f"{name} on {backbone}: operators of a step and of a query are {found}, and were {allowed}"
+        f"{name} on {backbone}: operators of a step and of queries are {found}, and were {allowed}"
     )
 
 
@@ -163,3 +222,64 @@ def test_every_suite_runs_on_it(
             assert record.status == "ok", f"{suite}: {record.cell.title}\n{record.traceback}"
     waits = {place.rpartition(":")[0] for _, _, places in steps for place in places}
     assert waits <= WAITS, f"training steps wait for the device: {waits - WAITS}"
+
+
+@pytest.fixture
+def kit(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Split, Counts, list[int]]]:
+    """The kit on the device: its split, the counts, and operators of each query of a model."""
+    queries: list[int] = []
+    data, plain = TinyImages(), Victim._passes
+    with pretend_device() as (device, counts):
+        split = cut(data.load(None), data.card(None), data.protocols["default"], 0, device=device)
+
+        def there(make: Any) -> Any:
+            return lambda given: (made := make(given), getattr(made, "model", made).to(device))[0]
+
+        def counted(self: Victim, *given: Any) -> Any:
+            before = counts["operators"]
+            answer = plain(self, *given)
+            queries.append(counts["operators"] - before)
+            return answer
+
+        monkeypatch.setattr(Victim, "_passes", counted)
+        monkeypatch.setattr(fixtures, "CPU", device)
+        monkeypatch.setitem(hopskipjump.BLOCK, NAME, hopskipjump.BLOCK["cpu"])
+        for module in (fixtures, attack_checks):
+            monkeypatch.setattr(module, "tiny_split", lambda _=0: split)
+            for name in ("memoriser", "_planted", "_untrained"):
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, there(getattr(module, name)))
+        yield split, counts, queries
+
+
+def _cost(attack: Any, rows: int, kit: Any) -> tuple[tuple[int, ...], list[str]]:
+    """Ask an attack; return transfers, synchronisations and operators, and where it waited."""
+    split, counts, queries = kit
+    served, sensitive = attack_checks._victims(attack)[0], split.card.sensitive
+    question, _ = GAMES[attack.game].pose(split, served, max_rows=rows, sensitive=sensitive)
+    oracle, ctx = fixtures.arena(attack, served)
+    before, place = counts.copy(), len(counts.places)
+    queries.clear()
+    seeded(lambda: attack.answer(oracle, question, ctx), 0)
+    spent = counts - before
+    transfers, own = spent["to_device"] + spent["to_host"], spent["operators"] - sum(queries)
+    return (transfers, spent["synchronisations"], own), counts.places[place:]
+
+
+@pytest.mark.slow
+def test_an_attack_costs_no_more_than_before_and_takes_all_rows_at_once(
+    registry: Any, kit: Any
+) -> None:
+    wrong = []
+    for attack in registry.all("attack"):
+        (few, _), (more, places) = (_cost(small(attack), rows, kit) for rows in (FEW, MORE))
+        allowed = ATTACKS.get(attack.name, (0, 0, 0))
+        # a loop until all rows are done may be a little longer for more rows
+        grown = max(two - one for one, two in zip(few, more, strict=True)) > (MORE - FEW) / 2
+        if grown or any(two > most for two, most in zip(more, allowed, strict=True)):
+            often = Counter(place.rpartition(":")[0] for place in places).most_common(3)
+            told = f"was {allowed}; {few} for {FEW} rows; {often}"
+            wrong.append(f'"{attack.name}": {more},  # {told}')
+    head = "transfers, synchronisations and operators are more than before, or grow with the rows:"
+    assert not wrong, "\n".join([head, *wrong])
+    assert {attack.name for attack in registry.all("attack")} == ATTACKS.keys()

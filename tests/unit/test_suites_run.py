@@ -49,6 +49,8 @@ MOST = {
     "splits": 1, "starts": 2, "steps": 2, "teachers": 2, "transform": 8, "updates": 2,
     "warm_up": 1, "width": 8, "classifier_updates": 0,
 }  # fmt: skip
+#: Method -> its largest values, where those of the others do not fit.
+MOST_OF = {"label-lira": {"queries": 8}, "union": {"k": 4, "queries": 8}}
 #: Part of a protocol -> its rows here, if it has any.
 ROWS = {
     "members": 40, "nonmembers": 40, "reference": 20, "public": 40, "downstream": 40, "pool": 160,
@@ -61,11 +63,12 @@ SIDE, CLASSES, IN_SOURCE = 8, 4, 400
 def small(method: Any) -> Any:
     """The method with small sizes; of several values, the first; and a small network."""
     changed: dict[str, Any] = {}
+    most = MOST | MOST_OF.get(method.name, {})
     for name, value in method.hyperparameters().items():
-        if isinstance(value, int) and not isinstance(value, bool) and name in MOST:
-            changed[name] = min(value, MOST[name])
+        if isinstance(value, int) and not isinstance(value, bool) and name in most:
+            changed[name] = min(value, most[name])
         elif isinstance(value, tuple) and name in ("updates", "neighbours", "penalties", "sigmas"):
-            changed[name] = (min(value[0], MOST.get(name, value[0])),)
+            changed[name] = (min(value[0], most.get(name, value[0])),)
         elif name == "backbone":
             changed[name] = "auto"
     return method.replace(**changed)
