@@ -15,6 +15,13 @@ from privbench.api.own_model import gate as gates
 from privbench.api.own_model.answers import as_given, read_answers
 from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
 from privbench.api.own_model.claim import claimed
+from privbench.api.own_model.defended import (
+    UNDEFENDED,
+    compared,
+    defenses_for,
+    judges_for,
+    lines,
+)
 from privbench.api.own_model.document import as_dated, document
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
@@ -68,6 +75,7 @@ def audit(
     checkpoint: str | Path = "",
     output: str = "auto",
     attacks: Sequence[str] | str = (),
+    defenses: Sequence[str] | str = (),
     out: str | Path = "audit",
     model_version: str = "",
     rate: float = 0.0,
@@ -135,6 +143,8 @@ def audit(
         output: what the model answers: ``posteriors``, ``logits``, ``labels`` or ``embeddings``;
             ``auto`` tells it from the answers.
         attacks: names; by default all that the access and the rows allow.
+        defenses: names of defenses that change only what the model answers. Each is tried on it, by
+            these attacks and by those that it names as judges: see ``defended`` of the result.
         out: directory for results, for the ledger of an endpoint and for the words. An audit of
             another model or of other rows needs another one.
         model_version: your name for the version of the model, where its content does not tell.
@@ -179,7 +189,8 @@ def audit(
         rows = read_rows(members, nonmembers, shadow, attributes, Reading(label))
     return audited(
         model, rows, claim=claimed(claim, coins, rows), shadow_recipe=shadow_recipe,
-        checkpoint=checkpoint, output=output, attacks=attacks, out=out,
+        checkpoint=checkpoint, output=output, attacks=attacks,
+        defenses=defenses, out=out,
         model_version=model_version, seeds=seeds, preset=preset, settings=settings, device=device,
         jobs=jobs, fail_above=wanted, junit=junit, sarif=sarif,
         asking=reach.Asking(format, str(request), answer, max_queries, rate, retries, batch,
@@ -191,7 +202,8 @@ def audit(
 def audited(
     model: Any, rows: Rows, *, claim: Claim | None, shadow_recipe: str | Callable[..., Any] | None,
     checkpoint: str | Path, output: str,
-    attacks: Sequence[str] | str, out: str | Path, model_version: str, seeds: int, preset: str,
+    attacks: Sequence[str] | str, defenses: Sequence[str] | str, out: str | Path,
+    model_version: str, seeds: int, preset: str,
     settings: Mapping[str, Mapping[str, Any]] | None, device: str, jobs: int | str,
     fail_above: Mapping[str, float], junit: str | Path | None, sarif: str | Path | None,
     asking: reach.Asking, chosen: Sequence[Choice], console: Console | None,
@@ -239,13 +251,18 @@ def audited(
         registry, attacks, attributes=bool(rows.attributes), shadow=shadow, own=own,
         lookup=rows.lookup,
     )  # fmt: skip
+    judging, judges = judges_for(
+        registry, defenses_for(registry, defenses, given["gives"], preset, settings or {}),
+        rows.lookup, shadow=shadow,
+    )  # fmt: skip
     file = rows.write(default_root() / "audits")
     recipe: Any = shadow_recipe
     if own:
         width = rows.classes if given["gives"] == "labels" else answers.shape[1]
         recipe = _recipe(registry, shadow_recipe, rows, given, rows=str(file), width=width)
     suite = suite_of(
-        rows, file, given, attacks=wanted, recipe=recipe, seeds=seeds, preset=preset,
+        rows, file, given, attacks=[*wanted, *judging],
+        defenses=[*judges], recipe=recipe, seeds=seeds, preset=preset,
         settings=settings or {},
     )  # fmt: skip
     # A model in memory and the answers of an endpoint are in this process.
@@ -261,7 +278,8 @@ def audited(
     _refuse_recipe(session)
     doubt, warning = _fit(rows, answers, given["gives"])
     return _documented(
-        _told(session, rows, left_out, Path(out), claim=claim, doubt=doubt, notes=(warning, kept)),
+        _told(session, rows, left_out, Path(out), judges=judges, claim=claim, doubt=doubt,
+              notes=(warning, kept)),
         Path(out), fail_above, junit=junit, sarif=sarif, parameters=_parameters(target),
     )  # fmt: skip
 
@@ -387,8 +405,8 @@ def _documented(
 
 
 def _told(
-    session: Session, rows: Rows, left_out: dict[str, str], out: Path, *, claim: Claim | None,
-    doubt: str, notes: Sequence[str],
+    session: Session, rows: Rows, left_out: dict[str, str], out: Path, *,
+    judges: Mapping[str, Mapping[str, str]], claim: Claim | None, doubt: str, notes: Sequence[str],
 ) -> Audit:  # fmt: skip
     """Return the results with what they say.
 
@@ -397,11 +415,12 @@ def _told(
         rows: of the audit.
         left_out: attack -> why it was not planned.
         out: folder of the audit.
+        judges: defense -> judge -> why it was not planned.
         claim: to be tested.
         doubt: why the rows cannot be those that the model knows.
         notes: more lines of words; "" is none.
     """
-    made = Audit(session.records)
+    made = Audit(one for one in session.records if one.cell.defense == UNDEFENDED)
     made.folders = (session.out,)
     failed = [one for one in made if one.status == "failed"]
     if failed and not any(one.status == "ok" for one in made):
@@ -421,6 +440,9 @@ def _told(
     made.no_verdict = no_verdict(best, made.shift, doubt)
     told = summary(made, made.shift, made.exposed, made.left_out, first=first,
                    no_verdict=made.no_verdict)  # fmt: skip
+    defended = (one for one in session.records if one.cell.defense != UNDEFENDED)
+    made.defended = compared(made, [*defended], judges, no_verdict=made.no_verdict)
+    told = "\n".join([told, *lines(made.defended)])
     if claim is not None:
         made.claim = claim.tested(_of_candidates(made, claim, keys, out))
         told = f"{made.claim}\n{told}"

@@ -69,6 +69,9 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
 @click.option("--attack", "attacks", multiple=True, metavar="NAME",
               shell_complete=completion.of("attack"),
               help="Attack (repeatable) [all that access and rows allow].")  # fmt: skip
+@click.option("--defense", "defenses", multiple=True, metavar="NAME",
+              shell_complete=completion.of("defense"),
+              help="Also try a defense that changes only answers (repeatable).")  # fmt: skip
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("audit"), show_default=True,
     help="Directory for results and for the ledger of an endpoint.",
@@ -141,6 +144,8 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     if known := kept_index(chosen):
         for name in options["attacks"]:
             known.get("attack", name)
+        for name in options["defenses"]:
+            known.get("defense", name)
     files = (options.pop(of) for of in ("members", "nonmembers", "shadow", "attributes"))
     reading = Reading(*(options.pop(name) for name in ("label", "column", "loader")))
     # what is wrong with names or rows is said before torch is imported
@@ -179,4 +184,5 @@ def _status(made: Audit) -> int:
         return _FAILED_GATE if made.gate.outcome == "failed" else _NO_VERDICT
     if made.no_verdict:
         return _NO_VERDICT
-    return int(any(one.status == "failed" for one in made))
+    tried = (one for of in made.defended for one in of.records)
+    return int(any(one.status == "failed" for one in (*made, *tried)))

@@ -119,6 +119,7 @@ def suite_of(
     target: Mapping[str, Any],
     *,
     attacks: Sequence[Any],
+    defenses: Sequence[str] = (),
     recipe: str | Mapping[str, Any] | None,
     seeds: int,
     preset: str,
@@ -131,6 +132,7 @@ def suite_of(
         file: that holds them.
         target: hyperparameters of ``own-model``.
         attacks: from ``attacks_for``.
+        defenses: names of those that are tried beside none.
         recipe: target of the shadows, or its name with hyperparameters; None if attacks train none.
         seeds: number of seeds of attacks and shadows.
         preset: of all methods.
@@ -147,6 +149,7 @@ def suite_of(
     return {
         "name": "audit", "datasets": [{"npz": read}], "protocols": [protocol],
         "targets": [{"own-model": dict(target)}], "attacks": list(attacks),
+        "defenses": list(defenses),
         "adversaries": [{"target": recipe} if recipe else "adaptive"],
         "seeds": seeds, "preset": preset, "set": {k: dict(v) for k, v in settings.items()},
     }  # fmt: skip
@@ -180,7 +183,7 @@ def attacks_for(
         for one in wanted:
             if why := unsuited(one.name, lookup):
                 raise BadInputError(f"{one.name}: {why}: leave it out")
-        return [_QUICK_UNION if lookup and one.name == "union" else _uncalibrated(one, shadow)
+        return [_QUICK_UNION if lookup and one.name == "union" else uncalibrated(one, shadow)
                 for one in wanted], {}  # fmt: skip
     chosen, left = [], {}
     attack: Attack
@@ -196,7 +199,7 @@ def attacks_for(
         if attack.game == "membership" and attack.max_rows is not None:
             left[attack.name] = "it asks many queries for each row: name it to run it"
             continue
-        chosen.append(_uncalibrated(attack, shadow))
+        chosen.append(uncalibrated(attack, shadow))
     return chosen, left
 
 
@@ -211,7 +214,7 @@ def unsuited(attack: str, lookup: Lookup | None) -> str:
     return ""
 
 
-def _uncalibrated(attack: Attack, shadow: bool) -> Any:
+def uncalibrated(attack: Attack, shadow: bool) -> Any:
     """Return a reference to the attack; to one that ranks rows without shadows if need be."""
     if not shadow and attack.hyperparameters().get("calibration") == "shadow":
         try:

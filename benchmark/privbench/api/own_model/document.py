@@ -108,6 +108,26 @@ class Tried(BaseModel):
     null: dict[str, Number] = Field(default_factory=dict)
 
 
+class Defense(BaseModel):
+    """What a defense changes that was tried on the model's answers.
+
+    Attributes:
+        defense: its name, with the hyperparameters that are not the default.
+        words: leak and accuracy before and after, in one sentence; or why it was not tried.
+        judges: attack that the defense names as its judge -> why it did not run; "" if it ran.
+        attacks: what became of each attack on the defended model.
+        utility: accuracies of the defended model from 0 to 1, by name.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    defense: str
+    words: str
+    judges: dict[str, str]
+    attacks: list[Tried]
+    utility: dict[str, float]
+
+
 class Document(BaseModel):
     """An audit of a model: the file `audit.json` in its folder.
 
@@ -120,6 +140,8 @@ class Document(BaseModel):
         shift: whether members and nonmembers differ in more than membership; null if they were
             not compared.
         utility: accuracies of the model from 0 to 1, by name.
+        defenses: what each defense changes that was tried; all else here is about the model without
+            a defense.
         no_verdict: why nothing can be said about a leak; "" if it can.
         words: the verdict in words, as in `audit.txt`.
         limits: what the audit does not say, a sentence each.
@@ -139,6 +161,7 @@ class Document(BaseModel):
     attacks: list[Tried]
     shift: Shift | None
     utility: dict[str, float]
+    defenses: list[Defense] = Field(default_factory=list)
     no_verdict: str
     words: str
     limits: list[str]
@@ -180,6 +203,14 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
         ],
         shift=made.shift if compared else None,
         utility=next((one.utility for one in made if one.utility), {}),
+        defenses=[
+            Defense(
+                defense=of.defense, words=of.words, judges=dict(of.judges),
+                attacks=[_tried(one, "") for one in of.records],
+                utility=next((one.utility for one in of.records if one.utility), {}),
+            )
+            for of in made.defended
+        ],
         no_verdict=made.no_verdict, words=made.summary,
         limits=_limits(made, target["gives"], protocol["members"], compared=compared),
         gate=made.gate, claim=made.claim,
@@ -253,7 +284,19 @@ def schema() -> dict[str, Any]:
     made = Document.model_json_schema()
     described(made, Document)
     made["properties"]["version"] = {"const": VERSION, "description": "Of this form."}
-    for model in (Model, Data, Tried, Shift, Gate, Threshold, Found, Number, Verdict, Guesses):
+    for model in (
+        Model,
+        Data,
+        Tried,
+        Defense,
+        Shift,
+        Gate,
+        Threshold,
+        Found,
+        Number,
+        Verdict,
+        Guesses,
+    ):
         described(made["$defs"][model.__name__], model)
     made["required"] = [*made["required"], "version"]
     head = {

@@ -43,6 +43,23 @@ _LINES, _WIDE = 35, 100  # of words on a screen
 _UNLIKELY = 0.05  # chance of a likely leak where there is none
 
 
+@dataclass(frozen=True)
+class Defended:
+    """What a defense changes.
+
+    Attributes:
+        defense: its name, with the hyperparameters that are not the default.
+        words: leak and accuracy before and after, in one sentence; or why it was not tried.
+        judges: attack that the defense names as its judge -> why it did not run; "" if it ran.
+        records: of all attacks on the defended model.
+    """
+
+    defense: str
+    words: str
+    judges: Mapping[str, str]
+    records: Sequence[Record]
+
+
 class Audit(Results):
     """The results of an audit, as ``privbench.audit`` returns them.
 
@@ -66,6 +83,8 @@ class Audit(Results):
         exposed: (row of the members' file, share of nonmembers that the strongest attack ranks
             below it), the most exposed first.
         left_out: attack -> why it did not run.
+        defended: what each defense of ``defenses`` changes, with ``.defense``, ``.words``,
+            ``.judges`` and ``.records``; all else is about the model without a defense.
         claim: what the coins say about a claimed epsilon; None without a claim. ``claim.refuted``
             tells whether it fell, ``claim.lower`` how large epsilon is at least.
         no_verdict: why nothing can be said about a leak, and what to check; "" if it can.
@@ -82,6 +101,7 @@ class Audit(Results):
     exposed: Sequence[tuple[int, float]] = ()
     left_out: Mapping[str, str] = {}
     claim: Verdict | None = None
+    defended: Sequence[Defended] = ()
 
     def __repr__(self) -> str:
         """The words, and how many results there are, so that it fits a screen."""
@@ -275,7 +295,7 @@ def no_verdict(best: Strongest | None, shift: Shift, misfit: str) -> str:
     if best.swapped is not None and not best.leaks:
         return (
             f"{best.swapped.cell.attack.label} takes nonmembers for members (AUC "
-            f"{_number(best.swapped.metrics['auc'])}): check that the files of members and "
+            f"{number(best.swapped.metrics['auc'])}): check that the files of members and "
             "nonmembers are not swapped"
         )
     if shift.found and (best.leaks or best.perhaps):
@@ -301,33 +321,33 @@ def _risk(best: Strongest | None, first: Reached | None, no_verdict: str) -> lis
         verdict = "The model may leak some of its members: give more rows to be sure."
     else:
         verdict = "No leak was found, which does not prove that there is none."
-    share = (
-        f"finds {_share(tpr)} of the members where it takes 1 % of the nonmembers for members "
+    finds = (
+        f"finds {share(tpr)} of the members where it takes 1 % of the nonmembers for members "
         "(chance: 1 %)"
     )
     if first is not None and first.fpr.value == 1:
-        share = "cannot be set to take 1 % of the nonmembers for members"
+        finds = "cannot be set to take 1 % of the nonmembers for members"
     elif first is not None:
-        share = (
-            f"finds {_share(first.tpr)} of the members at {_share(first.fpr)} of false alarms "
+        finds = (
+            f"finds {share(first.tpr)} of the members at {share(first.fpr)} of false alarms "
             f"(chance: {first.fpr.value:.1%}; many rows have one score, so fewer are impossible)"
         )
-    found = f"{verdict} {of}, {name}, {share}; its AUC is {_number(auc)}."
+    found = f"{verdict} {of}, {name}, {finds}; its AUC is {number(auc)}."
     lines = [found]
     other = best.by_auc
     if _value(other, "auc") > _value(record, "auc"):
         lines.append(
-            f"By AUC the strongest is {other.cell.attack.label}: {_number(other.metrics['auc'])}."
+            f"By AUC the strongest is {other.cell.attack.label}: {number(other.metrics['auc'])}."
         )
     if best.swapped is not None and best.leaks:
         lines.append(
             f"WARNING: {best.swapped.cell.attack.label} takes nonmembers for members (AUC "
-            f"{_number(best.swapped.metrics['auc'])})."
+            f"{number(best.swapped.metrics['auc'])})."
         )
     lines += [f"Not counted: {name}: {shown(why, 300)}." for name, why in best.doubtful.items()]
     null = record.controls.get("null", {}).get("auc")
     if null is not None and null.value is not None:
-        told = f"On a network with random weights, which saw no row, its AUC is {_number(null)}."
+        told = f"On a network with random weights, which saw no row, its AUC is {number(null)}."
         lines.append(told)
     return lines + [f"Note: {shown(flag, 300)}." for flag in record.flags]
 
@@ -349,8 +369,8 @@ def _is_attribute(record: Record) -> bool:
 
 def _attribute(record: Record) -> str:
     majority = record.baselines.get("majority", {}).get("accuracy")
-    beside = "" if majority is None else f" (the most common value: {_share(majority)})"
-    told = _share(record.metrics["accuracy"])
+    beside = "" if majority is None else f" (the most common value: {share(majority)})"
+    told = share(record.metrics["accuracy"])
     what = f"{record.cell.attack.label} infers {', '.join(record.cell.sensitive)}"
     return f"{what} of {told} of the rows that are no members{beside}."
 
@@ -376,14 +396,16 @@ def _left_out(left_out: Mapping[str, str]) -> list[str]:
     return [f"Left out: {', '.join(names)}: {shown(why, 300)}." for why, names in reasons.items()]
 
 
-def _share(number: Number) -> str:
-    return _number(number, "{:.1%}")
+def share(of: Number) -> str:
+    """Return a share in percent, with its interval."""
+    return number(of, "{:.1%}")
 
 
-def _number(number: Number, form: str = "{:.3f}") -> str:
-    if number.value is None:
-        return f"unknown ({shown(number.refused or 'refused', 160)})"
-    told = form.format(number.value)
-    if number.low is None or number.high is None:
+def number(of: Number, form: str = "{:.3f}") -> str:
+    """Return a number with its interval, or why there is none."""
+    if of.value is None:
+        return f"unknown ({shown(of.refused or 'refused', 160)})"
+    told = form.format(of.value)
+    if of.low is None or of.high is None:
         return told
-    return f"{told} (95 % interval {form.format(number.low)} to {form.format(number.high)})"
+    return f"{told} (95 % interval {form.format(of.low)} to {form.format(of.high)})"

@@ -1,0 +1,104 @@
+"""Defenses tried in an audit: leak and accuracy before and after, on a model that is finished."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+from tests.unit.test_own_model import (
+    MEMBERS,
+    NONMEMBERS,
+    SHADOW,
+    _each_pair_of_sets_is_compared_once,
+    auc,
+    files,
+    forest,
+    run,
+)
+
+import privbench
+from privbench import BadInputError
+from privbench.api.own_model.document import schema
+from privbench.cli.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["_each_pair_of_sets_is_compared_once"]
+
+
+def test_masks_hide_confidence_and_not_labels(tmp_path: Path) -> None:
+    found = run(
+        tmp_path, forest(MEMBERS), defenses=["confidence-masking", "memguard"],
+        fail_above={"auc": 0.72},
+    )  # fmt: skip
+    masked, guarded = found.defended
+    # an attack on labels meets no defense; one on confidence falls back to it
+    assert auc(masked.records, "metric-correctness") == auc(found, "metric-correctness") > 0.6
+    assert auc(masked.records) == auc(masked.records, "metric-correctness") < auc(found) - 0.1
+    words = masked.words
+    assert f"AUC {auc(found):.3f} (95 % interval " in words
+    assert f"-> {auc(masked.records):.3f} (95 % interval " in words
+    assert "accuracy on nonmembers 66.0% -> 66.0%" in words
+    assert "no attack that it names as its judge ran, so it may protect less" in words
+    assert "left out: label-lira, rows of the adversary's own are needed" in words
+    assert guarded.words.startswith("With memguard: not tried: memguard needs reference rows")
+    assert found.summary.splitlines()[-3:-1] == [masked.words, guarded.words]
+    # the verdict and the gate are about the model as it is
+    assert {one.cell.defense for one in found} == {"none"}
+    assert "leaks who its members are" in found.summary
+    assert found.gate.outcome == "failed"
+    assert all("masking" not in one.attack for one in found.gate.thresholds[0].found)
+    told = json.loads((tmp_path / "out" / "audit.json").read_bytes())
+    jsonschema.validate(told, schema())
+    first, second = told["defenses"]
+    assert first["defense"] == "confidence-masking"
+    assert first["words"] == masked.words
+    assert first["judges"].keys() == {"label-lira"}
+    assert {one["status"] for one in first["attacks"]} == {"ran", "not run"}
+    assert {one["status"] for one in second["attacks"]} == {"not run"}
+    same = privbench.compare(tmp_path / "out", tmp_path / "out")
+    ran = {one.cell.attack.label for one in found if one.status == "ok"}
+    assert {one.attack for one in same.attacks} == ran
+
+
+@pytest.mark.slow
+def test_a_judge_with_shadows_runs(tmp_path: Path) -> None:
+    found = run(
+        tmp_path, forest(MEMBERS), attacks=["metric-confidence"], defenses="confidence-masking",
+        shadow=SHADOW, shadow_recipe="clone", settings={"label-lira": {"k": 2, "queries": 8}},
+    )  # fmt: skip
+    (masked,) = found.defended
+    assert masked.judges == {"label-lira": ""}
+    assert "judged by label-lira" in masked.words
+    assert auc(masked.records, "label-lira") == auc(found, "label-lira")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("dp-sgd", r"changes how a model is trained \(build, phases\), and this one is finished"),
+        ("hamp", r"changes how a model is trained \(phases\)"),
+        ("uniform-noise", "changes embeddings, and an audit tries only defenses of posteriors"),
+        ("none", "changes nothing that the model answers"),
+        ("confidance-masking", "did you mean 'confidence-masking'"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused(tmp_path: Path, name: str, why: str) -> None:
+    with pytest.raises(BadInputError, match=why):
+        run(tmp_path, forest(MEMBERS), defenses=name)
+
+
+def test_the_command_refuses_and_tries(tmp_path: Path) -> None:
+    sets = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
+    command = ["audit", "--model", "tests.unit.test_own_model:overfit", *sets,
+               "--out", str(tmp_path / "out"), "--attack", "metric-confidence"]  # fmt: skip
+    refused = CliRunner().invoke(main, [*command, "--defense", "dp-sgd"])
+    assert refused.exit_code == 2, refused.output
+    assert "this one is finished" in refused.output
+    tried = CliRunner().invoke(main, [*command, "--defense", "hamp", "--set", "hamp.part=testing"])
+    assert tried.exit_code == 0, tried.output
+    assert "With hamp(part=testing): AUC " in tried.output
