@@ -92,6 +92,14 @@ def test_what_cannot_be_tried_is_refused(tmp_path: Path, name: str, why: str) ->
         run(tmp_path, forest(MEMBERS), defenses=name)
 
 
+def test_a_defense_that_trains_is_refused_before_the_model_is_asked(tmp_path: Path) -> None:
+    def ask(x: object) -> object:
+        raise AssertionError(x)
+
+    with pytest.raises(BadInputError, match="this one is finished"):
+        run(tmp_path, ask, defenses="dp-sgd")
+
+
 def test_the_command_refuses_and_tries(tmp_path: Path) -> None:
     sets = files(tmp_path, members=MEMBERS, nonmembers=NONMEMBERS)
     command = ["audit", "--model", "tests.unit.test_own_model:overfit", *sets,

@@ -19,6 +19,7 @@ from privbench.api.own_model.defended import (
     UNDEFENDED,
     compared,
     defenses_for,
+    judge_names,
     judges_for,
     lines,
 )
@@ -215,7 +216,10 @@ def audited(
     if shadow and shadow_recipe is None:
         shadow_recipe = "supervised"
     registry = registries.load(chosen)
-    target = registry.get("target", "own-model")
+    target, tried = (
+        registry.get("target", "own-model"),
+        defenses_for(registry, defenses, preset, settings or {}),
+    )
     own = is_code(shadow_recipe)
     if str(jobs) != "1":
         _refuse_workers(model, shadow_recipe, rows)
@@ -235,7 +239,8 @@ def audited(
     asked = target.asked(rows.classes)
     candidates = torch.from_numpy(rows.unit()[: rows.of("nonmembers").stop])
     if asked.endpoint is not None:
-        named = [registry.get("attack", name).preset(preset) for name in attacks]
+        named = [registry.get("attack", name).preset(preset)
+                 for name in (*attacks, *judge_names(registry, tried))]  # fmt: skip
         reach.announce(asked, candidates, reach.more_queries(named, settings or {}), console)
     kept = identity.confirmed(asked, candidates, model, Path(out))
     answers = identity.identified(_answers(asked, rows), Path(out))
@@ -252,8 +257,7 @@ def audited(
         lookup=rows.lookup,
     )  # fmt: skip
     judging, judges = judges_for(
-        registry, defenses_for(registry, defenses, given["gives"], preset, settings or {}),
-        rows.lookup, shadow=shadow,
+        registry, tried, given["gives"], rows.lookup, shadow=shadow
     )  # fmt: skip
     file = rows.write(default_root() / "audits")
     recipe: Any = shadow_recipe

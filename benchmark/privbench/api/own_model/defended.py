@@ -26,7 +26,6 @@ ABOUT = "The verdict, the gate and the claim are about the model without these d
 def defenses_for(
     registry: Registry,
     names: Sequence[str] | str,
-    gives: str,
     preset: str,
     settings: Mapping[str, Mapping[str, Any]],
 ) -> list[Defense]:
@@ -35,12 +34,11 @@ def defenses_for(
     Args:
         registry: of all methods.
         names: of the defenses.
-        gives: what the model answers.
         preset: of all methods.
         settings: method -> hyperparameters.
 
     Raises:
-        BadInputError: if a defense trains or changes the model, or changes what it does not answer.
+        BadInputError: if a defense trains or changes the model.
     """
     made = []
     for name in dict.fromkeys([names] if isinstance(names, str) else names):
@@ -54,24 +52,40 @@ def defenses_for(
         if one.release_class is None:
             raise BadInputError(f"defense {name}: it changes nothing that the model answers: leave "
                                 "it out")  # fmt: skip
-        if one.release_class.of != "posterior" or gives not in ("posteriors", "logits"):
-            raise BadInputError(f"defense {name}: it changes {one.release_class.of}s, and an audit "
-                                "tries only defenses of posteriors, on a model that answers them "
-                                f"(this one answers {gives})")  # fmt: skip
         made.append(one)
     return made
 
 
+def judge_names(registry: Registry, defenses: Sequence[Defense]) -> list[str]:
+    """Return the attacks that judge the defenses and are installed."""
+    known = {one.name for one in registry.all("attack")}
+    named = (judge.attack for one in defenses for judge in one.judged_by)
+    return [name for name in dict.fromkeys(named) if name in known]
+
+
 def judges_for(
-    registry: Registry, defenses: Sequence[Defense], lookup: Lookup | None, *, shadow: bool
+    registry: Registry,
+    defenses: Sequence[Defense],
+    gives: str,
+    lookup: Lookup | None,
+    *,
+    shadow: bool,
 ) -> tuple[list[Any], dict[str, dict[str, str]]]:
     """Return the attacks that judge the defenses, as a suite lists them.
 
     Also returns defense -> judge -> why it cannot be asked about a finished model; "" if it can.
+
+    Raises:
+        BadInputError: if a defense changes what the model does not answer.
     """
     chosen: list[Any] = []
     told: dict[str, dict[str, str]] = {}
     for one in defenses:
+        of = one.release_class.of if one.release_class else ""
+        if of != "posterior" or gives not in ("posteriors", "logits"):
+            raise BadInputError(f"defense {one.name}: it changes {of}s, and an audit tries only "
+                                "defenses of posteriors, on a model that answers them (this one "
+                                f"answers {gives})")  # fmt: skip
         reasons = told.setdefault(one.name, {})
         for judge in one.judged_by:
             try:
