@@ -280,7 +280,7 @@ def test_the_page_of_audits_can_be_followed(
     Path("my_model.py").write_text(module, "utf-8")
     Path("my_recipe.py").write_text(recipe, "utf-8")
     script, *shown_commands = commands(page)
-    assert len(shown_commands) == 8
+    assert len(shown_commands) == 9
     subprocess.run([sys.executable, *script.split()[1:]], check=True, timeout=300)
     monkeypatch.delitem(sys.modules, "my_model", raising=False)
     exec(answers, {})  # noqa: S102 - our own page
