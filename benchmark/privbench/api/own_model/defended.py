@@ -164,9 +164,12 @@ def _words(
         f"members found at 1 % of false alarms {' -> '.join(ends)}",
         *_accuracy(old.record, new.record),
     ]
-    ran = [name for name, why in judges.items() if not why]
+    judged = {name.partition("(")[0] for name, why in judges.items() if not why}
+    # As they ran: their settings may be weaker than those that the defense names.
+    ran = [one.cell.attack.label for one in after
+           if one.status == "ok" and one.cell.attack.name in judged]  # fmt: skip
     if ran:
-        parts.append(f"judged by {', '.join(ran)}")
+        parts.append(f"judged by {', '.join(dict.fromkeys(ran))}")
     elif judges:
         parts.append("no attack that it names as its judge ran, so it may protect less")
     parts += [f"left out: {name}, {shown(why, 200)}" for name, why in judges.items() if why]
