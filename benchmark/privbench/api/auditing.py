@@ -27,6 +27,7 @@ from privbench.api.own_model.document import as_dated, document
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.shift import shift
+from privbench.api.own_model.subgroups import subgroups
 from privbench.api.own_model.sums import LEDGER, WORDS, seal
 from privbench.api.own_model.words import (
     Audit,
@@ -442,8 +443,10 @@ def _told(
         first = reached(columns)
         made.exposed = exposed(columns, {key: i for i, key in enumerate(keys[rows.of("members")])})
     made.no_verdict = no_verdict(best, made.shift, doubt)
+    if best is not None and columns is not None and not made.no_verdict:
+        made.subgroups = subgroups(best.record.cell.attack.label, columns, keys, rows)
     told = summary(made, made.shift, made.exposed, made.left_out, first=first,
-                   no_verdict=made.no_verdict)  # fmt: skip
+                   no_verdict=made.no_verdict, groups=made.subgroups)  # fmt: skip
     defended = (one for one in session.records if one.cell.defense != UNDEFENDED)
     made.defended = compared(made, [*defended], judges, no_verdict=made.no_verdict)
     told = "\n".join([told, *lines(made.defended)])

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from privbench.api.own_model.claim import Verdict
 from privbench.api.own_model.gate import Found, Gate, Threshold
 from privbench.api.own_model.shift import Shift
+from privbench.api.own_model.subgroups import Group, Subgroups
 from privbench.api.own_model.words import reworded
 from privbench.ground.text import several
 from privbench.ground.tokens import redacted
@@ -140,6 +141,7 @@ class Document(BaseModel):
         shift: whether members and nonmembers differ in more than membership; null if they were
             not compared.
         utility: accuracies of the model from 0 to 1, by name.
+        subgroups: what the strongest attack finds in groups of rows; null without a verdict.
         defenses: what each defense changes that was tried; all else here is about the model without
             a defense.
         no_verdict: why nothing can be said about a leak; "" if it can.
@@ -161,6 +163,7 @@ class Document(BaseModel):
     attacks: list[Tried]
     shift: Shift | None
     utility: dict[str, float]
+    subgroups: Subgroups | None = None
     defenses: list[Defense] = Field(default_factory=list)
     no_verdict: str
     words: str
@@ -203,6 +206,7 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
         ],
         shift=made.shift if compared else None,
         utility=next((one.utility for one in made if one.utility), {}),
+        subgroups=made.subgroups,
         defenses=[
             Defense(
                 defense=of.defense, words=of.words, judges=dict(of.judges),
@@ -290,6 +294,8 @@ def schema() -> dict[str, Any]:
         Tried,
         Defense,
         Shift,
+        Subgroups,
+        Group,
         Gate,
         Threshold,
         Found,

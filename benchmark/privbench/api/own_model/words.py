@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from privbench.api.own_model.claim import Verdict
     from privbench.api.own_model.gate import Gate
     from privbench.api.own_model.shift import Shift
+    from privbench.api.own_model.subgroups import Subgroups
     from privbench.results.record import Record
     from privbench.results.samples import Columns
 
@@ -82,6 +83,8 @@ class Audit(Results):
         shift: whether members and nonmembers differ in more than membership.
         exposed: (row of the members' file, share of nonmembers that the strongest attack ranks
             below it), the most exposed first.
+        subgroups: what the strongest attack finds in each class and in groups of each column, with
+            ``.tested`` and ``.more``, those that leak more than the rest; None without a verdict.
         left_out: attack -> why it did not run.
         defended: what each defense of ``defenses`` changes, with ``.defense``, ``.words``,
             ``.judges`` and ``.records``; all else is about the model without a defense.
@@ -99,6 +102,7 @@ class Audit(Results):
     gate: Gate | None = None
     shift: Shift
     exposed: Sequence[tuple[int, float]] = ()
+    subgroups: Subgroups | None = None
     left_out: Mapping[str, str] = {}
     claim: Verdict | None = None
     defended: Sequence[Defended] = ()
@@ -233,6 +237,7 @@ def summary(
     *,
     first: Reached | None = None,
     no_verdict: str = "",
+    groups: Subgroups | None = None,
 ) -> str:
     """Return what was found, in lines of words with numbers.
 
@@ -243,6 +248,7 @@ def summary(
         left_out: attack -> why it did not run.
         first: what the strongest attack reaches, if ties hide it; from ``reached``.
         no_verdict: from ``no_verdict``.
+        groups: from ``subgroups``; None without a verdict.
     """
     best = strongest(records)
     lines = _risk(best, first, no_verdict)
@@ -251,6 +257,8 @@ def summary(
         lines.append(BOUND if own else f"{BOUND} {ADVICE}")
     if best and not no_verdict and (best.leaks or best.perhaps):
         lines += _rows(rows)
+    if groups is not None:
+        lines.append(str(groups))
     lines += [_shift(shift), *_accuracy(records)]
     lines += [_attribute(one) for one in records if _is_attribute(one)]
     lines += [
