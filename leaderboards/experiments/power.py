@@ -72,7 +72,7 @@ def attacks() -> dict[str, str]:
         if attack.game == "membership" and not attack.misses_planted and attack.needs:
             embeddings = Access.EMBEDDINGS in attack.needs
             found[attack.name] = "planted-leak-embeddings" if embeddings else "planted-leak"
-    white = {"gradient-canary"}
+    white = {"gradient-canary", "loss-trace"}
     return {name: control for name, control in found.items() if name not in white}
 
 

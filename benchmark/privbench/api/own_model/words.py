@@ -388,6 +388,7 @@ _REWORDED = {
     "needs rows of the adversary's own": "rows of the adversary's own are needed (shadow rows)",
     "needs models that it can train": "shadows are needed (a shadow recipe, or shadow rows)",
     "reads canaries that the defense plants": "only for models that privbench trains",
+    "reads checkpoints that the target keeps": "only for models that privbench trains",
 }
 
 
