@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 from tests.unit.test_rows import record
 
-from privbench.api.console import Watcher, tables
+from privbench.api.console import PLAIN, Watcher, tables, terminal_console
 from privbench.boards.board import Board
+from privbench.boards.closing import closing
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Record
 
 
@@ -95,3 +96,40 @@ def test_models_to_train_tell_how_long_the_rest_takes(monkeypatch: pytest.Monkey
         "  [0/3, about 60 s left", "  [0/3, about 40 s left", "  [0/3, about 20 s left",
         "  [0/3, about 0 s left", "  [0/3, about 7 s left",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_terminal_wraps_prose_at_words_and_a_file_gets_whole_lines(width: int) -> None:
+    sentence = " ".join(["label-smoothing", "lowers", "the", "AUC", "of", "lira"] * 9)
+    drawn, filed = io.StringIO(), io.StringIO()
+    terminal_console(file=drawn, force_terminal=True, width=width).print(sentence, **PLAIN)
+    terminal_console(file=filed, width=width).print(sentence, **PLAIN)
+    lines = drawn.getvalue().splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()) == sentence  # no word is broken
+    assert filed.getvalue() == f"{sentence}\n"
+
+
+def test_a_line_says_what_a_trial_took_and_what_its_models_took() -> None:
+    text = io.StringIO()
+    with Watcher(Console(file=text, width=200), total=2) as watcher:
+        made = record()  # 1 s, and 2 s of training
+        watcher.trial(made, was_there=False)
+        watcher.trial(made, was_there=True)
+    told = [line.partition("seed 0: ")[2] for line in text.getvalue().splitlines()]
+    assert told == ["ok (1.0 s, its models 2.0 s)", "ok (kept)"]
+
+
+def test_two_seeds_have_no_interval() -> None:
+    def shown(seeds: int) -> str:
+        made = [record("loud", d, seed) for d in ("none", "noise") for seed in range(seeds)]
+        text = io.StringIO()
+        for table in tables(Board(made), 300):
+            Console(file=text, width=300).print(table)
+        return " ".join([text.getvalue(), *closing(Board(made)), *closing(Board(made[:seeds]))])
+
+    assert "[" not in shown(2)
+    assert "±" not in shown(2)
+    assert "2 (draft, no interval)" in shown(2)
+    assert "[" in shown(3)

@@ -101,16 +101,16 @@ def test_a_number_that_is_not_there(numbers: list[Number | None], text: str) -> 
 def test_intervals_are_cut_at_the_bounds_of_the_metric() -> None:
     decibels = series(enumerate(Number(value=v) for v in (12.1, 12.4, 12.9)))
     assert summary(decibels, 0.0, None) == "12.467 [11.463, 13.471]"
-    shares = series(enumerate(Number(value=v) for v in (0.1, 0.9)))
+    shares = series(enumerate(Number(value=v) for v in (0.1, 0.5, 0.9)))
     assert summary(shares) == "0.500 [0.000, 1.000]"
 
 
 def test_utility_cost_and_counts() -> None:
-    rows = cells("membership", Board([record(seed=seed) for seed in (0, 1)]))
+    rows = cells("membership", Board([record(seed=seed) for seed in range(3)]))
     got = dict(zip(headings("membership", Board(everything())), rows[0], strict=True))
-    half = 12.706204736432095 * 0.01 / 2  # t quantile for 1 degree of freedom
-    want = f"0.905 [{0.905 - half:.3f}, {0.905 + half:.3f}]"
-    assert (got["seeds"], got["test accuracy"]) == ("2 (draft)", want)
+    half = 4.302652729911275 * 0.01 / math.sqrt(3)  # t quantile for 2 degrees of freedom
+    want = f"0.910 [{0.91 - half:.3f}, {0.91 + half:.3f}]"
+    assert (got["seeds"], got["test accuracy"]) == ("3 (draft)", want)
     assert got["encoder updates"] == "300"
     assert (got["queries per sample"], got["seconds"], got["blind AUC"]) == ("10", "3.0", "–")
     assert got["TPR at 0.1 % FPR"] == "refused"

@@ -46,7 +46,7 @@ _MARKS = {
     "†": "†: differs from none beyond chance",
     "◊": "◊: decides elsewhere than at the best balanced accuracy",
 }
-#: Text that is printed as it is.
+#: Text that is printed as it is; a terminal wraps it at words, a file gets whole lines.
 PLAIN: Any = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
 
 
@@ -55,6 +55,8 @@ class _Terminal(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Neutralise what a terminal would obey; tables hold ``_plain`` text already."""
+        if self.is_terminal:
+            options.pop("soft_wrap", None)
         shown = [terminal(one) if isinstance(one, str) else one for one in objects]
         super().print(*shown, **options)
 
@@ -150,6 +152,8 @@ class Watcher:
             told = "for the same reason" if again else told
         tail = f": {told}" if told else ""
         cost = "kept" if was_there else f"{record.cost.seconds:.1f} s"
+        if not was_there and record.cost.seconds_training:
+            cost += f", its models {record.cost.seconds_training:.1f} s"
         beside = "" if record.status == "skipped" else f" ({cost})"
         self._line(f"[{self.done}/{self.total}] {name}: {how}{beside}{tail}")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from privbench.boards.matrix import COSTLY, costly, not_judged
 from privbench.ground.text import several, shown
-from privbench.results.statistics import FEWEST_SEEDS
+from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,7 +129,9 @@ def _alone(none: DefenseRow, aim: Aim, panel: Panel) -> str:
     if worst.seeds == 1:  # one seed has no interval over seeds, but one over its rows
         low, high = (value if end is None else end for end in spot.over.headline.row_intervals[0])
     null = spot.over.null.mean if spot.over.null.numbers else None
-    reached = f"{panel.metric[aim]} {value:.3f} [{low:.3f}, {high:.3f}]"
+    reached = f"{panel.metric[aim]} {value:.3f}"
+    if not 1 < worst.seeds < FEWEST_TESTED:  # one seed has the interval of its rows
+        reached += f" [{low:.3f}, {high:.3f}]"
     beside = "" if null is None else f", {null:.3f} on the null victim"
     beside += f", the {panel.constant[aim]}" if panel.constant[aim] else ""
     if null is not None and low <= null <= high:
@@ -145,6 +147,6 @@ def _unclear(difference: Difference) -> bool:
 
 
 def _plus_minus(difference: Difference, unit: float = 1, digits: int = 3) -> str:
-    if difference.low is None or difference.high is None:
+    if difference.low is None or difference.high is None or difference.seeds < FEWEST_TESTED:
         return ""
     return f" ± {unit * (difference.high - difference.low) / 2:.{digits}f}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from privbench.boards import game_columns
 from privbench.boards.verdicts import dataset_of
-from privbench.results.statistics import FEWEST_SEEDS, significant
+from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED, significant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ def cells(game: str, board: Board) -> list[list[str]]:
         )
         seeds = len(of.ok)
         draft = " (draft)" if seeds < FEWEST_SEEDS else ""
-        draft = " (draft, no interval)" if seeds == 1 else draft
+        draft = " (draft, no interval)" if seeds < FEWEST_TESTED else draft
         seconds = [of.of("cost", name) for name in ("seconds_training", "seconds")]
         made.append([
             f"{dataset} ({told[cell]})" if told[cell] else dataset, target, attack,
@@ -92,7 +92,7 @@ def _signed(difference: Difference | None) -> str:
     """A difference with its interval over seeds; ``–`` if there is none."""
     if difference is None:
         return "–"
-    if difference.low is None or difference.high is None:
+    if difference.low is None or difference.high is None or difference.seeds < FEWEST_TESTED:
         return f"{difference.mean:+.3f}"
     return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
 
@@ -138,7 +138,7 @@ def over_seeds(column: Column, of: Seeds) -> str:
 def summary(found: Series, low: float | None = 0.0, high: float | None = 1.0) -> str:
     """Mean with its interval over seeds; ``–`` if not measured, ``refused`` if that is impossible.
 
-    One seed has no interval.
+    Fewer than ``FEWEST_TESTED`` seeds have no interval.
 
     Args:
         found: a number.
@@ -167,7 +167,7 @@ def tested(of: Seeds) -> str:
 
 def _with_interval(made: Estimate, seeds: int) -> str:
     told = f"{made.value:.3f}"
-    return told if seeds == 1 else f"{told} [{made.low:.3f}, {made.high:.3f}]"
+    return told if seeds < FEWEST_TESTED else f"{told} [{made.low:.3f}, {made.high:.3f}]"
 
 
 def _mean(found: Series, form: str = ".3f") -> str:

@@ -23,7 +23,8 @@ _Name = TypeVar("_Name")
 FEWEST_SEEDS = 5
 #: Probability of any wrong mark among all that are compared.
 ERROR = 0.05
-#: Differences of fewer seeds are not tested.
+#: Differences of fewer seeds are not tested, and a terminal shows no interval of them: Student's of
+#: two is 13 times their standard error on each side.
 FEWEST_TESTED = 3
 #: Differences of metrics, which are about 1, are equal if they are this close.
 _ROUNDING = 1e-12
