@@ -22,9 +22,9 @@ an unusual one rises while others fall. On ``digits`` the AUC of ``iqr`` is belo
 3 seeds). Use it for what the paper does: among the scores of members in a record's per-sample file,
 the largest are of the rows at risk.
 
-Deviations: see the class. What to expect of ``classifier``: AUC .74 on ``digits`` (seeds 0 and 1),
-where ``metric-loss`` has .64, ``lira-offline`` .72 and ``lira`` .78; the same trees on the last loss
-alone have .71 (seed 0; with the trace .74).
+Deviations: see the class. What to expect of ``classifier``: on ``digits``, AUC .74 (seeds 0 and 1)
+where ``metric-loss`` has .64, ``lira-offline`` .72 and ``lira`` .78. The same trees on the last
+loss alone have .71, and .74 with the trace (seed 0).
 """
 
 from __future__ import annotations
