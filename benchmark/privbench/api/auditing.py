@@ -25,10 +25,12 @@ from privbench.api.own_model.defended import (
 )
 from privbench.api.own_model.document import as_dated, document
 from privbench.api.own_model.misfit import misfit, strange
+from privbench.api.own_model.printed import PDF, browser, printed
 from privbench.api.own_model.rows import read_rows
+from privbench.api.own_model.sheet import evidence, sheet
 from privbench.api.own_model.shift import shift
 from privbench.api.own_model.subgroups import subgroups
-from privbench.api.own_model.sums import LEDGER, WORDS, seal
+from privbench.api.own_model.sums import LEDGER, SHEET, WORDS, seal
 from privbench.api.own_model.words import (
     Audit,
     exposed,
@@ -97,6 +99,7 @@ def audit(
     fail_above: Mapping[str, float] | None = None,
     junit: str | Path | None = None,
     sarif: str | Path | None = None,
+    pdf: bool = False,
     plugins: Sequence[str | Path] = (),
     console: Console | None = None,
 ) -> Audit:
@@ -173,6 +176,8 @@ def audit(
             ``tpr@0.1%``, ``balanced_accuracy`` or ``epsilon``.
         junit: file for JUnit's XML: a test case for each threshold and each attack.
         sarif: file for SARIF 2.1.0: a result for each threshold that did not pass.
+        pdf: whether ``audit.html`` in ``out``, the sheet to sign, is also printed to ``audit.pdf``;
+            that takes a chromium on this machine.
         plugins: paths of plugins that are single files.
         console: where progress and board are shown; by default nowhere.
 
@@ -182,6 +187,7 @@ def audit(
     wanted = gates.thresholds((fail_above or {}).items(), "fail_above")
     formats.refuse("junit", "junit", junit)
     formats.refuse("sarif", "sarif", sarif)
+    chromium = browser() if pdf else ""
     if model is None:
         rows = read_answers(
             members, nonmembers, Reading(label), shadow=shadow, recipe=shadow_recipe
@@ -194,7 +200,7 @@ def audit(
         checkpoint=checkpoint, output=output, attacks=attacks,
         defenses=defenses, out=out,
         model_version=model_version, seeds=seeds, preset=preset, settings=settings, device=device,
-        jobs=jobs, fail_above=wanted, junit=junit, sarif=sarif,
+        jobs=jobs, fail_above=wanted, junit=junit, sarif=sarif, chromium=chromium,
         asking=reach.Asking(format, str(request), answer, max_queries, rate, retries, batch,
                             request_timeout, deadline),
         chosen=[Path(one).absolute() for one in plugins], console=console,
@@ -208,9 +214,12 @@ def audited(
     model_version: str, seeds: int, preset: str,
     settings: Mapping[str, Mapping[str, Any]] | None, device: str, jobs: int | str,
     fail_above: Mapping[str, float], junit: str | Path | None, sarif: str | Path | None,
-    asking: reach.Asking, chosen: Sequence[Choice], console: Console | None,
+    chromium: str, asking: reach.Asking, chosen: Sequence[Choice], console: Console | None,
 ) -> Audit:  # fmt: skip
-    """Return what ``audit`` returns, with plugins as the command line chooses them."""
+    """Return what ``audit`` returns, with plugins as the command line chooses them.
+
+    ``chromium`` prints the sheet to sign; "" if it is not printed.
+    """
     attacks = [attacks] if isinstance(attacks, str) else attacks
     asking.refuse(model, model_version)
     shadow = "shadow" in rows.sizes
@@ -285,7 +294,8 @@ def audited(
     return _documented(
         _told(session, rows, left_out, Path(out), judges=judges, claim=claim, doubt=doubt,
               notes=(warning, kept)),
-        Path(out), fail_above, junit=junit, sarif=sarif, parameters=_parameters(target),
+        Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
+        parameters=_parameters(target),
     )  # fmt: skip
 
 
@@ -388,10 +398,10 @@ def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str
 
 
 def _documented(
-    made: Audit, out: Path, fail_above: Mapping[str, float], *, junit: str | Path | None,
-    sarif: str | Path | None, parameters: int | None,
+    made: Audit, out: Path, fail_above: Mapping[str, float], rows: Rows, *,
+    junit: str | Path | None, sarif: str | Path | None, chromium: str, parameters: int | None,
 ) -> Audit:  # fmt: skip
-    """Give an audit its gate, and write its documents."""
+    """Give an audit its gate, write its documents, and seal it."""
     best = strongest(made)
     doubtful = best.doubtful if best else {}
     if fail_above:
@@ -405,7 +415,11 @@ def _documented(
         write(Path(junit), formats.junit(found), private=True)
     if sarif is not None:
         write(Path(sarif), formats.sarif(found, out / AUDIT), private=True)
+    shows = evidence(made, rows, best, out)
+    write(out / SHEET, sheet(found, shows), private=True)
     made.digest = seal(out)
+    if chromium:
+        printed(out / SHEET, out / PDF, chromium)
     return made
 
 

@@ -115,6 +115,9 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
               help="Write thresholds and attacks as test cases of JUnit.")  # fmt: skip
 @click.option("--sarif", type=click.Path(path_type=Path), metavar="FILE.sarif",
               help="Write thresholds that did not pass as SARIF 2.1.0.")  # fmt: skip
+@click.option("--pdf", is_flag=True,
+              help="Also print the sheet to sign, audit.html, to audit.pdf; needs "
+              "chromium.")  # fmt: skip
 @click.pass_obj
 def audit(chosen: list[Choice], /, **options: Any) -> None:
     """Attack a model of your own and say what leaks.
@@ -127,6 +130,7 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     from privbench.api.own_model.answers import as_given, read_answers
     from privbench.api.own_model.claim import claimed
     from privbench.api.own_model.gate import written
+    from privbench.api.own_model.printed import browser
     from privbench.api.own_model.reach import Asking
     from privbench.api.own_model.rows import read_rows
     from privbench.cli.index import kept_index
@@ -138,6 +142,7 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     options["fail_above"] = written(options["fail_above"], "--fail-above")
     for kind in ("junit", "sarif"):
         formats.refuse(f"--{kind}", kind, options[kind])
+    options["chromium"] = browser() if options.pop("pdf") else ""
     options["checkpoint"] = options["checkpoint"] or ""
     options["asking"] = Asking(*(options.pop(of) for of in Asking.__match_args__))
     options["asking"].refuse(options["model"], options["model_version"])
@@ -165,12 +170,12 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
 
     from privbench.api import auditing
     from privbench.api.console import terminal_console
-    from privbench.api.own_model.sums import WORDS
+    from privbench.api.own_model.sums import SHEET, WORDS
 
     out = options["out"]
     made = auditing.audited(model, rows, **options, chosen=chosen, console=terminal_console())
-    say(f"\n{made.summary}\n\nThese words: {out / WORDS}. All numbers on one page: "
-        f"privbench report {out} -o {out / 'report.html'}")  # fmt: skip
+    say(f"\n{made.summary}\n\nThese words: {out / WORDS}. To print and sign: {out / SHEET}. All "
+        f"numbers on one page: privbench report {out} -o {out / 'report.html'}")  # fmt: skip
     if made.gate:
         say(f"\n{made.gate.words}")
     say(f"\nDigest of this audit: sha256 {made.digest} (privbench verify {out})")

@@ -25,9 +25,9 @@ from privbench.results.samples import SUFFIX
 
 #: The file of the digests, beside the results.
 SUMS = "SHA256SUMS"
-#: The ledger of an endpoint, and the words.
-LEDGER, WORDS = "queries.ndjson", "audit.txt"
-_OWN = frozenset({ANSWERS, LEDGER, WORDS, "leaderboard.md", "leaderboard.csv"})
+#: The ledger of an endpoint, the words, and the sheet to sign.
+LEDGER, WORDS, SHEET = "queries.ndjson", "audit.txt", "audit.html"
+_OWN = frozenset({ANSWERS, LEDGER, WORDS, SHEET, "leaderboard.md", "leaderboard.csv"})
 _READ = (".json", one_file.SUFFIX, SUFFIX)  # what commands read in any folder of results
 _MOST_BYTES, _MOST_FILES = 32 << 20, 100_000
 _MOST_SHOWN = 10
@@ -51,12 +51,26 @@ class Verified:
 
 def seal(folder: Path) -> str:
     """Write ``SHA256SUMS`` for the user alone (mode 0600); return the digest of the audit."""
-    told = ""
-    for name, mode in sorted(_found(folder).items()):
-        if _is_of_audit(name) and stat.S_ISREG(mode) and name.isprintable() and "\\" not in name:
-            told += f"{_sum(folder / name)}  {name}\n"
+    told = _told(folder)
     write(folder / SUMS, told, private=True)
     return hashlib.sha256(told.encode()).hexdigest()
+
+
+def content_digest(folder: Path) -> str:
+    """Return one digest over all files of the audit but the sheet, which names it.
+
+    It is the SHA-256 of the lines of ``SHA256SUMS`` without that of the sheet.
+    """
+    return hashlib.sha256(_told(folder, SHEET).encode()).hexdigest()
+
+
+def _told(folder: Path, but: str = "") -> str:
+    told = ""
+    for name, mode in sorted(_found(folder).items()):
+        named = name.isprintable() and "\\" not in name and name != but
+        if _is_of_audit(name) and stat.S_ISREG(mode) and named:
+            told += f"{_sum(folder / name)}  {name}\n"
+    return told
 
 
 def verified(folder: Path, digest: str = "") -> Verified:

@@ -81,9 +81,9 @@ def report(
     first = {id(panel) for panel in found}
     sections = [_section(panel, anchors) for panel in ran if id(panel) in first]
     aside = [_section(panel, anchors) for panel in ran if id(panel) not in first]
-    style, script = _own("report.css"), _own("report.js")
+    style, script = own("report.css"), own("report.js")
     made: str = template("report.html").render(
-        title=title, policy=_policy(style, script), style=style, script=script,
+        title=title, policy=policy(style, script), style=style, script=script,
         words=words.splitlines(),
         findings="" if words else block("\n".join(pages.findings(found))),
         protocol=block("\n".join(pages.protocol(board))),
@@ -188,17 +188,21 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"  # noqa: PLR2004
 
 
-def _policy(style: str, script: str) -> str:
+def policy(style: str, script: str = "") -> str:
+    """Return a content security policy that lets these run and nothing else; "" is no script."""
+
     def hashed(text: str) -> str:
         return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
+    scripts = f"script-src 'sha256-{hashed(script)}'; " if script else ""
     return (
         f"default-src 'none'; style-src 'sha256-{hashed(style)}'; "
-        f"script-src 'sha256-{hashed(script)}'; base-uri 'none'; form-action 'none'"
+        f"{scripts}base-uri 'none'; form-action 'none'"
     )
 
 
-def _own(name: str) -> Markup:
+def own(name: str) -> Markup:
+    """Return a file of the templates as it is."""
     text = resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
     return Markup(text)  # noqa: S704 - a file of ours
 
