@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from privbench import Access, Defense, Membership, MembershipAttack, Method, Strength, __version__
 from privbench.cli.main import main
+from privbench.measure.games.catalog import GAMES
 from privbench.plugins import registry as plugins
 from privbench.plugins.registry import Plugin, Registry
 from privbench.results.files import read_all
@@ -365,12 +366,20 @@ def test_list_and_doc(run: Run) -> None:
     listed = run("list")
     assert listed.exit_code == 0
     assert [line for line in listed.stdout.splitlines() if line.endswith(":")] == [
-        "attacks:", "defenses:", "targets:", "datasets:", "plugins:",
+        "attacks:", "defenses:", "targets:", "datasets:", "games:", "protocols:", "plugins:",
     ]  # fmt: skip
     assert "  sure                       Calls a member whatever" in listed.stdout
     for name in ("sure", "none", "tiny-target", "tiny-images"):
         assert run("doc", name).stdout.startswith(f"{name}: ")
     assert "power = 1" in run("doc", "sure").stdout
+    games = run("list", "games").stdout.splitlines()
+    assert "  membership                 Membership inference: members against nonmembers of" in (
+        "\n".join(games)
+    )
+    assert len(games) == 1 + len(GAMES)
+    protocols = run("list", "protocols").stdout.splitlines()
+    assert any(one.split() == ["quarters", "of", "every", "dataset"] for one in protocols)
+    assert any(one.split() == ["default", "of", "tiny-images"] for one in protocols), protocols
 
 
 def test_help_and_version(run: Run) -> None:

@@ -34,11 +34,12 @@ from privbench.ground.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from privbench.cli.index import Index
     from privbench.grid.suite import Suite
     from privbench.plugins.registry import Choice, Registry
 
 _PACKAGE = Path(__file__).parents[1]
-_KINDS = ("attacks", "defenses", "targets", "datasets", "plugins")
+_KINDS = ("attacks", "defenses", "targets", "datasets", "games", "protocols", "plugins")
 
 
 def _interrupted() -> None:
@@ -355,7 +356,7 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
 @click.option("--errors", is_flag=True, help="Show tracebacks of broken plugins.")
 @click.pass_obj
 def list_(chosen: list[Choice], kind: str | None, errors: bool) -> None:
-    """List attacks, defenses, targets, datasets or plugins; by default all of them."""
+    """List attacks, defenses, targets, datasets, games, protocols or plugins; by default all."""
     if kind is not None and kind not in _KINDS:
         raise UnknownNameError("kind", kind, _KINDS)
     from privbench.cli.index import index
@@ -366,8 +367,24 @@ def list_(chosen: list[Choice], kind: str | None, errors: bool) -> None:
         if listed == "plugins":
             _list_plugins(known, errors=errors)
             continue
-        for method in known.all(listed[:-1]):
-            say(f"  {method.name:<26} {method.title}")
+        for name, text in _listed(known, listed):
+            say(f"  {name:<26} {text}")
+
+
+def _listed(known: Index, kind: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of a kind, each with a line about it."""
+    if kind == "games":
+        yield from ((name, card[2]) for name, card in known.games.items())
+    elif kind == "protocols":
+        from privbench.measure.data.protocol import PROTOCOLS
+
+        owners = {name: ["every dataset"] for name in PROTOCOLS}
+        for dataset in known.all("dataset"):
+            for name in dataset.protocols.keys() - PROTOCOLS.keys():
+                owners.setdefault(name, []).append(dataset.name)
+        yield from ((name, f"of {', '.join(whose)}") for name, whose in sorted(owners.items()))
+    else:
+        yield from ((method.name, method.title) for method in known.all(kind[:-1]))
 
 
 def _list_plugins(registry: Registry, *, errors: bool) -> None:
