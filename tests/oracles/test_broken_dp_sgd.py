@@ -15,7 +15,8 @@ from privbench.testing import rate_band
 
 pytest.importorskip("opacus")
 
-from privbench_plugins.defenses.dp_sgd import DPSGD, profile
+from privbench.toolbox.private_training import profile
+from privbench_plugins.defenses.dp_sgd import DPSGD
 
 
 @pytest.fixture(scope="module")

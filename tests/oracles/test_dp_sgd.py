@@ -27,7 +27,8 @@ from privbench_plugins.targets.supervised import Supervised
 
 pytest.importorskip("opacus")
 
-from privbench_plugins.defenses.dp_sgd import DPSGD, noise_multiplier, spent_epsilon
+from privbench.toolbox.private_training import least_noise, spent_epsilon
+from privbench_plugins.defenses.dp_sgd import DPSGD
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,7 +131,7 @@ def test_books_of_a_gaussian_known_exactly() -> None:
 @pytest.mark.parametrize("accountant", ["rdp", "prv", "gdp"])
 def test_an_epsilon_that_no_noise_reaches_is_refused(accountant: str) -> None:
     with pytest.raises(BadInputError, match="give a larger one"):
-        noise_multiplier(1e-9, 1e-5, ((0.1, 10),), accountant)
+        least_noise(1e-9, 1e-5, ((0.1, 10),), accountant)
 
 
 def test_an_epsilon_that_promises_nothing_needs_no_grid() -> None:
@@ -143,7 +144,7 @@ def test_an_epsilon_that_promises_nothing_needs_no_grid() -> None:
 
 def test_noise_follows_from_the_target_epsilon() -> None:
     runs = ((0.5, 30), (0.2, 10))
-    sigma = noise_multiplier(4.0, 1e-5, runs, "rdp")
+    sigma = least_noise(4.0, 1e-5, runs, "rdp")
     assert spent_epsilon(sigma, 1e-5, runs, "rdp") <= 4.0
     assert spent_epsilon(sigma / 1.02, 1e-5, runs, "rdp") > 4.0
 

@@ -19,8 +19,9 @@ from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, TinyTarget
 from privbench.testing.fixtures import tiny_spec
 from privbench.toolbox.noise import analytic_sigma
+from privbench.toolbox.private_training import least_noise, spent_epsilon
 from privbench_plugins.defenses import pate
-from privbench_plugins.defenses.dp_sgd import DPSGD, noise_multiplier, spent_epsilon
+from privbench_plugins.defenses.dp_sgd import DPSGD
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +88,7 @@ def test_a_claim_and_its_profile_hold(google: Any, tmp_path: Path) -> None:
 def test_noise_for_an_epsilon_is_just_enough(google: Any) -> None:
     """Our search is to 1 %, of what ``prv`` says."""
     wanted, delta, runs = 2.0, 1e-5, ((0.1, 50),)
-    sigma = noise_multiplier(wanted, delta, runs, "prv")
+    sigma = least_noise(wanted, delta, runs, "prv")
     enough, less = (
         _booked(google, google.pld.PLDAccountant(), sigma * share, runs).get_epsilon(delta)
         for share in (1, 0.98)

@@ -30,20 +30,10 @@ hyperparameters by private results costs privacy that is not counted here.
 from __future__ import annotations
 
 import importlib.util
-import logging
-import warnings
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import numpy as np
-import torch
-from torch import nn
-
 from privbench import (
-    BadInputError,
-    BatchSpec,
     Defense,
     Ge,
     Gt,
@@ -54,29 +44,17 @@ from privbench import (
     hookimpl,
 )
 from privbench.toolbox.gradient_canaries import planted
+from privbench.toolbox.private_training import (
+    claimed,
+    draws,
+    group_normed,
+    with_clipped_rows,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from torch import Tensor
-
-    from privbench import Batch, Cell, DefenseContext, Model, Phase, Training, World
-
-#: Deltas of the privacy profile in the claim, and the epsilon beyond which there is none: no audit
-#: reaches it, and the PRV accountant is slow there.
-_DELTAS = (1e-8, 1e-5, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7)
-_VACUOUS = 50.0
-#: Relative precision of the search for the noise multiplier.
-_TOLERANCE = 0.01
-#: Noise multiplier at which the search ends: no target epsilon is that large.
-_LEAST = 0.01
-#: Noise multiplier at which the search gives up: accountants have a smallest epsilon.
-_MOST = 1e4
-
-
-#: Epsilon above which the RDP accountant's bound is taken: nothing is promised there, and the
-#: PRV accountant takes minutes and gigabytes at such noise.
-_LOOSE = 500.0
+    from privbench import Cell, DefenseContext, Model, Phase, World
 
 
 @dataclass(frozen=True)
@@ -149,200 +127,28 @@ class DPSGD(Defense):
 
     def on_build(self, model: Model, ctx: DefenseContext) -> Model:
         """Replace batch norm by group norm."""
-        from opacus.validators import ModuleValidator
-
-        replaced = []
-        for name, part in model.parts.items():
-            fixed = ModuleValidator.fix(part)
-            if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in part.modules()):  # noqa: SLF001
-                replaced.append(name)
-                if hasattr(part, "width"):
-                    fixed.width = part.width
-                model.parts[name] = fixed
-        if replaced:
-            said = f"batch norm of {', '.join(replaced)} replaced by group norm"
-            logging.getLogger("privbench").warning("dp-sgd: %s", said)
-            ctx.note(**{"dp-sgd": said})
-        return model
+        return group_normed(model, ctx, self.name)
 
     def on_phases(
         self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
     ) -> Sequence[Phase]:
         """Make every phase that sees members private."""
-        private = [p for p in phases if not isinstance(p.rows, str) or p.rows == "members"]
-        for phase in private:
-            _check(phase)
-        runs = []
-        seen = {
-            id(p): world.members if isinstance(p.rows, str) else world.members.select(p.rows)
-            for p in private
-        }
-        for phase in private:
-            n = len(seen[id(phase)])
-            size = min(self.batch or phase.batch.size, n)
-            spec = BatchSpec(size, "poisson")
-            runs.append((spec, size / n, phase.epochs * spec.steps(n)))
-        steps = tuple((q, count) for _, q, count in runs)
-        sigma = self.noise_multiplier
-        if sigma is None:
-            sigma = noise_multiplier(self.epsilon, self.delta, steps, self.accountant)
-        spent = spent_epsilon(sigma, self.delta, steps, self.accountant) if sigma else None
-        terms = {
-            "noise_multiplier": sigma, "clip": self.clip, "accountant": self.accountant,
-            "sample_rate": [q for q, _ in steps], "steps": [count for _, count in steps],
-        }  # fmt: skip
-        if spent is None:
-            ctx.note(**terms, claim="without noise there is no epsilon")
-        else:
-            ctx.claim(
-                epsilon=spent, delta=self.delta, adjacency="add/remove",
-                # Opacus: the gdp accountant is an approximation that can underestimate
-                guarantee=self.accountant != "gdp", phase=ctx.protocol.phase,
-                profile=profile(sigma, self.delta, steps, self.accountant), **terms,
-            )  # fmt: skip
-            ctx.note(noise="keyed by the seed: keep real ones secret")
+        private = draws(phases, world, self.batch)
+        sigma = claimed(
+            ctx, [run for _, run in private], epsilon=self.epsilon,
+            noise_multiplier=self.noise_multiplier, delta=self.delta, accountant=self.accountant,
+            clip=self.clip,
+        )  # fmt: skip
         made = {}
-        for phase, (spec, rate, count) in zip(private, runs, strict=True):
-            seed = ctx.salt("noise", phase.name)
-            wrap = partial(self._privately, sigma=sigma, size=spec.size, seed=seed)
-            prepare = phase.prepare and partial(_one_view, phase)
-            own = replace(phase, batch=spec, wrap=wrap, prepare=prepare)
+        for phase, run in private:
+            own = with_clipped_rows(
+                self.name, phase, run, sigma=sigma, clip=self.clip,
+                seed=ctx.salt("noise", phase.name), written_out=self.gradient_canaries,
+            )  # fmt: skip
             if self.gradient_canaries:
-                keys = seen[id(phase)].keys
-                own = planted(own, model, ctx, keys=keys, steps=count, rate=rate)
+                own = planted(own, model, ctx, keys=run.rows.keys, steps=run.steps, rate=run.rate)
             made[id(phase)] = own
         return [made.get(id(phase), phase) for phase in phases]
-
-    @contextmanager
-    def _privately(
-        self, training: Training, *, sigma: float, size: int, seed: int
-    ) -> Iterator[None]:
-        """Use the optimizer of Opacus instead, with hooks that compute per-example gradients."""
-        from opacus.grad_sample import GradSampleHooks
-
-        from privbench.toolbox.row_gradients import ClippingOptimizer, RowGradients
-
-        ((parts, plain),) = training.optimizers.items()
-        trained = nn.ModuleDict({part: training.model[part] for part in parts})
-        trained.requires_grad_(True).train()
-        # Canaries take the place of gradients that are written out.
-        hooks = (GradSampleHooks if self.gradient_canaries else RowGradients)(trained)
-        generator = torch.Generator(device=training.rows.device).manual_seed(seed)
-        training.generators["noise"] = generator
-        training.optimizers[parts] = ClippingOptimizer(
-            plain, noise_multiplier=sigma, max_grad_norm=self.clip, expected_batch_size=size,
-            generator=generator,
-        )  # fmt: skip
-        try:
-            with warnings.catch_warnings():
-                # The first layer's input is data and needs no gradient; its weights get theirs.
-                warnings.filterwarnings("ignore", "Full backward hook is firing")
-                yield
-        finally:
-            training.optimizers[parts] = plain
-            hooks.cleanup()
-
-
-def _check(phase: Phase) -> None:
-    """Refuse phases in which clipping would not bound the influence of a row.
-
-    Raises:
-        BadInputError: with the reason.
-    """
-    what = f"dp-sgd cannot make phase '{phase.name}' private: "
-    if not phase.per_example:
-        raise BadInputError(what + "its loss is not a sum over examples")
-    if any(step.streams for step in phase.steps.values()):
-        raise BadInputError(what + "its loss reads further rows, which would be clipped together")
-    if any(step.after for step in phase.steps.values()):
-        raise BadInputError(what + "it keeps outputs of rows (`after`), to which no noise is added")
-    if len(phase.steps) > 1 or len({repr(spec) for spec in phase.optimizers.values()}) > 1:
-        raise BadInputError(what + "it has several kinds of steps or optimizers")
-    if phase.wrap or phase.monitor:
-        raise BadInputError(what + "another defense wraps or monitors it")
-
-
-def _one_view(phase: Phase, batch: Batch, uniforms: Callable[[int], Tensor]) -> Batch:
-    """Prepare a batch of the phase.
-
-    Raises:
-        BadInputError: if a row then has several gradients, each of the length of the clip.
-    """
-    assert phase.prepare is not None  # noqa: S101 - see ``on_phases``
-    made = phase.prepare(batch, uniforms)
-    if len(made.x) != len(batch.x):
-        raise BadInputError(
-            f"dp-sgd cannot make phase '{phase.name}' private: its loss reads several views of a "
-            "row, which would be clipped one by one"
-        )
-    return made
-
-
-@cache
-def spent_epsilon(
-    sigma: float, delta: float, runs: tuple[tuple[float, int], ...], accountant: str
-) -> float:
-    """Return the epsilon of all these runs together.
-
-    Args:
-        sigma: noise multiplier of all runs.
-        delta: delta of the claim.
-        runs: (sample rate, steps) of each run.
-        accountant: Opacus's name of the accountant.
-    """
-    from opacus.accountants import create_accountant
-
-    if accountant == "prv":
-        bound = spent_epsilon(sigma, delta, runs, "rdp")
-        if bound > _LOOSE:
-            return bound
-    books = create_accountant(accountant)
-    books.history = [(sigma, q, count) for q, count in runs if count]
-    with warnings.catch_warnings(), np.errstate(divide="ignore"):  # of log(1 - q) at q = 1
-        # A bound at the edge of the accountant's orders is loose, but still a bound.
-        warnings.filterwarnings("ignore", "Optimal order is")
-        return float(books.get_epsilon(delta)) if books.history else 0.0
-
-
-def profile(
-    sigma: float, delta: float, runs: tuple[tuple[float, int], ...], accountant: str
-) -> list[tuple[float, float]]:
-    """Return pairs (epsilon, delta) that hold at once; none if epsilon is above 50 at ``delta``.
-
-    Only pairs with epsilon > 0: an accountant that gives 0 says that delta is larger than needed.
-    None of the accountant ``gdp``, which gives no bound.
-    """
-    if accountant == "gdp" or spent_epsilon(sigma, delta, runs, accountant) > _VACUOUS:
-        return []
-    deltas = sorted({delta, *_DELTAS})
-    pairs = [(spent_epsilon(sigma, d, runs, accountant), d) for d in deltas]
-    return [(epsilon, d) for epsilon, d in pairs if epsilon > 0]
-
-
-@cache
-def noise_multiplier(
-    epsilon: float, delta: float, runs: tuple[tuple[float, int], ...], accountant: str
-) -> float:
-    """Return the smallest noise (to 1 %) with which all runs together stay within epsilon."""
-    # The RDP accountant is fast and close: slower accountants search around its result.
-    high = 0.5 if accountant == "rdp" else noise_multiplier(epsilon, delta, runs, "rdp")
-    while spent_epsilon(high, delta, runs, accountant) > epsilon:
-        high *= 2
-        if high > _MOST:
-            raise BadInputError(
-                f"dp-sgd.epsilon {epsilon:g} is below what noise of {_MOST:,.0f} reaches: "
-                "give a larger one"
-            )
-    low = high / 1.3
-    while spent_epsilon(low, delta, runs, accountant) <= epsilon and low > _LEAST:
-        high, low = low, low / 1.3
-    while high / low > 1 + _TOLERANCE:
-        middle = (high * low) ** 0.5
-        if spent_epsilon(middle, delta, runs, accountant) > epsilon:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 @hookimpl
