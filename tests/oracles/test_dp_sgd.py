@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +12,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from privbench import Augmentation, BatchSpec, Optimizer
+from privbench import Augmentation, BatchSpec, Optimizer, backbone
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.store import Store
 from privbench.measure.methods.adversary import Adversary
@@ -64,6 +65,24 @@ def test_without_clipping_and_noise_it_is_plain_descent(tmp_path: Path) -> None:
     # one step over all rows; the mean is over the expected batch, here all of them
     torch.testing.assert_close(_weights(private), _weights(plain), atol=1e-6, rtol=1e-5)
     assert not torch.equal(_weights(plain), start)
+
+
+def test_gradients_of_convolutions_add_up_to_those_of_the_loss() -> None:
+    """Of all layers: inputs with channels last, which conv layers make, are no exception."""
+    from opacus.validators import ModuleValidator
+
+    from privbench.toolbox.row_gradients import RowGradients
+
+    net = ModuleValidator.fix(backbone("convnet", (1, 8, 8))).train()
+    x = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    hooks = RowGradients(net, loss_reduction="sum")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Full backward hook is firing")
+        net(x).square().sum().backward()
+    assert len({p.dim() for p in net.parameters()}) > 1
+    for p in net.parameters():
+        torch.testing.assert_close(p.grad_sample.sum(0), p.grad, rtol=1e-4, atol=1e-5)
+    hooks.cleanup()
 
 
 def test_each_rows_gradient_is_clipped(tmp_path: Path) -> None:

@@ -53,6 +53,17 @@ class RowGradients(GradSampleHooks):  # type: ignore[misc, unused-ignore]
     That holds for layers that a pass uses once, with inputs (n, i); others are left to Opacus.
     """
 
+    def capture_activations_hook(
+        self, module: nn.Module, forward_input: Any, _forward_output: Tensor
+    ) -> None:
+        """Keep a layer's inputs, row by row in memory.
+
+        Opacus 1.6 reads convolutions' inputs as if they were, but a convolution of one channel
+        makes tensors with channels last, from which it takes zeros for gradients.
+        """
+        plain = [t.detach().clone(memory_format=torch.contiguous_format) for t in forward_input]
+        super().capture_activations_hook(module, plain, _forward_output)
+
     def capture_backprops_hook(
         self,
         module: nn.Module,

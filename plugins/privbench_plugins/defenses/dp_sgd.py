@@ -75,7 +75,7 @@ class DPSGD(Defense):
     """
 
     name: ClassVar[str] = "dp-sgd"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     judged_by: ClassVar[tuple[Judge, ...]] = (
         Judge(
