@@ -14,6 +14,7 @@ from privbench.testing import (
     Check,
     TinyContrastive,
     TinyImages,
+    TinyPairs,
     TinyTarget,
     attack_checks,
     checks,
@@ -55,6 +56,7 @@ _FAST: dict[
     "label-only-boundary": {"iterations": 2},
     "memguard": {"epochs": 1, "updates": 300, "iterations": 60},
     "dp-sgd": {"accountant": "rdp"},
+    "logit-dp": {"accountant": "rdp", "batch": 8},
     "nn-mia": {"epochs": 20, "steps": 300},
     "olympus": {"epochs": 2, "adversary_steps": 1},
     # The kit's memoriser knows whole images: parts and places are nearly whole.
@@ -99,7 +101,7 @@ def _all() -> list[Method]:
         for method in registry.all(kind)
         if method.name not in {*_REAL, *_OWN}
     ]
-    return [*methods, TinyImages(), TinyTarget(), TinyContrastive()]
+    return [*methods, TinyImages(), TinyTarget(), TinyContrastive(), TinyPairs()]
 
 
 def _checks(method: Method) -> list[Check]:

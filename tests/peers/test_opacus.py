@@ -1,4 +1,4 @@
-"""Epsilons that dp-sgd and pate claim, against the accountants of Opacus and of dp_accounting.
+"""Epsilons that dp-sgd, logit-dp and pate claim, against the books of Opacus and dp_accounting.
 
 Opacus (Meta) does the books of dp-sgd. Its ``prv`` rounds up by its error of .01. dp_accounting
 (Google) is skipped where it is not installed (``uv sync --group peers``). What was measured with
@@ -16,12 +16,13 @@ import pytest
 
 from privbench.ground.store.store import Store
 from privbench.measure.victims.build import Builder
-from privbench.testing import CPU, TinyTarget
+from privbench.testing import CPU, TinyPairs, TinyTarget
 from privbench.testing.fixtures import tiny_spec
 from privbench.toolbox.noise import analytic_sigma
 from privbench.toolbox.private_training import least_noise, spent_epsilon
 from privbench_plugins.defenses import pate
 from privbench_plugins.defenses.dp_sgd import DPSGD
+from privbench_plugins.defenses.logit_dp import LogitDP
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +80,20 @@ def test_a_claim_and_its_profile_hold(google: Any, tmp_path: Path) -> None:
     )
     (claim,) = victim.facts["claims"]
     books = _booked(google, google.pld.PLDAccountant(), 1.3, ((0.5, 6),))
+    assert len(claim["profile"]) > 5
+    for epsilon, delta in [(claim["epsilon"], claim["delta"]), *claim["profile"]]:
+        exact = books.get_epsilon(delta)
+        assert exact <= epsilon <= exact + PRV
+
+
+def test_the_claim_of_two_private_phases_holds(google: Any, tmp_path: Path) -> None:
+    """logit-dp: 80 members, an encoder and its classifier in batches of 20 for three epochs."""
+    defense = LogitDP(noise_multiplier=1.3, batch=20)
+    victim = Builder(Store(tmp_path), CPU).victim(tiny_spec(TinyPairs(), (defense,)))
+    (claim,) = victim.facts["claims"]
+    runs = tuple(zip(claim["sample_rate"], claim["steps"], strict=True))
+    assert runs == ((0.25, 12), (0.25, 12))
+    books = _booked(google, google.pld.PLDAccountant(), 1.3, runs)
     assert len(claim["profile"]) > 5
     for epsilon, delta in [(claim["epsilon"], claim["delta"]), *claim["profile"]]:
         exact = books.get_epsilon(delta)

@@ -21,12 +21,13 @@ from privbench.measure.training.loop import Training
 from privbench.measure.victims.build import Builder
 from privbench.measure.victims.spec import VictimSpec
 from privbench.plugins import registry
-from privbench.testing import CPU, TinyImages, TinyTarget
+from privbench.testing import CPU, TinyImages, TinyPairs, TinyTarget
 from privbench.toolbox import noise
 from privbench.toolbox.undefended import posteriors
 from privbench_plugins.defenses import dp_features
 from privbench_plugins.defenses.dp_features import DPFeatures
 from privbench_plugins.defenses.dp_sgd import DPSGD
+from privbench_plugins.defenses.logit_dp import LogitDP, sensitivity
 from privbench_plugins.defenses.pate import PATE
 from privbench_plugins.targets.autoencoder import Autoencoder
 from privbench_plugins.targets.simclr import SimCLR
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from privbench.measure.victims.served import Victim
 
 #: Methods that claim a guarantee; each is tested below.
-TESTED = {"pate", "dp-sgd", "dp-features"}
+TESTED = {"pate", "dp-sgd", "dp-features", "logit-dp"}
 
 DEFAULT = TinyImages.protocols["default"]
 PUBLIC = Protocol(
@@ -307,6 +308,80 @@ def test_dp_sgd_a_row_moves_the_sum_of_a_step_by_the_clip_at_most(
     assert 0.0 in moved  # and in steps without the row nothing moves
     assert all(torch.equal(a, b) for a, b in zip(noise_a, noise_b, strict=True))
     assert scales == pytest.approx([CLIP] * len(scales))
+
+
+# ---- logit-dp ------------------------------------------------------------------------------------
+
+LOGITS = LogitDP(noise_multiplier=1.0, clip=CLIP, batch=8, accountant="rdp")
+#: Encoders that members train in private, and one that they do not.
+ENCODERS = [
+    pytest.param(TinyPairs(), DEFAULT, id="linear"),
+    pytest.param(SimCLR(epochs=2, classifier_epochs=2, temperature=0.5), DEFAULT, id="mlp"),
+    pytest.param(
+        SimCLR(epochs=1, classifier_epochs=1, backbone="convnet"), DEFAULT, id="batch norm",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(SimCLR(epochs=1, classifier_epochs=3), PUBLIC, id="public encoder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "protocol"), ENCODERS)
+def test_logit_dp_a_row_that_no_step_draws_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Target, protocol: Protocol
+) -> None:
+    pytest.importorskip("opacus")
+    spec = _spec(LOGITS, target, protocol)
+    _never_drawn(monkeypatch, int(spec.world.members.index[ROW]))
+    other = _replaced(spec, ROW)
+    _same(_made(tmp_path / "a", spec), _made(tmp_path / "b", other))
+    monkeypatch.undo()
+    drawn = _made(tmp_path / "c", spec), _made(tmp_path / "d", other)
+    assert not _equal(*map(_weights, drawn))
+
+
+class _Recorded:
+    """The gradients of the steps of an encoder's phase at its first weights, noise included."""
+
+    def __init__(self, folder: Path, spec: VictimSpec, patched: pytest.MonkeyPatch) -> None:
+        self.gradients: list[Tensor] = []
+        update = Training._update
+
+        def recorded(training: Training, *args: Any) -> None:
+            before = {name: t.clone() for name, t in training.model.state_dict().items()}
+            update(training, *args)
+            if training.phase.name == "encoder":
+                parts = training.phase.optimizers
+                own = [p for part in parts for p in training.model[part].parameters()]
+                self.gradients.append(torch.cat([p.grad.flatten() for p in own]).double())
+            training.model.load_state_dict(before)
+
+        patched.setattr(Training, "_update", recorded)
+        self.claim = _made(folder, spec).facts["claims"][0]
+
+
+@pytest.mark.parametrize("target", [ENCODERS[0].values[0], ENCODERS[1].values[0]],
+                         ids=["linear", "mlp"])  # fmt: skip
+def test_logit_dp_a_row_moves_the_sum_of_a_step_by_the_sensitivity_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Any
+) -> None:
+    pytest.importorskip("opacus")
+    clip, size = 1e-3, 8  # all pairs' gradients are longer
+    spec = _spec(LOGITS.replace(clip=clip, noise_multiplier=1e-3), target)
+    with monkeypatch.context() as patched:
+        whole = _Recorded(tmp_path / "a", spec, patched)
+    with monkeypatch.context() as patched:
+        _never_drawn(patched, int(spec.world.members.index[ROW]))
+        fewer = _Recorded(tmp_path / "b", spec, patched)
+    bound = sensitivity(clip, target.temperature, 80)
+    assert whole.claim["sensitivity"][0] == fewer.claim["sensitivity"][0] == bound
+    assert len(whole.gradients) == len(fewer.gradients) == whole.claim["steps"][0]
+    moved = [  # their noise is the same, and each is divided by the expected number of views
+        2 * size * float((a - b).norm())
+        for a, b in zip(whole.gradients, fewer.gradients, strict=True)
+    ]
+    assert max(moved) <= bound
+    assert max(moved) > 0.05 * bound
+    assert 0.0 in moved  # in steps without the row nothing moves
 
 
 # ---- dp-features ---------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from privbench.testing.fixtures import (
     AnyAttack,
     TinyContrastive,
     TinyImages,
+    TinyPairs,
     TinyTarget,
     arena,
     memoriser,
@@ -36,7 +37,7 @@ from privbench.testing.fixtures import (
 from privbench.testing.generated import Generated
 
 __all__ = [
-    "CPU", "AnyAttack", "Check", "Generated", "TinyContrastive", "TinyImages", "TinyTarget",
-    "arena", "auc_band", "checks", "memoriser", "rate_band", "tiny_builder", "tiny_spec",
-    "tiny_split",
+    "CPU", "AnyAttack", "Check", "Generated", "TinyContrastive", "TinyImages", "TinyPairs",
+    "TinyTarget", "arena", "auc_band", "checks", "memoriser", "rate_band", "tiny_builder",
+    "tiny_spec", "tiny_split",
 ]  # fmt: skip

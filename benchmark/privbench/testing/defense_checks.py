@@ -15,6 +15,7 @@ from privbench.measure.methods.access import Access
 from privbench.measure.victims.served import no_posteriors
 from privbench.testing.fixtures import (
     TinyContrastive,
+    TinyPairs,
     TinyTarget,
     tiny_builder,
     tiny_spec,
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from privbench.measure.training.phase import Phase
 
 
-#: A classifier that trains with its encoder, and one on an encoder that views have trained.
-TARGETS: tuple[Target, ...] = (TinyTarget(), TinyContrastive())
+#: A classifier that trains with its encoder, and two on an encoder that views have trained.
+TARGETS: tuple[Target, ...] = (TinyTarget(), TinyContrastive(), TinyPairs())
 
 
 def never_widens(defense: Defense) -> None:

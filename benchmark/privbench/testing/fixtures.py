@@ -371,3 +371,34 @@ class TinyContrastive(TinyTarget):
             for name, rows in encoder_phases(ctx.protocol)
         ]  # fmt: skip
         return [*encoder, classifier_phase(world, ctx, epochs=3, batch=40)]
+
+
+@dataclass(frozen=True)
+class TinyPairs(TinyContrastive):
+    """The same again, with NT-Xent: it checks defenses that need this loss.
+
+    Attributes:
+        temperature: of NT-Xent.
+    """
+
+    name: ClassVar[str] = "tiny-pairs"
+
+    temperature: float = 1.0
+
+    def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
+        """Tell the two views of a row from those of other rows; then train the classifier."""
+        from privbench.measure.training.phase import Outputs, Step
+
+        def forward(model: Model, batch: Any) -> Outputs:
+            return Outputs(z=model.encode(batch.x))
+
+        def loss(out: Outputs, batch: Any, clock: Any) -> Tensor:
+            del batch, clock
+            unit = torch.nn.functional.normalize(out.z, dim=1)
+            scores = (unit @ unit.T / self.temperature).fill_diagonal_(-torch.inf)
+            partners = torch.arange(len(unit), device=unit.device).roll(len(unit) // 2)
+            return torch.nn.functional.cross_entropy(scores, partners)
+
+        *encoder, classifier = super().phases(model, world, ctx)
+        step = {"train": Step(loss, trains=("encoder",))}
+        return [*(replace(p, forward=forward, steps=step) for p in encoder), classifier]
