@@ -352,7 +352,8 @@ class _Recorded:
             if training.phase.name == "encoder":
                 parts = training.phase.optimizers
                 own = [p for part in parts for p in training.model[part].parameters()]
-                self.gradients.append(torch.cat([p.grad.flatten() for p in own]).double())
+                noisy = [p.grad.flatten() for p in own if p.grad is not None]
+                self.gradients.append(torch.cat(noisy).double())
             training.model.load_state_dict(before)
 
         patched.setattr(Training, "_update", recorded)
