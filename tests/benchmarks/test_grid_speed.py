@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from privbench.grid.executors import Serial
+from privbench.grid.here import PlannedHere
 from privbench.grid.plan import PlannedTrial, plan
 from privbench.grid.processes import Processes
 from privbench.grid.run import execute
@@ -170,11 +171,15 @@ SLEEP = "8 workers on 320 nodes that sleep 6 s | one job | 7.2"
 def test_sleep_workers(benchmark: Any, tmp_path: Path) -> None:
     planned = _planned([{"sleeper": {"seconds": 3.0, "number": i}} for i in range(320)])
     work = lambda: execute(  # noqa: E731
-        planned, TrialRunner(Store(tmp_path / "s"), CPU), tmp_path / "o", executor=Processes(8)
+        PlannedHere(planned, TrialRunner(Store(tmp_path / "s"), CPU)),
+        tmp_path / "o",
+        executor=Processes(8),
     )
     records = _once(benchmark, work, len(planned))
     _ok(records)
-    here = execute(planned[:1], TrialRunner(Store(tmp_path / "t"), CPU), tmp_path / "p")
+    here = execute(
+        PlannedHere(planned[:1], TrialRunner(Store(tmp_path / "t"), CPU)), tmp_path / "p"
+    )
     assert [record.trial for record in records] == [item.trial.digest for item in planned]
     assert records[0].digest == here[0].digest
 
@@ -183,7 +188,9 @@ def test_sleep_workers(benchmark: Any, tmp_path: Path) -> None:
 def test_sleep_serial(benchmark: Any, tmp_path: Path) -> None:
     planned = _planned([{"sleeper": {"seconds": 3.0, "number": i}} for i in range(6)])
     work = lambda: execute(  # noqa: E731
-        planned, TrialRunner(Store(tmp_path / "s"), CPU), tmp_path / "o", executor=Serial()
+        PlannedHere(planned, TrialRunner(Store(tmp_path / "s"), CPU)),
+        tmp_path / "o",
+        executor=Serial(),
     )
     records = _once(benchmark, work, len(planned))
     _ok(records)
@@ -194,8 +201,10 @@ def test_sleep_serial(benchmark: Any, tmp_path: Path) -> None:
 def test_trial_overhead(benchmark: Any, tmp_path: Path) -> None:
     planned = _planned([{"sleeper": {"number": i}} for i in range(101)])
     runner = TrialRunner(Store(tmp_path / "s"), CPU)
-    (first,) = execute(planned[:1], runner, tmp_path / "o")
-    records = _once(benchmark, lambda: execute(planned[1:], runner, tmp_path / "o"), 100)
+    (first,) = execute(PlannedHere(planned[:1], runner), tmp_path / "o")
+    records = _once(
+        benchmark, lambda: execute(PlannedHere(planned[1:], runner), tmp_path / "o"), 100
+    )
     _ok(records)
     assert all(record.metrics == first.metrics for record in records)
 
@@ -204,8 +213,11 @@ def test_trial_overhead(benchmark: Any, tmp_path: Path) -> None:
 def test_kept_cell(benchmark: Any, tmp_path: Path) -> None:
     planned = _planned([{"sleeper": {"number": i}} for i in range(100)])
     runner = TrialRunner(Store(tmp_path / "s"), CPU)
-    first = execute(planned, runner, tmp_path / "o")
-    assert _once(benchmark, lambda: execute(planned, runner, tmp_path / "o"), 100) == first
+    first = execute(PlannedHere(planned, runner), tmp_path / "o")
+    assert (
+        _once(benchmark, lambda: execute(PlannedHere(planned, runner), tmp_path / "o"), 100)
+        == first
+    )
     _ok(first)
 
 

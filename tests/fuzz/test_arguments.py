@@ -73,7 +73,7 @@ def test_arguments_of_run(fuzz: Any, hostile: Any, tmp_path: Path) -> None:
 
         def call(options: dict[str, Any] = options) -> str:
             try:
-                Session(suite, (), options, console=Console(quiet=True))
+                Session.of(suite, (), options, console=Console(quiet=True))
             except PrivbenchError as error:
                 return str(error)
             return ""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from privbench.api import session
-from privbench.grid.outcome import new_record
 from privbench.ground.store.canonical import checksum
+from privbench.results.record import Record
 
 if TYPE_CHECKING:
     import random
@@ -72,7 +72,8 @@ def test_checks_of_results(
 ) -> None:
     def planned(self: session.Session) -> int:
         """Stand for the run: everything up to it has read the result."""
-        self.records = [new_record(item.trial, self.device) for item in self.planned]
+        blanks = [self.planned.blank(item.digest) for item in self.planned.items]
+        self.records = [Record.model_validate_json(one) for one in blanks]
         return 0
 
     monkeypatch.setattr(session.Session, "run", planned)

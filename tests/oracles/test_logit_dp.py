@@ -160,7 +160,7 @@ def test_no_batch_that_a_search_finds_moves_more(n: int, t: float) -> None:
     optimizer = torch.optim.Adam([z], lr=0.05)
     for _ in range(250):
         moved = _moved(F.normalize(z, dim=1), t)
-        worst = max(worst, float(moved))
+        worst = max(worst, moved.item())
         optimizer.zero_grad()
         (-moved).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -246,6 +246,17 @@ def test_an_empty_batch_still_takes_its_noisy_step(
     start = _weights(training)
     assert training.run()["updates"] == {"encoder": steps, "head": steps}
     assert not (start == _weights(training)).all()
+
+
+def test_dropout_and_other_numbers_of_views_are_refused(tmp_path: Path) -> None:
+    training = _training(tmp_path, LogitDP(noise_multiplier=0.0))
+    wrap: Any = training.phase.wrap
+    with wrap(training), pytest.raises(BadInputError, match="not 3: use a target"):
+        _pairs(training).recombined(training.model, replace(_views(3), views=3))
+    head: Any = training.model["head"]
+    head.append(nn.Dropout(0.1))
+    with pytest.raises(BadInputError, match="dropout makes them differ"), wrap(training):
+        pass
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:

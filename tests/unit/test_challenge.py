@@ -11,13 +11,12 @@ from tests.unit.test_rows import record
 
 from privbench.check.challenge import (
     Victim,
-    challengers,
     outcome,
-    suite_against,
     table,
     told,
     victims,
 )
+from privbench.check.repeat import challengers, suite_against
 from privbench.cli.main import main
 from privbench.ground.errors import BadInputError
 from privbench.results.files import read_all

@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from privbench.grid.devices import PROCESS_BYTES, Devices, room
 from privbench.grid.executors import Workers
 from privbench.grid.messages import Done
-from privbench.measure.training.numerics import Numerics
+from privbench.testing import CPU
 
 GIB = 2**30
 
@@ -93,7 +95,8 @@ class _Gpu(Workers):
     def fits(self, node: Any) -> bool:
         return self.devices.place(node.kind) is not None
 
-    def give(self, node: Any) -> None:
+    def give(self, node: Any, planned: Any) -> None:
+        del planned
         self.devices.begin("cuda:0", node.kind)
         self.made.append(node)
         self.most = max(self.most, len(self.made))
@@ -104,23 +107,40 @@ class _Gpu(Workers):
         yield node, 0, Done(record=node.record)
 
 
-def test_nodes_wait_for_room(monkeypatch: Any) -> None:
+def test_devices_are_those_of_cuda() -> None:
+    from privbench.api.planning import _devices
+    from privbench.ground.errors import BadInputError
+
+    assert _devices(None, CPU) == ()
+    with pytest.raises(BadInputError, match="--devices 0,1 needs --device cuda"):
+        _devices("0,1", CPU)
+
+
+def test_a_result_of_another_trial_is_not_taken(monkeypatch: Any) -> None:
     from privbench.grid import executors
+    from privbench.grid.messages import CHANGED
+    from privbench.results.record import Record
+
+    monkeypatch.setattr(Record, "model_validate_json", lambda trial: SimpleNamespace(trial=trial))
+    monkeypatch.setattr(executors, "failed", lambda blank, reason: (blank, reason))
+    node: Any = SimpleNamespace(name="a", trial="a")
+    schedule: Any = SimpleNamespace(done=lambda *_: None)
+    planned: Any = SimpleNamespace(blank=lambda digest: f"blank {digest}")
+    found: Any = list(executors._settled(schedule, node, Done(record="b"), planned))
+    assert found == [("blank a", CHANGED)]
+
+
+def test_nodes_wait_for_room(monkeypatch: Any) -> None:
     from privbench.results.record import Record
 
     nodes = {
         str(i): SimpleNamespace(name=str(i), kind="encoder", needs=set(), after=set(), role=None,
-                                record=f"{i}")
+                                record=f"{i}", trial=f"{i}")
         for i in range(9)
     }  # fmt: skip
-    monkeypatch.setattr(executors, "graph", lambda *_: nodes)
-    monkeypatch.setattr(Record, "model_validate_json", str)
-    monkeypatch.setattr(executors, "Setup", lambda *_, **__: None)
-    runner = SimpleNamespace(
-        builder=SimpleNamespace(numerics=Numerics(), trained_phases=0), device="cuda",
-        root=None, store=SimpleNamespace(root=None),
-    )  # fmt: skip
+    monkeypatch.setattr(Record, "model_validate_json", lambda trial: SimpleNamespace(trial=trial))
+    planned: Any = SimpleNamespace(trained_phases=0, setup=None, nodes=lambda _: nodes)
     gpu = _Gpu()
-    ran: list[Any] = list(gpu.run([1], runner))  # type: ignore[arg-type,list-item]
+    ran = [record.trial for record in gpu.run(planned, ["1"])]
     assert sorted(ran) == sorted(nodes)
     assert gpu.most == 2

@@ -11,6 +11,7 @@ import pytest
 from privbench.boards.board import Board
 from privbench.boards.page import page
 from privbench.grid.executors import Serial
+from privbench.grid.here import PlannedHere
 from privbench.grid.plan import plan
 from privbench.grid.processes import Processes
 from privbench.grid.run import execute
@@ -111,7 +112,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         planned = plan(suite_from(suite, "x"), registry, root=None, device="cpu")
         kind = "a" if isinstance(executor, Serial) else "b"
         runner = TrialRunner(Store(tmp_path / kind), CPU)
-        records = execute(planned, runner, tmp_path / f"out-{kind}", executor=executor)
+        records = execute(PlannedHere(planned, runner), tmp_path / f"out-{kind}", executor=executor)
         return {record.cell.attack.label: record for record in records}
 
     return go

@@ -11,6 +11,7 @@ import pytest
 
 from privbench.grid import kept
 from privbench.grid.kept import FinishedGrids
+from privbench.ground.judges import Wanted
 from privbench.ground.store import stamps
 from privbench.ground.store.store import Store
 from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Record
@@ -84,7 +85,8 @@ def code(tmp_path: Path) -> Path:
 def _noted(tmp_path: Path, code: Path, **request: Any) -> FinishedGrids:
     notes = FinishedGrids(tmp_path / "notes", {"seeds": 2, **request}, None)
     stat = code.stat()
-    notes.add([("a", None), ("b", "no classes")], {str(code): (stat.st_mtime_ns, stat.st_size)})
+    notes.add([("a", None), ("b", "no classes")], {str(code): (stat.st_mtime_ns, stat.st_size)},
+              {"none": [Wanted("lira", "lira", 1, "membership", {"k": 2})]})  # fmt: skip
     _record("a").write(tmp_path / "out")
     _record("b", "skipped", "no classes").write(tmp_path / "out")
     return notes
@@ -93,7 +95,8 @@ def _noted(tmp_path: Path, code: Path, **request: Any) -> FinishedGrids:
 def test_all_results_of_a_finished_grid_are_found(tmp_path: Path, code: Path) -> None:
     found = _noted(tmp_path, code).find(tmp_path / "out")
     assert found is not None
-    assert [record.trial for record in found] == ["a", "b"]
+    assert [record.trial for record in found.records] == ["a", "b"]
+    assert found.judging["none"][0].fields == {"k": 2}
     assert not list((tmp_path / "notes").glob("*.tmp"))
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from privbench.grid.outcome import failed_record
+from privbench.grid.here import PlannedHere
+from privbench.grid.outcome import new_record
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
@@ -36,7 +37,9 @@ def ran(registry: Registry, tmp_path_factory: Any) -> tuple[Record, Store, Path,
     folder = tmp_path_factory.mktemp("named")
     store = Store(folder / "store")
     planned = plan(suite_from(SUITE, "test"), registry, root=None, device="cpu")
-    (record,) = execute(planned, TrialRunner(store, torch.device("cpu")), folder / "out")
+    (record,) = execute(
+        PlannedHere(planned, TrialRunner(store, torch.device("cpu"))), folder / "out"
+    )
     return record, store, folder / "out", planned[0].trial
 
 
@@ -57,11 +60,11 @@ def test_of_a_failed_trial_too_and_of_plugins_that_are_not_installed(ran: Any) -
     from privbench.testing import TinyTarget
 
     trial = replace(ran[3], cell=replace(ran[3].cell, target=TinyTarget()))
-    named = failed_record(trial, "told to", torch.device("cpu")).provenance["plugins"]
+    named = new_record(trial, torch.device("cpu")).provenance["plugins"]
     assert named["target tiny-target"]["distribution"] == "privbench"
     stranger: Any = type("Theirs", (TinyTarget,), {"__module__": "their.script"})
     trial = replace(ran[3], cell=replace(ran[3].cell, target=stranger()))
-    named = failed_record(trial, "told to", torch.device("cpu")).provenance["plugins"]
+    named = new_record(trial, torch.device("cpu")).provenance["plugins"]
     assert named["target tiny-target"]["distribution"] == "none"
 
 

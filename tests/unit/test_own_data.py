@@ -708,7 +708,7 @@ def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reads", [False, True])
 def test_a_grid_with_canaries_from_a_file_is_planned_again(tmp_path: Path, reads: bool) -> None:
-    from privbench.api.session import Session
+    from privbench.api.planning import Planning
     from privbench.grid.suite import suite_from
 
     np.savez(tmp_path / "c.npz", x=np.zeros((9, 1, 8, 8)), y=np.zeros(9, int))
@@ -718,4 +718,4 @@ def test_a_grid_with_canaries_from_a_file_is_planned_again(tmp_path: Path, reads
         {"attacks": ["metric-loss"], "targets": ["supervised"], "protocols": [protocol]}, "it"
     )
     options = {"out": tmp_path / "out", "data_root": None, "device": "cpu", "compiled": False}
-    assert Session(suite, (), options).reads_given_files is reads
+    assert Planning(suite, (), options).reads_given_files is reads

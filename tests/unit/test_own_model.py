@@ -317,6 +317,22 @@ def test_an_audit_is_drawn_and_printed_on_a_screen(tmp_path: Path) -> None:
     figure = found.plot.roc()
     curves = figure.axes[0].get_legend().get_texts()
     assert len(curves) == 6  # and chance
+    drawn = found.plot.exposure().axes[0]
+    x, y = drawn.lines[1].get_data()
+    assert len(x) == len(MEMBERS["y"]) == len(found.exposed)
+    assert list(y) == [value for _, value in found.exposed] == sorted(y, reverse=True)
+    assert found.subgroups is not None
+    names = [one.get_text() for one in found.plot.subgroups().axes[0].get_yticklabels()]
+    assert names == [group.name for group in reversed(found.subgroups.tested)]
+    assert 0 < len(names) <= 20
+    found.exposed, found.subgroups = (), None
+    for draw in (found.plot.exposure, found.plot.subgroups):
+        with pytest.raises(BadInputError, match="to draw: no"):
+            draw()
+    record = str(next(one for one in found if one.status == "ok"))
+    assert record.startswith("ok: ")
+    assert "auc " in record
+    assert len(record.splitlines()) < 30
     found.summary += "\nAnd more words that nobody reads." * 60
     lines = str(found).splitlines()
     assert lines[0].startswith("The model leaks")

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from privbench import Access, Defense, Membership, MembershipAttack, Shadows
+from privbench.grid.here import PlannedHere
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
@@ -88,7 +89,7 @@ def test_it_costs_its_cells_only(how: str, tmp_path: Path) -> None:
     }, "test")  # fmt: skip
     runner = TrialRunner(Store(tmp_path / "store"), torch.device("cpu"))
     planned = plan(suite, registry, root=None, device="cpu")
-    first, second = execute(planned, runner, tmp_path / "out")
+    first, second = execute(PlannedHere(planned, runner), tmp_path / "out")
     assert (first.status, second.status) == ("failed", "ok")
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(first.reason)

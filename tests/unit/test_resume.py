@@ -34,7 +34,7 @@ def _with_tiny_images(monkeypatch: pytest.MonkeyPatch, tiny_registry: plugins.Re
 
 def _session(out: Path) -> Session:
     options = {"out": out, "data_root": None, "device": "cpu", "compiled": False}
-    return Session(suite_from(SUITE, "the suite"), (), options, console=Console(quiet=True))
+    return Session.of(suite_from(SUITE, "the suite"), (), options, console=Console(quiet=True))
 
 
 def _run(out: Path) -> tuple[dict[str, str], int]:
@@ -108,7 +108,7 @@ def test_the_same_again_trains_nothing_and_more_seeds_train_only_theirs(tmp_path
     assert still_nothing == 0
     monkey = {**SUITE, "seeds": 3}
     options = {"out": tmp_path / "out", "data_root": None, "device": "cpu", "compiled": False}
-    session = Session(suite_from(monkey, "the suite"), (), options, console=Console(quiet=True))
+    session = Session.of(suite_from(monkey, "the suite"), (), options, console=Console(quiet=True))
     session.run()
     kept = [record for record in session.records if record.seed < 2]
     assert {record.trial: record.digest for record in kept} == first

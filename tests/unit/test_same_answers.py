@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from privbench.grid.executors import Serial
+from privbench.grid.here import PlannedHere
 from privbench.grid.messages import Role
 from privbench.grid.plan import plan
 from privbench.grid.processes import Processes
@@ -158,7 +159,9 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def run(planned: Any, tmp_path: Path) -> Any:
     def go(defenses: list[str], executor: Any, target: Any = None) -> dict[str, Record]:
         runner = TrialRunner(Store(tmp_path / "store"), CPU)
-        records = execute(planned(defenses, target), runner, tmp_path / "out", executor=executor)
+        records = execute(
+            PlannedHere(planned(defenses, target), runner), tmp_path / "out", executor=executor
+        )
         return {record.cell.defense: record for record in records}
 
     return go

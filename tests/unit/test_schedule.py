@@ -22,6 +22,7 @@ from privbench import (
 )
 from privbench.grid.cell import cell_record
 from privbench.grid.compatible import why_not
+from privbench.grid.here import PlannedHere
 from privbench.grid.plan import PlannedTrial, plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
@@ -327,7 +328,7 @@ class Lab:
 def go(
     items: list[PlannedTrial], folder: Path, lab: Lab | None = None, **more: Any
 ) -> list[Record]:
-    return execute(items, cast("TrialRunner", lab or Lab()), folder, **more)
+    return execute(PlannedHere(items, cast("TrialRunner", lab or Lab())), folder, **more)
 
 
 def test_ok_results_are_kept_and_failed_ones_run_again(planned: Any, tmp_path: Path) -> None:
@@ -403,11 +404,9 @@ def test_a_damaged_result_runs_again(planned: Any, tmp_path: Path, damage: str) 
 class Backwards:
     """Runs everything, the last first."""
 
-    def run(
-        self, trials: Sequence[Trial], runner: TrialRunner, watch: Any = None
-    ) -> Iterator[Record]:
+    def run(self, planned: Any, todo: Sequence[str], watch: Any = None) -> Iterator[Record]:
         del watch
-        return map(runner.run, reversed(trials))
+        return map(planned.run, reversed(todo))
 
 
 def test_order_of_execution_is_free(planned: Any, tmp_path: Path) -> None:

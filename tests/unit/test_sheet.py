@@ -196,6 +196,7 @@ def test_an_audit_without_a_verdict_says_only_that(parts: tuple[Document, Eviden
     page = Page(html := sheet(bad, shows))
     assert 'class="verdict unknown"' in html
     assert "Mend this first, then audit again: y is wrong." in page.text
+    assert "no leak was found" not in page.text.lower()
     assert "Overfitting" not in page.text
     empty = Page(sheet(bad, replace(shows, best=None, columns=None)))
     assert "Mend this first" in empty.text
@@ -220,6 +221,12 @@ def test_causes_and_what_to_do(parts: tuple[Document, Evidence]) -> None:
 
     assert causes(calm) == ["Confidence"]
     assert causes(calm, none) == ["No leak found"]
+    assert causes(calm.model_copy(update={"utility": {}})) == []
+    labels = of.model.model_copy(update={"gives": "labels"})
+    assert causes(calm.model_copy(update={"model": labels})) == []
+    ((_, more),) = [one for one in advice(calm, replace(none, perhaps=True), 0)
+                    if one[0] == "Few rows"]  # fmt: skip
+    assert "give 10,000 or more of each" in more
     assert causes(calm, duplicates=2) == ["Confidence", "Duplicates"]
     assert causes(calm, replace(none, perhaps=True)) == ["Confidence", "Few rows"]
     assert causes(calm.model_copy(update={"attacks": of.attacks})) == ["Confidence", "No shadows"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from privbench.grid.here import PlannedHere
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import Suite
@@ -117,7 +118,9 @@ def test_order_and_stages_stand_in_the_record(tmp_path: Path, registry: Registry
         "targets": [{"simclr": {"epochs": 1}}], "baseline": False,
     })  # fmt: skip
     planned = plan(suite, registry, root=None, device="cpu")
-    (record,) = execute(planned, TrialRunner(Store(tmp_path / "s"), CPU), tmp_path / "out")
+    (record,) = execute(
+        PlannedHere(planned, TrialRunner(Store(tmp_path / "s"), CPU)), tmp_path / "out"
+    )
     assert record.status == "ok", record.traceback
     assert [d.name for d in record.cell.defenses] == ["talos", "confidence-masking"]
     assert record.notes["stages"] == {

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from privbench import backbone
-from privbench.api.session import Session
+from privbench.api.planning import Planning
 from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
 from privbench.grid.plan import PlannedTrial, plan
@@ -199,17 +198,16 @@ def test_every_suite_runs_to_its_end(
 @pytest.mark.slow
 def test_dry_run(path: Path, registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says how many phases would be trained."""
-    monkeypatch.setattr("privbench.api.session.registry.load", lambda *_, **__: registry)
+    monkeypatch.setattr("privbench.api.planning.registry.load", lambda *_, **__: registry)
     told = io.StringIO()
     options = {"out": path.parent, "data_root": None, "device": "cpu", "compiled": False}
-    session = Session(read_suite(path).model_copy(update={"seeds": 1}), (), options,
-                      Console(file=told, width=500))  # fmt: skip
+    session = Planning(read_suite(path).model_copy(update={"seeds": 1}), (), options)
     cell = next(small_cell(item.trial.cell) for item in session.planned if not item.skip)
     session.planned = [
         PlannedTrial(Trial(cell, 0)),
         *(item for item in session.planned if item.skip),
     ]
-    session.explain()
+    session.explain(path.parent, None, lambda line: print(line, file=told))
     said = told.getvalue()
     assert "would run; " in said
     assert "would fail" not in said

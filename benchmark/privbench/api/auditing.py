@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from privbench.api.own_model.words import (
     strongest,
     summary,
 )
+from privbench.api.planning import Planning
 from privbench.api.session import Session
 from privbench.grid.cell import cell_record
 from privbench.grid.suite import suite_from
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from privbench.api.own_model.claim import Claim
     from privbench.api.own_model.rows import Given, Rows
+    from privbench.measure.methods.cell import Cell
     from privbench.plugins.registry import Choice
 
 _BLOCK = 256  # rows of the first query
@@ -279,12 +281,9 @@ def audited(
         defenses=[*judges], recipe=recipe, seeds=seeds, preset=preset,
         settings=settings or {},
     )  # fmt: skip
-    # A model in memory and the answers of an endpoint are in this process.
     options = {"out": Path(out), "data_root": None, "device": device,
                "jobs": jobs, "executor": "serial" if str(jobs) == "1" else None}  # fmt: skip
-    session = Session(
-        suite_from(suite, "the audit"), chosen, options, console or Console(quiet=True)
-    )
+    session = _session(suite, chosen, options, console or Console(quiet=True))
     _refuse_other_audit(session, Path(out))
     identity.keep(answers, Path(out))
     session.counts_models = own
@@ -297,6 +296,19 @@ def audited(
         Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
         parameters=_parameters(target),
     )  # fmt: skip
+
+
+def _session(
+    suite: Mapping[str, Any], chosen: Sequence[Choice], options: Mapping[str, Any], console: Console
+) -> Session:
+    """Plan in this process: it holds a model in memory, and the answers of an endpoint."""
+    made = suite_from(dict(suite), "the audit")
+    return Session(Planning(made, chosen, options), options, console, name=made.name)
+
+
+def _cell(session: Session) -> Cell:
+    """Return a cell; all have the same dataset, target and rows."""
+    return cast("Planning", session.planned).planned[0].trial.cell
 
 
 def _parameters(target: Any) -> int | None:
@@ -314,7 +326,7 @@ def _refuse_other_audit(session: Session, out: Path) -> None:
     """Refuse a directory with results of another model or other rows: its page would mix them."""
     if all(path.name == AUDIT for path in out.glob("*.json")):
         return
-    cell = cell_record(session.planned[0].trial.cell)
+    cell = cell_record(_cell(session))
     for record in read_all([out]):
         same = (record.cell.target.label, record.cell.dataset.label)
         if same != (cell.target.label, cell.dataset.label):
@@ -418,6 +430,7 @@ def _documented(
     shows = evidence(made, rows, best, out)
     write(out / SHEET, sheet(found, shows), private=True)
     made.digest = seal(out)
+    (out / PDF).unlink(missing_ok=True)  # of an earlier audit
     if chromium:
         printed(out / SHEET, out / PDF, chromium)
     return made
@@ -449,7 +462,7 @@ def _told(
     made.shift = shift(rows.described("members"), rows.described("nonmembers"))
     best = strongest(made)
     columns = read_samples(best.record, [out]) if best else None
-    dataset = session.planned[0].trial.cell.dataset
+    dataset = _cell(session).dataset
     assert dataset is not None  # noqa: S101 - the suite names one
     keys = dataset.load(None).keys.tolist()
     first = None

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from privbench.api.session import Session, suite_of
+from privbench.api.planning import Planning
+from privbench.api.session import suite_of
 from privbench.grid.cell import cell_record
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.text import shown
@@ -123,11 +122,12 @@ def load(
     options = {"out": Path(), "data_root": Path(data_root) if data_root else None,
                "device": device, "threads": threads, "precision": precision}  # fmt: skip
     files = [Path(one).absolute() for one in plugins]
-    session = Session(suite_of(suite), files, options, console=Console(quiet=True))
+    asked = suite_of(suite)
+    planned = Planning(asked, files, options)
     wanted = {"dataset": dataset, "target": target, "defense": defense, "adversary": adversary,
               "attack": attack}  # fmt: skip
-    items = _chosen(session.planned, wanted, session.suite.seed_list[0] if seed is None else seed)
-    runner = session.runner(None)
+    items = _chosen(planned.planned, wanted, asked.seed_list[0] if seed is None else seed)
+    runner = planned.runner
     with thread_count(runner.builder.numerics.threads):
         item, spec = _one(items, role, runner)
         served = runner.materials.victim(spec)

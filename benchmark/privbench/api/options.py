@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 EXECUTORS = ("serial", "processes", "ray")
 #: ``auto``: bf16 on CUDA, float32 on the CPU.
 PRECISIONS = ("auto", "float32", "bf16")
+#: What is said of bf16 where it is slow.
+SLOW = ("--precision bf16: this processor has no instructions for bfloat16 and trains many times "
+        "slower than in float32")  # fmt: skip
 MOST_JOBS = 4096
 MOST_SECONDS = 1e9
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,9})?")

@@ -42,10 +42,12 @@ class Results(list[Record]):
 
     Attributes:
         match_utility: largest loss of accuracy at which defenses are compared; None for no bound.
+        judging: defense -> the attacks that judge it; None for what the installed plugins say.
         folders: where per-sample scores are looked for.
     """
 
     match_utility: float | None = None
+    judging: Mapping[str, list[Wanted]] | None = None
     folders: tuple[Path, ...] = ()
 
     @classmethod
@@ -66,7 +68,8 @@ class Results(list[Record]):
     @property
     def _board(self) -> Board:
         """What the results say, as pages and figures show it; the list may change afterwards."""
-        return Board(self, self.match_utility, _judging())
+        known = _judging() if self.judging is None else self.judging
+        return Board(self, self.match_utility, known)
 
     def __repr__(self) -> str:
         """A line for each trial, at most 30 of them, so that it fits a screen.

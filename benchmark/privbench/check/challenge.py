@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privbench.check.repeat import suite_of
-from privbench.ground.errors import BadInputError
 from privbench.ground.text import several, shown
-from privbench.measure.methods.access import BLACK_BOX
 from privbench.results.seeds import Seeds
 from privbench.results.statistics import FEWEST_TESTED, paired, significant, worst_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from privbench.grid.suite import Suite
-    from privbench.measure.methods.attack import Attack
-    from privbench.plugins.registry import Registry
     from privbench.results.record import CellRecord, Record
     from privbench.results.statistics import Difference
 
@@ -110,22 +104,6 @@ def _of(cell: CellRecord) -> str:
         update={"attack": cell.target, "adversary": "", "access": "", "needs": "",
                 "knows": cell.knows.model_copy(update={"white_box": False})}
     ).model_dump_json()  # fmt: skip
-
-
-def suite_against(victim: Victim, attack: Attack, registry: Registry) -> Suite:
-    """Return the grid of a new attack against a victim, with all its seeds.
-
-    Raises:
-        UnknownNameError: for a method or hyperparameter of the results that does not exist here.
-        BadInputError: for a value out of range.
-    """
-    return suite_of(victim.records[0], registry).model_copy(
-        update={
-            "attacks": [attack.name],
-            "seeds": sorted({one.seed for one in victim.records}),
-            "adversaries": ["white-box" if attack.needs & ~BLACK_BOX else "adaptive"],
-        }
-    )
 
 
 def outcome(victim: Victim, ours: Sequence[Record]) -> Outcome:
@@ -221,20 +199,3 @@ def told(found: Sequence[Outcome]) -> list[str]:
 def _gain(change: Difference, higher: bool) -> float:
     """By how much the new attack is stronger."""
     return change.mean if higher else -change.mean
-
-
-def challengers(registry: Registry, names: Sequence[str]) -> list[Attack]:
-    """Return the new attacks: those that were named, or else all of plugin files.
-
-    Raises:
-        UnknownNameError: for a name that does not exist.
-        BadInputError: if there are none.
-    """
-    if names:
-        return [registry.get("attack", name) for name in names]
-    known: list[Attack] = registry.all("attack")
-    mine = [one for one in known if registry.owner("attack", one.name).distribution == "file"]
-    if not mine:
-        raise BadInputError("no attack to try: write `privbench --plugin FILE.py challenge …`, or "
-                            "name one by --attack")  # fmt: skip
-    return mine

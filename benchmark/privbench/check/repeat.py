@@ -11,13 +11,16 @@ from privbench.grid.suite import Suite, suite_from
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.text import shown
 from privbench.measure.data.protocol import protocol_named
+from privbench.measure.methods.access import BLACK_BOX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import torch
 
+    from privbench.check.challenge import Victim
     from privbench.grid.cell import Trial
+    from privbench.measure.methods.attack import Attack
     from privbench.plugins.registry import Registry
     from privbench.results.record import CellRecord, MethodRecord, Record
 
@@ -61,6 +64,39 @@ def suite_of(record: Record, registry: Registry) -> Suite:
         "baseline": False,
     }  # fmt: skip
     return suite_from(values, "the result")
+
+
+def suite_against(victim: Victim, attack: Attack, registry: Registry) -> Suite:
+    """Return the grid of a new attack against a victim, with all its seeds.
+
+    Raises:
+        UnknownNameError: for a method or hyperparameter of the results that does not exist here.
+        BadInputError: for a value out of range.
+    """
+    return suite_of(victim.records[0], registry).model_copy(
+        update={
+            "attacks": [attack.name],
+            "seeds": sorted({one.seed for one in victim.records}),
+            "adversaries": ["white-box" if attack.needs & ~BLACK_BOX else "adaptive"],
+        }
+    )
+
+
+def challengers(registry: Registry, names: Sequence[str]) -> list[Attack]:
+    """Return the new attacks: those that were named, or else all of plugin files.
+
+    Raises:
+        UnknownNameError: for a name that does not exist.
+        BadInputError: if there are none.
+    """
+    if names:
+        return [registry.get("attack", name) for name in names]
+    known: list[Attack] = registry.all("attack")
+    mine = [one for one in known if registry.owner("attack", one.name).distribution == "file"]
+    if not mine:
+        raise BadInputError("no attack to try: write `privbench --plugin FILE.py challenge …`, or "
+                            "name one by --attack")  # fmt: skip
+    return mine
 
 
 def _protocol(cell: CellRecord, registry: Registry) -> str | dict[str, Any]:

@@ -80,12 +80,12 @@ def export(
 
     asked = read_suite(suite)
     refuse(asked, chosen)
-    from privbench.api.session import Session
+    from privbench.api.planning import Planning
     from privbench.ground.store import bundle
 
     options = {"out": Path("results"), "data_root": data_root, "device": "auto", "jobs": "1",
                "threads": 1, "executor": None}  # fmt: skip
-    stored, missing = Session(asked, chosen, options).artifacts()
+    stored, missing = Planning(asked, chosen, options).artifacts()
     of = shown(str(suite), 200)
     if not stored:
         raise BadInputError(f"the store holds no victim or shadow of {of}: run it first")

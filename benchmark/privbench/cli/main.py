@@ -262,9 +262,10 @@ def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:
     run_options.check(options)
     refuse(asked, chosen, make=options["dry_run"])
     if options["dry_run"]:
-        from privbench.api.session import Session
+        from privbench.api.planning import Planning
 
-        Session(asked, chosen, options).explain()
+        planned = Planning(asked, chosen, options)
+        planned.explain(options["out"].absolute(), options["timeout"], say)
         return
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a clean end, as for Ctrl-C
@@ -281,9 +282,10 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     from privbench.api.console import show_finished, terminal_console
     from privbench.boards.as_json import document
     from privbench.boards.board import Board
-    from privbench.cli.index import index
+    from privbench.grid.apart import is_planned_apart
     from privbench.grid.kept import FinishedGrids
     from privbench.ground.store.store import NOTES, default_root
+    from privbench.plugins.registry import others
 
     given = {name: str(value) for name, value in options.items()}
     plugins = [[type(one).__name__, str(one)] for one in chosen]
@@ -291,27 +293,28 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
     out = options["out"].absolute()
     console = terminal_console(stderr=as_json)
-    if records := finished.find(out):
-        board = Board(records, suite.match_utility, index(chosen).judging)
+    if found := finished.find(out):
+        board = Board(found.records, suite.match_utility, found.judging)
         problem = show_finished(board, out, suite.name, console)
         if as_json:
             say(document(board))
         return 1 if problem else 0
-    refuse(suite, chosen)
+    apart = is_planned_apart(suite.names, chosen, options["executor"])
+    refuse(suite, chosen, make=not others(chosen))
     workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]
-    files = any(isinstance(one, Path) for one in chosen) and not options["executor"]
-    if workers or options["isolate"] or files:
+    if workers or options["isolate"] or apart:
         from privbench.grid.server import start_server
 
-        start_server(options["threads"])  # it imports torch while this process does
+        start_server(options["threads"])  # it begins to import torch
     from privbench.api.session import Session
 
-    session = Session(suite, chosen, options, console)
+    session = Session.of(suite, chosen, options, console)
     status = session.run()
     if as_json:
         say(document(session.board))
     if status == 0 and not session.reads_given_files:
-        finished.add([(item.trial.digest, item.skip) for item in session.planned], session.files)
+        trials = [(item.digest, item.skip) for item in session.planned.items]
+        finished.add(trials, session.files, session.judging)
     return status
 
 

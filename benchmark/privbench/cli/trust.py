@@ -59,7 +59,7 @@ def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
         out, store = options["out"] or Path(temporary, "results"), Path(temporary, "store")
         session = _session(record, chosen, {**options, "store": store}, out)
         say(f"{record.cell.title}, {record.cell.adversary}, seed {record.seed}")
-        say(_whether_same(record, session))
+        say(_whether_same(record, session.planned.ask("different")))
         session.run()
         (ours,) = session.records
         if ours.status != "ok":
@@ -113,9 +113,7 @@ def _session(record: Record, chosen: list[Choice], options: dict[str, Any], out:
     """
     from rich.console import Console
 
-    from privbench.api.session import Session
-    from privbench.check.repeat import suite_of
-    from privbench.plugins.registry import load
+    from privbench.api.session import Session, planned_by
 
     made_by = record.provenance
     recorded = str(made_by.get("device")).split(" ")[0]
@@ -127,22 +125,19 @@ def _session(record: Record, chosen: list[Choice], options: dict[str, Any], out:
         "device": options["device"] or (recorded if recorded in ("cpu", "cuda") else "auto"),
         "threads": made_by.get("threads", threads),
     }  # fmt: skip
-    suite = suite_of(record, load(chosen))
-    session = Session(suite, chosen, given, console=Console(quiet=True))
-    for item in session.planned:
-        if (out / f"{item.trial.digest}.json").exists():
+    planned = planned_by("privbench.api.again:Reproduction", None, chosen, given, record)
+    for item in planned.items:
+        if (out / f"{item.digest}.json").exists():
+            planned.close()
             raise BadInputError(f"--out {shown(str(out), 200)} holds a result of this trial "
                                 "already: choose another directory")  # fmt: skip
-    return session
+    return Session(planned, given, console=Console(quiet=True))
 
 
-def _whether_same(record: Record, session: Session) -> str:
-    from privbench.check.repeat import differences
-
-    found = differences(record, session.planned[0].trial, session.device)
-    if not found:
+def _whether_same(record: Record, different: list[str]) -> str:
+    if not different:
         return f"the same trial here: {record.trial}"
-    return f"another trial here, which differs in {'; '.join(found)}"
+    return f"another trial here, which differs in {'; '.join(different)}"
 
 
 def _of_splits(record: Record, ours: Record) -> list[str]:
@@ -214,34 +209,23 @@ def _outcomes(
     only: dict[str, set[str]],
 ) -> list[Outcome]:  # fmt: skip
     """What the new attacks reach against each victim."""
-    from privbench.api.session import Session
-    from privbench.check.challenge import challengers, outcome, suite_against, victims
-    from privbench.plugins.registry import load
+    from privbench.api.session import Session, planned_by
+    from privbench.check.challenge import outcome, victims
 
-    registry = load(chosen)
-    registry.refuse_broken_files()
-    for kind, names in only.items():
-        for name in names:
-            registry.get(kind, name)
     kept = [one for one in records
             if (not only["target"] or one.cell.target.name in only["target"])
             and (not only["defense"] or only["defense"] & {of.name for of in one.cell.defenses})
             ]  # fmt: skip
-    seeds = options.pop("seeds")
-    asked = [(victim, suite_against(victim, attack, registry))
-             for attack in challengers(registry, options.pop("attacks"))
-             for victim in victims(kept, attack.game, seeds)]  # fmt: skip
-    if not asked:
-        raise BadInputError("no result with numbers is about such a victim and such a question: "
-                            "give other results, or leave out --defense and --target")  # fmt: skip
-    session = Session(asked[0][1], chosen, options)
-    trials = [[one.trial.digest for one in session.add(suite)] for _, suite in asked]
+    seeds, attacks = options.pop("seeds"), options.pop("attacks")
+    planned = planned_by(
+        "privbench.api.again:Challenge", None, chosen, options, kept, attacks, seeds, only
+    )
+    asked = planned.ask("asked")
+    session = Session(planned, options)
     session.execute()
     made = {one.trial: one for one in session.records}
-    return [
-        outcome(victim, [made[one] for one in mine])
-        for (victim, _), mine in zip(asked, trials, strict=True)
-    ]
+    of = {game: victims(kept, game, seeds) for game in {game for game, _, _ in asked}}
+    return [outcome(of[game][i], [made[one] for one in mine]) for game, i, mine in asked]
 
 
 @click.command("check-submission")

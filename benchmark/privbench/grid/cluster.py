@@ -13,20 +13,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.executors import Workers
-from privbench.grid.isolated import IsolatedAttack, start_isolated
 from privbench.grid.messages import Begun, Done, Lost, Message, PhaseProgress, Setup
-from privbench.grid.plugins import can_be_sent, code_of, sealed
-from privbench.grid.sealed import SealedAttack
-from privbench.grid.server import as_child, start_server
-from privbench.grid.worker import Reporter, make, runner_of
+from privbench.grid.server import start_isolated, start_server
 from privbench.ground.errors import BadInputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from privbench.grid.isolated import IsolatedAttack
     from privbench.grid.messages import Node
+    from privbench.grid.planned import Planned
     from privbench.grid.trial import TrialRunner
+    from privbench.grid.worker import Reporter
 
 
 #: Nodes that a worker makes before it is replaced by a fresh one, which bounds its memory.
@@ -88,14 +87,14 @@ class Ray(Workers):
         machines = [node for node in self._ray.nodes() if node["Alive"]]
         self.alone = len(machines) == 1
         most = max(int(node["Resources"].get("CPU", 0)) for node in machines)
-        threads = setup.numerics.threads
+        threads = setup.threads
         if most < threads:
             raise BadInputError(
                 f"--threads {threads}: no machine of the Ray cluster has more than {most} CPUs"
             )
         self._make = self._ray.remote(
             max_retries=0,
-            num_cpus=setup.numerics.threads,
+            num_cpus=threads,
             num_gpus=self._gpus,
             max_calls=NODES_PER_WORKER,
         )(_make)
@@ -106,7 +105,7 @@ class Ray(Workers):
     def free(self) -> int:
         """Return how many more nodes the cluster can make now; clusters may grow and shrink."""
         there = self._ray.cluster_resources()
-        slots = int(there.get("CPU", 1)) // self._setup.numerics.threads
+        slots = int(there.get("CPU", 1)) // self._setup.threads
         if self._gpus:
             slots = min(slots, int(there.get("GPU", 0)))
         return max(slots, 1) - self.busy()
@@ -115,18 +114,17 @@ class Ray(Workers):
         """Return how many nodes are being made."""
         return len(self._tasks)
 
-    def give(self, node: Node) -> None:
+    def give(self, node: Node, planned: Planned) -> None:
         """Submit a node."""
         taken = {task.number for task in self._tasks.values()}
         number = next(i for i in range(len(taken) + 1) if i not in taken)
         try:
-            trial = sealed(node.trial) if can_be_sent([node.trial.cell]) else node.trial
-            code = code_of(trial.cell)
-            packed = self._ray.cloudpickle.dumps(replace(node, trial=trial))
-            setup = replace(self._setup, code=code)
+            packed = planned.packed(node.name, "ray.cloudpickle")
+            setup = replace(self._setup, code=packed.code)
             # Ray lets only tasks with equal variables share a process.
-            apart = {"runtime_env": {"env_vars": {"PRIVBENCH_CODE": code}}} if code else {}
-            ref = self._make.options(**apart).remote(packed, setup, self._news)
+            variables = {"PRIVBENCH_CODE": packed.code} if packed.code else {}
+            apart = {"runtime_env": {"env_vars": variables}} if variables else {}
+            ref = self._make.options(**apart).remote(packed.sent, setup, self._news)
         except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
             self._unsent.append((node, Lost(f"it cannot be sent to the cluster: {error}", False)))
         else:
@@ -247,6 +245,8 @@ class _News:
 @functools.lru_cache(maxsize=1)
 def _runner(setup: Setup) -> tuple[TrialRunner, Reporter]:
     """Return the runner of this worker process; it keeps data and victims in memory."""
+    from privbench.grid.worker import Reporter, runner_of
+
     reporter = Reporter(lambda _: None)
     return runner_of(setup, reporter), reporter
 
@@ -254,10 +254,11 @@ def _runner(setup: Setup) -> tuple[TrialRunner, Reporter]:
 @functools.lru_cache(maxsize=1)
 def _isolated(setup: Setup) -> IsolatedAttack:
     """Start the process in which attacks of others answer; it ends with this worker."""
-    context = start_server(setup.numerics.threads)
+    from privbench.grid.isolated import IsolatedAttack
+
+    context = start_server(setup.threads)
     _lifelines.append(context.Pipe())
-    with as_child(setup.numerics.threads):
-        pipe, _ = start_isolated(context, setup, _lifelines[-1][1])
+    pipe, _ = start_isolated(context, setup, _lifelines[-1][1])
     return IsolatedAttack(pipe, every=False)
 
 
@@ -267,13 +268,16 @@ _lifelines: list[Any] = []
 
 def _make(packed: bytes, setup: Setup, news: Any) -> Done | Lost:
     """A Ray task: make a node, which is pickled."""
+    from privbench.grid.sealed import SealedAttack
+    from privbench.grid.worker import make
+
     setup.load_plugins()
-    node: Node = pickle.loads(packed)  # noqa: S301 - from this run
+    node, trial = pickle.loads(packed)  # noqa: S301 - from this run
     runner, reporter = _runner(setup)
-    runner.isolated = _isolated(setup) if isinstance(node.trial.cell.attack, SealedAttack) else None
+    runner.isolated = _isolated(setup) if isinstance(trial.cell.attack, SealedAttack) else None
     reporter.send = lambda step: news.tell.remote(node.name, step)
     news.tell.remote(node.name, Begun())
-    return make(node, runner)
+    return make(node, trial, runner)
 
 
 def _sees(path: Path) -> bool:

@@ -62,9 +62,9 @@ class Devices:
 
 def room(device: str) -> int | None:
     """Bytes that are free on a CUDA device now; None for other devices."""
+    if not device.startswith("cuda"):
+        return None
     import torch
 
-    if torch.device(device).type != "cuda":
-        return None
     free, _ = torch.cuda.mem_get_info(device)
     return int(free)

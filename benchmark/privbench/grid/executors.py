@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from privbench.grid.graph import graph
-from privbench.grid.messages import Begun, Done, Lost, PhaseProgress, Setup
-from privbench.grid.outcome import failed_record
+from privbench.grid.messages import CHANGED, Begun, Done, Lost, PhaseProgress
 from privbench.grid.schedule import Schedule
-from privbench.plugins.plugin_file import loaded_files
+from privbench.grid.undone import failed
 from privbench.results.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from privbench.grid.cell import Trial
-    from privbench.grid.messages import Message, Node
-    from privbench.grid.trial import TrialRunner
+    from privbench.grid.messages import Message, Node, Setup
+    from privbench.grid.planned import Planned
 
 
 class Watch(Protocol):
@@ -41,25 +38,32 @@ class Executor(Protocol):
     """Runs trials here, in processes or on a cluster. Results may come in any order."""
 
     def run(
-        self, trials: Sequence[Trial], runner: TrialRunner, watch: Watch | None = None
+        self, planned: Planned, todo: Sequence[str], watch: Watch | None = None
     ) -> Iterator[Record]:
-        """Yield the record of every trial as soon as it is finished."""
+        """Yield the record of each trial as soon as it is finished.
+
+        Args:
+            planned: the trials.
+            todo: digests of those that are to run.
+            watch: shows progress.
+        """
 
 
 class Serial:
-    """Runs one trial after the other, in this process."""
+    """Runs one trial after the other, in this process, which has planned them."""
 
     def run(
-        self, trials: Sequence[Trial], runner: TrialRunner, watch: Watch | None = None
+        self, planned: Planned, todo: Sequence[str], watch: Watch | None = None
     ) -> Iterator[Record]:
         """Yield a record for every trial, in order; the runner itself reports training."""
+        here: Any = planned  # a ``PlannedHere``
         begun = time.monotonic()
-        for i, trial in enumerate(trials, start=1):
-            yield runner.run(trial)
+        for i, digest in enumerate(todo, start=1):
+            yield here.run(digest)
             if watch:
                 watch.idle(0)
                 each = (time.monotonic() - begun) / i
-                watch.left(each * (len(trials) - i))
+                watch.left(each * (len(todo) - i))
 
 
 class Workers(ABC):
@@ -79,22 +83,19 @@ class Workers(ABC):
     alone: bool = True
 
     def run(
-        self, trials: Sequence[Trial], runner: TrialRunner, watch: Watch | None = None
+        self, planned: Planned, todo: Sequence[str], watch: Watch | None = None
     ) -> Iterator[Record]:
-        """Yield the record of every trial as soon as it is finished."""
-        if not trials:
+        """Yield the record of each trial as soon as it is finished; see ``Executor``."""
+        if not todo:
             return
         try:
-            self.start(
-                Setup(runner.store.root, str(runner.device), runner.root, runner.builder.numerics,
-                      plugins=loaded_files())
-            )  # fmt: skip
-            yield from self.work_off(Schedule(graph(trials, runner)), runner, watch)
+            self.start(planned.setup)
+            yield from self.work_off(Schedule(planned.nodes(todo)), planned, watch)
         finally:
             self.stop()
 
     def work_off(
-        self, schedule: Schedule, runner: TrialRunner, watch: Watch | None = None
+        self, schedule: Schedule, planned: Planned, watch: Watch | None = None
     ) -> Iterator[Record]:
         """Let started workers make all nodes of a schedule; yield records as they come."""
         while not schedule.over:
@@ -104,14 +105,14 @@ class Workers(ABC):
                     break
                 if node.name in schedule.suspected:
                     self.rest()
-                self.give(node)
+                self.give(node, planned)
             for node, worker, message in self.listen():
                 if isinstance(message, PhaseProgress) and watch:
                     watch.epoch(message.phase, message.done, message.total, message.rows, worker)
                 if isinstance(message, Begun | PhaseProgress):
                     continue
-                runner.builder.trained_phases += message.trained_phases
-                yield from _settled(schedule, node, message, runner)
+                planned.trained_phases += message.trained_phases
+                yield from _settled(schedule, node, message, planned)
                 if watch:
                     watch.idle(worker)
                     watch.left(schedule.seconds_left(max(self.free() + self.busy(), 1)))
@@ -148,8 +149,8 @@ class Workers(ABC):
         return
 
     @abstractmethod
-    def give(self, node: Node) -> None:
-        """Give a node to a worker."""
+    def give(self, node: Node, planned: Planned) -> None:
+        """Give a node to a worker, as the plan packs it."""
 
     @abstractmethod
     def listen(self) -> Iterator[tuple[Node, int, Message]]:
@@ -161,20 +162,21 @@ class Workers(ABC):
 
 
 def _settled(
-    schedule: Schedule, node: Node, message: Done | Lost, runner: TrialRunner
+    schedule: Schedule, node: Node, message: Done | Lost, planned: Planned
 ) -> Iterator[Record]:
     """Yield the records of the trials that a finished node decides."""
     if isinstance(message, Lost):
-        lost = schedule.died(node, again=message.again)
-        for trial in lost:
-            yield failed_record(trial, message.how, runner.device, message.traceback)
+        for digest in schedule.died(node, again=message.again):
+            yield failed(planned.blank(digest), message.how, message.traceback)
     elif message.error:
-        for trial in schedule.given_up(node):
-            yield failed_record(trial, message.error, runner.device, message.traceback)
+        for digest in schedule.given_up(node):
+            yield failed(planned.blank(digest), message.error, message.traceback)
     else:
         schedule.done(node, message.seconds)
         if message.record:
             record = Record.model_validate_json(message.record)
-            if message.samples:
+            if record.trial != node.trial:
+                record = failed(planned.blank(node.trial), CHANGED)
+            elif message.samples:
                 record.attach(message.samples)
             yield record

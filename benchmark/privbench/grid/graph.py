@@ -78,7 +78,7 @@ def graph(trials: Sequence[Trial], runner: TrialRunner) -> dict[str, Node]:
                 trial, runner.materials.baselines_key(trial.cell, trial.seed)
             )
         kind = f"attack {trial.cell.attack.name}"
-        planner.nodes[trial.digest] = Node(trial.digest, trial, None, kind, needs, after)
+        planner.nodes[trial.digest] = Node(trial.digest, trial.digest, None, kind, needs, after)
     return planner.nodes
 
 
@@ -99,15 +99,6 @@ def _shares(trial: Trial, roles: dict[Role, str]) -> list[str]:
         *("/".join([kind.name or "", model, *asked]) for model in models for kind in kinds),
         *("/".join(["views", model, module, *asked]) for model in models),
     ]
-
-
-def depths(nodes: dict[str, Node]) -> dict[str, int]:
-    """Return the number of nodes on the longest path from each node to a trial."""
-    longest = dict.fromkeys(nodes, 1)
-    for name in reversed(list(nodes)):  # a node comes after all that it needs
-        for needed in nodes[name].needs | nodes[name].after:
-            longest[needed] = max(longest[needed], longest[name] + 1)
-    return longest
 
 
 class _GraphPlanner:
@@ -161,7 +152,7 @@ class _GraphPlanner:
             if name not in self.nodes:
                 after = self.after(name, [chain.shares[i] for i in run if chain.shares[i]])
                 kind = ", ".join(chain.names[i] for i in run)
-                self.nodes[name] = Node(name, trial, role, kind, set(needs), after)
+                self.nodes[name] = Node(name, trial.digest, role, kind, set(needs), after)
             needs, last = {*needs, name}, name
         return last
 
@@ -170,7 +161,8 @@ class _GraphPlanner:
         if key.digest not in self.nodes:
             if key in self.builder.store:
                 return set()
-            self.nodes[key.digest] = Node(key.digest, trial, Role("baselines"), "baselines")
+            role = Role("baselines")
+            self.nodes[key.digest] = Node(key.digest, trial.digest, role, "baselines")
         return {key.digest}
 
     def after(self, name: str, shares: Iterable[str]) -> set[str]:

@@ -49,21 +49,6 @@ class RemoteTraceback(Exception):  # noqa: N818 - as in multiprocessing and conc
         return str(self.args[0])
 
 
-def start_isolated(context: Any, setup: Setup, lifeline: Connection) -> tuple[Connection, Any]:
-    """Start the process that starts one for each answer; return the pipe to it, and it.
-
-    Args:
-        context: of ``start_server``.
-        setup: number of threads, and plugin files.
-        lifeline: ends with the parent of all workers.
-    """
-    ours, theirs = context.Pipe()
-    process = context.Process(target=answer_isolated, args=(theirs, lifeline, setup))
-    process.start()
-    theirs.close()
-    return ours, process
-
-
 class IsolatedAttack:
     """The process that starts one for each answer, as the worker sees it.
 
@@ -198,7 +183,7 @@ def _answered(pipe: Connection, setup: Setup, work: bytes) -> None:
         given = {field.name: getattr(match, field.name) for field in fields(match)}
         match = _Apart(**given, line=Line(pipe), described=described)
         refuse_changed(who)
-        with threads(setup.numerics.threads):
+        with threads(setup.threads):
             tensors, told["facts"] = match.answer(shadows)
         refuse_changed(who)
         told["trained"] = match.train.builder.trained_phases

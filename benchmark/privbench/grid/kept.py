@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from privbench.ground.errors import WriteError
+from privbench.ground.judges import Wanted  # noqa: TC001 - pydantic reads it
 from privbench.ground.store.canonical import digest
 from privbench.ground.store.files import write
 from privbench.ground.store.stamps import edited_since_start, stamps
@@ -65,10 +67,24 @@ def is_kept(trial: str, skip: str | None, folder: Path) -> bool:
 
 
 class _Note(BaseModel):
-    """What is noted about a finished grid: its trials, and the files that decided the plan."""
+    """What is noted about a finished grid: trials, files that decided the plan, and judges."""
 
     trials: list[tuple[str, str | None]]
     files: dict[str, tuple[int, int]]
+    judging: dict[str, list[Wanted]]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A grid that is finished.
+
+    Attributes:
+        records: all results.
+        judging: see ``grid.judging``.
+    """
+
+    records: list[Record]
+    judging: dict[str, list[Wanted]]
 
 
 class FinishedGrids:
@@ -97,8 +113,8 @@ class FinishedGrids:
         }  # fmt: skip
         self.path = folder / f"{digest([dict(request), here])}.json"
 
-    def find(self, out: Path) -> list[Record] | None:
-        """All results of the grid, if it is finished and all of them are in that folder."""
+    def find(self, out: Path) -> Finished | None:
+        """The grid, if it is finished and all results are in that folder."""
         try:
             note = _Note.model_validate_json(self.path.read_bytes())
         except (OSError, ValidationError):
@@ -110,20 +126,25 @@ class FinishedGrids:
         except DamagedResultError:
             return None  # a run sets it aside and says so
         records = [record for record in found if record is not None]
-        return records if len(records) == len(found) else None
+        return Finished(records, note.judging) if records and len(records) == len(found) else None
 
     def add(
-        self, trials: Sequence[tuple[str, str | None]], files: Mapping[str, tuple[int, int]]
+        self,
+        trials: Sequence[tuple[str, str | None]],
+        files: Mapping[str, tuple[int, int]],
+        judging: Mapping[str, Sequence[Wanted]],
     ) -> None:
         """Note that the grid is finished.
 
         Args:
             trials: digest of each trial, and the reason if it is skipped.
             files: ``imported_files()`` when the grid was planned.
+            judging: see ``grid.judging``.
         """
         if edited_since_start(files):
             return
-        note = _Note(trials=list(trials), files=dict(files))
+        of = {name: list(wanted) for name, wanted in judging.items()}
+        note = _Note(trials=list(trials), files=dict(files), judging=of)
         with contextlib.suppress(WriteError):  # a note only saves time
             write(self.path, note.model_dump_json())
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from privbench.measure.training.numerics import USUAL, Numerics
-
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.grid.cell import Trial
+    from privbench.measure.training.numerics import Numerics
     from privbench.plugins.plugin_file import PluginFile
+
+
+#: Why a node is not made whose trial is not the planned one.
+CHANGED = "the code changed during the run: run the command again"
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Node:
 
     Attributes:
         name: digest of the key of its last stage, or of the trial.
-        trial: the first trial that needs it.
+        trial: digest of the first trial that needs it.
         role: role of the victim in the trial; None for the trial itself.
         kind: readable name; nodes of one kind take about equally long.
         needs: names of nodes that must be made before it.
@@ -40,11 +42,26 @@ class Node:
     """
 
     name: str
-    trial: Trial
+    trial: str
     role: Role | None
     kind: str
     needs: set[str] = field(default_factory=set)
     after: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A node with its trial, for a worker.
+
+    Attributes:
+        sent: both, pickled.
+        code: digest of the code of others that the worker loads, see ``plugins.code_of``.
+        apart: whether the attack is of another package, and so answers in a process of its own.
+    """
+
+    sent: bytes
+    code: str = ""
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,9 @@ class Setup:
         store: folder of artifacts.
         device: device on which it computes.
         root: folder of datasets.
-        numerics: of each node.
+        threads: of torch, see ``Numerics`` for this and the next two.
+        compiled: whether torch.compile is used.
+        precision: of training.
         plugins: plugins that are single files; one is loaded where something names it.
         code: digest of the code of others that the worker loads, see ``plugins.code_of``.
     """
@@ -63,9 +82,18 @@ class Setup:
     store: Path
     device: str
     root: Path | None
-    numerics: Numerics = USUAL
+    threads: int = 1
+    compiled: bool = False
+    precision: str = "float32"
     plugins: tuple[PluginFile, ...] = ()
     code: str = ""
+
+    @property
+    def numerics(self) -> Numerics:
+        """How each node is computed; torch is imported here."""
+        from privbench.measure.training.numerics import Numerics
+
+        return Numerics(self.threads, self.compiled, self.precision)  # type: ignore[arg-type]
 
     def load_plugins(self) -> None:
         """Let plugin files be found, so that what names their classes can be unpickled.

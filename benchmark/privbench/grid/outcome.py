@@ -1,4 +1,4 @@
-"""The record of a trial, and what it says of a failure."""
+"""The record of a trial before it runs, and what records say of failures."""
 
 from __future__ import annotations
 
@@ -47,26 +47,3 @@ def reason(error: BaseException) -> str:
 def encodable(text: str) -> str:
     """Return text that a result can hold: short enough, and lone surrogates become escapes."""
     return cut(cut(text).encode("utf-8", "backslashreplace").decode())
-
-
-def failed_record(trial: Trial, reason: str, device: torch.device, traceback: str = "") -> Record:
-    """Return the record of a trial that could not run."""
-    record = new_record(trial, device)
-    record.status, record.reason, record.traceback = "failed", reason, traceback
-    return record
-
-
-def skipped_record(trial: Trial, reason: str, device: torch.device) -> Record:
-    """Return the record of a trial that does not run."""
-    return Record(
-        trial=trial.digest, cell=cell_record(trial.cell), seed=trial.seed, status="skipped",
-        reason=reason, phase=trial.cell.protocol.phase, provenance=provenance_of(trial, device),
-    )  # fmt: skip
-
-
-def unwritable(record: Record, reason: str) -> Record:
-    """Return the record of a trial whose result cannot be written: without the result."""
-    return Record(
-        trial=record.trial, cell=record.cell, seed=record.seed, status="failed", reason=reason,
-        phase=record.phase, cost=record.cost, provenance=record.provenance,
-    )  # fmt: skip

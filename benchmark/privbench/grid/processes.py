@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
-import pickle
 import signal
 import time
 from dataclasses import dataclass, field, replace
@@ -14,26 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
-from privbench.grid.isolated import IsolatedAttack, start_isolated
-from privbench.grid.messages import Begun, Done, Lost, Setup
-from privbench.grid.outcome import reason
-from privbench.grid.plugins import code_of, is_of_others, of_others, sealed
-from privbench.grid.server import as_child, begin, start_server
-from privbench.grid.worker import Reporter, make, runner_of
-from privbench.ground.errors import PluginError
+from privbench.grid.messages import Begun, Done, Lost
+from privbench.grid.server import PATIENCE, start, start_isolated, start_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
-    from privbench.grid.messages import Message, Node
+    from privbench.grid.messages import Message, Node, Setup
+    from privbench.grid.planned import Planned
 
 #: Nodes that a worker makes before it is replaced by a fresh one, which bounds its memory.
 NODES_PER_WORKER = 500
-
-
-#: Seconds that a worker has to write a checkpoint after SIGTERM.
-PATIENCE = 10.0
 
 
 @dataclass
@@ -83,7 +73,7 @@ class Processes(Workers):
         """Workers start when they are needed; what they start from imports meanwhile."""
         self._setup = setup
         self._devices = Devices({name: room(name) for name in self.devices or (setup.device,)})
-        self._context = start_server(setup.numerics.threads)
+        self._context = start_server(setup.threads)
 
     def free(self) -> int:
         """How many more nodes can be made at the same time."""
@@ -102,23 +92,21 @@ class Processes(Workers):
         for worker in [w for w in self._workers.values() if not w.node]:
             self._end(worker)
 
-    def give(self, node: Node) -> None:
+    def give(self, node: Node, planned: Planned) -> None:
         """Let an idle worker make a node, or a new one."""
         device = self._devices.place(node.kind) or next(iter(self._devices.room))
         try:
-            trial = sealed(node.trial)
-            sent = pickle.dumps(replace(node, trial=trial))
+            packed = planned.packed(node.name)
         except Exception as error:  # noqa: BLE001 - whatever pickling a plugin's class raises
             lost = Lost(f"it cannot be sent to a worker process: {error}", again=False)
             self._unsent.append((node, lost))
             return
-        code = code_of(trial.cell)
-        apart = self.isolate or of_others(node.trial.cell.attack)
+        code, apart = packed.code, self.isolate or packed.apart
         worker = self._idle(device, code, apart=apart) or self._start(device, code, apart=apart)
         worker.node, worker.begun = node, None
         self._devices.begin(device, node.kind)
         with contextlib.suppress(OSError):  # it died while idle: listen hears of it
-            worker.pipe.send_bytes(sent)
+            worker.pipe.send_bytes(packed.sent)
 
     def listen(self) -> Iterator[tuple[Node, int, Message]]:
         """What workers say of their nodes, or how they ended."""
@@ -196,13 +184,13 @@ class Processes(Workers):
         ours, theirs = context.Pipe()
         life_ours, life_theirs = context.Pipe()
         worker = _Worker(number, None, ours, life_ours, device, code)
-        with as_child(setup.numerics.threads):
-            led_to = None
-            if apart:
-                pipe, worker.apart = start_isolated(context, self._setup, life_theirs)
-                led_to = pipe, self.isolate
-            worker.process = context.Process(target=work, args=(theirs, life_theirs, setup, led_to))
-            worker.process.start()
+        led_to = None
+        if apart:
+            pipe, worker.apart = start_isolated(context, self._setup, life_theirs)
+            led_to = pipe, self.isolate
+        worker.process = start(
+            context, setup.threads, "privbench.grid.worker:work", theirs, life_theirs, setup, led_to
+        )
         theirs.close()
         life_theirs.close()
         if led_to:
@@ -221,59 +209,6 @@ class Processes(Workers):
         worker.pipe.close()
         worker.lifeline.close()
         self._workers.pop(worker.number, None)
-
-
-def work(
-    pipe: Connection,
-    lifeline: Connection,
-    setup: Setup,
-    led_to: tuple[Connection, bool] | None,
-) -> None:
-    """Be a worker: make nodes until the pipe closes.
-
-    ``led_to`` holds the arguments of ``IsolatedAttack``.
-
-    The lifeline ends with the parent, and then so does this process, also in the middle of a
-    training. When memory runs out, the kernel is told to take a worker rather than the parent.
-    """
-    begin(lifeline, _leave)
-    setup.load_plugins()
-    runner = runner_of(setup, Reporter(pipe.send), IsolatedAttack(*led_to) if led_to else None)
-    while True:
-        try:
-            sent = pipe.recv_bytes()
-        except EOFError:
-            return
-        try:
-            node: Node = _Unpickler(sent, setup.code).load()
-        except Exception as error:  # noqa: BLE001 - a class that is not found here, for example
-            pipe.send(Lost(reason(error), again=False))
-            continue
-        pipe.send(Begun())
-        pipe.send(make(node, runner))
-
-
-class _Unpickler(pickle.Unpickler):
-    """Reads a node; a worker that shall load no code of others refuses to."""
-
-    def __init__(self, sent: bytes, code: str) -> None:
-        super().__init__(io.BytesIO(sent))
-        self.code = code
-
-    def find_class(self, module: str, name: str) -> Any:
-        if not self.code and is_of_others(module):
-            raise PluginError(
-                f"a method of privbench holds {module}.{name}, which is code of others: give it "
-                "plain values"
-            )
-        return super().find_class(module, name)
-
-
-def _leave() -> None:
-    """End this process, which may write a checkpoint first."""
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(PATIENCE)
-    os._exit(1)
 
 
 def _how(status: int) -> str:

@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING
 
 from privbench.grid.executors import Executor, Serial, Watch
 from privbench.grid.kept import kept
-from privbench.grid.outcome import failed_record, skipped_record, unwritable
+from privbench.grid.undone import failed, skipped, unwritable
 from privbench.ground.errors import WriteError
 from privbench.ground.store.files import set_aside
 from privbench.results.record import DamagedResultError, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from privbench.grid.cell import Trial
-    from privbench.grid.plan import PlannedTrial
-    from privbench.grid.trial import TrialRunner
+    from privbench.grid.planned import Item, Planned
 
 
 def execute(
-    planned: Sequence[PlannedTrial],
-    runner: TrialRunner,
+    planned: Planned,
     folder: Path,
     *,
     executor: Executor | None = None,
@@ -32,8 +28,7 @@ def execute(
     """Run the trials that have no result yet; write each result as soon as it is done.
 
     Args:
-        planned: the trials, from ``plan``.
-        runner: runs one trial.
+        planned: the trials.
         folder: of results. Results there that are ok are kept, and skipped ones as long as the
             reason is the same; failed ones run again. Damaged ones are set aside.
         executor: where trials run; by default in this process.
@@ -43,34 +38,35 @@ def execute(
         All records, in the order of the plan. One that could not be written has failed.
     """
     records: dict[str, Record] = {}
-    todo: list[Trial] = []
-    for item in planned:
+    todo: list[str] = []
+    items = planned.items
+    for item in items:
         if item.failed is not None:
             reason, trace = item.failed
-            record = failed_record(item.trial, reason, runner.device, trace)
+            record = failed(planned.blank(item.digest), reason, trace)
             records[record.trial] = _written(record, folder)
             if watch:
                 watch.trial(record, False)
             continue
         old = _kept_or_set_aside(item, folder)
         if old is None and item.skip:
-            old = _written(skipped_record(item.trial, item.skip, runner.device), folder)
+            old = _written(skipped(planned.blank(item.digest), item.skip), folder)
         if old is None:
-            todo.append(item.trial)
+            todo.append(item.digest)
             continue
         records[old.trial] = old
         if watch:
             watch.trial(old, old.status != "failed")
-    for record in (executor or Serial()).run(todo, runner, watch):
+    for record in (executor or Serial()).run(planned, todo, watch):
         records[record.trial] = written = _written(record, folder)
         if watch:
             watch.trial(written, False)
-    return [records[item.trial.digest] for item in planned]
+    return [records[item.digest] for item in items]
 
 
-def _kept_or_set_aside(item: PlannedTrial, folder: Path) -> Record | None:
+def _kept_or_set_aside(item: Item, folder: Path) -> Record | None:
     try:
-        return kept(item.trial.digest, item.skip, folder)
+        return kept(item.digest, item.skip, folder)
     except DamagedResultError as error:
         path = error.path
         aside = path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}")

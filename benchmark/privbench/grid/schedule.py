@@ -6,10 +6,7 @@ from collections import Counter, defaultdict
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from privbench.grid.graph import depths
-
 if TYPE_CHECKING:
-    from privbench.grid.cell import Trial
     from privbench.grid.messages import Node
 
 
@@ -76,7 +73,7 @@ class Schedule:
         self.seconds[node.kind] += seconds
         self._settled(node.name)
 
-    def died(self, node: Node, *, again: bool) -> list[Trial]:
+    def died(self, node: Node, *, again: bool) -> list[str]:
         """A worker died over a node. Try once more if ``again``, then give up what needs it."""
         if again and node.name not in self.suspected:
             self.suspected.add(node.name)
@@ -84,8 +81,8 @@ class Schedule:
             return []
         return self.given_up(node)
 
-    def given_up(self, node: Node) -> list[Trial]:
-        """Give up a node and all that needs it; the trials among them."""
+    def given_up(self, node: Node) -> list[str]:
+        """Give up a node and all that needs it; digests of the trials among them."""
         lost, todo = set[str](), [node.name]
         while todo:
             name = todo.pop()
@@ -96,7 +93,7 @@ class Schedule:
         ordered = sorted(lost, key=self.order.__getitem__)
         for name in ordered:
             self._settled(name)
-        return [self.nodes[name].trial for name in ordered if self.nodes[name].role is None]
+        return [name for name in ordered if self.nodes[name].role is None]
 
     def seconds_left(self, workers: int) -> float | None:
         """Seconds until all is made, from the nodes measured so far; None before the first."""
@@ -117,3 +114,12 @@ class Schedule:
             self.left[later].discard(name)
             if not self.left[later] and later in self.pending:
                 self._push(later)
+
+
+def depths(nodes: dict[str, Node]) -> dict[str, int]:
+    """Return the number of nodes on the longest path from each node to a trial."""
+    longest = dict.fromkeys(nodes, 1)
+    for name in reversed(list(nodes)):  # a node comes after all that it needs
+        for needed in nodes[name].needs | nodes[name].after:
+            longest[needed] = max(longest[needed], longest[name] + 1)
+    return longest

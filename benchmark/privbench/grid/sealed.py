@@ -10,6 +10,7 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from privbench.grid.messages import CHANGED
 from privbench.ground.errors import AnswerError
 
 if TYPE_CHECKING:
@@ -58,5 +59,5 @@ class SealedAttack:
         """
         attack: Attack = pickle.loads(self.packed)  # noqa: S301 - from the process that planned
         if attack.digest != self.digest:
-            raise AnswerError("the code changed during the run: run the command again")
+            raise AnswerError(CHANGED)
         return attack

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from importlib import import_module
 from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.connection import Connection
 
+    from privbench.grid.messages import Setup
+
 #: What workers find imported. All but the first are imported late, at the first training, dataset
 #: or attack, and would otherwise be imported once in each worker.
 PRELOADED = (
-    "privbench.grid.processes", "torch._dynamo", "safetensors.torch", "sklearn.datasets",
+    "privbench.grid.worker", "torch._dynamo", "safetensors.torch", "sklearn.datasets",
     "sklearn.decomposition", "sklearn.linear_model",
 )  # fmt: skip
+#: Seconds that a worker has to write a checkpoint after SIGTERM.
+PATIENCE = 10.0
 
 
 def start_server(threads: int, preloaded: Sequence[str] = PRELOADED) -> Any:
@@ -47,6 +52,46 @@ def start_server(threads: int, preloaded: Sequence[str] = PRELOADED) -> Any:
     elif sys.version_info < (3, 14):  # Python would start another one; later versions want a key
         forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]  # noqa: SLF001
     return context
+
+
+def start(context: Any, threads: int, function: str, *args: Any) -> Any:
+    """Start a process, and return it; what it runs is not imported here.
+
+    Args:
+        context: of ``start_server``.
+        threads: of the process.
+        function: as ``module:name``.
+        args: of the function.
+    """
+    process = context.Process(target=_run, args=(function, *args))
+    with as_child(threads):
+        process.start()
+    return process
+
+
+def _run(function: str, *args: Any) -> None:
+    named_function(function)(*args)
+
+
+def named_function(name: str) -> Any:
+    """Return what ``module:name`` stands for."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def start_isolated(context: Any, setup: Setup, lifeline: Connection) -> tuple[Connection, Any]:
+    """Start the process that starts one for each answer; return the pipe to it, and it.
+
+    Args:
+        context: of ``start_server``.
+        setup: number of threads, and plugin files.
+        lifeline: ends with the parent of all workers.
+    """
+    ours, theirs = context.Pipe()
+    answers = "privbench.grid.isolated:answer_isolated"
+    process = start(context, setup.threads, answers, theirs, lifeline, setup)
+    theirs.close()
+    return ours, process
 
 
 def begin(lifeline: Connection, end: Callable[[], object]) -> None:

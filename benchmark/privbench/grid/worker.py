@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import io
+import os
+import pickle
+import signal
 import time
 import traceback
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.grid.messages import Done, Lost, PhaseProgress
+from privbench.grid.isolated import IsolatedAttack
+from privbench.grid.messages import CHANGED, Begun, Done, Lost, PhaseProgress
 from privbench.grid.outcome import encodable, reason
+from privbench.grid.plugins import is_of_others
+from privbench.grid.server import PATIENCE, begin
 from privbench.grid.trial import TrialRunner
+from privbench.ground.errors import PluginError
 from privbench.ground.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.connection import Connection
 
-    from privbench.grid.isolated import IsolatedAttack
+    from privbench.grid.cell import Trial
     from privbench.grid.messages import Node, Setup
     from privbench.measure.training.phase import Progress
 
@@ -36,11 +45,10 @@ def runner_of(
 _NO_MEMORY = ("MemoryError", "OutOfMemoryError")
 
 
-def make(node: Node, runner: TrialRunner) -> Done | Lost:
-    """Make a node; errors are returned as text."""
-    trial = node.trial
-    if replace(trial).digest != trial.digest:
-        return Done(error="the code changed during the run: run the command again")
+def make(node: Node, trial: Trial, runner: TrialRunner) -> Done | Lost:
+    """Make a node for a trial; errors are returned as text."""
+    if replace(trial).digest != node.trial:
+        return Done(error=CHANGED)
     cuda = runner.device.type == "cuda"
     if cuda:
         torch.cuda.empty_cache()
@@ -82,3 +90,56 @@ class Reporter:
         if now - self.said > 0.3:  # noqa: PLR2004 - a person reads it
             self.said = now
             self.send(PhaseProgress(phase, done, total, rows))
+
+
+def work(
+    pipe: Connection,
+    lifeline: Connection,
+    setup: Setup,
+    led_to: tuple[Connection, bool] | None,
+) -> None:
+    """Be a worker: make nodes until the pipe closes.
+
+    ``led_to`` holds the arguments of ``IsolatedAttack``.
+
+    The lifeline ends with the parent, and then so does this process, also in the middle of a
+    training. When memory runs out, the kernel is told to take a worker rather than the parent.
+    """
+    begin(lifeline, _leave)
+    setup.load_plugins()
+    runner = runner_of(setup, Reporter(pipe.send), IsolatedAttack(*led_to) if led_to else None)
+    while True:
+        try:
+            sent = pipe.recv_bytes()
+        except EOFError:
+            return
+        try:
+            node, trial = _Unpickler(sent, setup.code).load()
+        except Exception as error:  # noqa: BLE001 - a class that is not found here, for example
+            pipe.send(Lost(reason(error), again=False))
+            continue
+        pipe.send(Begun())
+        pipe.send(make(node, trial, runner))
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads a node; a worker that shall load no code of others refuses to."""
+
+    def __init__(self, sent: bytes, code: str) -> None:
+        super().__init__(io.BytesIO(sent))
+        self.code = code
+
+    def find_class(self, module: str, name: str) -> Any:
+        if not self.code and is_of_others(module):
+            raise PluginError(
+                f"a method of privbench holds {module}.{name}, which is code of others: give it "
+                "plain values"
+            )
+        return super().find_class(module, name)
+
+
+def _leave() -> None:
+    """End this process, which may write a checkpoint first."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE)
+    os._exit(1)

@@ -5,11 +5,14 @@ torch is imported only to load plugins.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
+import re
 import traceback
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 GROUP = "privbench"
 #: Modules of the plugins that come with privbench.
 _IN_TREE = "privbench_plugins."
+#: How these state the names of their methods.
+_NAMED = re.compile(r'^ +name: ClassVar\[str\] = "([^"]+)"$', re.MULTILINE)
 #: What a method can be.
 KINDS = ("dataset", "target", "defense", "attack")
 #: Plugins of other packages and files that this process has imported, whole or in part.
@@ -216,9 +221,7 @@ def load(
     files = read_plugins([one for one in chosen if isinstance(one, Path)])
     points = list(importlib.metadata.entry_points(group=GROUP) if entry_points is None
                   else entry_points)  # fmt: skip
-    disable = [one for one in chosen if isinstance(one, str)]
-    listed = os.environ.get("PRIVBENCH_DISABLE_PLUGINS", "").split(",")
-    off = {name.strip() for name in (*disable, *listed) if name.strip()}
+    off = _disabled(chosen)
     known = {point.name for point in points}
     for name in sorted(off - known):
         raise UnknownNameError("plugin to disable", name, known)
@@ -238,6 +241,40 @@ def load(
         else:
             _load(point, plugin, registry)
     return registry
+
+
+def others(chosen: Iterable[Choice]) -> list[str]:
+    """Return the names of all plugins that do not come with privbench and are not disabled."""
+    chosen = list(chosen)
+    off = _disabled(chosen)
+    points = importlib.metadata.entry_points(group=GROUP)
+    names = [point.name for point in points if not _in_tree(point)]
+    return [
+        *(name for name in names if name not in off),
+        *(one.name for one in chosen if isinstance(one, Path)),
+    ]
+
+
+@functools.cache
+def names_in_tree() -> frozenset[tuple[str, str]]:
+    """Return kind and name of the methods that come with privbench, from the text of their files.
+
+    Nothing is imported. A method that states its name otherwise is left out.
+    """
+    spec = find_spec(_IN_TREE.rstrip("."))
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    return frozenset(
+        (kind, name) for folder in folders for kind in KINDS
+        for file in Path(folder, f"{kind}s").glob("*.py")
+        for name in _NAMED.findall(file.read_text("utf-8"))
+    )  # fmt: skip
+
+
+def _disabled(chosen: Iterable[Choice]) -> set[str]:
+    """The names of plugins that are switched off."""
+    listed = os.environ.get("PRIVBENCH_DISABLE_PLUGINS", "").split(",")
+    names = (*(one for one in chosen if isinstance(one, str)), *listed)
+    return {name.strip() for name in names if name.strip()}
 
 
 def _described(point: Any, stated: dict[int, list[str | None]]) -> Plugin:

@@ -23,6 +23,7 @@ from privbench.ground.columns import Board  # noqa: TC001 - pydantic reads it
 from privbench.ground.errors import BadInputError, WriteError
 from privbench.ground.store import files
 from privbench.ground.store.canonical import checksum, digest
+from privbench.ground.text import shown
 from privbench.ground.values import Count, Measured  # noqa: TC001 - pydantic reads them
 from privbench.measure.games.metrics import Estimate, Refused
 from privbench.results import limits, samples
@@ -35,6 +36,8 @@ SCHEMA = 3
 
 _Name = Annotated[str, MaxLen(limits.LONGEST_NAME)]
 _Text = Annotated[str, MaxLen(limits.LONGEST_TEXT)]
+#: Metrics, and numbers of utility, on a screen, and characters of a line.
+_SHOWN, _FEW, _WIDE = 18, 6, 100
 _Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 #: A trial names the file of its result, so none leads out of the folder.
 FILE_NAME = r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,199}$"
@@ -64,6 +67,14 @@ class Number(BaseModel):
         if isinstance(metric, Refused):
             return cls(refused=metric.reason)
         return cls(value=metric.value, low=metric.low, high=metric.high)
+
+    def __str__(self) -> str:
+        """The value with its interval, or that it was refused."""
+        if self.value is None:
+            return "refused"
+        if self.low is None or self.high is None:
+            return f"{self.value:.3f}"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 class MethodRecord(BaseModel):
@@ -272,6 +283,19 @@ class Record(BaseModel):
     cost: Cost = Field(default_factory=Cost)
     provenance: dict[str, Any] = Field(default_factory=dict)
     _samples: bytes = PrivateAttr(default=b"")  # until they are written
+
+    def __repr__(self) -> str:
+        """The cell, its status and its first numbers; ``model_dump()`` has everything."""
+        cell = self.cell
+        lines = [f"{self.status}: {cell.title}, {cell.adversary}, seed {self.seed}"]
+        lines += [self.reason] if self.reason else []
+        told = {**self.metrics, **{f"{name} {metric}": number for name, of in self.controls.items()
+                                   for metric, number in of.items()}}  # fmt: skip
+        lines += [f"  {name:<28}{number!s}" for name, number in [*told.items()][:_SHOWN]]
+        lines += [f"  {name:<28}{value:.3f}" for name, value in [*self.utility.items()][:_FEW]]
+        return "\n".join(shown(line, _WIDE) for line in lines)
+
+    __str__ = __repr__
 
     @property
     def digest(self) -> str:

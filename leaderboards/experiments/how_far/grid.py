@@ -60,13 +60,14 @@ def graph_of(items: list[PlannedTrial]) -> dict[str, Node]:
         return graph([i.trial for i in items if not (i.skip or i.failed)], runner(Path(folder)))
 
 
-def shape(nodes: Mapping[str, Node]) -> dict[str, Any]:
+def shape(nodes: Mapping[str, Node], items: list[PlannedTrial]) -> dict[str, Any]:
     """A graph as plain values: of each node its sort and the places of what it waits for."""
+    cells = {item.trial.digest: item.trial.cell for item in items}
     sorts: dict[tuple[str, str, str], int] = {}
     places = {name: place for place, name in enumerate(nodes)}
     rows = []
     for node in nodes.values():
-        cell = node.trial.cell
+        cell = cells[node.trial]
         sort = node.kind, cell.target.name, cell.defense
         needs = sorted(places[name] for name in node.needs)
         after = sorted(places[name] for name in node.after - node.needs)

@@ -28,6 +28,7 @@ from grid import MEASURED, SUITE, graph_of, planned, runner, shape
 from privbench.boards.board import Board
 from privbench.boards.page import page
 from privbench.grid.executors import Workers
+from privbench.grid.here import PlannedHere
 from privbench.grid.run import execute
 from privbench.grid.schedule import Schedule
 from privbench.grid.worker import make
@@ -37,8 +38,8 @@ from privbench.results.files import read_all
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from privbench.grid.cell import Trial
     from privbench.grid.messages import Message, Node, Setup
-    from privbench.grid.trial import TrialRunner
 
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "digits-operating-points.jsonl"
@@ -49,10 +50,10 @@ class Here(Workers):
 
     timeout = None
 
-    def __init__(self, made_by: TrialRunner) -> None:
-        """``made_by`` makes the nodes."""
-        self.runner, self.node = made_by, None
-        self.took: list[tuple[Node, float]] = []
+    def __init__(self) -> None:
+        """Nothing is made yet."""
+        self.node, self.planned = None, None
+        self.took: list[tuple[Node, Trial, float]] = []
 
     def start(self, setup: Setup) -> None:
         """Nothing to prepare."""
@@ -65,15 +66,16 @@ class Here(Workers):
         """How many nodes are being made."""
         return int(self.node is not None)
 
-    def give(self, node: Node) -> None:
+    def give(self, node: Node, planned: PlannedHere) -> None:
         """Keep the node for ``listen``."""
-        self.node = node
+        self.node, self.planned = node, planned
 
     def listen(self) -> Iterator[tuple[Node, int, Message]]:
         """Make the node."""
         node, begun = self.node, time.process_time()
-        message = make(node, self.runner)
-        self.took.append((node, time.process_time() - begun))
+        trial = self.planned.trial(node.trial)
+        message = make(node, trial, self.planned.runner)
+        self.took.append((node, trial, time.process_time() - begun))
         self.node = None
         yield node, 0, message
 
@@ -95,11 +97,11 @@ def nodes() -> dict[str, Any]:
     ]
     with tempfile.TemporaryDirectory() as folder:
         made_by = runner(Path(folder) / "store")
-        here, wall, cpu = Here(made_by), time.perf_counter(), time.process_time()
+        here, wall, cpu = Here(), time.perf_counter(), time.process_time()
         records = [
             record
             for items in grids
-            for record in execute(items, made_by, Path(folder) / "out", executor=here)
+            for record in execute(PlannedHere(items, made_by), Path(folder) / "out", executor=here)
         ]
         clocks = time.perf_counter() - wall, time.process_time() - cpu
         failed = sorted({record.reason for record in records if record.status == "failed"})
@@ -108,8 +110,8 @@ def nodes() -> dict[str, Any]:
         store = _sizes(Path(folder) / "store")
         results = _files(Path(folder) / "out", "*.json"), _files(Path(folder) / "out", "*.saf*")
     took = defaultdict(list)
-    for node, seconds in here.took:
-        cell = node.trial.cell
+    for node, trial, seconds in here.took:
+        cell = trial.cell
         took[node.kind, cell.target.name, cell.defense].append(round(seconds, 4))
     return {
         "nodes": [[*key, seconds] for key, seconds in sorted(took.items())],
@@ -209,7 +211,8 @@ def planning() -> dict[str, Any]:
     middle = time.process_time()
     made = graph_of(items)
     ended = time.process_time()
-    sizes = [len(pickle.dumps(node)) for node in made.values()]
+    trials = {item.trial.digest: item.trial for item in items}
+    sizes = [len(pickle.dumps((node, trials[node.trial]))) for node in made.values()]
     begun_schedule = time.process_time()
     Schedule(made)
     scheduled = time.process_time() - begun_schedule
@@ -222,7 +225,7 @@ def planning() -> dict[str, Any]:
         "three seeds": round(time.process_time() - begun_more, 2),
         "mib": round((_peak() - before) / 2 / 1024, 1), "sent": [round(fmean(sizes)), max(sizes)],
     }  # fmt: skip
-    return {"planning": told, "shape": shape(made)}
+    return {"planning": told, "shape": shape(made, items)}
 
 
 def boards() -> dict[str, Any]:

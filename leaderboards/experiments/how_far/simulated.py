@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from privbench.grid.messages import Message, Node, Setup
+    from privbench.grid.planned import Planned
 
-#: All that a schedule needs of a runner: failed records name its device.
-_RUNNER = cast("Any", SimpleNamespace(device="cpu", builder=SimpleNamespace(trained_phases=0)))
+#: All that a schedule needs of a plan where nodes leave no record.
+_PLANNED = cast("Any", SimpleNamespace(trained_phases=0))
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,9 @@ class Simulated(Workers):
         """Workers with a node."""
         return len(self.running)
 
-    def give(self, node: Node) -> None:
+    def give(self, node: Node, planned: Planned) -> None:
         """Begin a node now."""
+        del planned
         attempt = self.tries[node.name] = self.tries.get(node.name, -1) + 1
         seconds, share = self.cost(node), self.dies(node, attempt)
         message: Message = Done(seconds) if share is None else Lost("its worker died")
@@ -138,7 +140,7 @@ def simulate(
 ) -> Figures:
     """Let the scheduler work a graph off; nothing is made."""
     there = Simulated(workers, cost, **more)
-    for _ in there.work_off(Schedule(dict(nodes)), _RUNNER):
+    for _ in there.work_off(Schedule(dict(nodes)), _PLANNED):
         pass
     return Figures(
         there.clock, there.work, longest(nodes, cost), there.wasted, workers, there.first,

@@ -38,7 +38,7 @@ at most
 A search by gradient ascent over views finds changes of .80 to .97 of D at temperature 1, of .51 to
 .99 at .5, of .35 to 1 at .1 (n = 1 to 32). The noise is for the largest D over all batches that can
 be drawn. D stays bounded for n → ∞: 9.1 clip at temperature 1; but at temperature .1 it grows with
-n up to many thousands of rows (e^2t), so that a target needs a temperature of .5 or more.
+n up to thousands of rows (about e^t views), so that a target needs a temperature of .5 or more.
 
 **The claim** is (epsilon, delta) for adding or removing one row, with both its views, for all
 phases that see members together. Each step draws every row with probability batch / n, so the books
@@ -69,6 +69,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.dropout import _DropoutNd
 
 from privbench import (
     BadInputError,
@@ -249,6 +250,9 @@ class Pairs:
             model: is trained.
             batch: of two views.
         """
+        if batch.views != 2:  # noqa: PLR2004 - of a row
+            raise BadInputError(f"logit-dp is for two views of each row, not {batch.views}: use "
+                                "a target such as simclr")  # fmt: skip
         with torch.autocast(batch.x.device.type, enabled=False):
             z = self._projected(model, batch.x)
             first, second = torch.triu_indices(len(z), len(z), 1, device=z.device)
@@ -295,6 +299,9 @@ class Pairs:
         ((parts, optimizer),) = training.optimizers.items()
         trained = nn.ModuleDict({part: training.model[part] for part in parts})
         trained.requires_grad_(True).train()
+        if any(one.p for one in trained.modules() if isinstance(one, _DropoutNd)):
+            raise BadInputError("logit-dp clips gradients of another pass than that of the step, "
+                                "and dropout makes them differ: set it to 0")  # fmt: skip
         self._parameters = list(trained.parameters())
         written = sum(
             p.numel()

@@ -75,7 +75,7 @@ def advice(of: Document, best: Strongest | None, duplicates: int) -> list[tuple[
         return [("No verdict", f"Mend this first, then audit again: {shown(why, 400)}.")]
     leak = best.leaks or best.perhaps
     made = {"Overfitting": _overfitting(of) if leak else ""}
-    made["Confidence"] = _CONFIDENCE if leak and not made["Overfitting"] else ""
+    made["Confidence"] = _CONFIDENCE if leak and _equally_right(of) else ""
     if duplicates:
         made["Duplicates"] = (
             f"{several(duplicates, 'member')} {'is' if duplicates == 1 else 'are'} equal to "
@@ -88,11 +88,13 @@ def advice(of: Document, best: Strongest | None, duplicates: int) -> list[tuple[
             f"{named}: look for few or odd rows there; collect more of them, or decide by the "
             "figures of the group, not by the average."
         )
-    if min(of.data.members, of.data.nonmembers) < _MANY or best.perhaps:
+    few = min(of.data.members, of.data.nonmembers) < _MANY
+    if few or best.perhaps:
+        need = _MANY if few else 2 * min(of.data.members, of.data.nonmembers)
         made["Few rows"] = (
             f"There are {of.data.members:,} members and {of.data.nonmembers:,} nonmembers. The "
             f"share found at 1 % of false alarms rests on {int(CHANCE * of.data.nonmembers)} "
-            f"of the nonmembers: give {_MANY:,} or more of each before you decide by it."
+            f"of the nonmembers: give {need:,} or more of each before you decide by it."
         )
     if not _has_shadows(of):
         made["No shadows"] = (
@@ -105,6 +107,13 @@ def advice(of: Document, best: Strongest | None, duplicates: int) -> list[tuple[
         )
     made["No leak found"] = "" if leak else _KEEP
     return [(cause, what) for cause, what in made.items() if what]
+
+
+def _equally_right(of: Document) -> bool:
+    """Whether a model that answers more than a class is as often right on both sets."""
+    inside, outside = (of.utility.get(name) for name in ("train_accuracy", "test_accuracy"))
+    known = inside is not None and outside is not None and inside - outside <= _GAP
+    return known and of.model.gives in {"posteriors", "logits"}
 
 
 def _overfitting(of: Document) -> str:

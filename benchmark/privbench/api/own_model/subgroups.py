@@ -174,6 +174,8 @@ def p_value(
     (value, *own), (other, *others) = placed(*group), placed(*rest)
     sizes = [one.size for one in (*group, *rest)]
     variance = sum(one / size for one, size in zip([*own, *others], sizes, strict=True))
+    if not variance:  # all scores of both are in order, one way and the other
+        return float(value <= other)
     return math.erfc((value - other) / math.sqrt(2 * variance)) / 2
 
 

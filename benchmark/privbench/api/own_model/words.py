@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privbench.api.own_model.misfit import LEVEL, TESTS
+from privbench.api.own_model.plot import AuditPlot
 from privbench.api.results import Results
 from privbench.boards.board import Board
 from privbench.boards.html.notebook import notebook
@@ -115,6 +116,11 @@ class Audit(Results):
             words = [*words[:_LINES], "… the rest: print(….summary)"]
         more = "table(), rows(), to_dataframe(), to_records()"
         return "\n".join([*words, f"{several(len(self), 'result')}: {more}"])
+
+    @property
+    def plot(self) -> AuditPlot:
+        """Figures: ``.roc()``, ``.exposure()``, ``.subgroups()`` and ``.front()``."""
+        return AuditPlot(self._board, self.folders, self.exposed, self.subgroups)
 
     def _repr_html_(self) -> str:
         """The words and the matrix, for notebooks."""

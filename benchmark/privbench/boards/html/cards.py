@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.ground.text import listed, shown
-from privbench.plugins.about import about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -117,6 +116,8 @@ def _told(
     method = next((m for m in registry.all(kind) if m.name == name), None) if registry else None
     if method is None:
         return None, "Not installed here, so only what the results say is shown."
+    from privbench.plugins.about import about  # which imports torch
+
     differs = [one for one in versions if one != method.version]
     note = f"The text is of version {method.version}, which is installed here." if differs else ""
     return about(kind, method), note
