@@ -195,11 +195,11 @@ def test_an_audit_without_a_verdict_says_only_that(parts: tuple[Document, Eviden
     })  # fmt: skip
     page = Page(html := sheet(bad, shows))
     assert 'class="verdict unknown"' in html
-    assert "Mend this first, then audit again: y is wrong." in page.text
+    assert "Correct this first, then audit again: y is wrong." in page.text
     assert "no leak was found" not in page.text.lower()
     assert "Overfitting" not in page.text
     empty = Page(sheet(bad, replace(shows, best=None, columns=None)))
-    assert "Mend this first" in empty.text
+    assert "Correct this first" in empty.text
     assert "svg" not in empty.tags
 
 
@@ -241,6 +241,9 @@ def test_causes_and_what_to_do(parts: tuple[Document, Evidence]) -> None:
     assert causes(over, none) == ["No leak found"]
     leaky = Subgroups("a", (Group("sex = f", 30, 30, NUMBER, NUMBER, 1e-6),), {})
     assert causes(calm.model_copy(update={"subgroups": leaky})) == ["Confidence", "Groups"]
+    grouped = calm.model_copy(update={"subgroups": leaky})
+    assert causes(grouped, none) == ["Groups"]
+    assert 'class="verdict perhaps"' in sheet(grouped, replace(shows, best=none))
 
 
 # ---- the seal --------------------------------------------------------------------------------

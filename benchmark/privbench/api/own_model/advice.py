@@ -72,7 +72,7 @@ def advice(of: Document, best: Strongest | None, duplicates: int) -> list[tuple[
     """
     if of.no_verdict or best is None:
         why = of.no_verdict or "no attack on membership ran"
-        return [("No verdict", f"Mend this first, then audit again: {shown(why, 400)}.")]
+        return [("No verdict", f"Correct this first, then audit again: {shown(why, 400)}.")]
     leak = best.leaks or best.perhaps
     made = {"Overfitting": _overfitting(of) if leak else ""}
     made["Confidence"] = _CONFIDENCE if leak and _equally_right(of) else ""
@@ -105,7 +105,7 @@ def advice(of: Document, best: Strongest | None, duplicates: int) -> list[tuple[
             "Members and nonmembers differ in more than membership: take nonmembers from the "
             "same source and time."
         )
-    made["No leak found"] = "" if leak else _KEEP
+    made["No leak found"] = "" if leak or "Groups" in made else _KEEP
     return [(cause, what) for cause, what in made.items() if what]
 
 

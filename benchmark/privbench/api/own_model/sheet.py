@@ -115,7 +115,8 @@ def _named(of: Document) -> str:
 def _state(of: Document, best: Strongest | None) -> str:
     if of.no_verdict or best is None:
         return "unknown"
-    return "leak" if best.leaks else "perhaps" if best.perhaps else "none"
+    groups = of.subgroups is not None and bool(of.subgroups.more)
+    return "leak" if best.leaks else "perhaps" if best.perhaps or groups else "none"
 
 
 def _label(best: Strongest | None) -> str:
