@@ -12,7 +12,7 @@ from tests.unit.test_rows import record
 from privbench.api.console import PLAIN, Watcher, tables, terminal_console
 from privbench.boards.board import Board
 from privbench.boards.closing import closing
-from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Record
+from privbench.results.record import AdversaryRecord, CellRecord, MethodRecord, Number, Record
 
 
 def test_lines_say_what_trains_and_how_long_the_rest_takes(
@@ -133,3 +133,56 @@ def test_two_seeds_have_no_interval() -> None:
     assert "±" not in shown(2)
     assert "2 (draft, no interval)" in shown(2)
     assert "[" in shown(3)
+
+
+def _grid(attacks: int, defenses: int, seeds: int = 1) -> Board:
+    names = ["none", *(f"calm-{d}" for d in range(1, defenses))]
+    made = []
+    for a in range(attacks):
+        for d, name in enumerate(names):
+            for seed in range(seeds):
+                auc = 0.9 - 0.1 * ((a + d) % attacks) + 0.01 * seed
+                one = record(f"loud-{a}", name, seed, auc=auc)
+                one.metrics["tpr_at_fpr_0.01"] = Number(value=auc / 10)
+                made.append(one)
+    return Board(made)
+
+
+def _shown(board: Board, width: int) -> list[str]:
+    text = io.StringIO()
+    for table in tables(board, width):
+        Console(file=text, width=width).print(table)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+def test_several_attacks_on_several_defenses_are_a_matrix_with_the_strongest_marked() -> None:
+    lines = _shown(_grid(3, 2), 100)
+    cells = {line.split()[0]: line.split()[1:] for line in lines if line.startswith("loud")}
+    assert cells == {
+        "loud-0": ["0.900*", "9.0", "0.800", "8.0"],
+        "loud-1": ["0.800", "8.0", "0.700", "7.0"],
+        "loud-2": ["0.700", "7.0", "0.900*", "9.0"],
+    }
+    assert "AUC and TPR at 1 % FPR in percent" in " ".join(lines)
+    assert "1 seed (draft)" in " ".join(lines)
+    assert "*: the strongest attack on the defense" in " ".join(lines)
+    assert "±" not in " ".join(lines + _shown(_grid(3, 2, seeds=2), 100))
+    assert "0.910 ±0.025*" in " ".join(_shown(_grid(3, 2, seeds=3), 100))
+
+
+@pytest.mark.parametrize(("attacks", "defenses"), [(3, 12), (12, 3), (9, 9)])
+def test_a_matrix_that_is_too_wide_goes_on_below_and_loses_no_number(
+    attacks: int, defenses: int
+) -> None:
+    lines = _shown(_grid(attacks, defenses), 80)
+    assert max(map(len, lines)) <= 80
+    for number in ("0.900*", "0.800"):
+        assert " ".join(lines).count(number) == defenses
+    assert "…" not in " ".join(lines)
+
+
+def test_one_attack_or_one_defense_has_a_row_for_each_cell() -> None:
+    for attacks, defenses in ((1, 3), (3, 1)):
+        shown = " ".join(_shown(_grid(attacks, defenses), 120))
+        assert "null" in shown
+        assert "*" not in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -894,7 +895,7 @@ def test_a_defense_is_told_with_what_it_lowers_and_costs() -> None:
     made += seeds("loud", "olympus", [0.79, 0.8, 0.8, 0.79, 0.8], accuracy=0.7)
     [told] = closing(Board(made))
     assert told == (
-        "talos lowers the AUC of loud by 0.100 ± 0.009 and costs 2.0 points of accuracy."
+        "talos lowers the AUC of loud by 0.100 ± 0.011 and costs 2.0 points of accuracy."
     )
 
 
@@ -957,6 +958,24 @@ def test_one_seed_is_a_draft_without_an_interval() -> None:
     )
 
 
+def test_every_defense_that_moves_a_leak_is_named_in_either_direction_with_its_cost() -> None:
+    changes = {"calm": (-0.1, 0.9), "smooth": (-0.05, 0.7), "loose": (0.08, 0.92), "idle": (0, 0.9)}
+    made = []
+    for seed, by in enumerate((0.01, -0.01, 0, 0.005, -0.005)):
+        made.append(record("loud", "none", seed, 0.7))
+        made += [record("loud", name, seed, 0.7 + change + by, accuracy=accuracy)
+                 for name, (change, accuracy) in changes.items()]  # fmt: skip
+    first, also = closing(Board(made))
+    assert first.startswith("calm lowers the AUC of loud by 0.100")
+    half = re.search(r"smooth by 0.050 ± (0.01\d)", also)
+    assert half is not None
+    assert also == (
+        f"the AUC is also lowered by smooth by 0.050 ± {half[1]} (accuracy -20.0 points); "
+        f"the AUC is also raised by loose by 0.080 ± {half[1]} (accuracy +2.0 points)."
+    )
+    assert len(closing(Board([one for one in made if one.seed == 0]))) == 1
+
+
 def test_without_a_defense_the_strongest_attack_is_told() -> None:
     [told] = closing(Board([record("loud", value=0.7), record("shy", value=0.6)]))
     assert told == (
@@ -974,7 +993,7 @@ def test_several_questions_are_told_apart_and_failures_tell_nothing() -> None:
         "moco on digits, membership", "simclr on digits, membership",
         "simclr on digits, attributes of slant",
     ]  # fmt: skip
-    many = [record("loud", target=f"t{i}") for i in range(6)]
+    many = [record("loud", target=f"t{i}") for i in range(8)]
     assert closing(Board(many))[-1] == "2 more findings are on the board."
     assert closing(Board([record(status="failed", reason="no")])) == []
 

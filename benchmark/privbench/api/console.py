@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from privbench.api import matrix
 from privbench.boards import tradeoffs
 from privbench.boards.checks import refuse_tokens
 from privbench.boards.closing import closing
@@ -259,13 +260,16 @@ def show_finished(board: Board, out: Path, title: str, console: Console) -> str:
 def tables(board: Board, width: int = 100) -> list[Table]:
     """The board's main columns as tables for a terminal; the markdown board has all of them.
 
+    Several attacks on several defenses are a matrix, everything else has a row for each cell.
+
     Args:
         board: with results of any games.
         width: width of the terminal in characters; if it is too narrow, columns are left out, and
             then names are broken, numbers never.
     """
-    made = []
-    for game in board.games:
+    made = matrix.matrices(board, width)
+    across = matrix.games(board)
+    for game in (one for one in board.games if one not in across):
         names, rows = headings(game, board), cells(game, board)
         fixed = names.index("seeds") + 1
         same = {i for i in range(fixed) if len({row[i] for row in rows}) == 1}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from privbench.results.statistics import Difference
 
 #: Sentences at most, and characters of one.
-MOST, LONGEST = 4, 400
+MOST, LONGEST = 6, 400
 #: Names of attacks that have not met a defense.
 _NAMED = 3
 
@@ -29,18 +29,23 @@ def closing(board: Board) -> list[str]:
     """Return a sentence for each target and question, as plain text.
 
     With defenses it is about the one that lowers the strongest attack the most, of those that do
-    not cost too much accuracy, otherwise about the strongest attack.
+    not cost too much accuracy, otherwise about the strongest attack. A second one names all other
+    defenses that change a leak beyond chance, in either direction, with what they cost.
     """
     found = board.foremost
     asked = [(panel, aim) for panel in found for aim in panel.aims]
     several = len(asked) > 1
     places = {(panel.dataset, panel.target) for panel in found}
     met = {(id(panel), aim): _usable(panel, aim) for panel, aim in asked}
-    among = sum(map(len, met.values()))
+    among = sum(aim in row.minus_none for panel, aim in asked for row in panel.rows[1:])
     told = [
         f"{_where(panel, aim, adversary=len(places) < len(found))}: {text}" if several else text
         for panel, aim in asked
-        if (text := _told(panel, aim, met[id(panel), aim], among))
+        for text in (
+            _told(panel, aim, met[id(panel), aim], among),
+            _others(panel, aim, met[id(panel), aim], among),
+        )
+        if text
     ]
     more = [f"{len(told) - MOST} more findings are on the board."] if len(told) > MOST else []
     return [*(shown(text, LONGEST) for text in told[:MOST]), *more]
@@ -59,9 +64,8 @@ def _usable(panel: Panel, aim: Aim) -> list[DefenseRow]:
 
 def _told(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
     none, *others = panel.rows
-    sign = 1 if panel.higher[aim] else -1
     if met:
-        best = min(met, key=lambda row: (sign * row.minus_none[aim].mean, row.title))
+        best = _best(panel, aim, met)
         told = _compared(best, aim, panel, among=among) + _strongest(best, aim)
         told += _not_met(best, aim)
     elif aim in none.worst:
@@ -76,6 +80,33 @@ def _told(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
     draft = f"; {several(seeds, 'seed')}: draft" if seeds < FEWEST_SEEDS else ""
     draft += ", nothing is shown yet" if seeds == 1 else ""
     return f"{told}{draft}."
+
+
+def _best(panel: Panel, aim: Aim, met: Sequence[DefenseRow]) -> DefenseRow:
+    sign = 1 if panel.higher[aim] else -1
+    return min(met, key=lambda row: (sign * row.minus_none[aim].mean, row.title))
+
+
+def _others(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
+    """Every other defense that changes the leak beyond chance, and what it costs."""
+    best = _best(panel, aim, met) if met else None
+    told: dict[str, list[str]] = {}
+    for row in panel.rows[1:]:
+        if row is best or aim not in row.minus_none:
+            continue
+        change = row.minus_none[aim].best_of(among)
+        if change.low is None or _unclear(change) or abs(change.mean) < 0.0005:  # noqa: PLR2004
+            continue
+        cost = ""
+        if row.loss is not None:
+            points = round(-100 * row.loss.mean, 1) + 0.0  # no -0.0
+            cost = f" (accuracy {points:+.1f} points{_plus_minus(row.loss, 100, 1)})"
+        which = "lowered" if change.mean < 0 else "raised"
+        name = f"{row.title} by {abs(change.mean):.3f}{_plus_minus(change)}{cost}"
+        told.setdefault(which, []).append(name)
+    metric = panel.metric[aim]
+    ways = [f"the {metric} is also {way} by {', '.join(told[way])}" for way in sorted(told)]
+    return "; ".join(ways) + "." if ways else ""
 
 
 def _compared(row: DefenseRow, aim: Aim, panel: Panel, among: int) -> str:
