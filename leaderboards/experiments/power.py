@@ -4,18 +4,23 @@
 ``uv run python leaderboards/experiments/power.py --out FOLDER`` runs every membership attack
 against victims with a planted leak of AUC .55, .60, .70 and .90 (``planted-leak`` and
 ``planted-leak-embeddings``, parameter ``auc``) and writes ``leaderboards/power.md``. What is in
-FOLDER is not run again; ``--seconds`` stops after that time, and the next call goes on.
+FOLDER is not run again; ``--seconds`` stops after that time, and the next call goes on. The numbers
+of all calls are kept in ``leaderboards/power.csv``.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import click
+
+sys.path.insert(0, str(Path(__file__).parent))
+from kept_numbers import kept
 
 import privbench
 from privbench import Access, Results
@@ -33,6 +38,7 @@ ROWS = (*SEEDS,)
 MOST = {"label-lira": 1000, "label-only-boundary": 1000, "label-only-noise": 1000, "union": 1000,
         "encodermi-s": 1000, "adversarial-mia": 1000,
         "adversarial-mia-targeted": 1000}  # fmt: skip
+HEADS = ("attack", "rows", "leak", "seed")
 HEAD = """\
 # Power of the membership attacks
 
@@ -90,16 +96,18 @@ def suite(name: str, n: int) -> dict[str, Any]:
 
 
 def write(out: Path) -> None:
-    """Write the page from all results."""
-    found: dict[str, dict[tuple[int, float], list[float]]] = {}
+    """Write the page from these results and those kept before."""
+    measured: dict[tuple[str, ...], float] = {}
     for folder in sorted(out.iterdir()):
         n = int(folder.name.partition("-")[0])
         for record in Results.read(folder):
             auc = record.metrics["auc"].value if record.status == "ok" else None
             if auc is not None and record.seed < SEEDS[n]:
                 leak = record.cell.defenses[0].fields["auc"]
-                of = found.setdefault(record.cell.attack.name, {})
-                of.setdefault((n, leak), []).append(auc)
+                measured[record.cell.attack.name, str(n), str(leak), str(record.seed)] = auc
+    found: dict[str, dict[tuple[int, float], list[float]]] = {}
+    for (name, n, leak, _), auc in kept(PAGE.with_suffix(".csv"), HEADS, measured).items():
+        found.setdefault(name, {}).setdefault((int(n), float(leak)), []).append(auc)
     heads = [(n, leak) for n in ROWS for leak in LEAKS]
     seeds = ", ".join(f"{k} with {n:,} rows" for n, k in SEEDS.items())
     limits = ", ".join(f"{0.5 + beyond_chance(n, k):.3f} with {n:,} rows" for n, k in SEEDS.items())

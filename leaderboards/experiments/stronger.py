@@ -5,11 +5,12 @@ Hostile readers wrote stronger attackers than the boards had, and six of seven d
 best fell. ``uv run python leaderboards/experiments/stronger.py --data-root ROOT --out FOLDER`` runs
 our attackers of today on the same protocols, three seeds each, and writes
 ``leaderboards/experiments/stronger.md``: their figure beside ours. What is in FOLDER is not run
-again; ``--only NAME`` runs one row.
+again; ``--only NAME`` runs one row. The numbers of all calls are kept in ``stronger.csv``.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -18,10 +19,14 @@ from typing import Any
 import click
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parent))
+from kept_numbers import kept
+
 import privbench
 from privbench import Results
 
 HERE = Path(__file__).parent
+PAGE = HERE / "stronger.md"
 SEEDS = 3
 
 
@@ -126,24 +131,31 @@ def suite(name: str) -> dict[str, Any]:
 
 
 def write(out: Path) -> None:
-    """Write the page from all results."""
+    """Write the page from these results and those kept before."""
+    measured: dict[tuple[str, ...], float] = {}
+    for name, row in ROWS.items():
+        for one in Results.read(out / name) if any((out / name).glob("*.json")) else []:
+            value = one.metrics[row.metric].value if one.status == "ok" else None
+            if value is not None:
+                of = "none" if one.cell.defense == "none" else "defended"
+                measured[name, of, one.cell.attack.label, str(one.seed)] = value
+    heads = ("row", "victim", "attack", "seed")
+    found = kept(PAGE.with_suffix(".csv"), heads, measured)
     lines = [HEAD.format(seeds=SEEDS)]
     for name, row in ROWS.items():
-        found = Results.read(out / name) if any((out / name).glob("*.json")) else []
         told = []
-        for undefended in (True, False):
+        for victim in ("none", "defended"):
             of: dict[str, list[float]] = {}
-            for one in found:
-                value = one.metrics[row.metric].value if one.status == "ok" else None
-                if value is not None and (one.cell.defense == "none") is undefended:
-                    of.setdefault(one.cell.attack.label, []).append(value)
+            for (what, which, label, _), value in found.items():
+                if (what, which) == (name, victim):
+                    of.setdefault(label, []).append(value)
             whole = {label: values for label, values in of.items() if len(values) == SEEDS}
             means = sorted((fmean(values), label) for label, values in whole.items())
             means = means if row.lower else means[::-1]
             digits = 4 if row.lower else 3
             told.append(", ".join(f"{label} {mean:.{digits}f}" for mean, label in means) or "–")
         lines.append(f"| {row.what} | {row.published} | {row.theirs} | {' | '.join(told)} |\n")
-    (HERE / "stronger.md").write_text("".join(lines), encoding="utf-8")
+    PAGE.write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,16 @@ def test_the_share_of_a_leak_by_hand(power: Any, tmp_path: Path, monkeypatch: An
     assert power.beyond_chance(100, 4) == pytest.approx(1.96 * math.sqrt(101 / 30_000) / 2, 1e-3)
 
 
+def test_numbers_of_earlier_calls_are_kept(power: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    first = power.kept(path, ("attack", "rows"), {("b", "10"): 0.1, ("a", "9"): 1 / 3})
+    both = power.kept(path, ("attack", "rows"), {("b", "10"): 0.2, ("b", "9"): 0.5})
+    assert both == first | {("b", "10"): 0.2, ("b", "9"): 0.5}
+    assert path.read_text("utf-8").splitlines() == [
+        "attack,rows,value", f"a,9,{1 / 3!r}", "b,10,0.2", "b,9,0.5",
+    ]  # fmt: skip
+
+
 def test_all_attacks_that_a_leak_reaches_take_part(power: Any, registry: Any) -> None:
     known = power.attacks()
     out = {one.name for one in registry.all("attack")
