@@ -65,7 +65,9 @@ MATCHED = 0.02
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from the code, and the navigation."""
-    for path, content in {**dict(_cards()), "api.md": _api()}.items():
+    glossary = (ROOT / "benchmark/privbench/cli/glossary.md").read_text("utf-8")
+    made = {**dict(_cards()), "api.md": _api(), "glossary.md": glossary}
+    for path, content in made.items():
         files.append(File.generated(config, path, content=content))
     config.nav = _nav({file.src_uri for file in files.documentation_pages()})
     return files

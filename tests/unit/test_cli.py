@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import pytest
@@ -13,6 +15,7 @@ from annotated_types import Ge
 from click.testing import CliRunner
 
 from privbench import Access, Defense, Membership, MembershipAttack, Method, Strength, __version__
+from privbench.cli.doc import glossary
 from privbench.cli.main import main
 from privbench.measure.games.catalog import GAMES
 from privbench.plugins import registry as plugins
@@ -368,7 +371,11 @@ def test_list_and_doc(run: Run) -> None:
     assert [line for line in listed.stdout.splitlines() if line.endswith(":")] == [
         "attacks:", "defenses:", "targets:", "datasets:", "games:", "protocols:", "plugins:",
     ]  # fmt: skip
-    assert "  sure                       Calls a member whatever" in listed.stdout
+    heads, *attacks = run("list", "attacks").stdout.splitlines()[1:]
+    assert heads.split() == ["NAME", "GAME", "ACCESS", "SHADOWS", "WHAT", "IT", "DOES"]
+    (sure,) = (line for line in attacks if line.split()[0] == "sure")
+    assert re.split(r"\s{2,}", sure.strip())[:4] == ["sure", "membership", "posteriors", "–"]
+    assert sure[heads.index("WHAT") :].startswith("Calls a member whatever")
     for name in ("sure", "none", "tiny-target", "tiny-images"):
         assert run("doc", name).stdout.startswith(f"{name}: ")
     assert "power = 1" in run("doc", "sure").stdout
@@ -380,6 +387,24 @@ def test_list_and_doc(run: Run) -> None:
     protocols = run("list", "protocols").stdout.splitlines()
     assert any(one.split() == ["quarters", "of", "every", "dataset"] for one in protocols)
     assert any(one.split() == ["default", "of", "tiny-images"] for one in protocols), protocols
+
+
+@pytest.mark.parametrize(
+    ("word", "first"),
+    [("tpr", "TPR at 1 % FPR, TPR, FPR"), ("Null AUC", "Null AUC, null victim"),
+     ("shadow", "Shadow"), ("part", "Part")],
+)  # fmt: skip
+def test_doc_explains_the_words_of_the_glossary(run: Run, word: str, first: str) -> None:
+    head, empty, *told = run("doc", word).stdout.splitlines()
+    assert (head, empty) == (first, "")
+    assert told
+    assert not any(mark in " ".join(told) for mark in ("**", "](", "`"))
+
+
+def test_every_paragraph_of_the_glossary_explains_something() -> None:
+    text = (files("privbench.cli") / "glossary.md").read_text("utf-8")
+    _, *paragraphs = text.split("\n\n")
+    assert len({id(lines) for lines in glossary().values()}) == len(paragraphs)
 
 
 def test_help_and_version(run: Run) -> None:

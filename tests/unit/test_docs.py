@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 #: Pages whose commands need files of their own; their tests are below or elsewhere.
-ELSEWHERE = {"audit.md", "glossary.md"}
+ELSEWHERE = {"audit.md"}
 OURS = [page for page in sorted(ROOT.glob("docs/*.md")) if page.name not in ELSEWHERE]
 PAGES = [ROOT / "README.md", *OURS, ROOT / "leaderboards" / "SUBMIT.md"]
 #: How a command begins that is not run -> why.

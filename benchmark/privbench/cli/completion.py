@@ -51,8 +51,11 @@ def protocols() -> list[str]:
 
 
 def explained() -> list[str]:
-    """Return what ``privbench doc`` explains: methods, games and protocols."""
-    return sorted({*names(), *games(), *protocols()})
+    """Return what ``privbench doc`` explains: methods, games, protocols, words of the glossary."""
+    from privbench.cli.doc import glossary
+
+    words = {word for word in glossary() if " " not in word}
+    return sorted({*names(), *games(), *protocols(), *words})
 
 
 def checked() -> list[str]:

@@ -1,7 +1,10 @@
-"""``privbench doc NAME``: a method, a protocol or a game explained."""
+"""``privbench doc NAME``: a method, a protocol, a game or a word of the glossary explained."""
 
 from __future__ import annotations
 
+import re
+import textwrap
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.pass_obj
 def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> None:
-    """Explain a method, a dataset, a protocol or a game on one screen.
+    """Explain a method, a dataset, a protocol, a game or a word of the glossary on one screen.
 
     The card of a method says what it does, its paper, threat model, hyperparameters and deviations.
     Python explains the names that a plugin imports: `python -m pydoc privbench.Defense`.
@@ -48,9 +51,29 @@ def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> 
     if name in known.games:
         found.append(known.games[name])
     found += [[f"{name}: protocol of {whose}", "", *card] for whose, card in _protocol(known, name)]
+    words = glossary()
+    if name.lower() in words:
+        found.append(words[name.lower()])
     if not found:
         raise _unknown(known, name)
     say("\n\n".join("\n".join(lines) for lines in found))
+
+
+def glossary() -> dict[str, list[str]]:
+    """Return every name in the glossary, in lower case, -> lines that explain it.
+
+    >>> glossary()["tpr"][0]
+    'TPR at 1 % FPR, TPR, FPR'
+    """
+    found: dict[str, list[str]] = {}
+    text = (files("privbench.cli") / "glossary.md").read_text("utf-8")
+    for paragraph in text.split("\n\n"):
+        told = re.fullmatch(r"\*\*(.+?)\.\*\* (.+)", " ".join(paragraph.split()))
+        if told:
+            plain = re.sub(r"\[(.+?)\]\(.+?\)", r"\1", told[2]).replace("*", "").replace("`", "")
+            lines = [told[1], "", *textwrap.wrap(plain, 98)]
+            found |= {one.lower(): lines for one in told[1].split(", ")}
+    return found
 
 
 def _method(
@@ -100,7 +123,7 @@ def _unknown(known: Index, name: str) -> BadInputError:
     kinds = ("attack", "defense", "target", "dataset")
     names = {method.name for kind in kinds for method in known.all(kind)}
     names |= {own for dataset in known.all("dataset") for own in dataset.protocols}
-    names |= {*known.games, *PROTOCOLS}
+    names |= {*known.games, *PROTOCOLS, *glossary()}
     if nearest(name, sorted(names)) is None:  # a hundred names do not help
         return BadInputError(
             f"unknown name '{shown(name)}': `privbench list` shows methods, "

@@ -34,6 +34,8 @@ class Listed:
         texts: what its class and its module say, in paragraphs.
         card: the lines of ``privbench doc`` after these.
         game: of an attack.
+        access: that an attack needs, as ``posteriors``.
+        shadows: that an attack asks for, as ``16 online``; "" for none.
         control: whether it is a defense that plants a leak.
         sweep: strength of a defense, as [field, direction, values]; None for none, [] for one that
             has no form in JSON.
@@ -53,6 +55,8 @@ class Listed:
     texts: list[str]
     card: list[str]
     game: str = ""
+    access: str = ""
+    shadows: str = ""
     control: bool = False
     sweep: list[Any] | None = None
     protects: list[str] = field(default_factory=list)
@@ -145,7 +149,12 @@ def listed(kind: str, method: Any, card: list[str]) -> Listed:
         texts=list(about(kind, method).texts), card=card,
     )  # fmt: skip
     if kind == "attack":
-        return replace(known, game=method.game)
+        asked = method.shadows
+        return replace(
+            known, game=method.game,
+            access=str(method.needs).lower().replace("+", ", ") if method.needs else "nothing",
+            shadows=f"{asked.count} {asked.origin}" if asked.count else "",
+        )  # fmt: skip
     if kind == "defense":
         return replace(
             known, control=bool(method.control), sweep=_sweep(method.strength),

@@ -359,7 +359,11 @@ def _suite(path: Path | None, options: dict[str, Any]) -> Suite:
 @click.option("--errors", is_flag=True, help="Show tracebacks of broken plugins.")
 @click.pass_obj
 def list_(chosen: list[Choice], kind: str | None, errors: bool) -> None:
-    """List attacks, defenses, targets, datasets, games, protocols or plugins; by default all."""
+    """List attacks, defenses, targets, datasets, games, protocols or plugins; by default all.
+
+    Attacks have their game, the access that they need, and their shadows: each is a training as
+    long as the victim's.
+    """
     if kind is not None and kind not in _KINDS:
         raise UnknownNameError("kind", kind, _KINDS)
     from privbench.cli.index import index
@@ -371,7 +375,7 @@ def list_(chosen: list[Choice], kind: str | None, errors: bool) -> None:
             _list_plugins(known, errors=errors)
             continue
         for name, text in _listed(known, listed):
-            say(f"  {name:<26} {text}")
+            say(f"  {name:<26} {text}".rstrip())
 
 
 def _listed(known: Index, kind: str) -> Iterator[tuple[str, str]]:
@@ -386,6 +390,13 @@ def _listed(known: Index, kind: str) -> Iterator[tuple[str, str]]:
             for name in dataset.protocols.keys() - PROTOCOLS.keys():
                 owners.setdefault(name, []).append(dataset.name)
         yield from ((name, f"of {', '.join(whose)}") for name, whose in sorted(owners.items()))
+    elif kind == "attacks":
+        known_of = known.all("attack")
+        columns = [("GAME", "ACCESS", "SHADOWS", "WHAT IT DOES")]
+        columns += [(one.game, one.access, one.shadows or "–", one.title) for one in known_of]
+        *wide, _ = (max(map(len, column)) for column in zip(*columns, strict=True))
+        for name, row in zip(["NAME", *(one.name for one in known_of)], columns, strict=True):
+            yield name, "  ".join(f"{text:<{w}}" for text, w in zip(row, [*wide, 0], strict=True))
     else:
         yield from ((method.name, method.title) for method in known.all(kind[:-1]))
 
