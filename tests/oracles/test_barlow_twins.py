@@ -88,7 +88,7 @@ def test_a_step_correlates_the_two_views_of_its_rows(tmp_path: Path) -> None:
 
 def test_the_sizes_are_the_published_ones(tmp_path: Path) -> None:
     """Section 2.2: three linear layers, the first two with batch norm and a rectifier."""
-    kinds = [type(one).__name__ for one in _training(tmp_path).model["projector"]]
+    kinds = [type(one).__name__ for one in _training(tmp_path).model["projector"].children()]
     assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d", "ReLU", "Linear"]
     preset = BarlowTwins.presets["paper"]
     assert (preset["hidden"], preset["projection"], preset["batch"]) == (8192, 8192, 2048)

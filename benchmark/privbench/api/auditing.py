@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from torch.nn.parameter import UninitializedParameter
 
+from privbench.api.arguments import named_as_arguments
 from privbench.api.own_model import formats, identity, reach
 from privbench.api.own_model import gate as gates
 from privbench.api.own_model.answers import as_given, read_answers
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 _BLOCK = 256  # rows of the first query
 
 
+@named_as_arguments()
 def audit(
     model: Any = None,
     *,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from privbench.api.arguments import named_as_arguments
 from privbench.api.planning import Planning
 from privbench.api.session import suite_of
 from privbench.grid.cell import cell_record
@@ -72,6 +73,7 @@ class Loaded:
         )
 
 
+@named_as_arguments()
 def load(
     suite: Suite | Mapping[str, Any] | str | Path,
     role: str = "victim",

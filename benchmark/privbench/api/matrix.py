@@ -78,7 +78,7 @@ def _tables(panel: Panel, aim: Aim, width: int) -> list[Table]:
     wide = max(part.cell_len for texts in columns for text in texts for part in text.split("\n"))
     wide = max(wide, *(len(part) for head in told for part in head.split("\n")))
     fit = max(1, (width - named - _BETWEEN) // (wide + _BETWEEN))
-    made = []
+    made: list[Table] = []
     for at in range(0, len(told), fit):
         some = [*zip(told, columns, strict=True)][at : at + fit]
         table = Table(

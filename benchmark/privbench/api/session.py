@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from privbench.api import options as run_options
+from privbench.api.arguments import named_as_arguments
 from privbench.api.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.api.results import Results
 from privbench.boards.board import Board
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from privbench.results.record import Record
 
 
+@named_as_arguments()
 def run(
     suite: Suite | Mapping[str, Any] | str | Path,
     *,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privbench.api.arguments import named_as_arguments
 from privbench.api.own_model.rows import read_source
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.files import naming
@@ -81,6 +82,7 @@ def toss(prints: list[str], count: int) -> Coins:
     return Coins(seed, tuple(sorted(chosen)))
 
 
+@named_as_arguments()
 def coins(rows: Given, *, count: int, seed_file: str | Path) -> NDArray[np.bool_]:
     """Toss a coin for each of ``count`` rows; return which of all rows to train on.
 

@@ -1,0 +1,67 @@
+"""What Python's functions refuse names their arguments, not the options of the command."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import privbench
+from privbench import BadInputError
+from privbench.api.arguments import as_arguments
+from privbench.ground.errors import PrivbenchError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUITE = {"attacks": ["metric-loss"], "targets": [{"supervised": {"epochs": 1}}]}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"threads": 0}, ["threads"]),
+        ({"data_root": "/no/such/place"}, ["data_root"]),
+        ({"jobs": 0}, ["jobs"]),
+        ({"timeout": -1}, ["timeout"]),
+        ({"address": "a:1"}, ["address", "executor"]),
+        ({"executor": "serial", "timeout": 9}, ["executor", "jobs", "timeout", "isolate"]),
+        ({"device": "cuda:99"}, ["device"]),
+    ],
+    ids=" ".join,
+)
+def test_a_refused_run_names_its_arguments(
+    tmp_path: Path, given: dict[str, Any], named: list[str]
+) -> None:
+    with pytest.raises(BadInputError) as caught:
+        privbench.run(SUITE, out=tmp_path / "out", **given)
+    told = str(caught.value)
+    assert "--" not in told
+    quoted = re.findall(r"`(\w+)`", told)
+    assert set(named) <= set(quoted)
+    assert {*quoted} - {"devices"} <= {*inspect.signature(privbench.run).parameters}
+
+
+def test_load_and_audit_too(tmp_path: Path) -> None:
+    with pytest.raises(PrivbenchError, match="`data_root`"):
+        privbench.load(SUITE, data_root=tmp_path / "none")
+    members, others = ({"x": [[first + i / 99] for i in range(40)], "y": [0, 1] * 20}
+                       for first in (0.0, 5.0))  # fmt: skip
+    with pytest.raises(PrivbenchError, match="`device` cuda:99"):
+        privbench.audit(lambda x: np.hstack([x, 1 - x]), members=members, nonmembers=others,
+                        out=tmp_path / "audit", device="cuda:99")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("an em--dash and a -- b stay", "an em--dash and a -- b stay"),
+        ("see `privbench merge --scores`", "see `privbench merge --scores`"),
+        ("--max-queries 3, --defense", "`max_queries` 3, `defenses`"),
+    ],
+)
+def test_only_options_outside_commands_are_rewritten(message: str, expected: str) -> None:
+    assert as_arguments(message) == expected
