@@ -34,6 +34,7 @@ from privbench.api.own_model.sheet import Evidence, evidence, sheet
 from privbench.api.own_model.shift import Shift
 from privbench.api.own_model.subgroups import Group, Subgroups
 from privbench.api.own_model.words import reached, strongest
+from privbench.cli.audit import _status
 from privbench.cli.main import main
 from privbench.results.record import Number
 from privbench.results.sample_files import read_samples
@@ -334,6 +335,19 @@ def test_a_browser_that_fails_and_one_that_prints(
     done = CliRunner().invoke(main, ["verify", str(tmp_path / "out"), "--digest", found.digest])
     assert done.exit_code == 0
     assert "not part of the audit: audit.pdf" in done.output
+
+
+def test_a_page_that_cannot_be_printed_hides_no_verdict(
+    tmp_path: Path, chromium: Callable[[str], str]
+) -> None:
+    chromium("echo 'no display' >&2; exit 3")
+    with pytest.warns(RuntimeWarning, match=r"^pdf: chromium wrote no file \(no display\)"):
+        found = run(tmp_path, forest(MEMBERS), pdf=True, fail_above={"auc": 0.55})
+    assert found.gate is not None
+    assert found.gate.outcome == "failed"
+    assert _status(found) == 3
+    found.gate, found.no_verdict = None, ""
+    assert (_status(found), found.not_printed[:4]) == (2, "pdf:")
 
 
 def pages(html: str, folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,7 +45,7 @@ from privbench.api.planning import Planning
 from privbench.api.session import Session
 from privbench.grid.cell import cell_record
 from privbench.grid.suite import suite_from
-from privbench.ground.errors import BadInputError
+from privbench.ground.errors import BadInputError, WriteError
 from privbench.ground.store.files import write
 from privbench.ground.store.store import default_root
 from privbench.ground.text import shown
@@ -199,7 +200,7 @@ def audit(
         model = as_given
     else:
         rows = read_rows(members, nonmembers, shadow, attributes, Reading(label))
-    return audited(
+    made = audited(
         model, rows, claim=claimed(claim, coins, rows), shadow_recipe=shadow_recipe,
         checkpoint=checkpoint, output=output, attacks=attacks,
         defenses=defenses, out=out,
@@ -209,6 +210,9 @@ def audit(
                             request_timeout, deadline),
         chosen=[Path(one).absolute() for one in plugins], console=console,
     )  # fmt: skip
+    if made.not_printed:
+        warnings.warn(made.not_printed, RuntimeWarning, stacklevel=3)
+    return made
 
 
 def audited(
@@ -434,7 +438,10 @@ def _documented(
     made.digest = seal(out)
     (out / PDF).unlink(missing_ok=True)  # of an earlier audit
     if chromium:
-        printed(out / SHEET, out / PDF, chromium)
+        try:
+            printed(out / SHEET, out / PDF, chromium)
+        except (BadInputError, WriteError) as error:  # the verdict counts for more than its print
+            made.not_printed = str(error)
     return made
 
 

@@ -179,6 +179,8 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     if made.gate:
         say(f"\n{made.gate.words}")
     say(f"\nDigest of this audit: sha256 {made.digest} (privbench verify {out})")
+    if made.not_printed:
+        say(f"privbench: {made.not_printed}", err=True)
     sys.exit(_status(made))
 
 
@@ -190,4 +192,6 @@ def _status(made: Audit) -> int:
     if made.no_verdict:
         return _NO_VERDICT
     tried = (one for of in made.defended for one in of.records)
-    return int(any(one.status == "failed" for one in (*made, *tried)))
+    if any(one.status == "failed" for one in (*made, *tried)):
+        return 1
+    return 2 if made.not_printed else 0

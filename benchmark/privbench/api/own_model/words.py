@@ -93,12 +93,14 @@ class Audit(Results):
             tells whether it fell, ``claim.lower`` how large epsilon is at least.
         no_verdict: why nothing can be said about a leak, and what to check; "" if it can.
         gate: the verdict over the thresholds of ``fail_above``; None without any.
+        not_printed: why there is no ``audit.pdf`` though it was asked for; "" if nothing failed.
         digest: SHA-256 over all files of the audit, 64 hexadecimal digits; ``privbench verify``
             compares them with it.
     """
 
     summary: str = ""
     no_verdict: str = ""
+    not_printed: str = ""
     digest: str = ""
     gate: Gate | None = None
     shift: Shift
