@@ -103,7 +103,8 @@ def test_the_sweep_board_has_every_defense(registry: Any) -> None:
     assert suite.controls
     left_out = {
         "logit-dp",  # on digits a linear classifier needs no trained encoder: no utility
-        "ccl",  # joins when the board is measured afresh
+        "ccl",
+        "past",  # join when the board is measured afresh
     }
     for defense in (d for d in registry.all("defense") if not d.control and d.name not in left_out):
         settings = len(defense.strength.sweep) if defense.strength else 1
