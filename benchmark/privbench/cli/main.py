@@ -223,7 +223,8 @@ def _chosen(given: str) -> str | Path:
 )
 @click.option(
     "--executor", type=click.Choice(["serial", "processes", "ray"]),
-    help="Where trials run [processes for several jobs or a time limit, otherwise serial].",
+    help="Where trials run [processes for several jobs, a time limit or methods of other packages, "
+    "otherwise serial].",
 )  # fmt: skip
 @click.option("--address", help="Address of a Ray cluster; auto finds the running one.")
 @click.option(
