@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 import privbench
 from privbench import BadInputError
-from privbench.api import auditing
+from privbench.api.own_model import telling
 from privbench.api.own_model.claim import ERROR, SHARES, Claim, lower, most
 from privbench.api.own_model.coins import read_coins, toss
 from privbench.api.own_model.shift import Shift
@@ -35,7 +35,7 @@ QUICK = ["metric-confidence", "metric-correctness"]
 @pytest.fixture(autouse=True)
 def _rows_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The forests that compare the sets take most of an audit; `test_own_model` tests them."""
-    monkeypatch.setattr(auditing, "shift", lambda *_: Shift(0.5, 1.0))
+    monkeypatch.setattr(telling, "shift", lambda *_: Shift(0.5, 1.0))
 
 
 class Memory:

@@ -12,7 +12,7 @@ from scipy.stats import kstest
 
 import privbench
 from privbench import BadInputError
-from privbench.api import auditing
+from privbench.api.own_model import telling
 from privbench.api.own_model.shift import Shift
 from privbench.cli.main import main
 from privbench.measure.games.metrics import tpr_at_fpr
@@ -31,7 +31,7 @@ MEMBERS, OTHERS = (
 
 @pytest.fixture(autouse=True)
 def _rows_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auditing, "shift", lambda *_: Shift(0.5, 1.0))
+    monkeypatch.setattr(telling, "shift", lambda *_: Shift(0.5, 1.0))
 
 
 def careful(x: Any) -> Any:

@@ -27,8 +27,7 @@ from torch import nn
 
 import privbench
 from privbench import BadInputError
-from privbench.api import auditing
-from privbench.api.own_model import identity, words
+from privbench.api.own_model import identity, telling, words
 from privbench.api.own_model.choice import attacks_for, kind_of
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
@@ -79,7 +78,7 @@ def _each_pair_of_sets_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None
             SHIFTS[key] = shift(members, nonmembers)
         return SHIFTS[key]
 
-    monkeypatch.setattr(auditing, "shift", remembered)
+    monkeypatch.setattr(telling, "shift", remembered)
 
 
 def run(tmp_path: Path, model: Any, **options: Any) -> Any:

@@ -19,7 +19,7 @@ from torch import nn
 
 import privbench
 from privbench import BadInputError
-from privbench.api import auditing
+from privbench.api.own_model import telling
 from privbench.api.own_model.choice import least_of
 from privbench.api.own_model.shift import Shift
 from privbench.api.own_model.words import BOUND
@@ -51,7 +51,7 @@ STOP = "STOP_FIT_AT"
 @pytest.fixture(autouse=True)
 def _rows_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The forests that compare the sets take most of an audit; `test_own_model` tests them."""
-    monkeypatch.setattr(auditing, "shift", lambda *_: Shift(0.5, 1.0))
+    monkeypatch.setattr(telling, "shift", lambda *_: Shift(0.5, 1.0))
 
 
 @pytest.fixture

@@ -17,41 +17,21 @@ from privbench.api.own_model import gate as gates
 from privbench.api.own_model.answers import as_given, read_answers
 from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
 from privbench.api.own_model.claim import claimed
-from privbench.api.own_model.defended import (
-    UNDEFENDED,
-    compared,
-    defenses_for,
-    judge_names,
-    judges_for,
-    lines,
-)
-from privbench.api.own_model.document import as_dated, document
+from privbench.api.own_model.defended import defenses_for, judge_names, judges_for
 from privbench.api.own_model.misfit import misfit, strange
-from privbench.api.own_model.printed import PDF, browser, printed
+from privbench.api.own_model.printed import browser
 from privbench.api.own_model.rows import read_rows
-from privbench.api.own_model.sheet import evidence, sheet
-from privbench.api.own_model.shift import shift
-from privbench.api.own_model.subgroups import subgroups
-from privbench.api.own_model.sums import LEDGER, SHEET, WORDS, seal
-from privbench.api.own_model.words import (
-    Audit,
-    exposed,
-    no_verdict,
-    reached,
-    strongest,
-    summary,
-)
+from privbench.api.own_model.sums import LEDGER
+from privbench.api.own_model.telling import documented, told
 from privbench.api.planning import Planning
 from privbench.api.session import Session
 from privbench.grid.cell import cell_record
 from privbench.grid.suite import suite_from
-from privbench.ground.errors import BadInputError, WriteError
-from privbench.ground.store.files import write
+from privbench.ground.errors import BadInputError
 from privbench.ground.store.store import default_root
 from privbench.ground.text import shown
 from privbench.plugins import registry as registries
 from privbench.results.files import AUDIT, read_all
-from privbench.results.sample_files import read_samples
 from privbench.toolbox.foreign_model import classes as named_classes
 from privbench.toolbox.opened_model import RECIPE, opened_once
 from privbench.toolbox.row_files import Reading
@@ -63,6 +43,7 @@ if TYPE_CHECKING:
 
     from privbench.api.own_model.claim import Claim
     from privbench.api.own_model.rows import Given, Rows
+    from privbench.api.own_model.words import Audit
     from privbench.measure.methods.cell import Cell
     from privbench.plugins.registry import Choice
 
@@ -296,9 +277,11 @@ def audited(
     session.run()
     _refuse_recipe(session)
     doubt, warning = _fit(rows, answers, given["gives"])
-    return _documented(
-        _told(session, rows, left_out, Path(out), judges=judges, claim=claim, doubt=doubt,
-              notes=(warning, kept)),
+    return documented(
+        told(
+            session.records, rows, _keys(session), left_out, Path(out),
+            judges=judges, claim=claim, doubt=doubt, notes=(warning, kept),
+        ),
         Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
         parameters=_parameters(target),
     )  # fmt: skip
@@ -315,6 +298,14 @@ def _session(
 def _cell(session: Session) -> Cell:
     """Return a cell; all have the same dataset, target and rows."""
     return cast("Planning", session.planned).planned[0].trial.cell
+
+
+def _keys(session: Session) -> list[int]:
+    """Return the keys of all rows, members first."""
+    dataset = _cell(session).dataset
+    assert dataset is not None  # noqa: S101 - the suite names one
+    keys: list[int] = dataset.load(None).keys.tolist()
+    return keys
 
 
 def _parameters(target: Any) -> int | None:
@@ -413,114 +404,3 @@ def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str
     predicted = {source: classes[at] for source, at in both.items()}
     y = {source: rows.y[at] for source, at in both.items()}
     return misfit(predicted, y), strange(predicted["members"], y["members"])
-
-
-def _documented(
-    made: Audit, out: Path, fail_above: Mapping[str, float], rows: Rows, *,
-    junit: str | Path | None, sarif: str | Path | None, chromium: str, parameters: int | None,
-) -> Audit:  # fmt: skip
-    """Give an audit its gate, write its documents, and seal it."""
-    best = strongest(made)
-    doubtful = best.doubtful if best else {}
-    if fail_above:
-        made.gate = gates.judged(
-            made, lambda one: read_samples(one, [out]), fail_above,
-            doubtful=doubtful, left_out=made.left_out, no_verdict=made.no_verdict,
-        )  # fmt: skip
-    found = as_dated(document(made, doubtful, parameters), out / AUDIT)
-    write(out / AUDIT, found.model_dump_json(indent=1) + "\n", private=True)
-    if junit is not None:
-        write(Path(junit), formats.junit(found), private=True)
-    if sarif is not None:
-        write(Path(sarif), formats.sarif(found, out / AUDIT), private=True)
-    shows = evidence(made, rows, best, out)
-    write(out / SHEET, sheet(found, shows), private=True)
-    made.digest = seal(out)
-    (out / PDF).unlink(missing_ok=True)  # of an earlier audit
-    if chromium:
-        try:
-            printed(out / SHEET, out / PDF, chromium)
-        except (BadInputError, WriteError) as error:  # the verdict counts for more than its print
-            made.not_printed = str(error)
-    return made
-
-
-def _told(
-    session: Session, rows: Rows, left_out: dict[str, str], out: Path, *,
-    judges: Mapping[str, Mapping[str, str]], claim: Claim | None, doubt: str, notes: Sequence[str],
-) -> Audit:  # fmt: skip
-    """Return the results with what they say.
-
-    Args:
-        session: that ran.
-        rows: of the audit.
-        left_out: attack -> why it was not planned.
-        out: folder of the audit.
-        judges: defense -> judge -> why it was not planned.
-        claim: to be tested.
-        doubt: why the rows cannot be those that the model knows.
-        notes: more lines of words; "" is none.
-    """
-    made = Audit(one for one in session.records if one.cell.defense == UNDEFENDED)
-    made.folders = (session.out,)
-    failed = [one for one in made if one.status == "failed"]
-    if failed and not any(one.status == "ok" for one in made):
-        raise BadInputError(f"every attack failed: {failed[0].reason}")
-    skipped = {one.cell.attack.name: one.reason for one in made if one.status == "skipped"}
-    made.left_out = {**left_out, **skipped}
-    made.shift = shift(rows.described("members"), rows.described("nonmembers"))
-    best = strongest(made)
-    columns = read_samples(best.record, [out]) if best else None
-    dataset = _cell(session).dataset
-    assert dataset is not None  # noqa: S101 - the suite names one
-    keys = dataset.load(None).keys.tolist()
-    first = None
-    if columns is not None:
-        first = reached(columns)
-        made.exposed = exposed(columns, {key: i for i, key in enumerate(keys[rows.of("members")])})
-    made.no_verdict = no_verdict(best, made.shift, doubt)
-    if best is not None and columns is not None and not made.no_verdict:
-        made.subgroups = subgroups(best.record.cell.attack.label, columns, keys, rows)
-    told = summary(made, made.shift, made.exposed, made.left_out, first=first,
-                   no_verdict=made.no_verdict, groups=made.subgroups)  # fmt: skip
-    defended = (one for one in session.records if one.cell.defense != UNDEFENDED)
-    made.defended = compared(made, [*defended], judges, no_verdict=made.no_verdict)
-    told = "\n".join([told, *lines(made.defended)])
-    if claim is not None:
-        made.claim = claim.tested(_of_candidates(made, claim, keys, out))
-        told = f"{made.claim}\n{told}"
-    made.summary = "\n".join(filter(None, (told, *notes)))
-    write(out / WORDS, f"{made.summary}\n", private=True)
-    return made
-
-
-def _of_candidates(
-    made: Audit, claim: Claim, keys: Sequence[int], out: Path
-) -> dict[str, NDArray[np.float64]]:
-    """Return the scores of each attack that scored all candidates.
-
-    Args:
-        made: the results.
-        claim: with m candidates.
-        keys: of all rows, members first.
-        out: folder of the audit.
-
-    Returns:
-        Attack -> (m,).
-    """
-    wanted = [keys[place] for place in claim.places]
-    found = {}
-    for one in made:
-        columns = read_samples(one, [out]) if one.status == "ok" else None
-        if columns is None or "victim.scores" not in columns:
-            continue
-        known = dict(zip(columns["row"].tolist(), columns["victim.scores"].tolist(), strict=True))
-        if known.keys() >= set(wanted):
-            seed = f", seed {one.seed}" if one.seed else ""
-            found[one.cell.attack.label + seed] = np.array(
-                [known[key] for key in wanted], np.float64
-            )
-    if not found:
-        raise BadInputError(f"claim: no attack scored all {len(wanted):,} candidates: name one "
-                            "that asks each row once, such as metric-confidence")  # fmt: skip
-    return found

@@ -1,0 +1,149 @@
+"""What an audit says: its words, its gate, and the documents in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privbench.api.own_model import formats
+from privbench.api.own_model import gate as gates
+from privbench.api.own_model.defended import UNDEFENDED, compared, lines
+from privbench.api.own_model.document import as_dated, document
+from privbench.api.own_model.printed import PDF, printed
+from privbench.api.own_model.sheet import evidence, sheet
+from privbench.api.own_model.shift import shift
+from privbench.api.own_model.subgroups import subgroups
+from privbench.api.own_model.sums import SHEET, WORDS, seal
+from privbench.api.own_model.words import (
+    Audit,
+    exposed,
+    no_verdict,
+    reached,
+    strongest,
+    summary,
+)
+from privbench.ground.errors import BadInputError, WriteError
+from privbench.ground.store.files import write
+from privbench.results.files import AUDIT
+from privbench.results.sample_files import read_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from privbench.api.own_model.claim import Claim
+    from privbench.api.own_model.rows import Rows
+    from privbench.results.record import Record
+
+
+def documented(
+    made: Audit, out: Path, fail_above: Mapping[str, float], rows: Rows, *,
+    junit: str | Path | None, sarif: str | Path | None, chromium: str, parameters: int | None,
+) -> Audit:  # fmt: skip
+    """Give an audit its gate, write its documents, and seal it."""
+    best = strongest(made)
+    doubtful = best.doubtful if best else {}
+    if fail_above:
+        made.gate = gates.judged(
+            made, lambda one: read_samples(one, [out]), fail_above,
+            doubtful=doubtful, left_out=made.left_out, no_verdict=made.no_verdict,
+        )  # fmt: skip
+    found = as_dated(document(made, doubtful, parameters), out / AUDIT)
+    write(out / AUDIT, found.model_dump_json(indent=1) + "\n", private=True)
+    if junit is not None:
+        write(Path(junit), formats.junit(found), private=True)
+    if sarif is not None:
+        write(Path(sarif), formats.sarif(found, out / AUDIT), private=True)
+    shows = evidence(made, rows, best, out)
+    write(out / SHEET, sheet(found, shows), private=True)
+    made.digest = seal(out)
+    (out / PDF).unlink(missing_ok=True)  # of an earlier audit
+    if chromium:
+        try:
+            printed(out / SHEET, out / PDF, chromium)
+        except (BadInputError, WriteError) as error:  # the verdict counts for more than its print
+            made.not_printed = str(error)
+    return made
+
+
+def told(
+    records: Sequence[Record], rows: Rows, keys: list[int], left_out: Mapping[str, str], out: Path,
+    *,
+    judges: Mapping[str, Mapping[str, str]], claim: Claim | None, doubt: str, notes: Sequence[str],
+) -> Audit:  # fmt: skip
+    """Return the results with what they say.
+
+    Args:
+        records: results of all attacks, with and without defenses.
+        rows: of the audit.
+        keys: of all rows, members first.
+        left_out: attack -> why it was not planned.
+        out: folder of the audit.
+        judges: defense -> judge -> why it was not planned.
+        claim: to be tested.
+        doubt: why the rows cannot be those that the model knows.
+        notes: more lines of words; "" is none.
+    """
+    made = Audit(one for one in records if one.cell.defense == UNDEFENDED)
+    made.folders = (out.absolute(),)
+    failed = [one for one in made if one.status == "failed"]
+    if failed and not any(one.status == "ok" for one in made):
+        raise BadInputError(f"every attack failed: {failed[0].reason}")
+    skipped = {one.cell.attack.name: one.reason for one in made if one.status == "skipped"}
+    made.left_out = {**left_out, **skipped}
+    made.shift = shift(rows.described("members"), rows.described("nonmembers"))
+    best = strongest(made)
+    columns = read_samples(best.record, [out]) if best else None
+    first = None
+    if columns is not None:
+        first = reached(columns)
+        made.exposed = exposed(columns, {key: i for i, key in enumerate(keys[rows.of("members")])})
+    made.no_verdict = no_verdict(best, made.shift, doubt)
+    if best is not None and columns is not None and not made.no_verdict:
+        made.subgroups = subgroups(best.record.cell.attack.label, columns, keys, rows)
+    words = summary(made, made.shift, made.exposed, made.left_out, first=first,
+                   no_verdict=made.no_verdict, groups=made.subgroups)  # fmt: skip
+    defended = (one for one in records if one.cell.defense != UNDEFENDED)
+    made.defended = compared(made, [*defended], judges, no_verdict=made.no_verdict)
+    words = "\n".join([words, *lines(made.defended)])
+    if claim is not None:
+        made.claim = claim.tested(_of_candidates(made, claim, keys, out))
+        words = f"{made.claim}\n{words}"
+    made.summary = "\n".join(filter(None, (words, *notes)))
+    write(out / WORDS, f"{made.summary}\n", private=True)
+    return made
+
+
+def _of_candidates(
+    made: Audit, claim: Claim, keys: Sequence[int], out: Path
+) -> dict[str, NDArray[np.float64]]:
+    """Return the scores of each attack that scored all candidates.
+
+    Args:
+        made: the results.
+        claim: with m candidates.
+        keys: of all rows, members first.
+        out: folder of the audit.
+
+    Returns:
+        Attack -> (m,).
+    """
+    wanted = [keys[place] for place in claim.places]
+    found = {}
+    for one in made:
+        columns = read_samples(one, [out]) if one.status == "ok" else None
+        if columns is None or "victim.scores" not in columns:
+            continue
+        known = dict(zip(columns["row"].tolist(), columns["victim.scores"].tolist(), strict=True))
+        if known.keys() >= set(wanted):
+            seed = f", seed {one.seed}" if one.seed else ""
+            found[one.cell.attack.label + seed] = np.array(
+                [known[key] for key in wanted], np.float64
+            )
+    if not found:
+        raise BadInputError(f"claim: no attack scored all {len(wanted):,} candidates: name one "
+                            "that asks each row once, such as metric-confidence")  # fmt: skip
+    return found
