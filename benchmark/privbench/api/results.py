@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Libraries of data frames, the preferred first.
 FRAMES = ("pandas", "polars")
-_LINES, _WIDE = 30, 100  # of results on a screen
+_LINES, _WIDE = 26, 100  # of results on a screen
 
 
 class Results(list[Record]):

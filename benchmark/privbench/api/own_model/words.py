@@ -41,7 +41,7 @@ ADVICE = (
 TPR, CHANCE = "tpr_at_fpr_0.01", 0.01
 _MOST = 10  # rows that are listed
 _ROUNDING = 1e-9  # .01 * 300 may be a little below 3 in floating point
-_LINES, _WIDE = 35, 100  # of words on a screen
+_LINES, _WIDE = 27, 100  # of words on a screen
 _UNLIKELY = 0.05  # chance of a likely leak where there is none
 
 
