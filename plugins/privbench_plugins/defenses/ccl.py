@@ -15,9 +15,11 @@ Both terms fall as p rises. Under cross-entropy alone the rows that are fitted w
 largest gradients, which brings all losses together; the concave term has its largest gradient where
 p is high, and leaves badly fitted rows behind.
 
-What to expect: losses of members vary more, so that thresholds on the loss gain less. The order of
-a row's loss among models with and without it does not change, so attacks that are calibrated row by
-row lose less. On a contrastive target only the classifier reads labels.
+What to expect: losses of members vary more, so that thresholds on the loss gain less; attacks that
+are calibrated row by row lose less. On ``digits``, whose members all reach a confidence near 1,
+nothing changes (``supervised``, mean AUC of 3 seeds without it, with convexity .5 and .1: ``lira``
+.782, .780, .774; ``metric-loss`` .640, .641, .642). On a contrastive target only the classifier
+reads labels.
 """
 
 from __future__ import annotations
