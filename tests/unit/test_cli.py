@@ -15,7 +15,7 @@ from annotated_types import Ge
 from click.testing import CliRunner
 
 from privbench import Access, Defense, Membership, MembershipAttack, Method, Strength, __version__
-from privbench.cli.doc import glossary
+from privbench.cli.glossary import glossary
 from privbench.cli.main import main
 from privbench.measure.games.catalog import GAMES
 from privbench.plugins import registry as plugins

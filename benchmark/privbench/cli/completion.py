@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from click.shell_completion import CompletionItem
 
+from privbench.cli.glossary import glossary
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -52,8 +54,6 @@ def protocols() -> list[str]:
 
 def explained() -> list[str]:
     """Return what ``privbench doc`` explains: methods, games, protocols, words of the glossary."""
-    from privbench.cli.doc import glossary
-
     words = {word for word in glossary() if " " not in word}
     return sorted({*names(), *games(), *protocols(), *words})
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +9,7 @@ import click
 
 from privbench.cli import completion
 from privbench.cli.border import say
+from privbench.cli.glossary import glossary
 from privbench.ground.errors import BadInputError, UnknownNameError, nearest
 from privbench.ground.text import shown
 
@@ -57,23 +55,6 @@ def doc(chosen: list[Choice], name: str, full: bool, data_root: Path | None) -> 
     if not found:
         raise _unknown(known, name)
     say("\n\n".join("\n".join(lines) for lines in found))
-
-
-def glossary() -> dict[str, list[str]]:
-    """Return every name in the glossary, in lower case, -> lines that explain it.
-
-    >>> glossary()["tpr"][0]
-    'TPR at 1 % FPR, TPR, FPR'
-    """
-    found: dict[str, list[str]] = {}
-    text = (files("privbench.cli") / "glossary.md").read_text("utf-8")
-    for paragraph in text.split("\n\n"):
-        told = re.fullmatch(r"\*\*(.+?)\.\*\* (.+)", " ".join(paragraph.split()))
-        if told:
-            plain = re.sub(r"\[(.+?)\]\(.+?\)", r"\1", told[2]).replace("*", "").replace("`", "")
-            lines = [told[1], "", *textwrap.wrap(plain, 98)]
-            found |= {one.lower(): lines for one in told[1].split(", ")}
-    return found
 
 
 def _method(
