@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # the public names, one a line, and nothing else: `HOME` is r
     from privbench.api.own_model.coins import coins as coins
     from privbench.api.own_model.gate import Gate as Gate
     from privbench.api.own_model.words import Audit as Audit
+    from privbench.api.published import published as published
     from privbench.api.results import Results as Results
     from privbench.api.session import run as run
     from privbench.boards.html.plot import Plot as Plot

@@ -79,7 +79,11 @@ def test_the_sdist_holds_what_its_tests_read_and_nothing_else(built: Built) -> N
 
 def test_the_wheel_holds_every_file_of_the_packages_and_no_other(built: Built) -> None:
     names = {n for n in zipfile.ZipFile(built.wheel).namelist() if ".dist-info/" not in n}
-    assert names == {path.partition("/")[2] for path in files(*PACKAGES)}
+    boards = {
+        f"privbench/published/{one.name}" for one in ROOT.glob("leaderboards/results/*.jsonl")
+    }
+    assert len(boards) > 20
+    assert names == {path.partition("/")[2] for path in files(*PACKAGES)} | boards
     assert "privbench/boards/html/templates/report.js" in names
 
 
@@ -90,6 +94,9 @@ def test_the_wheel_runs_from_another_folder(built: Built, tmp_path: Path) -> Non
     (elsewhere := tmp_path / "elsewhere").mkdir()
     where = call(python, "-c", "import privbench; print(privbench.__file__)", cwd=elsewhere)
     assert where.startswith(str(Path(python).parents[1]))
+    told = call(python, "-c", "import privbench; print(len(privbench.published('digits')))",
+                cwd=elsewhere)  # fmt: skip
+    assert told == "80\n"
     assert "wrote" in call(python, "-c", MAIN, "new", "dataset", "mine", cwd=elsewhere)
     file = elsewhere / "privbench-mine" / "privbench_mine" / "mine.py"
     assert "6 checks, 0 failed" in call(python, "-c", MAIN, "check", str(file), cwd=elsewhere)
