@@ -186,3 +186,11 @@ def test_one_attack_or_one_defense_has_a_row_for_each_cell() -> None:
         shown = " ".join(_shown(_grid(attacks, defenses), 120))
         assert "null" in shown
         assert "*" not in shown
+
+
+def test_cells_that_no_matrix_tells_apart_have_a_row_each() -> None:
+    made = [record(attack, defense, preset=preset, auc=0.7 if preset == "quick" else 0.6)
+            for attack in ("loud", "shy") for defense in ("none", "calm")
+            for preset in ("quick", "paper")]  # fmt: skip
+    shown = " ".join(_shown(Board(made), 120))
+    assert shown.count("0.700") == shown.count("0.600") == 4

@@ -23,17 +23,24 @@ if TYPE_CHECKING:
 _NAME = 30  # characters that names of rows get at most
 _HEAD = 13  # characters after which a heading is broken
 _BETWEEN = 2  # characters between columns
-_STATES = {"missing": "–", "several": "several results"}
 
 
 def games(board: Board) -> set[str]:
-    """Games that several attacks play against several defenses: a matrix shows them best."""
-    return {
-        aim[0]
-        for panel in board.panels
-        for aim in panel.aims
-        if len(panel.rows) > 1 and len(_attacks(panel, aim)) > 1
+    """Games that several attacks play against several defenses: a matrix shows them best.
+
+    Not where cells differ in something that no matrix shows, such as the preset.
+    """
+    every = [(panel, aim) for panel in board.panels for aim in panel.aims]
+    wide = {aim[0] for panel, aim in every
+            if len(panel.rows) > 1 and len(_attacks(panel, aim)) > 1}  # fmt: skip
+    mixed = {
+        attack.game
+        for panel, _ in every
+        for line in panel.rows
+        for attack, spot in line.spots.items()
+        if spot.state == "several"
     }
+    return wide - mixed
 
 
 def matrices(board: Board, width: int) -> list[Table]:
@@ -123,8 +130,7 @@ def _cell(line: DefenseRow, attack: AttackColumn, panel: Panel) -> Text:
     """What an attack reaches against a defense, marked where no other reaches more."""
     spot = line.spots.get(attack)
     if spot is None or spot.state != "ok":
-        state = "missing" if spot is None else spot.state
-        return Text(_STATES.get(state, state))
+        return Text("–" if spot is None or spot.state == "missing" else spot.state)
     worst = line.worst.get(attack.aim)
     strongest = worst is not None and worst.attack == attack.name
     told = _number(spot.estimate, len(spot.values)) + "*" * strongest + _marks(spot)
@@ -157,4 +163,4 @@ def _legend(texts: Sequence[str]) -> str:
         "°": "°: outside what the defense claims to protect",
     }
     told = [words for mark, words in meaning.items() if any(mark in text for text in texts)]
-    return "; ".join([*told, "null AUC and more on the board"])
+    return "; ".join([*told, "more on the board"])
