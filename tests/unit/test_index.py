@@ -166,6 +166,7 @@ REFUSALS = {
     "run --attack lira --set moco.epochs=3": "unknown method in --set 'moco'",
     "run --attack lira --preset huge": "unknown preset 'huge'",
     "run --attack lira --protocol nope": "unknown protocol 'nope'",
+    "run --attack lira --sensitive slnt": "attribute of digits 'slnt': did you mean 'slant'?",
     "run --attack lira --sweep none": "this defense has one setting only",
     "run --attack lira --defense talos+talos": "stacks a method on itself",
     "run --attack lira --device tpu": "unknown device 'tpu'",

@@ -42,6 +42,7 @@ class Listed:
         protects: games that a defense claims to protect.
         judges: its own judges, as arguments of ``Judge``.
         protocols: name -> lines of ``privbench doc``, of a dataset's own protocols.
+        attributes: of a dataset; None if its hyperparameters or files decide.
         of_files: whether the card of a dataset depends on files.
         described: whether the rest is known; False if asking the method failed.
         given: hyperparameters that were set.
@@ -62,6 +63,7 @@ class Listed:
     protects: list[str] = field(default_factory=list)
     judges: list[list[Any]] = field(default_factory=list)
     protocols: dict[str, list[str]] = field(default_factory=dict)
+    attributes: list[str] | None = None
     of_files: bool = False
     described: bool = True
     given: dict[str, Any] = field(default_factory=dict)
@@ -163,7 +165,9 @@ def listed(kind: str, method: Any, card: list[str]) -> Listed:
         )  # fmt: skip
     if kind == "dataset":
         own = {name: [*protocol_card(one)] for name, one in method.protocols.items()}
-        return replace(known, protocols=own, of_files=_of_files(method))
+        return replace(
+            known, protocols=own, attributes=_attributes(method), of_files=_of_files(method)
+        )
     return known
 
 
@@ -194,6 +198,15 @@ def _sweep(strength: Strength | None) -> list[Any] | None:
     except (TypeError, ValueError):
         return []
     return [strength.field, strength.stronger, list(strength.sweep)]
+
+
+def _attributes(dataset: Any) -> list[str] | None:
+    if dataset.reads_given_files:
+        return None
+    try:
+        return sorted(dataset.card(None).attributes)
+    except BadInputError:
+        return None
 
 
 def _of_files(dataset: Any) -> bool:

@@ -34,5 +34,9 @@ def refuse(suite: Suite, chosen: Sequence[Choice], *, make: bool = True) -> None
     with contextlib.suppress(UnlistedError):
         resolver = Resolver(suite, known)
         for dataset in resolver.datasets:
+            listed = known.get("dataset", dataset.name)
+            plain = listed == dataset and suite.preset == "cpu"  # not another setting of it
+            if plain and listed.attributes is not None:
+                resolver.refuse_sensitive(dataset.name, listed.attributes)
             for named in suite.protocols:
                 resolver.protocol(named, dataset)

@@ -10,7 +10,7 @@ from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
 from privbench.grid.outcome import encodable
 from privbench.grid.resolver import Resolver
-from privbench.ground.errors import BadInputError, PluginError, PrivbenchError, UnknownNameError
+from privbench.ground.errors import BadInputError, PluginError, PrivbenchError
 from privbench.ground.text import shown
 from privbench.measure.methods.access import BLACK_BOX
 from privbench.measure.methods.cell import Cell
@@ -161,6 +161,7 @@ def _cells(resolver: Resolver, root: Path | None) -> Iterator[Cell]:
     suite, controls = resolver.suite, resolver.controls
     for dataset in resolver.datasets:
         card: Card = _asked(f"dataset '{dataset.name}'", dataset.card, root)
+        resolver.refuse_sensitive(card.name, card.attributes)
         sensitive = _sensitive(suite, card)
         for named in suite.protocols:
             protocol = resolver.protocol(named, dataset)
@@ -183,9 +184,6 @@ def _cells(resolver: Resolver, root: Path | None) -> Iterator[Cell]:
 def _sensitive(suite: Suite, card: Card) -> tuple[str, ...]:
     if suite.sensitive is None:
         return card.sensitive
-    for name in suite.sensitive:
-        if name not in card.attributes:
-            raise UnknownNameError(f"sensitive attribute of {card.name}", name, card.attributes)
     return tuple(dict.fromkeys(suite.sensitive))
 
 

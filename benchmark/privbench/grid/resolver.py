@@ -19,6 +19,8 @@ from privbench.measure.data import protocol as protocols
 from privbench.measure.methods.adversary import Adversary
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from privbench.grid.suite import AdversarySpec, Ref, Suite
     from privbench.measure.methods.attack import Attack
     from privbench.measure.methods.dataset import Dataset
@@ -63,6 +65,17 @@ class Resolver:
         for name in suite.set:
             if name not in self._used:
                 raise UnknownNameError("method in --set", name, self._used)
+
+    def refuse_sensitive(self, dataset: str, attributes: Iterable[str]) -> None:
+        """Refuse attributes to guess that a dataset does not have.
+
+        Raises:
+            UnknownNameError: for such a name.
+        """
+        known = [*attributes]
+        for name in self.suite.sensitive or ():
+            if name not in known:
+                raise UnknownNameError(f"sensitive attribute of {dataset}", name, known)
 
     def protocol(self, named: str | dict[str, Any], dataset: Dataset) -> protocols.Protocol:
         """Return a protocol that the suite names or writes in full.
