@@ -105,6 +105,8 @@ if TYPE_CHECKING:
 _NUMBERS = 2**28
 #: Pairs whose gradients are computed at once, at most.
 _PAIRS = 4096
+#: Temperature below which a row may move the sum so far that little but noise is left.
+COLD = 0.5
 #: Largest exponent: beyond it, a term of the sensitivity is at its limit.
 _LARGEST = 700.0
 
@@ -189,6 +191,12 @@ class LogitDP(Defense):
             for p, run in private
             if id(p) in heat
         }
+        cold = [(units[id(p)], len(run.rows)) for p, run in private if heat.get(id(p), 1) < COLD]
+        if cold:
+            times = max(unit / sensitivity(self.clip, 1.0, rows) for unit, rows in cold)
+            ctx.note(**{self.name: f"a row may move the sum {times:,.0f} times as far as at "
+                        "temperature 1, and the noise is larger by as much: give the target a "
+                        f"temperature of {COLD:g} or more"})  # fmt: skip
         sigma = claimed(
             ctx, [run for _, run in private], epsilon=self.epsilon,
             noise_multiplier=self.noise_multiplier, delta=self.delta, accountant=self.accountant,
