@@ -970,8 +970,8 @@ def test_every_defense_that_moves_a_leak_is_named_in_either_direction_with_its_c
     half = re.search(r"smooth by 0.050 ± (0.01\d)", also)
     assert half is not None
     assert also == (
-        f"the AUC is also lowered by smooth by 0.050 ± {half[1]} (accuracy -20.0 points); "
-        f"the AUC is also raised by loose by 0.080 ± {half[1]} (accuracy +2.0 points)."
+        f"the AUC is also lowered by smooth by 0.050 ± {half[1]} (loud; accuracy -20.0 points); "
+        f"the AUC is also raised by loose by 0.080 ± {half[1]} (loud; accuracy +2.0 points)."
     )
     assert len(closing(Board([one for one in made if one.seed == 0]))) == 1
 

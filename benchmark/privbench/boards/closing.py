@@ -100,9 +100,10 @@ def _others(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> st
         cost = ""
         if row.loss is not None:
             points = round(-100 * row.loss.mean, 1) + 0.0  # no -0.0
-            cost = f" (accuracy {points:+.1f} points{_plus_minus(row.loss, 100, 1)})"
+            cost = f"; accuracy {points:+.1f} points{_plus_minus(row.loss, 100, 1)}"
         which = "lowered" if change.mean < 0 else "raised"
-        name = f"{row.title} by {abs(change.mean):.3f}{_plus_minus(change)}{cost}"
+        what = f"{'/'.join(row.compared[aim])}{cost}"
+        name = f"{row.title} by {abs(change.mean):.3f}{_plus_minus(change)} ({what})"
         told.setdefault(which, []).append(name)
     metric = panel.metric[aim]
     ways = [f"the {metric} is also {way} by {', '.join(told[way])}" for way in sorted(told)]
