@@ -970,10 +970,17 @@ def test_every_defense_that_moves_a_leak_is_named_in_either_direction_with_its_c
     half = re.search(r"smooth by 0.050 ± (0.01\d)", also)
     assert half is not None
     assert also == (
-        f"the AUC is also lowered by smooth by 0.050 ± {half[1]} (loud; accuracy -20.0 points); "
-        f"the AUC is also raised by loose by 0.080 ± {half[1]} (loud; accuracy +2.0 points)."
+        f"the AUC is raised by loose by 0.080 ± {half[1]} (loud; accuracy +2.0 points), "
+        f"lowered by smooth by 0.050 ± {half[1]} (loud; accuracy -20.0 points)."
     )
-    assert len(closing(Board([one for one in made if one.seed == 0]))) == 1
+    for few in (1, 2):
+        assert len(closing(Board([one for one in made if one.seed < few]))) == 1
+    many = [record("loud", f"some-long-defense-{i}", seed, 0.7 - 0.02 * i + seed / 900)
+            for i in range(1, 15) for seed in range(5)]  # fmt: skip
+    cut = closing(Board([*made, *many]))[1]
+    assert cut.startswith("the AUC is raised by loose by")
+    assert re.search(r", and by \d+ more, see the board\.$", cut)
+    assert "lowered by some-long-defense-13 by 0.258" in cut  # the first sentence tells of 14
 
 
 def test_without_a_defense_the_strongest_attack_is_told() -> None:

@@ -38,7 +38,7 @@ def games(board: Board) -> set[str]:
         for panel, _ in every
         for line in panel.rows
         for attack, spot in line.spots.items()
-        if spot.state == "several"
+        if spot.state == "several" or len({record.cell.preset for record in spot.records}) > 1
     }
     return wide - mixed
 
@@ -80,10 +80,10 @@ def _tables(panel: Panel, aim: Aim, width: int) -> list[Table]:
         names, heads = defense_names, [*attack_names, "test accuracy"]
         columns = [*cells, accuracies]
     what = "attack" if across else "defense"
-    named = min(_NAME, max(len(what), *map(len, names)))
     told = [_broken(terminal(head)) for head in heads]
     wide = max(part.cell_len for texts in columns for text in texts for part in text.split("\n"))
     wide = max(wide, *(len(part) for head in told for part in head.split("\n")))
+    named = min(_NAME, max(len(what), *map(len, names)), max(8, width - wide - 2 * _BETWEEN))
     fit = max(1, (width - named - _BETWEEN) // (wide + _BETWEEN))
     made: list[Table] = []
     for at in range(0, len(told), fit):
@@ -99,7 +99,8 @@ def _tables(panel: Panel, aim: Aim, width: int) -> list[Table]:
         for row in zip(names, *(texts for _, texts in some), strict=True):
             table.add_row(Text(terminal(row[0])), *row[1:])
         made.append(table)
-    made[-1].caption = Text(_legend([text.plain for texts in columns for text in texts]))
+    texts = [text.plain for column in columns for text in column]
+    made[-1].caption = Text(terminal(_legend(texts, panel, aim)))
     return made
 
 
@@ -122,6 +123,7 @@ def _title(panel: Panel, aim: Aim) -> str:
     draft = " (draft)" if seeds < FEWEST_SEEDS else ""
     rates = any(spot.rates for line in panel.rows for a, spot in line.spots.items() if a.aim == aim)
     numbers = panel.metric[aim] + (" and TPR at 1 % FPR in percent" if rates else "")
+    numbers += "" if panel.higher[aim] else ", lower is a stronger attack"
     asked = aim_text(aim).capitalize()
     return f"{asked}: {numbers} ({panel.title}, {several(seeds, 'seed')}{draft})"
 
@@ -154,7 +156,8 @@ def _number(estimate: Estimate | None, seeds: int) -> str:
     return f"{estimate.value:.3f}" + (f" ±{half:.3f}" if seeds >= FEWEST_TESTED else "")
 
 
-def _legend(texts: Sequence[str]) -> str:
+def _legend(texts: Sequence[str], panel: Panel, aim: Aim) -> str:
+    """What marks mean, and what no leak would reach."""
     meaning = {
         "*": "*: the strongest attack on the defense",
         "±": "±: half of the 95 % interval over seeds",
@@ -163,4 +166,9 @@ def _legend(texts: Sequence[str]) -> str:
         "°": "°: outside what the defense claims to protect",
     }
     told = [words for mark, words in meaning.items() if any(mark in text for text in texts)]
+    spots = [spot for line in panel.rows for a, spot in line.spots.items() if a.aim == aim]
+    nulls = [spot.over.null.mean for spot in spots if spot.over.null.numbers]
+    if nulls:
+        told.append(f"on null victims {min(nulls):.3f} to {max(nulls):.3f}")
+    told += [str(panel.constant[aim])] if panel.constant.get(aim) else []
     return "; ".join([*told, "more on the board"])

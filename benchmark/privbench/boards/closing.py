@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Sentences at most, and characters of one.
 MOST, LONGEST = 6, 400
+#: Characters of the defenses that a sentence names.
+_ROOM = 320
 #: Names of attacks that have not met a defense.
 _NAMED = 3
 
@@ -29,7 +31,7 @@ def closing(board: Board) -> list[str]:
     """Return a sentence for each target and question, as plain text.
 
     With defenses it is about the one that lowers the strongest attack the most, of those that do
-    not cost too much accuracy, otherwise about the strongest attack. A second one names all other
+    not cost too much accuracy, otherwise about the strongest attack. A second one names other
     defenses that change a leak beyond chance, in either direction, with what they cost.
     """
     found = board.foremost
@@ -88,26 +90,45 @@ def _best(panel: Panel, aim: Aim, met: Sequence[DefenseRow]) -> DefenseRow:
 
 
 def _others(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
-    """Every other defense that changes the leak beyond chance, and what it costs."""
+    """Every other defense that changes the leak beyond chance: what grew first, most first."""
     best = _best(panel, aim, met) if met else None
-    told: dict[str, list[str]] = {}
+    worse = 1 if panel.higher[aim] else -1
+    moved = []
     for row in panel.rows[1:]:
         if row is best or aim not in row.minus_none:
             continue
         change = row.minus_none[aim].best_of(among)
-        if change.low is None or _unclear(change) or abs(change.mean) < 0.0005:  # noqa: PLR2004
+        few = change.low is None or change.seeds < FEWEST_TESTED
+        if few or _unclear(change) or abs(change.mean) < 0.0005:  # noqa: PLR2004
             continue
-        cost = ""
-        if row.loss is not None:
-            points = round(-100 * row.loss.mean, 1) + 0.0  # no -0.0
-            cost = f"; accuracy {points:+.1f} points{_plus_minus(row.loss, 100, 1)}"
-        which = "lowered" if change.mean < 0 else "raised"
-        what = f"{'/'.join(row.compared[aim])}{cost}"
-        name = f"{row.title} by {abs(change.mean):.3f}{_plus_minus(change)} ({what})"
-        told.setdefault(which, []).append(name)
-    metric = panel.metric[aim]
-    ways = [f"the {metric} is also {way} by {', '.join(told[way])}" for way in sorted(told)]
-    return "; ".join(ways) + "." if ways else ""
+        moved.append((worse * change.mean < 0, -abs(change.mean), row, change))
+    told: list[str] = []
+    way = ""
+    for at, (_, _, row, change) in enumerate(
+        sorted(moved, key=lambda one: (*one[:2], one[2].title))
+    ):
+        ways = "lowered" if change.mean < 0 else "raised"
+        name = f"{ways} by {row.title} by" if ways != way else f"{row.title} by"
+        name += f" {abs(change.mean):.3f}{_plus_minus(change)} ({_beside(row, aim)})"
+        if told and len("; ".join([*told, name])) > _ROOM:
+            told.append(f"and by {len(moved) - at} more, see the board")
+            break
+        told.append(name)
+        way = ways
+    seeds = len(panel.seeds)
+    draft = f"; {several(seeds, 'seed')}: draft" if seeds < FEWEST_SEEDS else ""
+    return f"the {panel.metric[aim]} is {', '.join(told)}{draft}." if told else ""
+
+
+def _beside(row: DefenseRow, aim: Aim) -> str:
+    """The attack that was compared, what the defense costs, and which judges are missing."""
+    told = ["/".join(row.compared[aim])]
+    if row.loss is not None:
+        points = round(-100 * row.loss.mean, 1) + 0.0  # no -0.0
+        told.append(f"accuracy {points:+.1f} points{_plus_minus(row.loss, 100, 1)}")
+    if row.not_met.get(aim):
+        told.append("not met by all its judges")
+    return "; ".join(told)
 
 
 def _compared(row: DefenseRow, aim: Aim, panel: Panel, among: int) -> str:

@@ -24,7 +24,7 @@ from privbench.api.own_model.words import (
     strongest,
     summary,
 )
-from privbench.ground.errors import BadInputError, WriteError
+from privbench.ground.errors import BadInputError
 from privbench.ground.store.files import write
 from privbench.results.files import AUDIT
 from privbench.results.sample_files import read_samples
@@ -64,7 +64,7 @@ def documented(
     if chromium:
         try:
             printed(out / SHEET, out / PDF, chromium)
-        except (BadInputError, WriteError) as error:  # the verdict counts for more than its print
+        except (BadInputError, OSError) as error:  # the verdict counts for more than its print
             made.not_printed = str(error)
     return made
 
