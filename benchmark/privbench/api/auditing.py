@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _BLOCK = 256  # rows of the first query
 
 
-@named_as_arguments()
+@named_as_arguments
 def audit(
     model: Any = None,
     *,

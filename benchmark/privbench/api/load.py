@@ -73,7 +73,7 @@ class Loaded:
         )
 
 
-@named_as_arguments()
+@named_as_arguments
 def load(
     suite: Suite | Mapping[str, Any] | str | Path,
     role: str = "victim",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from privbench.results.record import Record
 
 
-@named_as_arguments()
+@named_as_arguments
 def run(
     suite: Suite | Mapping[str, Any] | str | Path,
     *,

@@ -82,7 +82,7 @@ def toss(prints: list[str], count: int) -> Coins:
     return Coins(seed, tuple(sorted(chosen)))
 
 
-@named_as_arguments()
+@named_as_arguments
 def coins(rows: Given, *, count: int, seed_file: str | Path) -> NDArray[np.bool_]:
     """Toss a coin for each of ``count`` rows; return which of all rows to train on.
 
