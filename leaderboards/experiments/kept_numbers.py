@@ -31,3 +31,21 @@ def kept(
         writer.writerow((*heads, "value"))
         writer.writerows((*key, repr(value)) for key, value in sorted(numbers.items()))
     return numbers
+
+
+def filled(rows: list[list[str]], page: Path) -> list[str]:
+    """Return the rows of a table as lines; where one has "–", what the page had stays.
+
+    Args:
+        rows: of cells, the first of which names the row.
+        page: the page as it is; may be absent.
+    """
+    lines = page.read_text("utf-8").splitlines() if page.exists() else []
+    before = {cells[0]: cells for cells in (line.strip("| ").split(" | ") for line in lines)}
+    made = []
+    for row in rows:
+        old = before.get(row[0], [])
+        if len(old) == len(row):
+            row = [b if a == "–" else a for a, b in zip(row, old, strict=True)]  # noqa: PLW2901
+        made.append(f"| {' | '.join(row)} |")
+    return made

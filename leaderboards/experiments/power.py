@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kept_numbers import kept
+from kept_numbers import filled, kept
 
 import privbench
 from privbench import Access, Results
@@ -116,9 +116,11 @@ def write(out: Path) -> None:
         "| attack | " + " | ".join(f"{n:,} rows, {leak:.2f}" for n, leak in heads) + " |",
         "|---" * (1 + len(heads)) + "|",
     ]
-    for name, cells in sorted(found.items()):
-        told = [share(cells.get(head, []), *head) for head in heads]
-        lines.append(f"| `{name}` | " + " | ".join(told) + " |")
+    rows = [
+        [f"`{name}`", *(share(found.get(name, {}).get(head, []), *head) for head in heads)]
+        for name in sorted({*found, *attacks()})
+    ]
+    lines += filled(rows, PAGE)
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

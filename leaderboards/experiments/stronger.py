@@ -20,7 +20,7 @@ import click
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kept_numbers import kept
+from kept_numbers import filled, kept
 
 import privbench
 from privbench import Results
@@ -141,7 +141,7 @@ def write(out: Path) -> None:
                 measured[name, of, one.cell.attack.label, str(one.seed)] = value
     heads = ("row", "victim", "attack", "seed")
     found = kept(PAGE.with_suffix(".csv"), heads, measured)
-    lines = [HEAD.format(seeds=SEEDS)]
+    rows = []
     for name, row in ROWS.items():
         told = []
         for victim in ("none", "defended"):
@@ -154,8 +154,9 @@ def write(out: Path) -> None:
             means = means if row.lower else means[::-1]
             digits = 4 if row.lower else 3
             told.append(", ".join(f"{label} {mean:.{digits}f}" for mean, label in means) or "–")
-        lines.append(f"| {row.what} | {row.published} | {row.theirs} | {' | '.join(told)} |\n")
-    PAGE.write_text("".join(lines), encoding="utf-8")
+        rows.append([row.what, row.published, row.theirs, *told])
+    text = HEAD.format(seeds=SEEDS) + "\n".join(filled(rows, PAGE)) + "\n"
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

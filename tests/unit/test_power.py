@@ -32,7 +32,8 @@ def test_the_share_of_a_leak_by_hand(power: Any, tmp_path: Path, monkeypatch: An
     monkeypatch.setattr(power, "PAGE", tmp_path / "power.md")
     power.write(tmp_path)
     lines = (tmp_path / "power.md").read_text("utf-8").splitlines()
-    heads, _, row = (line.strip("| ").split(" | ") for line in lines if line.startswith("|"))
+    table = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+    heads, row = table[0], next(one for one in table if one[0] == "`loud`")
     told = dict(zip(heads, row, strict=True))
     assert told.pop("attack") == "`loud`"
     assert {head: text for head, text in told.items() if text != "–"} == {
@@ -50,6 +51,24 @@ def test_numbers_of_earlier_calls_are_kept(power: Any, tmp_path: Path) -> None:
     assert path.read_text("utf-8").splitlines() == [
         "attack,rows,value", f"a,9,{1 / 3!r}", "b,10,0.2", "b,9,0.5",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["power", "stronger"])
+def test_a_call_that_measured_nothing_leaves_the_page_as_it_is(
+    name: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    experiment = script(f"experiments/{name}.py")
+    before = experiment.PAGE.read_text("utf-8")
+    page = tmp_path / "page.md"
+    page.write_text(before, encoding="utf-8")
+    monkeypatch.setattr(experiment, "PAGE", page)
+    (tmp_path / "out").mkdir()
+    experiment.write(tmp_path / "out")
+    there = page.read_text("utf-8").splitlines()
+    assert set(before.splitlines()) <= set(there)  # new attacks may have rows of dashes
+    assert all(
+        set(row.split(" | ")[1:]) <= {"–", "– |"} for row in {*there} - {*before.splitlines()}
+    )
 
 
 def test_all_attacks_that_a_leak_reaches_take_part(power: Any, registry: Any) -> None:
