@@ -102,7 +102,7 @@ def sensitive_size(gap: Tensor, layers: Sequence[Sequence[Tensor]]) -> Tensor:
         layers: weights by layer.
 
     >>> w = torch.tensor([3.0, -1.0], requires_grad=True)
-    >>> float(sensitive_size((w * torch.tensor([1.0, 3.0])).sum(), [[w]]))  # .5 * 3 + 1.5 * 1
+    >>> sensitive_size((w * torch.tensor([1.0, 3.0])).sum(), [[w]]).item()  # .5 * 3 + 1.5 * 1
     3.0
     """
     flat = [weight for layer in layers for weight in layer]
