@@ -76,7 +76,12 @@ def main(out: Path) -> None:
     """Write the three files."""
     out.mkdir(parents=True, exist_ok=True)
     boards = {name: privbench.published(name) for name in privbench.published()}
-    rows = [row for name, found in boards.items() for one in found for row in rows_of(name, one)]
+    rows = [
+        row
+        for name, found in boards.items()
+        for one, flat in zip(found, found.rows(), strict=True)
+        for row in rows_of(name, one, flat)
+    ]
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, (kind, _) in COLUMNS.items()])
     table = pa.table({name: [row[name] for row in rows] for name in COLUMNS}, schema=schema)
     parquet.write_table(table, out / FILE, compression="zstd")
@@ -89,16 +94,16 @@ def main(out: Path) -> None:
     click.echo(f"{len(rows):,} rows of {len(boards)} boards in {out / FILE}")
 
 
-def rows_of(board: str, record: Record) -> Iterator[dict[str, Any]]:
-    """Yield a row for each number of a result; one without a number if it has none."""
-    cell = record.cell
-    named = {
-        "board": board, "dataset": cell.dataset.label,
-        "protocol": cell.protocol.get("name", "default"), "target": cell.target.label,
-        "defense": cell.defense, "adversary": cell.adversary, "attack": cell.attack.label,
-        "game": cell.game, "sensitive": ", ".join(cell.sensitive), "seed": record.seed,
-        "status": record.status, "reason": record.reason, "result": record.digest,
-    }  # fmt: skip
+def rows_of(board: str, record: Record, flat: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each number of a result; one without a number if it has none.
+
+    Args:
+        board: name of the board.
+        record: a result of it.
+        flat: its row of ``Results.rows``: what ran.
+    """
+    named = {name: flat[name] for name in COLUMNS if name in flat}
+    named |= {"board": board, "result": record.digest}
     parts: dict[str, Mapping[str, Number]] = {"metrics": record.metrics}
     parts |= {f"control {name}": of for name, of in record.controls.items()}
     parts |= {f"baseline {name}": of for name, of in record.baselines.items()}

@@ -1000,7 +1000,7 @@ def test_several_questions_are_told_apart_and_failures_tell_nothing() -> None:
         "moco on digits, membership", "simclr on digits, membership",
         "simclr on digits, attributes of slant",
     ]  # fmt: skip
-    many = [record("loud", target=f"t{i}") for i in range(8)]
+    many = [record("loud", target=f"t{i}") for i in range(6)]
     assert closing(Board(many))[-1] == "2 more findings are on the board."
     assert closing(Board([record(status="failed", reason="no")])) == []
 

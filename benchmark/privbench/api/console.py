@@ -267,8 +267,8 @@ def tables(board: Board, width: int = 100) -> list[Table]:
         width: width of the terminal in characters; if it is too narrow, columns are left out, and
             then names are broken, numbers never.
     """
-    made = matrix.matrices(board, width)
     across = matrix.games(board)
+    made = matrix.matrices(board, across, width)
     for game in (one for one in board.games if one not in across):
         names, rows = headings(game, board), cells(game, board)
         fixed = names.index("seeds") + 1

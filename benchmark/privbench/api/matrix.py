@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from privbench.boards.board import Board
-    from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Panel, Spot
+    from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Panel
     from privbench.measure.games.metrics import Estimate
 
 _NAME = 30  # characters that names of rows get at most
@@ -43,14 +43,14 @@ def games(board: Board) -> set[str]:
     return wide - mixed
 
 
-def matrices(board: Board, width: int) -> list[Table]:
-    """Return the matrices of these games, several where columns do not fit.
+def matrices(board: Board, shown: set[str], width: int) -> list[Table]:
+    """Return the matrices of some games, several where columns do not fit.
 
     Args:
         board: with results of any games.
+        shown: names of games.
         width: width of the terminal in characters.
     """
-    shown = games(board)
     return [
         table
         for panel in board.panels
@@ -135,17 +135,14 @@ def _cell(line: DefenseRow, attack: AttackColumn, panel: Panel) -> Text:
         return Text("–" if spot is None or spot.state == "missing" else spot.state)
     worst = line.worst.get(attack.aim)
     strongest = worst is not None and worst.attack == attack.name
-    told = _number(spot.estimate, len(spot.values)) + "*" * strongest + _marks(spot)
+    told = _number(spot.estimate, len(spot.values)) + "*" * strongest
+    told += spot.mark + "°" * spot.over.outside
     if spot.rate is not None:
         apart = "\n" if "±" in told else " "
         told += f"{apart}{100 * spot.rate.value:.1f}"
     few = len(spot.values) < len(panel.seeds)
     told += f"\n{several(len(spot.values), 'seed')}" if few else ""
     return Text(told, style="bold" if strongest else "")
-
-
-def _marks(spot: Spot) -> str:
-    return spot.mark + "°" * spot.over.outside
 
 
 def _number(estimate: Estimate | None, seeds: int) -> str:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from privbench.boards.panel import Aim, DefenseRow, Panel
     from privbench.results.statistics import Difference
 
-#: Sentences at most, and characters of one.
-MOST, LONGEST = 6, 400
+#: Questions at most, and characters of a sentence.
+MOST, LONGEST = 4, 400
 #: Characters of the defenses that a sentence names.
 _ROOM = 320
 #: Names of attacks that have not met a defense.
@@ -28,7 +28,7 @@ _NAMED = 3
 
 
 def closing(board: Board) -> list[str]:
-    """Return a sentence for each target and question, as plain text.
+    """Return a sentence or two for each target and question, as plain text.
 
     With defenses it is about the one that lowers the strongest attack the most, of those that do
     not cost too much accuracy, otherwise about the strongest attack. A second one names other
@@ -40,17 +40,14 @@ def closing(board: Board) -> list[str]:
     places = {(panel.dataset, panel.target) for panel in found}
     met = {(id(panel), aim): _usable(panel, aim) for panel, aim in asked}
     among = sum(aim in row.minus_none for panel, aim in asked for row in panel.rows[1:])
-    told = [
-        f"{_where(panel, aim, adversary=len(places) < len(found))}: {text}" if several else text
-        for panel, aim in asked
-        for text in (
-            _told(panel, aim, met[id(panel), aim], among),
-            _others(panel, aim, met[id(panel), aim], among),
-        )
-        if text
-    ]
+    told: list[list[str]] = []
+    for panel, aim in asked:
+        of = (say(panel, aim, met[id(panel), aim], among) for say in (_told, _others))
+        where = f"{_where(panel, aim, adversary=len(places) < len(found))}: " if several else ""
+        if sentences := [shown(f"{where}{text}", LONGEST) for text in of if text]:
+            told.append(sentences)
     more = [f"{len(told) - MOST} more findings are on the board."] if len(told) > MOST else []
-    return [*(shown(text, LONGEST) for text in told[:MOST]), *more]
+    return [*(text for sentences in told[:MOST] for text in sentences), *more]
 
 
 def _where(panel: Panel, aim: Aim, *, adversary: bool) -> str:
@@ -78,10 +75,13 @@ def _told(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
         return ""
     if left := not_judged(panel, aim):
         told += f"; {len(left)} of {len(others)} defenses are not judged"
+    return f"{told}{_draft(panel)}."
+
+
+def _draft(panel: Panel) -> str:
     seeds = len(panel.seeds)
     draft = f"; {several(seeds, 'seed')}: draft" if seeds < FEWEST_SEEDS else ""
-    draft += ", nothing is shown yet" if seeds == 1 else ""
-    return f"{told}{draft}."
+    return draft + (", nothing is shown yet" if seeds == 1 else "")
 
 
 def _best(panel: Panel, aim: Aim, met: Sequence[DefenseRow]) -> DefenseRow:
@@ -102,11 +102,10 @@ def _others(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> st
         if few or _unclear(change) or abs(change.mean) < 0.0005:  # noqa: PLR2004
             continue
         moved.append((worse * change.mean < 0, -abs(change.mean), row, change))
+    moved.sort(key=lambda one: (*one[:2], one[2].title))
     told: list[str] = []
     way = ""
-    for at, (_, _, row, change) in enumerate(
-        sorted(moved, key=lambda one: (*one[:2], one[2].title))
-    ):
+    for at, (_, _, row, change) in enumerate(moved):
         ways = "lowered" if change.mean < 0 else "raised"
         name = f"{ways} by {row.title} by" if ways != way else f"{row.title} by"
         name += f" {abs(change.mean):.3f}{_plus_minus(change)} ({_beside(row, aim)})"
@@ -115,9 +114,7 @@ def _others(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> st
             break
         told.append(name)
         way = ways
-    seeds = len(panel.seeds)
-    draft = f"; {several(seeds, 'seed')}: draft" if seeds < FEWEST_SEEDS else ""
-    return f"the {panel.metric[aim]} is {', '.join(told)}{draft}." if told else ""
+    return f"the {panel.metric[aim]} is {', '.join(told)}{_draft(panel)}." if told else ""
 
 
 def _beside(row: DefenseRow, aim: Aim) -> str:

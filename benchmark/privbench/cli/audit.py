@@ -123,8 +123,9 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
     """Attack a model of your own and say what leaks.
 
     Exit status: 0 if every attack that suits it ran and the gate passed, 1 if an attack failed, 2
-    for bad input, 3 if the gate failed or the claim is refuted, 4 if the gate is undecided, or if
-    there is no verdict, since the rows or their classes cannot be right.
+    for bad input, or if nothing failed but the print of the sheet, 3 if the gate failed or the
+    claim is refuted, 4 if the gate is undecided, or if there is no verdict, since the rows or their
+    classes cannot be right.
     """
     from privbench.api.own_model import formats
     from privbench.api.own_model.answers import as_given, read_answers

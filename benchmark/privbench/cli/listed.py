@@ -165,9 +165,9 @@ def listed(kind: str, method: Any, card: list[str]) -> Listed:
         )  # fmt: skip
     if kind == "dataset":
         own = {name: [*protocol_card(one)] for name, one in method.protocols.items()}
-        return replace(
-            known, protocols=own, attributes=_attributes(method), of_files=_of_files(method)
-        )
+        attributes = _attributes(method)
+        of_files = attributes is None and not method.reads_given_files
+        return replace(known, protocols=own, attributes=attributes, of_files=of_files)
     return known
 
 
@@ -201,19 +201,9 @@ def _sweep(strength: Strength | None) -> list[Any] | None:
 
 
 def _attributes(dataset: Any) -> list[str] | None:
-    if dataset.reads_given_files:
+    if dataset.reads_given_files:  # what its card says without them is what it says
         return None
     try:
         return sorted(dataset.card(None).attributes)
     except BadInputError:
         return None
-
-
-def _of_files(dataset: Any) -> bool:
-    if dataset.reads_given_files:
-        return False  # what its card says without them is what it says
-    try:
-        dataset.card(None)
-    except BadInputError:
-        return True
-    return False
