@@ -128,7 +128,8 @@ def test_uv_tool_install_works_with_the_dependencies_that_the_wheel_names(
     """Nothing of this environment is seen: what ``dependencies`` forgets is missing here."""
     uv = str(shutil.which("uv"))
     own = {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin"),
-           "PRIVBENCH_CACHE": str(tmp_path / "store"), "PYTHONPATH": ""}  # fmt: skip
+           "PRIVBENCH_CACHE": str(tmp_path / "store"), "PYTHONPATH": "",
+           "UV_COMPILE_BYTECODE": "0"}  # fmt: skip
     install = [uv, "tool", "install", "--python", sys.executable, str(built.wheel)]
     done = subprocess.run(
         install, cwd=tmp_path, env={**os.environ, **own}, capture_output=True, text=True,

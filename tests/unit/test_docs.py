@@ -2,7 +2,7 @@
 
 ``privbench run`` is planned but trains nothing: its options, methods and suites are checked. Those
 that name an attack also run once, with short trainings (``end_to_end``); suites run in
-``test_suites_run``. All other commands do their work. What is not run says why.
+``test_pretend_device``. All other commands do their work. What is not run says why.
 """
 
 from __future__ import annotations

@@ -207,20 +207,25 @@ def test_a_step_and_a_query_cost_no_more_than_before(
 @pytest.mark.end_to_end
 @pytest.mark.timeout(1800)
 def test_every_suite_runs_on_it(
-    registry: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[Any]
-) -> None:
+    registry: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[Any],
+    pytestconfig: pytest.Config,
+) -> None:  # fmt: skip
+    """At sizes of seconds, on generated data: see test_suites_run.py."""
+    every = pytestconfig.getoption("--every-cell")
     monkeypatch.setitem(hopskipjump.BLOCK, NAME, hopskipjump.BLOCK["cpu"])
     seen: set[tuple[str, ...]] = set()
     cells = [
         (path.stem, cell)
         for path in SUITES
-        for cell in covering(made_small(planned(path, registry)), seen)
+        for small_cells in [made_small(planned(path, registry))]
+        for cell in (small_cells if every else covering(small_cells, seen))
     ]
     with pretend_device() as (device, _):
         runner = TrialRunner(Store(tmp_path), device)
         for suite, cell in cells:
             record = runner.run(Trial(cell, 0))
             assert record.status == "ok", f"{suite}: {record.cell.title}\n{record.traceback}"
+            assert record.metrics, f"{suite}: {record.cell.title}"
     waits = {place.rpartition(":")[0] for _, _, places in steps for place in places}
     assert waits <= WAITS, f"training steps wait for the device: {waits - WAITS}"
 

@@ -1,4 +1,4 @@
-"""Every published suite runs to its end, at sizes of seconds and on generated data.
+"""Every published suite can be planned and made small; test_pretend_device.py runs what is left.
 
 Each dataset is replaced by generated rows of its kind, with its attributes and sources, and every
 size of a protocol or a method by a small one. Of the cells that are then left, enough run that each
@@ -23,10 +23,8 @@ from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
 from privbench.grid.plan import PlannedTrial, plan
 from privbench.grid.suite import read_suite
-from privbench.grid.trial import TrialRunner
-from privbench.ground.store.store import Store
 from privbench.measure.data.protocol import Part, Protocol
-from privbench.testing import CPU, Generated
+from privbench.testing import Generated
 from privbench.toolbox.phases import chosen_backbone
 
 if TYPE_CHECKING:
@@ -176,22 +174,6 @@ def made_small(items: Iterable[PlannedTrial]) -> list[Cell]:
             cells.append(small_cell(item.trial.cell))
             assert (reason := why_not(cells[-1])) is None, f"{cells[-1]}: {reason}"
     return cells
-
-
-@pytest.mark.end_to_end
-def test_every_suite_runs_to_its_end(
-    registry: Any, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    runner = TrialRunner(Store(tmp_path / "store"), CPU)
-    seen: set[tuple[str, ...]] = set()
-    for path in SUITES:
-        cells = made_small(planned(path, registry))
-        chosen = cells if pytestconfig.getoption("--every-cell") else list(covering(cells, seen))
-        print(f"{path.stem}: {len(chosen)} of {len(cells)} cells")
-        for cell in chosen:
-            record = runner.run(Trial(cell, 0))
-            assert record.status == "ok", f"{path.stem}: {record.cell.title}\n{record.traceback}"
-            assert record.metrics, f"{path.stem}: {record.cell.title}"
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
