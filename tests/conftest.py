@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -70,6 +71,14 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "store"))
     monkeypatch.delenv("PRIVBENCH_DISABLE_PLUGINS", raising=False)
     monkeypatch.setattr("privbench.plugins.registry.imported", set())
+
+
+@pytest.fixture(autouse=True)
+def _fast_accounting() -> None:
+    """Opacus computes Rényi orders in Python, a second for an epsilon: each once in a process."""
+    accounting: Any = sys.modules.get("opacus.accountants.analysis.rdp")
+    if accounting and not hasattr(accounting._compute_rdp, "cache_info"):
+        accounting._compute_rdp = functools.cache(accounting._compute_rdp)
 
 
 @pytest.fixture(scope="session")

@@ -67,6 +67,7 @@ def damage(root: Path, chance: random.Random, hostile: Any) -> str:
     return f"{edit}: {path.relative_to(root)}"
 
 
+@pytest.mark.slow
 def test_stores(tiny: Any, hostile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "whole" / "store"))
     (tmp_path / "whole").mkdir()

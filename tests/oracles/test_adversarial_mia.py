@@ -97,6 +97,7 @@ def margins(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
 # ---- both ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("white", [True, False], ids=["gradients", "transfer"])
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_planted_and_null_victim(attack: Any, white: bool) -> None:

@@ -119,6 +119,7 @@ def stage(
 # ---- all of them ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_planted_and_null_encoder(attack: Any) -> None:
     parts = split()

@@ -170,6 +170,7 @@ def test_initial_weights_depend_on_the_purpose_only() -> None:
     assert not torch.equal(first, other)
 
 
+@pytest.mark.slow
 def test_planted_and_null_victim() -> None:
     split = tiny_split()
     answer, _ = play(QUICK, overfitted())

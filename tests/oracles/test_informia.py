@@ -119,6 +119,7 @@ def play(attack: Any, served: Any, examples: Any = None) -> Any:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [*(form() for form in FORMS), InfoRMIA(population=30)], ids=str)
 def test_planted_and_null_victim(attack: Any) -> None:
     split = tiny_split()

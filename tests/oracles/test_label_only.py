@@ -124,6 +124,7 @@ def accuracy(answer: Membership, members: int) -> float:
 # ---- all of them ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_planted_and_null_victim(attack: MembershipAttack) -> None:
     attack = attack.replace(**QUICK.get(attack.name, {}))

@@ -262,6 +262,7 @@ def value(answer: Membership) -> float:
     return auc(answer.scores.numpy(), tiny_split().member.numpy()).value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [*FORMS, LiRA(views=3), LiRAOffline(views=3)], ids=str)
 def test_planted_and_null_victim(attack: Any) -> None:
     split = tiny_split()
@@ -455,6 +456,7 @@ def test_bayes_knows_how_little_few_shadows_tell(k: int) -> None:
     assert plain > 0.07
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack", [a.replace(variance="bayes") for a in FORMS] + [LiRA(k=4, variance="bayes")], ids=str
 )

@@ -287,7 +287,9 @@ def test_the_record_has_the_claim_of_both_phases(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("heat", "noted"), [(0.1, True), (0.5, False)])
 def test_a_low_temperature_is_noted(tmp_path: Path, heat: float, noted: bool) -> None:
     target = TinyPairs(temperature=heat)
-    victim = Builder(Store(tmp_path), CPU).victim(tiny_spec(target, (LogitDP(accountant="rdp", batch=20),)))
+    victim = Builder(Store(tmp_path), CPU).victim(
+        tiny_spec(target, (LogitDP(accountant="rdp", batch=20),))
+    )
     told = victim.facts["notes"].get("logit-dp", "")
     times = sensitivity(0.1, heat, 80) / sensitivity(0.1, 1.0, 80)
     assert (f" {times:,.0f} times as far as at temperature 1" in told) is noted

@@ -126,6 +126,7 @@ def test_early_stopping_keeps_what_comes_before_the_epoch_that_it_restores(tmp_p
     assert found.epochs.tolist() == [*range(1, best), *[0] * (40 - best)]
 
 
+@pytest.mark.slow
 def test_members_are_found_and_a_null_victim_shows_nothing(tmp_path: Path) -> None:
     made = privbench.run(SUITE, out=tmp_path / "out", device="cpu")
     (record,) = made

@@ -49,6 +49,7 @@ def play(attack: Any, served: Any) -> Membership:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [LpLA(), LpLA(k=3), LpLA(p=1.0)], ids=str)
 def test_planted_and_null_victim(attack: Any) -> None:
     split = tiny_split()

@@ -88,6 +88,7 @@ def play(attack: Any, served: Any, examples: Any = None) -> Membership:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [*FORMS, PMIA(k=4), PMIA(variance="bayes")], ids=str)
 def test_planted_and_null_victim(attack: Any) -> None:
     split = tiny_split()

@@ -171,6 +171,7 @@ def test_it_wants_no_shadows() -> None:
     assert Quantile().shadows.count == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["gaussian", "pinball"])
 def test_planted_and_null_victim(head: str) -> None:
     split = tiny_split()

@@ -201,6 +201,7 @@ def play(attack: Any, served: Any, examples: Any = None) -> Any:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [*FORMS, RMIA(k=3), RMIAOffline(k=1)], ids=str)
 def test_planted_and_null_victim(attack: Any) -> None:
     split = tiny_split()

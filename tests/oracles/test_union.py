@@ -230,6 +230,7 @@ def play(attack: Any, served: Any, examples: Any = None) -> Membership:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [QUICK, POSTERIORS, Union(k=4, components=("lira",))], ids=str)
 def test_planted_and_null_victim(attack: Any) -> None:
     split = tiny_split()

@@ -39,6 +39,7 @@ def script() -> Any:
     return loaded("regenerate.py")
 
 
+@pytest.mark.slow
 def test_committed_boards_are_those_of_their_results() -> None:
     assert script().stale() == [], "run: uv run python leaderboards/regenerate.py"
 

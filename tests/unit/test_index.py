@@ -18,6 +18,8 @@ from privbench.ground.errors import PrivbenchError
 from privbench.plugins.registry import KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from privbench.plugins.registry import Registry
 
 ROOT = Path(__file__).parents[2]
@@ -267,20 +269,19 @@ def test_a_broken_plugin_is_never_kept(cli: Cli) -> None:
     assert cli.kept == before
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda _: "", lambda _: "{", lambda _: "[" * 100_000, lambda _: "[]",
-        lambda held: json.dumps({**held, "methods": [["attack", 0, {"name": "evil"}]]}),
-        lambda held: json.dumps({**held, "methods": [["attack", 10**9, held["methods"][0][2]]]}),
-        lambda held: json.dumps({**held, "games": {"membership": "text"}}),
-        lambda held: json.dumps({**held, "plugins": [{**held["plugins"][0], "status": "fine"}]}),
-        lambda held: json.dumps({**held, "files": {}}),
-        lambda held: json.dumps({**held, "files": {"/": None}}),
-    ],
-)  # fmt: skip
+DAMAGES: list[Callable[[Any], str]] = [
+    lambda _: "", lambda _: "{", lambda _: "[" * 100_000, lambda _: "[]",
+    lambda held: json.dumps({**held, "methods": [["attack", 0, {"name": "evil"}]]}),
+    lambda held: json.dumps({**held, "methods": [["attack", 10**9, held["methods"][0][2]]]}),
+    lambda held: json.dumps({**held, "games": {"membership": "text"}}),
+    lambda held: json.dumps({**held, "plugins": [{**held["plugins"][0], "status": "fine"}]}),
+    lambda held: json.dumps({**held, "files": {}}),
+    lambda held: json.dumps({**held, "files": {"/": None}}),
+]  # fmt: skip
+
+
 def test_an_index_in_another_form_is_made_again(
-    damage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from privbench.ground.store import stamps
 
@@ -289,9 +290,11 @@ def test_an_index_in_another_form_is_made_again(
     (path,) = (tmp_path / "store" / "methods").glob("*.json")
     text = path.read_text()
     assert json.loads(text)["games"] == made.games
-    path.write_text(damage(json.loads(text)))
-    assert [one.name for one in index([]).all("attack")] == [m.name for m in made.all("attack")]
-    assert path.read_text() == text
+    for damage in DAMAGES:
+        path.write_text(damaged := damage(json.loads(text)))
+        again = [one.name for one in index([]).all("attack")]
+        assert again == [m.name for m in made.all("attack")], damaged[:80]
+        assert path.read_text() == text, damaged[:80]
 
 
 def test_hostile_annotations_run_nothing() -> None:

@@ -38,8 +38,8 @@ SUITES = sorted(Path(__file__).parents[2].glob("leaderboards/suites/*.yaml"))
 
 #: Hyperparameter -> its largest value here.
 MOST = {
-    "adversary_steps": 1, "batch": 32, "classifier_epochs": 2, "copies": 2, "epochs": 2,
-    "head_epochs": 2, "head_updates": 2, "held_out": 1, "hidden": 8, "in_epochs": 2,
+    "adversary_steps": 1, "attack": 2, "batch": 32, "classifier_epochs": 2, "copies": 2,
+    "epochs": 2, "head_epochs": 2, "head_updates": 2, "held_out": 1, "hidden": 8, "in_epochs": 2,
     "in_updates": 2, "init_eval": 2, "iterations": 1, "judges": 1, "k": 2, "limit": 4,
     "max_eval": 4, "models": 2, "n": 4, "noises": 4, "pairs": 4, "parts": 8, "patience": 1,
     "places": 2, "projection": 8, "queue": 64, "rows": 40, "selection": 40, "siblings": 2,

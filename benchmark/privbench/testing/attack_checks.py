@@ -92,7 +92,9 @@ class Plain:
         ordered = self.attack.game in CORE_GAMES
         order = _order(len(numbers)) if ordered else None
         with _noise(2), stored_as_floats():
-            moved = _numbers(self.attack, _play(self.attack, _victims(self.attack)[0], order).answer)
+            moved = _numbers(
+                self.attack, _play(self.attack, _victims(self.attack)[0], order).answer
+            )
         return torch.equal(moved, numbers if order is None else numbers[order])
 
 
