@@ -35,6 +35,8 @@ _NAMED = re.compile(r'^ +name: ClassVar\[str\] = "([^"]+)"$', re.MULTILINE)
 KINDS = ("dataset", "target", "defense", "attack")
 #: Plugins of other packages and files that this process has imported, whole or in part.
 imported: set[str] = set()
+#: Module of a plugin that comes with privbench -> kinds and methods: asked once in a process.
+_ours: dict[str, list[tuple[str, Any]]] = {}
 #: What chooses plugins: the name of one to disable, or the path of a file to load.
 Choice = str | Path
 
@@ -291,6 +293,9 @@ def _load(point: Any, plugin: Plugin, registry: Registry) -> None:
     """Import a plugin and add what it offers, or note why it is broken; undo what it changes."""
     from privbench.measure.training.process_state import restored
 
+    if plugin.module in _ours:
+        _add(_ours[plugin.module], plugin.module, plugin, registry)
+        return
     with restored():
         _taken(point, plugin, registry)
     if not plugin.module.startswith(_IN_TREE):
@@ -314,13 +319,20 @@ def _taken(point: Any, plugin: Plugin, registry: Registry) -> None:
         plugin.broke(why)
         return
     collect = partial(_collect, module, plugin)
-    for kind, method in _guarded(plugin, "its hooks failed:", collect) or ():
+    offered = _guarded(plugin, "its hooks failed:", collect) or []
+    _add(offered, getattr(module, "__name__", ""), plugin, registry)
+    if plugin.status == "ok" and plugin.module.startswith(_IN_TREE):
+        _ours[plugin.module] = offered
+
+
+def _add(offered: list[tuple[str, Any]], module: str, plugin: Plugin, registry: Registry) -> None:
+    """Add a plugin's methods, and note the games of its module."""
+    from privbench.measure.games.catalog import GAMES
+
+    for kind, method in offered:
         registry.add(kind, method, plugin)
     if plugin.status == "ok":
-        from privbench.measure.games.catalog import GAMES
-
-        here = getattr(module, "__name__", "")
-        plugin.games = sorted(name for name, game in GAMES.items() if type(game).__module__ == here)
+        plugin.games = sorted(n for n, game in GAMES.items() if type(game).__module__ == module)
 
 
 def _guarded(plugin: Plugin, what: str, call: Callable[[], Any]) -> Any:
