@@ -4,7 +4,8 @@
     uv run python leaderboards/regenerate.py            write NAME.md, NAME.csv and NAME.svg
     uv run python leaderboards/regenerate.py --check    only say which of them differ
 
-and the two tables of README.md: what was found on each dataset, and all boards.
+the same for submissions/NAME.jsonl, and the tables of README.md: what was found on each dataset,
+all boards, and what others submitted.
 
 The board of a suite in suites/NAME.yaml has its title and its bound of utility. Exit status: 0, or
 1 if a file differs. CI checks this in tests/unit/test_committed_boards.py.
@@ -47,16 +48,24 @@ SUFFIXES = (".md", ".csv", ".svg")
 MOST = 3
 #: A defense that loses more accuracy than this is not named there as the best.
 DEAREST = 0.05
+#: Results of others; the first table of README.md is about our own only.
+SUBMITTED = "submissions/"
+SUBMISSIONS = """\
+Submitted by others. We computed their metrics again from the scores, and do not count them above:
+scores do not show who made them ([how to submit](SUBMIT.md)).\
+"""
 #: The tables of all boards stand between these in README.md.
 MARKS = ("<!-- boards -->", "<!-- end of boards -->")
 
 
 def render(name: str, page: Path, root: Path = ROOT) -> None:
-    """Write the board of results/NAME.jsonl as this page, with csv file and figure beside it."""
+    """Write a board as this page, with csv file and figure beside it."""
     suite = Path("leaderboards", "suites", f"{name}.yaml")
-    args = ["leaderboard", f"leaderboards/results/{name}.jsonl", "-o", str(page.absolute())]
+    title = name.replace(SUBMITTED, "Submitted: ")
+    page.parent.mkdir(exist_ok=True)
+    args = ["leaderboard", str(_results(name)), "-o", str(page.absolute())]
     with contextlib.chdir(root):  # the page names the suite by its path in the checkout
-        args += ["--suite", suite.as_posix()] if suite.exists() else ["--title", name]
+        args += ["--suite", suite.as_posix()] if suite.exists() else ["--title", title]
         privbench(args, standalone_mode=False)
 
 
@@ -157,14 +166,21 @@ def stack(line: DefenseRow) -> tuple[str, ...]:
 
 
 def overview(root: Path = ROOT) -> str:
-    """Return what leaks most and what protects best on each dataset, and a list of all boards."""
+    """Return what leaks most and what protects best on each dataset, and lists of all boards."""
     seen: list[Seen] = []
-    boards, known = [], judging(registry.load())
+    boards: list[list[str]] = []
+    submitted: list[list[str]] = []
+    known = judging(registry.load())
     for name in _names(root):
-        records = Results.read(root / "leaderboards" / "results" / f"{name}.jsonl")
+        records = Results.read(root / _results(name))
         suite = root / "leaderboards" / "suites" / f"{name}.yaml"
-        bound = yaml.safe_load(suite.read_text("utf-8")).get("match_utility")
+        bound = None
+        if suite.exists():
+            bound = yaml.safe_load(suite.read_text("utf-8")).get("match_utility")
         shown = Board(records, bound, known).foremost
+        if name.startswith(SUBMITTED):
+            submitted.append(_board(name, shown))
+            continue
         boards.append(_board(name, shown))
         seen += [Seen(name, panel, aim) for panel in shown for aim in panel.aims]
     heads = ["data", "what is inferred", "victim", "leaks most without a defense",
@@ -172,7 +188,8 @@ def overview(root: Path = ROOT) -> str:
     victims = sorted({one.victim for one in seen})
     lines = [_finding([one for one in seen if one.victim == at], known) for at in victims]
     every = ["board", "victims", "attacks", "defenses", "seeds"]
-    return f"{_table(heads, lines)}\n\nAll boards:\n\n{_table(every, boards)}"
+    told = f"{_table(heads, lines)}\n\nAll boards:\n\n{_table(every, boards)}"
+    return f"{told}\n\n{SUBMISSIONS}\n\n{_table(every, submitted)}" if submitted else told
 
 
 def _finding(mine: Sequence[Seen], known: Judging) -> list[str]:
@@ -240,7 +257,16 @@ def front_page(root: Path = ROOT) -> tuple[Path, str]:
 
 
 def _names(root: Path) -> list[str]:
-    return sorted(path.stem for path in root.glob("leaderboards/results/*.jsonl"))
+    """Names of our own boards; then "submissions/NAME" of others'."""
+    ours = sorted(path.stem for path in root.glob("leaderboards/results/*.jsonl"))
+    others = sorted(path.stem for path in root.glob(f"leaderboards/{SUBMITTED}*.jsonl"))
+    return [*ours, *(f"{SUBMITTED}{name}" for name in others)]
+
+
+def _results(name: str) -> Path:
+    """The results of a board, in the checkout."""
+    folder = "" if name.startswith(SUBMITTED) else "results/"
+    return Path(f"leaderboards/{folder}{name}.jsonl")
 
 
 def _bytes(path: Path) -> bytes | None:

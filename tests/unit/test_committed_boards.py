@@ -137,6 +137,25 @@ def merged(records: Sequence[Record], file: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
+def test_a_submission_has_a_page_and_stands_apart(checkout: Path) -> None:
+    before = findings((checkout / FRONT).read_text(encoding="utf-8"))
+    file = checkout / "leaderboards" / "submissions" / "theirs.jsonl"
+    file.parent.mkdir()
+    merged([record("theirs", "none", seed, auc=0.99) for seed in range(5)], file)
+    page = "leaderboards/submissions/theirs"
+    assert script().stale(checkout) == [f"{page}.md", f"{page}.csv", FRONT]
+    script().write(checkout)
+    assert script().stale(checkout) == []
+    front = (checkout / FRONT).read_text(encoding="utf-8")
+    assert findings(front) == before
+    assert "0.99" not in front
+    (row,) = [line for line in front.splitlines() if "theirs" in line]
+    assert row.startswith("| [submissions/theirs](submissions/theirs.md) | simclr on digits | 1 |")
+    own = (checkout / f"{page}.md").read_text(encoding="utf-8")
+    assert own.startswith("# Submitted: theirs\n")
+    assert "0.99" in own
+
+
 def best_of(checkout: Path, *more: Record, seeds: int = 5) -> str:
     """What the front page says of the best defense, with another board of these results."""
     folder = checkout / "leaderboards"
