@@ -199,9 +199,11 @@ def test_victims_are_those_of_the_adaptive_adversary() -> None:
     white[0].cell = white[0].cell.model_copy(
         update={"knows": AdversaryRecord(white_box=True), "adversary": "adaptive, white-box"}
     )
-    found = victims([*made, *naive, *other, *control, *white], "membership")
+    decides = published("h", 0.9)
+    decides[0].cell = decides[0].cell.model_copy(update={"decides_at": "FPR 0.01"})
+    found = victims([*made, *naive, *other, *control, *white, *decides], "membership")
     assert [one.name for one in found] == ["none × simclr × digits", "talos × simclr × digits"]
-    assert {one.cell.attack.name for one in found[0].records} == {"a", "g"}
+    assert {one.cell.attack.name for one in found[0].records} == {"a", "g", "h"}
     (alone,) = victims(made[:2], "membership", seeds=1)
     assert [one.seed for one in alone.records] == [0]
     assert [one.name for one in victims(made, "attributes")] == ["none × simclr × digits"]

@@ -102,7 +102,7 @@ def _of(cell: CellRecord) -> str:
     """What a victim and a question about it depend on, as text."""
     return cell.model_copy(
         update={"attack": cell.target, "adversary": "", "access": "", "needs": "",
-                "knows": cell.knows.model_copy(update={"white_box": False})}
+                "decides_at": "", "knows": cell.knows.model_copy(update={"white_box": False})}
     ).model_dump_json()  # fmt: skip
 
 
