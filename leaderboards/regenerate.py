@@ -8,7 +8,7 @@ the same for submissions/NAME.jsonl, and the tables of README.md: what was found
 all boards, and what others submitted.
 
 The board of a suite in suites/NAME.yaml has its title and its bound of utility. Exit status: 0, or
-1 if a file differs. CI checks this in tests/unit/test_committed_boards.py.
+1 if a file differs. CI checks this.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ DEAREST = 0.05
 #: Results of others; the first table of README.md is about our own only.
 SUBMITTED = "submissions/"
 SUBMISSIONS = """\
-Submitted by others. We computed their metrics again from the scores, and do not count them above:
-scores do not show who made them ([how to submit](SUBMIT.md)).\
+Submissions ([how to submit](SUBMIT.md); `norm-attack` is our example). We computed their metrics
+again from the scores, and do not count them above: scores do not show who made them.\
 """
 #: The tables of all boards stand between these in README.md.
 MARKS = ("<!-- boards -->", "<!-- end of boards -->")
@@ -236,7 +236,7 @@ def _board(name: str, shown: Sequence[Panel]) -> list[str]:
     victims = dict.fromkeys(f"{one.target} on {one.dataset}" for one in shown)
     attacks = {attack.name for one in shown for attack in one.attacks}
     defenses = {line.name for one in shown for line in one.rows} - {"none"}
-    seeds = max(len(one.seeds) for one in shown)
+    seeds = max((len(one.seeds) for one in shown), default=0)
     told = markdown("; ".join(victims) if len(victims) <= MOST else f"{len(victims)} victims")
     return [f"[{name}]({name}.md)", told, f"{len(attacks)}", f"{len(defenses)}",
             f"{seeds}" if seeds >= FEWEST_SEEDS else f"{seeds} (draft)"]  # fmt: skip

@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """All cells of all suites take hours, and may."""
     if config.getoption("--every-cell"):
         for item in items:
-            item.add_marker(pytest.mark.timeout(0))
+            item.add_marker(pytest.mark.timeout(0), append=False)
 
 
 @pytest.fixture(autouse=True)

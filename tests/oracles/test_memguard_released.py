@@ -105,7 +105,6 @@ def accuracies(experiment: Any, released: Any) -> dict[float, float]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     ("budget", "expected", "tolerance"),  # published: .73, .69, .62, .55, .52, .50
@@ -124,7 +123,6 @@ def test_our_attack_has_the_published_accuracy(
     assert accuracies[budget] == pytest.approx(expected, abs=tolerance)
 
 
-@pytest.mark.slow
 @pytest.mark.realdata
 def test_our_defender_and_noise_are_the_released_ones(experiment: Any, released: Any) -> None:
     """Theirs learned from other nonmembers of the same victim, by the same procedure.

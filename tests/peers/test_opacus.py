@@ -73,7 +73,6 @@ def test_books_are_those_of_dp_accounting(
     assert exact < rdp == pytest.approx(renyi, rel=1e-3)
 
 
-@pytest.mark.slow
 def test_a_claim_and_its_profile_hold(google: Any, tmp_path: Path) -> None:
     """80 members in batches of 40 for three epochs."""
     victim = Builder(Store(tmp_path), CPU).victim(
@@ -87,7 +86,6 @@ def test_a_claim_and_its_profile_hold(google: Any, tmp_path: Path) -> None:
         assert exact <= epsilon <= exact + PRV
 
 
-@pytest.mark.slow
 def test_the_claim_of_two_private_phases_holds(google: Any, tmp_path: Path) -> None:
     """logit-dp: 80 members, an encoder and its classifier in batches of 20 for three epochs."""
     defense = LogitDP(noise_multiplier=1.3, batch=20)

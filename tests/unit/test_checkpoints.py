@@ -147,6 +147,7 @@ KILLS: list[tuple[int, signal.Signals, float]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.end_to_end
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     whole, _ = start(tmp_path, "whole", 1, 3600).communicate(timeout=300)
@@ -160,14 +161,14 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
                 break
         if seconds > 1:
             time.sleep(2.5)  # it trains
-        assert begun.poll() is None, "it was too fast to be interrupted"
+        assert begun.poll() is None, f"{store} was too fast to be interrupted"
         begun.send_signal(number)
         begun.communicate(timeout=60)
         assert begun.returncode != 0
         time.sleep(0.5 if jobs == 1 else 3)  # workers end after the parent
         paths = unfinished(tmp_path, store)
-        assert paths
+        assert paths, store
         assert all(checkpoint.read(path) for path in paths)
         again, said = start(tmp_path, store, jobs, 3600).communicate(timeout=300)
-        assert again == whole, said
-        assert unfinished(tmp_path, store) == []
+        assert again == whole, (store, said)
+        assert unfinished(tmp_path, store) == [], store

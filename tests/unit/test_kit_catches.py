@@ -363,6 +363,26 @@ class Brightness(MembershipAttack):
 
 
 @dataclass(frozen=True)
+class Unsteady(MembershipAttack):
+    """Depends on what no answer may depend on."""
+
+    name: ClassVar[str] = "unsteady"
+    needs: ClassVar[Access] = Access.POSTERIORS
+    on: str = "generator"
+
+    def answer(self, oracle: Any, question: Any, ctx: Any) -> Membership:
+        del ctx
+        sure = oracle.posteriors(question.examples).amax(1)
+        if self.on == "place":
+            sure = sure + torch.arange(len(sure)) / 1e4
+        elif self.on == "generator":
+            sure = sure + torch.rand(len(sure)) / 1e5
+        elif question.examples.x.is_floating_point():
+            raise TypeError("give whole numbers")
+        return Membership(sure)
+
+
+@dataclass(frozen=True)
 class Vandal(MembershipAttack):
     """Destroys what it is given."""
 
@@ -427,6 +447,20 @@ def test_methods_that_write_or_share() -> None:
 def test_attacks() -> None:
     told = failures(Brightness())
     assert any("whole numbers" in said for said in told.values())
+
+
+@pytest.mark.parametrize(
+    ("on", "check", "said"),
+    [
+        ("generator", "is deterministic and blind to the global generator", "use ctx.generator"),
+        ("place", "a permuted question gives a permuted answer", "key random numbers by row"),
+        ("floats", "answers alike on whole numbers and floats", "it raised TypeError"),
+    ],
+)
+def test_only_the_check_of_what_an_attack_depends_on_fails(on: str, check: str, said: str) -> None:
+    ((failed, told),) = failures(Unsteady(on=on)).items()
+    assert failed == check
+    assert said in told
 
 
 def test_no_check_spoils_the_next() -> None:

@@ -95,6 +95,12 @@ class Needless(MembershipAttack):
         raise NotImplementedError
 
 
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What plugins with names of privbench's own offer is forgotten."""
+    monkeypatch.setattr(plugins, "_ours", {})
+
+
 def point(name: str, load: Callable[[], Any], value: str = "") -> Any:
     dist = SimpleNamespace(name="somebody")
     return SimpleNamespace(name=name, value=value or f"their.{name}", dist=dist, load=load)

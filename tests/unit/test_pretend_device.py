@@ -214,12 +214,10 @@ def test_every_suite_runs_on_it(
     every = pytestconfig.getoption("--every-cell")
     monkeypatch.setitem(hopskipjump.BLOCK, NAME, hopskipjump.BLOCK["cpu"])
     seen: set[tuple[str, ...]] = set()
-    cells = [
-        (path.stem, cell)
-        for path in SUITES
-        for small_cells in [made_small(planned(path, registry))]
-        for cell in (small_cells if every else covering(small_cells, seen))
-    ]
+    cells: list[tuple[str, Any]] = []
+    for path in SUITES:
+        mine = made_small(planned(path, registry))
+        cells += [(path.stem, cell) for cell in (mine if every else covering(mine, seen))]
     with pretend_device() as (device, _):
         runner = TrialRunner(Store(tmp_path), device)
         for suite, cell in cells:

@@ -1,9 +1,9 @@
-"""Every published suite can be planned and made small; test_pretend_device.py runs what is left.
+"""Makes the cells of every published suite small; ``test_pretend_device.py`` runs them.
 
 Each dataset is replaced by generated rows of its kind, with its attributes and sources, and every
 size of a protocol or a method by a small one. Of the cells that are then left, enough run that each
 value of a suite (dataset, protocol, target, defenses, adversary, attack) is in one of them, unless
-an earlier suite had it. ``--every-cell`` runs all of them, which takes hours.
+an earlier suite had it. With ``--every-cell`` all of them run there, which takes hours.
 """
 
 from __future__ import annotations
