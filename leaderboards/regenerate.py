@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,29 +168,29 @@ def stack(line: DefenseRow) -> tuple[str, ...]:
 
 def overview(root: Path = ROOT) -> str:
     """Return what leaks most and what protects best on each dataset, and lists of all boards."""
-    seen: list[Seen] = []
-    boards: list[list[str]] = []
-    submitted: list[list[str]] = []
     known = judging(registry.load())
-    for name in _names(root):
-        records = Results.read(root / _results(name))
-        suite = root / "leaderboards" / "suites" / f"{name}.yaml"
-        bound = None
-        if suite.exists():
-            bound = yaml.safe_load(suite.read_text("utf-8")).get("match_utility")
-        shown = Board(records, bound, known).foremost
-        if name.startswith(SUBMITTED):
-            submitted.append(_board(name, shown))
-            continue
-        boards.append(_board(name, shown))
-        seen += [Seen(name, panel, aim) for panel in shown for aim in panel.aims]
+    shown = {name: _shown(name, root, known) for name in _names(root)}
+    ours = {name: of for name, of in shown.items() if not name.startswith(SUBMITTED)}
+    seen = [
+        Seen(name, panel, aim) for name, of in ours.items() for panel in of for aim in panel.aims
+    ]
     heads = ["data", "what is inferred", "victim", "leaks most without a defense",
              "protected best", "cost"]  # fmt: skip
     victims = sorted({one.victim for one in seen})
     lines = [_finding([one for one in seen if one.victim == at], known) for at in victims]
     every = ["board", "victims", "attacks", "defenses", "seeds"]
-    told = f"{_table(heads, lines)}\n\nAll boards:\n\n{_table(every, boards)}"
-    return f"{told}\n\n{SUBMISSIONS}\n\n{_table(every, submitted)}" if submitted else told
+    told = [_table(heads, lines), "All boards:", _table(every, starmap(_board, ours.items()))]
+    if theirs := [_board(name, of) for name, of in shown.items() if name not in ours]:
+        told += [SUBMISSIONS, _table(every, theirs)]
+    return "\n\n".join(told)
+
+
+def _shown(name: str, root: Path, known: Judging) -> Sequence[Panel]:
+    """The panels that come first on a board."""
+    suite = root / "leaderboards" / "suites" / f"{name}.yaml"
+    settings = yaml.safe_load(suite.read_text("utf-8")) if suite.exists() else {}
+    records = Results.read(root / _results(name))
+    return Board(records, settings.get("match_utility"), known).foremost
 
 
 def _finding(mine: Sequence[Seen], known: Judging) -> list[str]:
