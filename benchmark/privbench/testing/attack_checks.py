@@ -197,8 +197,10 @@ def fills_board(
 def is_deterministic(plain: Plain) -> None:
     """The answer does not depend on a global generator.
 
-    Tried: the same question under two seeds of the global generators of torch and numpy; this and
-    the two below together, and alone only where a bit differs.
+    This, the order of the rows and the type of the images are changed together first
+    (``Plain.steady``), and each alone only if a bit of the answer differs.
+
+    Tried: the same question under two seeds of the global generators of torch and numpy.
     """
     if plain.steady:
         return
