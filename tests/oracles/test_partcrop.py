@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-QUICK = PartCrop(parts=32, steps=300, epochs=1)
+QUICK = PartCrop(feature_map="windows", parts=32, steps=300, epochs=1)
 ROWS = 500
 
 

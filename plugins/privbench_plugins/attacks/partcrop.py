@@ -8,7 +8,8 @@ code (github.com/JiePKU/PartCrop).
 The adversary does not know how the encoder was trained (contrastive, masked, with which views): it
 crops parts and asks for embeddings. Steps, for each image:
 
-1. Embed m random crops, small parts of the image, and L places of the image: its feature map.
+1. Embed m random crops, small parts of the image, and the whole image. The encoder releases a
+   feature map, so that the image has an embedding at each of L places; a part has their mean.
 2. The response of a part is the softmax, over the L places, of its products with the map.
 3. Two numbers for each part: the Kullback-Leibler divergence to its response from the uniform
    distribution, and from a bell-shaped one. Each set of m numbers is sorted, descending.
@@ -16,10 +17,10 @@ crops parts and asks for embeddings. Steps, for each image:
 
 Deviations: see the class. What to expect: an untrained encoder gives 0.5, and so does one that
 treats parts of members as parts of others, or images so small that a part shows nothing (digits of
-8×8 pixels, SimCLR: .52 on one seed, where ``encodermi-t`` has .74). The authors' figures are not
-comparable: their loader crops members' images at random and leaves nonmembers' whole
-(``get_cifar10_dataloaders`` in ``mia_util.py``), which alone tells them apart, and the attacker is
-chosen by its accuracy on the evaluation set.
+8×8 pixels, SimCLR, a map of windows: .52 on one seed, where ``encodermi-t`` has .74). The authors'
+figures are not comparable: their loader crops members' images at random and leaves nonmembers'
+whole (``get_cifar10_dataloaders`` in ``mia_util.py``), which alone tells them apart, and the
+attacker is chosen by its accuracy on the evaluation set.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from privbench.toolbox.classifiers import member_odds
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
 
 #: Numbers of images that are cropped at a time.
 _NUMBERS = 2**25
@@ -65,8 +66,10 @@ class PartCrop(MembershipAttack):
     Attributes:
         parts: random crops of each image (m).
         area: area of a part over the area of the image, uniform in this range.
+        feature_map: ``released``: embeddings are the map, as targets with ``released="map"`` give
+            it; ``windows``: for encoders that release a vector, embeddings of overlapping windows.
         places: places per side of the feature map (L is its square).
-        window: side of a place over the side of the image.
+        window: side of a window over the side of the image.
         attacker: ``v1``: ReLU; ``v2``: root-mean-square norm and tanh after each hidden layer.
         epochs: passes over the shadow's rows.
         steps: minimum number of updates, so that a small shadow set does not leave it undertrained.
@@ -86,20 +89,19 @@ class PartCrop(MembershipAttack):
         "Capability", "Zhu, Zha, Li, Wang", "CCS 2024", "arXiv:2404.02462; v2: arXiv:2505.10351",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "Our encoders give one vector and no feature map: the map holds the embeddings of L "
-        "overlapping windows, cut out at even places and resized to the whole image (the authors "
-        "take the patch tokens of a vision transformer, 16 for images of 32 pixels). Parts are "
-        "resized to the whole image too (theirs to a half or a quarter of its side). Embeddings "
-        "are layer-normalised, as the last layer of their transformer does. The attacker learns "
-        "from a shadow instead of from half of the victim's own members; members and nonmembers "
-        "are cropped alike; features are standardised by the shadow's; weights begin as torch "
-        "draws them (theirs: deviation .01); the last state of the attacker is kept, not the best "
-        "on the evaluation set; at least 1,000 updates. Parts are not limited to what keeps the "
-        "label: they are queries only."
+        "Parts are resized to the whole image (theirs to a half or a quarter of its side). With "
+        "feature_map=windows the map holds the embeddings of L windows, cut out at even places and "
+        "resized to the whole image. Embeddings are layer-normalised, as the last layer of their "
+        "transformer does. The attacker learns from a shadow instead of from half of the victim's "
+        "own members; members and nonmembers are cropped alike; features are standardised by the "
+        "shadow's; weights begin as torch draws them (theirs: deviation .01); the last state of "
+        "the attacker is kept, not the best on the evaluation set; at least 1,000 updates. Parts "
+        "are not limited to what keeps the label: they are queries only."
     )
 
     parts: Annotated[int, Ge(1), Le(10_000)] = 128
     area: tuple[float, float] = (0.08, 0.2)
+    feature_map: Literal["released", "windows"] = "released"
     places: Annotated[int, Ge(2), Le(100)] = 4
     window: Annotated[float, Gt(0), Le(1)] = 0.5
     attacker: Literal["v1", "v2"] = "v1"
@@ -108,6 +110,24 @@ class PartCrop(MembershipAttack):
     batch: Annotated[int, Ge(1)] = 100
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 5e-4
+
+    def incompatible(self, cell: Cell) -> str | None:
+        """Require a target that releases a feature map of that size."""
+        if self.feature_map == "windows":
+            return None
+        released = getattr(cell.target, "feature_map", None)
+        given = released(cell.card) if released else None
+        if given is None:
+            return (
+                f"{self.name} reads a feature map, and {cell.target.name} releases a vector: "
+                'choose a target with released="map", or set feature_map="windows"'
+            )
+        if given != (self.places, self.places):
+            return (
+                f"the feature map of {cell.target.name} has {given[0]}x{given[1]} places, and "
+                f"{self.name} expects {self.places}x{self.places}: set places"
+            )
+        return None
 
     @property
     def shadows(self) -> Shadows:
@@ -149,11 +169,18 @@ class PartCrop(MembershipAttack):
             images = as_float(x, rows.scale)
             repeated = images.repeat_interleave(self.parts, dim=0)
             cut = augment(repeated, crops, some.reshape(len(repeated), crops.uniforms))
-            parts = _normalised(oracle.embeddings(cut)).view(len(x), self.parts, -1)
-            windows = windows_of(images, self.places, self.window)
-            places = _normalised(oracle.embeddings(windows.flatten(0, 1)))
-            made.append(divergences(parts, places.view(len(x), windows.shape[1], -1), bells))
+            parts = self._map(oracle, cut).mean(1).view(len(x), self.parts, -1)
+            if self.feature_map == "windows":
+                images = windows_of(images, self.places, self.window).flatten(0, 1)
+            places = self._map(oracle, images).view(len(x), self.places**2, -1)
+            made.append(divergences(parts, places, bells))
         return torch.cat(made)
+
+    def _map(self, oracle: Oracle, x: Tensor) -> Tensor:
+        """Return normalised embeddings (n, l, d) of x: of l places, or of one that is all of x."""
+        h = oracle.embeddings(x)
+        places = self.places**2 if self.feature_map == "released" else 1
+        return _normalised(h.view(len(h), places, -1))
 
     def _network(self) -> nn.Module:
         """Build untrained: features (rows, 2m) -> logits (rows, 2) of nonmember, member."""
@@ -173,8 +200,8 @@ def _scaled(inputs: int, outputs: int) -> nn.Module:
 
 
 def _normalised(h: Tensor) -> Tensor:
-    """Return embeddings (n, d) with mean 0 and variance 1 each."""
-    return F.layer_norm(h.float(), h.shape[1:])
+    """Return embeddings (n, l, d) with mean 0 and variance 1 at each place."""
+    return F.layer_norm(h.float(), h.shape[2:])
 
 
 def windows_of(x: Tensor, places: int, window: float) -> Tensor:
