@@ -50,7 +50,8 @@ VICTIMS = (
     ({"supervised": {"epochs": 100}}, "dp-sgd"), ({"supervised": {"epochs": 400}}, "hamp"),
     ({"simclr": {"epochs": 400}}, "none"), ({"simclr": {"epochs": 100}}, "talos"),
     ({"byol": {"epochs": 250}}, "none"), ({"moco": {"epochs": 400}}, "crop-range"),
-    ({"barlow-twins": {"epochs": 400}}, "none"), ({"autoencoder": {"epochs": 600}}, "none"),
+    ({"barlow-twins": {"epochs": 400}}, "none"), ({"mae": {"epochs": 60}}, "none"),
+    ({"dino": {"epochs": 15}}, "none"), ({"autoencoder": {"epochs": 600}}, "none"),
 )  # fmt: skip
 
 
@@ -68,6 +69,8 @@ def started(victim: tuple[object, str], store: Path, seconds: float) -> subproce
 def ended(run: subprocess.Popen[str], store: Path) -> tuple[str, list[str]]:
     """What a run printed, and the names of the phases that its store keeps."""
     said, _ = run.communicate()
+    assert run.returncode == 0
+    assert all(status == "ok" for _, status, *_ in json.loads(said))
     return said, sorted(path.name for path in store.glob("phase/??/*"))
 
 
@@ -81,7 +84,7 @@ def killed(
 ) -> float | None:
     """Kill a run after a share of its first phase; return the seconds lost.
 
-    None if no phase was running.
+    None if the phase had ended; without a checkpoint all of it is lost.
     """
     run = started(victim, store, 1 if number == signal.SIGKILL else 300)
     while not (store / "began").exists() and run.poll() is None:
@@ -90,9 +93,10 @@ def killed(
     at = time.time()
     run.send_signal(number)
     run.wait()
-    if run.returncode == 0 or not unfinished(store):
+    if run.returncode == 0 or (store / "phases").exists():
         return None
-    return max(0.0, at - max(path.stat().st_mtime for path in unfinished(store)))
+    kept = [*unfinished(store), store / "began"]
+    return max(0.0, at - max(path.stat().st_mtime for path in kept))
 
 
 @click.command()

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
 
-from privbench import Adversary, Cell
+from privbench import Adversary, Augmentation, Cell, Model, as_float
+from privbench.ground.errors import BadInputError
 from privbench.measure.training.loop import Training
 from privbench.measure.training.phase import Batch, Clock
-from privbench.testing import tiny_split
+from privbench.testing import fixtures, tiny_split
 from privbench.testing.fixtures import tiny_builder, tiny_spec
-from privbench.toolbox.vision_transformer import VisionTransformer, patches, picked, positions
-from privbench_plugins.attacks.partcrop import PartCrop
+from privbench.toolbox.private_training import group_normed
+from privbench.toolbox.vision_transformer import (
+    Standardised,
+    VisionTransformer,
+    patches,
+    picked,
+    positions,
+)
+from privbench_plugins.attacks.partcrop import PartCrop, bell_curves, divergences
+from privbench_plugins.defenses.crop_range import CropRange
+from privbench_plugins.defenses.dp_sgd import DPSGD
 from privbench_plugins.targets.dino import DINO, LARGE, cross_entropies
 from privbench_plugins.targets.mae import MAE, Hiding
 
@@ -208,7 +220,10 @@ def test_teacher_and_centre_follow(tmp_path: Path) -> None:
     step = run.phase.steps["train"]
     assert batch.views == 4
     assert len(batch.x) == 4 * ROWS
+    with torch.no_grad():
+        student.embed.weight.mul_(2.0)  # the teacher's differ
     out = run.phase.forward(model, batch)
+    assert torch.allclose(out.h, model.encode(batch.x), atol=1e-5)
     with torch.no_grad():
         tokens = teacher.tokens(model.inputs(batch.x[: LARGE * ROWS]))
         expected = model["teacher_head"](tokens[:, 0])
@@ -218,11 +233,13 @@ def test_teacher_and_centre_follow(tmp_path: Path) -> None:
     assert step.before is not None
     step.after(model, out)
     assert torch.allclose(centre.value, 0.1 * expected.mean(0), atol=1e-6)
-    with torch.no_grad():
-        student.embed.weight.add_(1.0)
-    before = teacher.embed.weight.clone()
-    step.before(model, Clock(1, 0, 2, 3))  # as after no update: half of the way
-    assert torch.allclose(teacher.embed.weight, before + 0.5)
+    goal = student.embed.weight.detach()
+    for clock, share in (  # of 6 updates; each call is for the update before it
+        (Clock(1, 0, 2, 3), 0.5), (Clock(2, 1, 2, 3), 0.25), (Clock(2, 2, 2, 3), 0.125),
+    ):  # fmt: skip
+        before = teacher.embed.weight.clone()
+        step.before(model, clock)  # 1 - (cos(pi k / 6) + 1) / 2 · .5 stays, at k = 0, 3, 4
+        assert torch.allclose(teacher.embed.weight, before + share * (goal - before))
     loss = step.loss(run.phase.forward(model, batch), batch, Clock(1, 0, 2, 3))
     loss.backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is None for p in teacher.parameters())
@@ -264,3 +281,82 @@ def test_partcrop_says_that_it_needs_the_map() -> None:
 def test_picked_places() -> None:
     tokens = torch.arange(12.0).view(1, 4, 3)
     assert picked(tokens, torch.tensor([[2, 0]])).tolist() == [[[6, 7, 8], [0, 1, 2]]]
+
+
+def test_large_views_come_first_and_crop_range_narrows_small_ones_too(tmp_path: Path) -> None:
+    target = DINO(**SMALL, augmentation=Augmentation(crop=(1.0, 1.0)), small_crop=(0.1, 0.1))
+    run = _training(target, tmp_path)
+    batch = _batch(run)
+    rows = tiny_split().victim().members.select(slice(0, ROWS))
+    whole = as_float(rows.x, rows.scale)
+    limits = tiny_split().card.limits
+    assert limits is None or limits.crop
+    for view in range(4):
+        same = torch.allclose(batch.x[view * ROWS : (view + 1) * ROWS], whole, atol=1e-5)
+        assert same == (view < LARGE)
+    prepare: Any = _training(DINO(**SMALL), tmp_path / "whole").phase.prepare
+    spec = tiny_spec(DINO(**SMALL), (CropRange(shrink=0.5),))
+    narrow: Any = tiny_builder(str(tmp_path / "narrow")).draft(spec).phases[0].prepare
+    assert prepare.small == (0.05, 0.4)
+    assert narrow.small == pytest.approx((0.05, 0.225))
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_the_classifier_takes_a_batch_of_one_row(rows: int) -> None:
+    norm = Standardised(4).train()
+    h = torch.randn(rows, 4, generator=torch.Generator().manual_seed(0))
+    found = norm(h)
+    expected = h if rows == 1 else (h - h.mean(0)) / h.var(0, correction=0).sqrt()
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_sides_of_patches() -> None:
+    def side(*shape: int) -> int:
+        return MAE().side(replace(tiny_split().card, shape=shape))
+
+    assert [side(1, n, n) for n in (8, 28, 32, 36, 50, 224)] == [2, 4, 4, 6, 10, 28]
+    assert side(3, 32, 48) == 8
+
+
+def test_published_sizes_can_be_built() -> None:
+    card = replace(tiny_split().card, shape=(3, 224, 224))
+    for target in (MAE(), DINO()):
+        paper = target.replace(**target.presets["paper"])
+        cell = Cell(card, tiny_split().protocol, paper, (), Adversary(), PartCrop())
+        assert paper.incompatible(cell) is None
+        assert paper.grid(card) == (14, 14)
+
+
+def test_partcrop_reads_a_released_map(tmp_path: Path) -> None:
+    """A part has the mean of its places; the whole image all of them."""
+    target = MAE(**SMALL, released="map")
+    victim = tiny_builder(str(tmp_path)).victim(tiny_spec(target))
+    attack = PartCrop(parts=3)
+    oracle, ctx = fixtures.arena(attack.replace(feature_map="windows"), victim)
+    rows = tiny_split().pool.select(slice(0, 5))
+    bells = bell_curves(3, 16, torch.Generator().manual_seed(0))
+    seen: list[torch.Tensor] = []
+    ask = oracle.embeddings
+
+    def spy(x: torch.Tensor) -> torch.Tensor:
+        seen.append(ask(x))
+        return seen[-1]
+
+    oracle.embeddings = spy  # type: ignore[method-assign, assignment]
+    found = attack._features(oracle, rows, bells, ctx)
+    cut, whole = (F.layer_norm(one.view(-1, 16, 8), (8,)) for one in seen)
+    assert torch.allclose(found, divergences(cut.mean(1).view(5, 3, 8), whole, bells), atol=1e-5)
+
+
+def test_dp_sgd_leaves_no_statistics_of_a_batch(tmp_path: Path) -> None:
+    defense = DPSGD(noise_multiplier=1.0, batch=16)
+    victim = tiny_builder(str(tmp_path)).victim(tiny_spec(MAE(**SMALL), (defense,)))
+    kinds = {type(one).__name__ for one in victim.model.modules()}
+    assert "GroupNorm" in kinds
+    assert not any("BatchNorm" in kind for kind in kinds)
+
+
+def test_dp_sgd_refuses_a_batch_norm_that_it_cannot_replace() -> None:
+    parts = {"encoder": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, affine=False))}
+    with pytest.raises(BadInputError, match="batch norm of 'encoder' has no weights"):
+        group_normed(Model(tiny_split().card, parts), None, "dp-sgd")  # type: ignore[arg-type]

@@ -215,6 +215,11 @@ def group_normed(model: Model, ctx: DefenseContext, name: str) -> Model:
             if hasattr(part, "width"):
                 fixed.width = part.width
             model.parts[part_name] = fixed
+        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in fixed.modules()):  # noqa: SLF001
+            raise BadInputError(
+                f"{name}: batch norm of '{part_name}' has no weights, so Opacus leaves it, and it "
+                "mixes the rows of a batch: give it weights (affine=True)"
+            )
     if replaced:
         said = f"batch norm of {', '.join(replaced)} replaced by group norm"
         logging.getLogger("privbench").warning("%s: %s", name, said)

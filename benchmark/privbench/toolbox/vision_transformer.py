@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from privbench.measure.training.phase import Phase
 
 Released = Literal["vector", "map"]
-#: Patches per side, at most, if the length of their side is chosen here.
-_PER_SIDE = 8
+#: Patches per row, at most, if the length of their side is chosen here.
+_PER_ROW = 8
 
 
 class VisionTransformer(Backbone):
@@ -82,7 +82,10 @@ class VisionTransformer(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what is released of images (n, c, h, w)."""
-        tokens = self.tokens(x)
+        return self.released_of(self.tokens(x))
+
+    def released_of(self, tokens: Tensor) -> Tensor:
+        """Return what is released, of all last tokens (n, l, d)."""
         if self.released == "map":
             return tokens[:, -self.places :].flatten(1)
         return tokens.mean(1) if self.first is None else tokens[:, 0]
@@ -123,6 +126,24 @@ class Block(nn.Module):
         seen = F.scaled_dot_product_attention(query, key, value)
         tokens = tokens + self.answers(seen.transpose(1, 2).reshape(n, length, width))
         return cast("Tensor", tokens + self.network(self.norms[1](tokens)))
+
+
+class Standardised(nn.Module):
+    """Batch norm of (n, d) that also takes a batch of one row: by the running mean and variance."""
+
+    def __init__(self, width: int) -> None:
+        """Build for rows of ``width`` numbers."""
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width, eps=1e-6)  # dp-sgd replaces what has weights
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Standardise each number over the batch; in eval mode by all batches before."""
+        norm = self.norm
+        if len(h) == 1 and isinstance(norm, nn.BatchNorm1d):
+            return F.batch_norm(
+                h, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+            )
+        return cast("Tensor", norm(h))
 
 
 def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
@@ -167,7 +188,8 @@ def picked(tokens: Tensor, places: Tensor) -> Tensor:
 def positions(rows: int, columns: int, width: int) -> Tensor:
     """Return sines and cosines of each patch's column and row, (rows · columns, width).
 
-    The frequencies fall from 1 to 1/10000 of a place (Vaswani et al. 2017, section 3.5).
+    Their wavelengths grow from 2π places towards 10,000 times that (Vaswani et al. 2017, section
+    3.5).
 
     >>> positions(1, 2, 4).tolist()[0]  # column 0, row 0: sine and cosine of each
     [0.0, 1.0, 0.0, 1.0]
@@ -180,10 +202,12 @@ def positions(rows: int, columns: int, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class VisionTarget(Target):
-    """Trains a small vision transformer without labels, then a linear classifier on it, frozen.
+    """Trains a small vision transformer without labels, then a classifier on it, frozen.
+
+    An attack finds the size of a released map by ``feature_map``; any target may have it.
 
     Attributes:
-        patch: pixels of a patch's side; 0 for an eighth of the image's, and at least 2.
+        patch: pixels of a patch's side; 0 for the smallest that cuts a row into at most eight.
         width: numbers of a token.
         depth: number of blocks.
         heads: heads of attention.
@@ -216,7 +240,11 @@ class VisionTarget(Target):
 
     def side(self, card: Card) -> int:
         """Return the pixels of a patch's side on images of that dataset."""
-        return self.patch or max(2, math.ceil(card.shape[-1] / _PER_SIDE))
+        if self.patch:
+            return self.patch
+        both = math.gcd(*card.shape[1:])
+        least = max(2, math.ceil(card.shape[-1] / _PER_ROW))
+        return next((side for side in range(least, both + 1) if not both % side), least)
 
     def grid(self, card: Card) -> tuple[int, int]:
         """Return rows and columns of patches."""
@@ -236,6 +264,8 @@ class VisionTarget(Target):
                 f"patches of {side}x{side} pixels do not cover images of {high}x{wide} of "
                 f"{cell.card.name}: set patch to a divisor of both"
             )
+        if math.prod(self.grid(cell.card)) == 1:
+            return f"one patch of {side}x{side} pixels is all of an image: set a smaller patch"
         if self.width % self.heads or self.width % 4:
             return (
                 f"{self.name}: width {self.width} is no multiple of 4 and of heads ({self.heads}): "
@@ -253,12 +283,13 @@ class VisionTarget(Target):
     def head(self, encoder: VisionTransformer, card: Card) -> dict[str, nn.Module]:
         """Return the part ``classifier``, if there is a task: standardised numbers, one layer.
 
-        Tokens share a large mean, which one layer alone learns to take away too slowly.
+        Embeddings of different rows differ little beside their mean, which one layer alone takes
+        away too slowly.
         """
         if card.classes is None:
             return {}
-        norm = nn.BatchNorm1d(encoder.width, eps=1e-6, affine=False)
-        return {"classifier": nn.Sequential(norm, nn.Linear(encoder.width, card.classes))}
+        layer = nn.Linear(encoder.width, card.classes)
+        return {"classifier": nn.Sequential(Standardised(encoder.width), layer)}
 
     def classifier(self, world: World, ctx: TargetContext) -> list[Phase]:
         """Return the phase of the linear classifier, if there is a task."""

@@ -90,13 +90,14 @@ class PartCrop(MembershipAttack):
     )  # fmt: skip
     deviations: ClassVar[str] = (
         "Parts are resized to the whole image (theirs to a half or a quarter of its side). With "
-        "feature_map=windows the map holds the embeddings of L windows, cut out at even places and "
-        "resized to the whole image. Embeddings are layer-normalised, as the last layer of their "
-        "transformer does. The attacker learns from a shadow instead of from half of the victim's "
-        "own members; members and nonmembers are cropped alike; features are standardised by the "
-        "shadow's; weights begin as torch draws them (theirs: deviation .01); the last state of "
-        "the attacker is kept, not the best on the evaluation set; at least 1,000 updates. Parts "
-        "are not limited to what keeps the label: they are queries only."
+        "feature_map=windows the map holds the embeddings of L windows, cut out at even places "
+        "and resized to the whole image. Embeddings are layer-normalised, as the last layer of "
+        "their transformer does, those of a released map once more. The attacker learns from a "
+        "shadow instead of from half of the victim's own members; members and nonmembers are "
+        "cropped alike; features are standardised by the shadow's; weights begin as torch draws "
+        "them (theirs: deviation .01); the last state of the attacker is kept, not the best on "
+        "the evaluation set; at least 1,000 updates. Parts are not limited to what keeps the "
+        "label: they are queries only."
     )
 
     parts: Annotated[int, Ge(1), Le(10_000)] = 128
@@ -122,6 +123,8 @@ class PartCrop(MembershipAttack):
                 f"{self.name} reads a feature map, and {cell.target.name} releases a vector: "
                 'choose a target with released="map", or set feature_map="windows"'
             )
+        if given[0] != given[1]:
+            return f"{self.name} reads a square map, and that of {cell.target.name} is not"
         if given != (self.places, self.places):
             return (
                 f"the feature map of {cell.target.name} has {given[0]}x{given[1]} places, and "
@@ -163,7 +166,7 @@ class PartCrop(MembershipAttack):
         """Return the sorted divergences (rows, 2m)."""
         crops = Augmentation(crop=self.area, flip=0.5)
         u = ctx.uniform(rows, self.parts * crops.uniforms, "parts")
-        at_once = max(1, _NUMBERS // (self.parts * rows.x[0].numel()))
+        at_once = max(1, _NUMBERS // (self.parts * rows.x[0].numel() * self._places))
         made = []
         for x, some in zip(torch.split(rows.x, at_once), torch.split(u, at_once), strict=True):
             images = as_float(x, rows.scale)
@@ -179,8 +182,12 @@ class PartCrop(MembershipAttack):
     def _map(self, oracle: Oracle, x: Tensor) -> Tensor:
         """Return normalised embeddings (n, l, d) of x: of l places, or of one that is all of x."""
         h = oracle.embeddings(x)
-        places = self.places**2 if self.feature_map == "released" else 1
-        return _normalised(h.view(len(h), places, -1))
+        return _normalised(h.view(len(h), self._places, -1))
+
+    @property
+    def _places(self) -> int:
+        """Places of one answer."""
+        return self.places**2 if self.feature_map == "released" else 1
 
     def _network(self) -> nn.Module:
         """Build untrained: features (rows, 2m) -> logits (rows, 2) of nonmember, member."""

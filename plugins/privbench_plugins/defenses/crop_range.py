@@ -13,7 +13,7 @@ little is left to shrink.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from privbench import Augmentation, Defense, Ge, Judge, Le, Paper, Strength, hookimpl
 from privbench.toolbox.phases import Views, sees_members
@@ -97,7 +97,10 @@ class CropRange(Defense):
             return phase
         crop = narrowed(allowed.crop, self.shrink, self.towards)
         ctx.note(**{self.name: f"crops {crop[0]:.3g} to {crop[1]:.3g} of the area"})
-        return replace(phase, prepare=replace(views, augmentation=replace(allowed, crop=crop)))
+        changed: dict[str, Any] = {"augmentation": replace(allowed, crop=crop)}
+        if small := getattr(views, "small", None):  # of further views, as DINO's
+            changed["small"] = narrowed(small, self.shrink, self.towards)
+        return replace(phase, prepare=replace(views, **changed))
 
 
 def narrowed(crop: tuple[float, float], shrink: float, towards: float) -> tuple[float, float]:

@@ -8,7 +8,7 @@ Steps: crop two large views and some small ones from each row. The teacher (enco
 the large ones into distributions over many outputs, centred by a moving mean and sharpened by a
 low temperature. The student learns them from every other view, by cross-entropy. After each update
 the teacher's weights move towards the student's. Then the student's encoder is frozen and one
-linear layer learns the task on embeddings of plain rows.
+linear layer learns the task on standardised embeddings of plain rows.
 
 Presets: the defaults suit a CPU and small images; ``paper`` has the published sizes (ViT-S/16).
 
@@ -66,7 +66,7 @@ class DINO(VisionTarget):
     """Trains with DINO, then a linear classifier on the frozen encoder of the student.
 
     Attributes:
-        patch: pixels of a patch's side; 0 for an eighth of the image's, and at least 2.
+        patch: pixels of a patch's side; 0 for the smallest that cuts a row into at most eight.
         width: numbers of a token.
         depth: number of blocks.
         heads: heads of attention.
@@ -102,11 +102,13 @@ class DINO(VisionTarget):
         "section 3, equations 1-4, algorithm 1; arXiv:2104.14294",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "The student's encoder is released, not the teacher's. Adam with an L2 penalty that stays, "
-        "instead of AdamW with one that rises; no warm-up of rates or temperature, no clipped "
-        "gradients, no frozen last layer in the first epoch, no drop path; small views have the "
+        "The student's encoder is released, not the teacher's. Adam without weight decay instead "
+        "of AdamW; no warm-up of rates or temperature, no clipped gradients, no frozen last layer "
+        "in the first epoch, no drop path; the last layer always has unit norm; positions are "
+        "fixed sines and cosines, and weights begin as Xavier's or torch's; small views have the "
         "size of the large ones; all views have one distribution of colours, without "
-        "solarisation. The paper's text could not be had here: sizes and formulas are those of "
+        "solarisation; the linear classifier reads the last class token only, standardised, and "
+        "learns by Adam. The paper's text could not be had here: sizes and formulas are those of "
         "the authors' code. Values of its preset are for ImageNet at 224 pixels."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -114,7 +116,7 @@ class DINO(VisionTarget):
             "patch": 16, "width": 384, "depth": 12, "heads": 6, "epochs": 800, "batch": 1024,
             "small": 10, "small_crop": (0.05, 0.25), "outputs": 65_536, "hidden": 2048,
             "bottleneck": 256, "teacher_temperature": 0.07, "momentum": 0.996, "lr": 2e-3,
-            "augmentation": replace(DINO_VIEWS, crop=(0.25, 1.0)), "weight_decay": 0.04,
+            "augmentation": replace(DINO_VIEWS, crop=(0.25, 1.0)),
         },
     }  # fmt: skip
 
@@ -203,7 +205,7 @@ class Crops(Views):
         augmentation: of the large views, narrowed to what the dataset allows.
         card: card of the dataset.
         n: number of all views.
-        small: range of the area of the small ones.
+        small: range of the area of the small ones; ``crop-range`` narrows it too.
     """
 
     small: tuple[float, float] = (0.05, 0.4)
@@ -257,8 +259,9 @@ def _forward(model: Model, batch: Batch) -> Outputs:
             tokens = teacher.tokens(x[: LARGE * len(batch.y)])
             return cast("Tensor", model["teacher_head"](tokens[:, 0]))
 
+    tokens = student.tokens(x)
     return Outputs(
-        h=lambda: model.encode(batch.x), z=lambda: model["head"](student.tokens(x)[:, 0]), k=taught,
+        h=lambda: student.released_of(tokens), z=lambda: model["head"](tokens[:, 0]), k=taught,
         centre=cast("Centre", model["centre"]).value,
     )  # fmt: skip
 

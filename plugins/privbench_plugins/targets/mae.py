@@ -6,12 +6,14 @@ section 3 and appendix A.1. What the paper leaves open follows the authors' code
 Steps: crop the image; hide a random three quarters of its patches; the encoder, a vision
 transformer, sees the others only; a small decoder sees their tokens, and one learned token at each
 hidden place, and draws the pixels. The loss is the squared error on hidden patches. Then the
-encoder sees whole images, is frozen, and one linear layer learns the task on its embeddings.
+encoder sees whole images, is frozen, and one linear layer learns the task on its standardised
+embeddings.
 
 Presets: the defaults suit a CPU and small images; ``paper`` has the published sizes (ViT-B/16).
 
-Deviations: see the class. What to expect: the loss is a sum over rows, so ``dp-sgd`` applies; the
-encoder never compares two views of an image, which attacks on contrastive encoders rely on.
+Deviations: see the class. What to expect: each row adds to the loss by itself, so ``dp-sgd``
+applies; the encoder never compares two views of an image, which attacks on contrastive encoders
+rely on.
 """
 
 from __future__ import annotations
@@ -67,10 +69,10 @@ class MAE(VisionTarget):
     """Trains a masked autoencoder, then a linear classifier on the frozen encoder.
 
     Attributes:
-        patch: pixels of a patch's side; 0 for an eighth of the image's, and at least 2.
+        patch: pixels of a patch's side; 0 for the smallest that cuts a row into at most eight.
         width: numbers of a token of the encoder.
         depth: number of its blocks.
-        heads: heads of attention, in encoder and decoder.
+        heads: heads of attention of the encoder.
         released: ``vector``: the mean of the patches' tokens; ``map``: these tokens, row by row.
         epochs: passes of the encoder's phase over its rows.
         updates: least number of updates of that phase; with few rows there are more epochs until
@@ -79,6 +81,7 @@ class MAE(VisionTarget):
         hidden: share of the patches that the encoder does not see.
         decoder_width: numbers of a token of the decoder.
         decoder_depth: number of its blocks.
+        decoder_heads: heads of its attention.
         normalised: whether the pixels to draw have mean 0 and variance 1 in each patch.
         lr: learning rate of Adam, falling to zero along a half cosine.
         weight_decay: L2 penalty.
@@ -96,22 +99,23 @@ class MAE(VisionTarget):
         "section 3, appendix A.1; arXiv:2111.06377",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "Adam with an L2 penalty instead of AdamW, torch's decay of moments, no warm-up; no class "
-        "token (the paper finds the mean of the tokens as good); the linear classifier "
-        "learns by Adam instead of LARS. The paper's text could not be had here: "
-        "sizes and formulas are those of the authors' code. Values of its preset are for ImageNet "
-        "at 224 pixels."
+        "Adam without weight decay instead of AdamW, torch's decay of moments, no warm-up; no "
+        "class token (the paper finds the mean of the tokens as good); bilinear crops; layer norms "
+        "add 1e-5 instead of 1e-6; the classifier's batch norm has weights, and it learns by Adam "
+        "instead of LARS. The paper's text could not be had here: sizes and formulas are those of "
+        "the authors' code. Values of its preset are for ImageNet at 224 pixels."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {
             "patch": 16, "width": 768, "depth": 12, "heads": 12, "decoder_width": 512,
-            "decoder_depth": 8, "epochs": 800, "batch": 4096, "lr": 2.4e-3, "weight_decay": 0.05,
+            "decoder_depth": 8, "decoder_heads": 16, "epochs": 800, "batch": 4096, "lr": 2.4e-3,
         },
     }  # fmt: skip
 
     hidden: Annotated[float, Gt(0), Lt(1)] = 0.75
     decoder_width: Annotated[int, Ge(4), Le(10_000)] = 64
     decoder_depth: Annotated[int, Ge(1), Le(100)] = 1
+    decoder_heads: Annotated[int, Ge(1), Le(100)] = 4
     normalised: bool = True
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 0.0
@@ -119,11 +123,13 @@ class MAE(VisionTarget):
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require patches that cover the images, and widths that heads divide."""
-        if self.decoder_width % self.heads or self.decoder_width % 4:
+        if self.decoder_width % self.decoder_heads or self.decoder_width % 4:
             return (
-                f"{self.name}: decoder_width {self.decoder_width} is no multiple of 4 and of heads "
-                f"({self.heads}): change one of them"
+                f"{self.name}: decoder_width {self.decoder_width} is no multiple of 4 and of "
+                f"decoder_heads ({self.decoder_heads}): change one of them"
             )
+        if self.normalised and self.side(cell.card) ** 2 * cell.card.shape[0] == 1:
+            return f"{self.name}: a patch of one number has no variance: set normalised to false"
         return super().incompatible(cell)
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
@@ -132,7 +138,7 @@ class MAE(VisionTarget):
         encoder = self.encoder(card, class_token=False)
         painter = Painter(
             encoder.token, card.shape[0] * self.side(card) ** 2, self.grid(card),
-            width=self.decoder_width, depth=self.decoder_depth, heads=self.heads,
+            width=self.decoder_width, depth=self.decoder_depth, heads=self.decoder_heads,
         )  # fmt: skip
         return Model(card, {"encoder": encoder, "painter": painter, **self.head(encoder, card)})
 
