@@ -61,7 +61,6 @@ _FAST: dict[
     "olympus": {"epochs": 2, "adversary_steps": 1},
     # The kit's memoriser knows whole images: parts and places are nearly whole.
     "partcrop": {
-        "feature_map": "windows",
         "parts": 16,
         "area": (0.7, 1.0),
         "window": 0.9,

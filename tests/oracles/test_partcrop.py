@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-QUICK = PartCrop(feature_map="windows", parts=32, steps=300, epochs=1)
+QUICK = PartCrop(parts=32, steps=300, epochs=1)
 ROWS = 500
 
 
@@ -217,7 +217,7 @@ def test_crops_are_parts_even_where_training_views_may_not_be() -> None:
 
     oracle.embeddings = spy  # type: ignore[method-assign, assignment]
     rows = question.examples.select(slice(0, 4))
-    QUICK._features(oracle, rows, bell_curves(32, 16, ctx.generator("bells")), ctx)
+    QUICK._features(oracle, rows, bell_curves(32, 16, ctx.generator("bells")), ctx, 1)
     parts = seen[0].view(4, 32, 3, 8, 8)
     wholes = rows.x.float()
     # A crop of at most a fifth of the area varies less than the whole, on average.
@@ -229,11 +229,11 @@ def test_responses_do_not_depend_on_scale_and_mean_of_an_embedding() -> None:
     oracle, ctx, question = _asked(QUICK, _planted(_split().victim().members))
     bells = bell_curves(QUICK.parts, QUICK.places**2, torch.Generator().manual_seed(0))
     rows = question.examples.select(slice(0, 20))
-    plain = QUICK._features(oracle, rows, bells, ctx)
+    plain = QUICK._features(oracle, rows, bells, ctx, 1)
 
     class Moved:
         def embeddings(self, x: Tensor) -> Tensor:
             return 50 * oracle.embeddings(x) + 3
 
-    moved = QUICK._features(Moved(), rows, bells, ctx)  # type: ignore[arg-type]
+    moved = QUICK._features(Moved(), rows, bells, ctx, 1)  # type: ignore[arg-type]
     torch.testing.assert_close(plain, moved, atol=0.05, rtol=0.05)  # small ones are kept off 0

@@ -55,7 +55,7 @@ FAST: dict[str, dict[str, Any]] = {
     "lira-encoder": {"k": 8},
     "lira-offline": {"k": 8},
     "nn-mia": {"epochs": 20, "steps": 300},
-    "partcrop": {"feature_map": "windows", "parts": 32, "steps": 300},
+    "partcrop": {"parts": 32, "steps": 300},
     "posterior-label-mia": {"epochs": 5, "steps": 400},
     "quantile": {"epochs": 8, "hidden": 128},
     "rmia": {"k": 8},

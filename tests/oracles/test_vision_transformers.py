@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from privbench import Adversary, Augmentation, Cell, Model, as_float
 from privbench.ground.errors import BadInputError
+from privbench.measure.games.membership import MembershipQuestion
 from privbench.measure.training.loop import Training
 from privbench.measure.training.phase import Batch, Clock
 from privbench.testing import fixtures, tiny_split
@@ -252,30 +253,16 @@ def test_teacher_and_centre_follow(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", [MAE(**SMALL), DINO(**SMALL)])
 def test_a_map_has_the_tokens_of_the_patches(target: Any, tmp_path: Path) -> None:
     card, x = tiny_split().card, tiny_split().pool.x[:5]
-    assert target.feature_map(card) is None
     mapped = target.replace(released="map")
-    assert mapped.feature_map(card) == (4, 4)
+    vector: Any = tiny_builder(str(tmp_path)).draft(tiny_spec(target)).model["encoder"]
+    assert vector.feature_map is None
     model = tiny_builder(str(tmp_path)).draft(tiny_spec(mapped)).model.eval()
     net: Any = model["encoder"]
+    assert net.feature_map == (4, 4)
     with torch.no_grad():
         released = model.encode(x)
         assert torch.equal(released.view(5, 16, 8), net.tokens(model.inputs(x))[:, -16:])
     assert model.logits(released).shape == (5, card.classes)
-
-
-def test_partcrop_says_that_it_needs_the_map() -> None:
-    def said(attack: PartCrop, target: Any) -> str:
-        spec = tiny_spec(target)
-        return str(
-            attack.incompatible(Cell(spec.card, spec.protocol, target, (), Adversary(), attack))
-        )
-
-    assert "releases a vector: choose a target with released" in said(PartCrop(), MAE(**SMALL))
-    assert said(PartCrop(), MAE(**SMALL, released="map")) == "None"
-    assert "has 4x4 places, and partcrop expects 2x2" in said(
-        PartCrop(places=2), DINO(**SMALL, released="map")
-    )
-    assert said(PartCrop(feature_map="windows"), MAE(**SMALL)) == "None"
 
 
 def test_picked_places() -> None:
@@ -327,15 +314,15 @@ def test_published_sizes_can_be_built() -> None:
         assert paper.grid(card) == (14, 14)
 
 
-def test_partcrop_reads_a_released_map(tmp_path: Path) -> None:
-    """A part has the mean of its places; the whole image all of them."""
-    target = MAE(**SMALL, released="map")
-    victim = tiny_builder(str(tmp_path)).victim(tiny_spec(target))
-    attack = PartCrop(parts=3)
-    oracle, ctx = fixtures.arena(attack.replace(feature_map="windows"), victim)
-    rows = tiny_split().pool.select(slice(0, 5))
-    bells = bell_curves(3, 16, torch.Generator().manual_seed(0))
-    seen: list[torch.Tensor] = []
+@pytest.mark.parametrize("released", ["map", "vector"])
+def test_partcrop_reads_a_released_map(released: Any, tmp_path: Path) -> None:
+    """A part has the mean of its places; the whole image all of them, or windows."""
+    attack = PartCrop(parts=3, places=2, steps=2, epochs=1)
+    victim = tiny_builder(str(tmp_path)).victim(tiny_spec(MAE(**SMALL, released=released)))
+    oracle, ctx = fixtures.arena(attack, victim)
+    (shadow,) = ctx.shadows
+    ctx.shadows = (replace(shadow, model=victim.model, oracle=oracle),)
+    rows, seen = tiny_split().candidates.without_attributes().select(slice(0, 5)), []
     ask = oracle.embeddings
 
     def spy(x: torch.Tensor) -> torch.Tensor:
@@ -343,9 +330,18 @@ def test_partcrop_reads_a_released_map(tmp_path: Path) -> None:
         return seen[-1]
 
     oracle.embeddings = spy  # type: ignore[method-assign, assignment]
-    found = attack._features(oracle, rows, bells, ctx)
-    cut, whole = (F.layer_norm(one.view(-1, 16, 8), (8,)) for one in seen)
-    assert torch.allclose(found, divergences(cut.mean(1).view(5, 3, 8), whole, bells), atol=1e-5)
+    attack.answer(oracle, MembershipQuestion(rows, "encoder"), ctx)
+    assert bool(ctx.notes) == (released == "vector")
+    cut, whole = seen[-2:]  # the candidates come last
+    places = 16 if released == "map" else 1
+    assert [len(cut), len(whole)] == [15, 5 if released == "map" else 20]
+    bells = bell_curves(3, 16 if released == "map" else 4, torch.Generator().manual_seed(0))
+    found = attack._features(oracle, rows, bells, ctx, places)
+    normal = [F.layer_norm(one.view(-1, places, 8), (8,)) for one in (cut, whole)]
+    expected = divergences(
+        normal[0].mean(1).view(5, 3, 8), normal[1].view(5, bells.shape[1], 8), bells
+    )
+    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_dp_sgd_leaves_no_statistics_of_a_batch(tmp_path: Path) -> None:

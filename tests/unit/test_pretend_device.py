@@ -95,7 +95,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "metric-loss": (0, 3, 40),
     "metric-modified-entropy": (5, 0, 77),
     "nn-mia": (6, 1, 320),
-    "partcrop": (8, 1, 771),
+    "partcrop": (8, 1, 774),
     "pmia": (0, 58, 718),
     "posterior-label-mia": (12, 1, 280),
     "property-inference": (1, 26, 175),

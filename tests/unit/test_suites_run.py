@@ -38,13 +38,15 @@ SUITES = sorted(Path(__file__).parents[2].glob("leaderboards/suites/*.yaml"))
 
 #: Hyperparameter -> its largest value here.
 MOST = {
-    "adversary_steps": 1, "attack": 2, "batch": 32, "classifier_epochs": 2, "copies": 2,
-    "epochs": 2, "head_epochs": 2, "head_updates": 2, "held_out": 1, "hidden": 8, "in_epochs": 2,
-    "in_updates": 2, "init_eval": 2, "iterations": 1, "judges": 1, "k": 2, "limit": 4,
-    "max_eval": 4, "models": 2, "n": 4, "noises": 4, "pairs": 4, "parts": 8, "patience": 1,
-    "places": 2, "projection": 8, "queue": 64, "rows": 40, "selection": 40, "siblings": 2,
-    "splits": 1, "starts": 2, "steps": 2, "teachers": 2, "transform": 8, "updates": 2,
-    "warm_up": 1, "width": 8, "classifier_updates": 0,
+    "adversary_steps": 1, "attack": 2, "batch": 32, "bottleneck": 8, "classifier_epochs": 2,
+    "copies": 2, "decoder_depth": 1, "decoder_heads": 2, "decoder_width": 8, "depth": 1,
+    "epochs": 2, "head_epochs": 2, "head_updates": 2, "heads": 2, "held_out": 1, "hidden": 8,
+    "in_epochs": 2, "in_updates": 2, "init_eval": 2, "iterations": 1, "judges": 1, "k": 2,
+    "limit": 4, "max_eval": 4, "models": 2, "n": 4, "noises": 4, "outputs": 16, "pairs": 4,
+    "parts": 8, "patch": 2, "patience": 1, "places": 2, "projection": 8, "queue": 64, "rows": 40,
+    "selection": 40, "siblings": 2, "small": 1, "splits": 1, "starts": 2, "steps": 2,
+    "teachers": 2, "transform": 8, "updates": 2, "warm_up": 1, "width": 8,
+    "classifier_updates": 0,
 }  # fmt: skip
 #: Method -> its largest values, where those of the others do not fit.
 MOST_OF = {"label-lira": {"queries": 8}, "union": {"k": 4, "queries": 8}}

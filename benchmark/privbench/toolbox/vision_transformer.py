@@ -45,6 +45,8 @@ class VisionTransformer(Backbone):
 
     Attributes:
         places: number of patches of an image.
+        feature_map: rows and columns of the map that is released; None for a vector. Attacks read
+            it from their shadows' encoders, whatever their class.
         token: d, numbers of a token.
         width: numbers of what is released: d, or places · d.
     """
@@ -72,6 +74,7 @@ class VisionTransformer(Backbone):
         self.patch, self.released, self.token = patch, released, width
         rows, columns = high // patch, wide // patch
         self.places = rows * columns
+        self.feature_map = (rows, columns) if released == "map" else None
         self.width = width * (self.places if released == "map" else 1)
         self.embed = nn.Linear(channels * patch**2, width)
         self.register_buffer("position", positions(rows, columns, width), persistent=False)
@@ -204,8 +207,6 @@ def positions(rows: int, columns: int, width: int) -> Tensor:
 class VisionTarget(Target):
     """Trains a small vision transformer without labels, then a classifier on it, frozen.
 
-    An attack finds the size of a released map by ``feature_map``; any target may have it.
-
     Attributes:
         patch: pixels of a patch's side; 0 for the smallest that cuts a row into at most eight.
         width: numbers of a token.
@@ -250,10 +251,6 @@ class VisionTarget(Target):
         """Return rows and columns of patches."""
         high, wide = card.shape[1:]
         return high // self.side(card), wide // self.side(card)
-
-    def feature_map(self, card: Card) -> tuple[int, int] | None:
-        """Return rows and columns of the map that embeddings are; None for a vector."""
-        return self.grid(card) if self.released == "map" else None
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require images that patches cover, and tokens that heads divide."""

@@ -8,8 +8,9 @@ code (github.com/JiePKU/PartCrop).
 The adversary does not know how the encoder was trained (contrastive, masked, with which views): it
 crops parts and asks for embeddings. Steps, for each image:
 
-1. Embed m random crops, small parts of the image, and the whole image. The encoder releases a
-   feature map, so that the image has an embedding at each of L places; a part has their mean.
+1. Embed m random crops, small parts of the image, and the whole image. An encoder that releases a
+   feature map (``mae`` and ``dino`` with ``released="map"``; the shadow says so) has an embedding
+   at each of L places; a part has their mean. For others the map is made of windows, with a note.
 2. The response of a part is the softmax, over the L places, of its products with the map.
 3. Two numbers for each part: the Kullback-Leibler divergence to its response from the uniform
    distribution, and from a bell-shaped one. Each set of m numbers is sorted, descending.
@@ -53,7 +54,7 @@ from privbench.toolbox.classifiers import member_odds
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
+    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
 
 #: Numbers of images that are cropped at a time.
 _NUMBERS = 2**25
@@ -66,9 +67,7 @@ class PartCrop(MembershipAttack):
     Attributes:
         parts: random crops of each image (m).
         area: area of a part over the area of the image, uniform in this range.
-        feature_map: ``released``: embeddings are the map, as targets with ``released="map"`` give
-            it; ``windows``: for encoders that release a vector, embeddings of overlapping windows.
-        places: places per side of the feature map (L is its square).
+        places: windows per side, for encoders that release a vector (L is the square).
         window: side of a window over the side of the image.
         attacker: ``v1``: ReLU; ``v2``: root-mean-square norm and tanh after each hidden layer.
         epochs: passes over the shadow's rows.
@@ -89,20 +88,19 @@ class PartCrop(MembershipAttack):
         "Capability", "Zhu, Zha, Li, Wang", "CCS 2024", "arXiv:2404.02462; v2: arXiv:2505.10351",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "Parts are resized to the whole image (theirs to a half or a quarter of its side). With "
-        "feature_map=windows the map holds the embeddings of L windows, cut out at even places "
-        "and resized to the whole image. Embeddings are layer-normalised, as the last layer of "
-        "their transformer does, those of a released map once more. The attacker learns from a "
-        "shadow instead of from half of the victim's own members; members and nonmembers are "
-        "cropped alike; features are standardised by the shadow's; weights begin as torch draws "
-        "them (theirs: deviation .01); the last state of the attacker is kept, not the best on "
-        "the evaluation set; at least 1,000 updates. Parts are not limited to what keeps the "
-        "label: they are queries only."
+        "Parts are resized to the whole image (theirs to a half or a quarter of its side). The "
+        "map of an encoder that releases a vector holds the embeddings of L windows, cut out at "
+        "even places and resized to the whole image. Embeddings are layer-normalised, as the "
+        "last layer of their transformer does, those of a released map once more. The attacker "
+        "learns from a shadow instead of from half of the victim's own members; members and "
+        "nonmembers are cropped alike; features are standardised by the shadow's; weights begin "
+        "as torch draws them (theirs: deviation .01); the last state of the attacker is kept, "
+        "not the best on the evaluation set; at least 1,000 updates. Parts are not limited to "
+        "what keeps the label: they are queries only."
     )
 
     parts: Annotated[int, Ge(1), Le(10_000)] = 128
     area: tuple[float, float] = (0.08, 0.2)
-    feature_map: Literal["released", "windows"] = "released"
     places: Annotated[int, Ge(2), Le(100)] = 4
     window: Annotated[float, Gt(0), Le(1)] = 0.5
     attacker: Literal["v1", "v2"] = "v1"
@@ -111,26 +109,6 @@ class PartCrop(MembershipAttack):
     batch: Annotated[int, Ge(1)] = 100
     lr: Annotated[float, Gt(0)] = 1e-3
     weight_decay: Annotated[float, Ge(0)] = 5e-4
-
-    def incompatible(self, cell: Cell) -> str | None:
-        """Require a target that releases a feature map of that size."""
-        if self.feature_map == "windows":
-            return None
-        released = getattr(cell.target, "feature_map", None)
-        given = released(cell.card) if released else None
-        if given is None:
-            return (
-                f"{self.name} reads a feature map, and {cell.target.name} releases a vector: "
-                'choose a target with released="map", or set feature_map="windows"'
-            )
-        if given[0] != given[1]:
-            return f"{self.name} reads a square map, and that of {cell.target.name} is not"
-        if given != (self.places, self.places):
-            return (
-                f"the feature map of {cell.target.name} has {given[0]}x{given[1]} places, and "
-                f"{self.name} expects {self.places}x{self.places}: set places"
-            )
-        return None
 
     @property
     def shadows(self) -> Shadows:
@@ -141,11 +119,16 @@ class PartCrop(MembershipAttack):
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
         """Score rows by the responses of their parts; the attacker learns from the shadow."""
-        bells = bell_curves(self.parts, self.places**2, ctx.generator("bells"))
         (shadow,) = ctx.shadows
+        released = getattr(shadow.model["encoder"], "feature_map", None)
+        if released is None:
+            ctx.note(**{self.name: "the encoder releases a vector: its map is made of windows"})
+        places = math.prod(released) if released else 1
+        length = places if released else self.places**2
+        bells = bell_curves(self.parts, length, ctx.generator("bells"))
 
         def features(asked: Oracle, rows: Examples) -> Tensor:
-            return self._features(asked, rows, bells, ctx)
+            return self._features(asked, rows, bells, ctx, places)
 
         inside = features(shadow.oracle, shadow.world.members)
         outside = features(shadow.oracle, shadow.nonmembers)
@@ -161,33 +144,23 @@ class PartCrop(MembershipAttack):
         return Membership(scores, scores >= 0)
 
     def _features(
-        self, oracle: Oracle, rows: Examples, bells: Tensor, ctx: AttackContext
+        self, oracle: Oracle, rows: Examples, bells: Tensor, ctx: AttackContext, places: int
     ) -> Tensor:
-        """Return the sorted divergences (rows, 2m)."""
+        """Return the sorted divergences (rows, 2m); answers have ``places``, a vector has 1."""
         crops = Augmentation(crop=self.area, flip=0.5)
         u = ctx.uniform(rows, self.parts * crops.uniforms, "parts")
-        at_once = max(1, _NUMBERS // (self.parts * rows.x[0].numel() * self._places))
+        at_once = max(1, _NUMBERS // (self.parts * rows.x[0].numel() * places))
         made = []
         for x, some in zip(torch.split(rows.x, at_once), torch.split(u, at_once), strict=True):
             images = as_float(x, rows.scale)
             repeated = images.repeat_interleave(self.parts, dim=0)
             cut = augment(repeated, crops, some.reshape(len(repeated), crops.uniforms))
-            parts = self._map(oracle, cut).mean(1).view(len(x), self.parts, -1)
-            if self.feature_map == "windows":
+            parts = _map(oracle, cut, places).mean(1).view(len(x), self.parts, -1)
+            if places == 1:
                 images = windows_of(images, self.places, self.window).flatten(0, 1)
-            places = self._map(oracle, images).view(len(x), self.places**2, -1)
-            made.append(divergences(parts, places, bells))
+            whole = _map(oracle, images, places).view(len(x), bells.shape[1], -1)
+            made.append(divergences(parts, whole, bells))
         return torch.cat(made)
-
-    def _map(self, oracle: Oracle, x: Tensor) -> Tensor:
-        """Return normalised embeddings (n, l, d) of x: of l places, or of one that is all of x."""
-        h = oracle.embeddings(x)
-        return _normalised(h.view(len(h), self._places, -1))
-
-    @property
-    def _places(self) -> int:
-        """Places of one answer."""
-        return self.places**2 if self.feature_map == "released" else 1
 
     def _network(self) -> nn.Module:
         """Build untrained: features (rows, 2m) -> logits (rows, 2) of nonmember, member."""
@@ -206,8 +179,10 @@ def _scaled(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, outputs), norm, nn.Tanh())
 
 
-def _normalised(h: Tensor) -> Tensor:
-    """Return embeddings (n, l, d) with mean 0 and variance 1 at each place."""
+def _map(oracle: Oracle, x: Tensor, places: int) -> Tensor:
+    """Return embeddings (n, places, d) of x, with mean 0 and variance 1 at each place."""
+    h = oracle.embeddings(x)
+    h = h.view(len(h), places, -1)
     return F.layer_norm(h.float(), h.shape[2:])
 
 
