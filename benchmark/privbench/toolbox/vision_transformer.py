@@ -22,14 +22,19 @@ from torch.nn import functional as F
 
 from privbench.measure.methods.target import Target
 from privbench.measure.training.nets.layers import Backbone
-from privbench.toolbox.phases import classifier_phase
+from privbench.measure.training.phase import BatchSpec, Optimizer, Phase
+from privbench.toolbox.phases import classifier_phase, encoder_phases, passes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from privbench.measure.data.examples import Card
     from privbench.measure.data.split import World
     from privbench.measure.methods.cell import Cell
     from privbench.measure.methods.context import TargetContext
-    from privbench.measure.training.phase import Phase
+    from privbench.measure.training.model import Model
+    from privbench.measure.training.phase import Batch, Outputs, Step
+    from privbench.toolbox.phases import Views
 
 Released = Literal["vector", "map"]
 #: Patches per row, at most, if the length of their side is chosen here.
@@ -217,6 +222,8 @@ class VisionTarget(Target):
         updates: least number of updates of that phase; with few rows there are more epochs until
             it is reached. 0 for no such floor.
         batch: rows per step; all rows if there are fewer, and then an epoch is one update.
+        lr: learning rate of Adam, falling to zero along a half cosine.
+        weight_decay: L2 penalty.
         classifier_epochs: passes of the linear classifier.
         classifier_updates: least number of its updates, as ``updates``.
         classifier_lr: learning rate of the linear classifier, with Adam.
@@ -234,6 +241,8 @@ class VisionTarget(Target):
     epochs: Annotated[int, Ge(0)] = 400
     updates: Annotated[int, Ge(0)] = 0
     batch: Annotated[int, Ge(2)] = 128
+    lr: Annotated[float, Gt(0)] = 1e-3
+    weight_decay: Annotated[float, Ge(0)] = 0.0
     classifier_epochs: Annotated[int, Ge(1)] = 100
     classifier_updates: Annotated[int, Ge(0)] = 1000
     classifier_lr: Annotated[float, Gt(0)] = 1e-2
@@ -288,16 +297,51 @@ class VisionTarget(Target):
         layer = nn.Linear(encoder.width, card.classes)
         return {"classifier": nn.Sequential(Standardised(encoder.width), layer)}
 
-    def classifier(self, world: World, ctx: TargetContext) -> list[Phase]:
-        """Return the phase of the linear classifier, if there is a task."""
-        if ctx.card.classes is None:
-            return []
-        return [
-            classifier_phase(
-                world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
-                lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
+    def unlabelled_phases(
+        self,
+        world: World,
+        ctx: TargetContext,
+        *,
+        prepare: Views,
+        forward: Callable[[Model, Batch], Outputs],
+        step: Step,
+    ) -> list[Phase]:
+        """Return the phases on the encoder's rows in the protocol, and that of the classifier.
+
+        Args:
+            world: whose rows train the model.
+            ctx: of the target.
+            prepare: makes the views that ``forward`` reads.
+            forward: from a prepared batch.
+            step: of the encoder's phases; Adam trains what it trains, along a half cosine.
+        """
+        batch = BatchSpec(self.batch)
+        spec = Optimizer("adam", self.lr, self.weight_decay, schedule="cosine")
+        made = [
+            Phase(
+                name=name,
+                rows=rows,
+                prepare=prepare,
+                forward=forward,
+                steps={"train": step},
+                epochs=passes(
+                    name, world.parts[rows], batch, ctx, epochs=self.epochs, updates=self.updates
+                ),
+                batch=batch,
+                optimizers=dict.fromkeys(step.trains, spec),
+                per_example=not self.contrastive,
+                reads_labels=self.labelled_encoder,
             )
-        ]  # fmt: skip
+            for name, rows in encoder_phases(ctx.protocol)
+        ]
+        if ctx.card.classes is not None:
+            made.append(
+                classifier_phase(
+                    world, ctx, epochs=self.classifier_epochs, updates=self.classifier_updates,
+                    lr=self.classifier_lr, weight_decay=self.classifier_weight_decay, batch=512,
+                )
+            )  # fmt: skip
+        return made
 
     def classifier_apart(self, protocol: object) -> bool:
         """Always true."""

@@ -30,12 +30,10 @@ from torch.nn import functional as F
 from privbench import (
     Augmentation,
     Batch,
-    BatchSpec,
     Ge,
     Gt,
     Le,
     Model,
-    Optimizer,
     Outputs,
     Paper,
     Phase,
@@ -43,7 +41,7 @@ from privbench import (
     Target,
     hookimpl,
 )
-from privbench.toolbox.phases import Views, encoder_phases, follow, passes
+from privbench.toolbox.phases import Views, follow
 from privbench.toolbox.vision_transformer import VisionTarget
 
 if TYPE_CHECKING:
@@ -129,8 +127,6 @@ class DINO(VisionTarget):
     teacher_temperature: Annotated[float, Gt(0)] = 0.04
     momentum: Annotated[float, Ge(0), Le(1)] = 0.99
     centre: Annotated[float, Ge(0), Le(1)] = 0.9
-    lr: Annotated[float, Gt(0)] = 1e-3
-    weight_decay: Annotated[float, Ge(0)] = 0.0
     augmentation: Augmentation = DINO_VIEWS
 
     def build(self, card: Card, ctx: TargetContext) -> Model:
@@ -151,31 +147,12 @@ class DINO(VisionTarget):
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
         """Train on the encoder's rows in the protocol, then train the classifier."""
         del model
-        spec = Optimizer("adam", self.lr, self.weight_decay, schedule="cosine")
-        batch = BatchSpec(self.batch)
         step = Step(
             self._loss, trains=("encoder", "head"), live=("teacher", "teacher_head", "centre"),
             before=self._follow, after=self._move_centre,
         )  # fmt: skip
-        views = LARGE + self.small
-        made = [
-            Phase(
-                name=name,
-                rows=rows,
-                prepare=Crops(self.augmentation, ctx.card, views, self.small_crop),
-                forward=_forward,
-                steps={"train": step},
-                epochs=passes(
-                    name, world.parts[rows], batch, ctx, epochs=self.epochs, updates=self.updates
-                ),
-                batch=batch,
-                optimizers={"encoder": spec, "head": spec},
-                per_example=not self.contrastive,
-                reads_labels=self.labelled_encoder,
-            )
-            for name, rows in encoder_phases(ctx.protocol)
-        ]
-        return [*made, *self.classifier(world, ctx)]
+        crops = Crops(self.augmentation, ctx.card, LARGE + self.small, self.small_crop)
+        return self.unlabelled_phases(world, ctx, prepare=crops, forward=_forward, step=step)
 
     def _follow(self, model: Model, clock: Clock) -> None:
         """Move the teacher, as of the update before this one; before the first nothing changes."""

@@ -28,13 +28,11 @@ from torch import nn
 from privbench import (
     Augmentation,
     Batch,
-    BatchSpec,
     Ge,
     Gt,
     Le,
     Lt,
     Model,
-    Optimizer,
     Outputs,
     Paper,
     Phase,
@@ -42,7 +40,7 @@ from privbench import (
     Target,
     hookimpl,
 )
-from privbench.toolbox.phases import Views, encoder_phases, passes
+from privbench.toolbox.phases import Views
 from privbench.toolbox.vision_transformer import (
     VisionTarget,
     begin,
@@ -117,8 +115,6 @@ class MAE(VisionTarget):
     decoder_depth: Annotated[int, Ge(1), Le(100)] = 1
     decoder_heads: Annotated[int, Ge(1), Le(100)] = 4
     normalised: bool = True
-    lr: Annotated[float, Gt(0)] = 1e-3
-    weight_decay: Annotated[float, Ge(0)] = 0.0
     augmentation: Augmentation = MAE_VIEWS
 
     def incompatible(self, cell: Cell) -> str | None:
@@ -145,8 +141,7 @@ class MAE(VisionTarget):
     def phases(self, model: Model, world: World, ctx: TargetContext) -> Sequence[Phase]:
         """Train on the encoder's rows in the protocol, then train the classifier."""
         del model
-        side, batch = self.side(ctx.card), BatchSpec(self.batch)
-        spec = Optimizer("adam", self.lr, self.weight_decay, schedule="cosine")
+        side = self.side(ctx.card)
 
         def forward(model: Model, batch: Any) -> Outputs:
             return Outputs(
@@ -154,23 +149,10 @@ class MAE(VisionTarget):
                 wanted=lambda: self._wanted(patches(model.inputs(batch.x), side)),
             )  # fmt: skip
 
-        made = [
-            Phase(
-                name=name,
-                rows=rows,
-                prepare=Hiding(self.augmentation, ctx.card, 1, side, self.hidden),
-                forward=forward,
-                steps={"train": Step(_loss, trains=("encoder", "painter"))},
-                epochs=passes(
-                    name, world.parts[rows], batch, ctx, epochs=self.epochs, updates=self.updates
-                ),
-                batch=batch,
-                optimizers={"encoder": spec, "painter": spec},
-                reads_labels=self.labelled_encoder,
-            )
-            for name, rows in encoder_phases(ctx.protocol)
-        ]
-        return [*made, *self.classifier(world, ctx)]
+        return self.unlabelled_phases(
+            world, ctx, prepare=Hiding(self.augmentation, ctx.card, 1, side, self.hidden),
+            forward=forward, step=Step(_loss, trains=("encoder", "painter")),
+        )  # fmt: skip
 
     def _wanted(self, pixels: Tensor) -> Tensor:
         """Return what the decoder shall draw (n, places, p) of patches (n, places, p)."""
