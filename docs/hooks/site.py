@@ -8,6 +8,7 @@ that a new page needs no entry.
 from __future__ import annotations
 
 import html
+import posixpath
 import re
 import runpy
 import sys
@@ -18,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Title -> pages, in the order of the navigation.
@@ -30,16 +32,22 @@ PAGES: dict[str, list[str]] = {
     "Concepts": [
         "threat-models.md", "protocols.md", "reproducibility.md", "claims.md", "glossary.md",
     ],
+    "Boards": ["boards/index.md", "explorer.md"],
     "Running": ["scale.md", "exit-status.md", "how-far-it-goes.md"],
     "Methods": ["methods/attacks.md", "methods/defenses.md", "methods/targets.md",
                 "methods/datasets.md"],
     "Extending": ["plugins/index.md", "plugins/tutorial.md", "challenge.md",
                   "plugins/class-variables.md", "plugins/helpers.md", "plugins/errors.md",
                   "plugins/keys.md", "plugins/rules.md"],
-    "Design": ["design.md", "api.md"],
+    "Design": ["design.md", "api/index.md"],
 }  # fmt: skip
-#: Folder of pages -> the section that takes those which are not listed.
-FOLDERS = {"plugins": "Extending", "audit": "Start"}
+#: Folder of pages -> where those that are not listed come: a section, and a part of it or "".
+FOLDERS = {
+    "plugins": ("Extending", ""), "audit": ("Start", ""), "boards": ("Boards", "All boards"),
+    "api": ("Design", "API by room"),
+    **{f"methods/{kind}": ("Methods", f"All {kind}")
+       for kind in ("attacks", "defenses", "targets", "datasets")},
+}  # fmt: skip
 KINDS = {
     "attacks": "Every attack, with what it needs and where it comes from. `privbench doc NAME` "
     "prints the same card.",
@@ -66,62 +74,128 @@ MATCHED = 0.02
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from the code, and the navigation."""
     glossary = (ROOT / "benchmark/privbench/cli/glossary.md").read_text("utf-8")
-    made = {**dict(_cards()), "api.md": _api(), "glossary.md": glossary}
+    measured = config.extra["measured"]  # by boards.py, which runs first
+    made = {**dict(_cards(measured)), **dict(_api()), "glossary.md": glossary}
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
     config.nav = _nav({file.src_uri for file in files.documentation_pages()})
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Draw the figures that a page asks for."""
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Draw the figures that a page asks for; name what lies outside the site by its path."""
     for name, draw in (("<!-- design -->", _design), ("<!-- front -->", _front)):
         if name in markdown:
             markdown = markdown.replace(name, draw())
-    # What lies outside the site is named by its path in the repository.
-    return re.sub(r"\[[^\]]+\]\(\.\./([^)]+)\)", r"`\1`", markdown)
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def leads(found: re.Match[str]) -> str:
+        place = posixpath.normpath(posixpath.join(folder, found[1]))
+        return f"`{place.removeprefix('../')}`" if place.startswith("../") else found[0]
+
+    return re.sub(r"\[[^\]]+\]\((\.\./[^)]+)\)", leads, markdown)
 
 
-def _nav(there: set[str]) -> list[dict[str, list[str]]]:
+def _nav(there: set[str]) -> list[dict[str, list[Any]]]:
     listed = {path for paths in PAGES.values() for path in paths}
-    nav = {title: [path for path in paths if path in there] for title, paths in PAGES.items()}
+    nav: dict[str, list[Any]] = {
+        title: [path for path in paths if path in there] for title, paths in PAGES.items()
+    }
+    parts: dict[tuple[str, str], list[str]] = {}
     for path in sorted(there - listed):
-        nav.setdefault(FOLDERS.get(path.split("/")[0], "More"), []).append(path)
+        title, part = FOLDERS.get(posixpath.dirname(path) or ".", ("More", ""))
+        if part and (title, part) not in parts:
+            nav[title].append({part: parts.setdefault((title, part), [])})
+        parts.get((title, part), nav.setdefault(title, [])).append(path)
     return [{title: paths} for title, paths in nav.items() if paths]
 
 
 # ---- cards ---------------------------------------------------------------------------------------
 
 
-def _cards() -> Iterator[tuple[str, str]]:
-    """Yield path and text of a page for each kind of method."""
+#: Kind -> columns of its table, besides the name and what it does.
+_COLUMNS: dict[str, dict[str, Callable[[Any], str]]] = {
+    "attacks": {
+        "game": lambda one: one.game,
+        "access": lambda one: str(one.needs).lower().replace("+", ", "),
+        "shadows": lambda one: (
+            f"{one.shadows.count}, {one.shadows.origin}" if one.shadows.count else ""
+        ),
+    },
+    "defenses": {
+        "acts at": lambda one: ", ".join(sorted(one.stages())),
+        "claims to protect": lambda one: ", ".join(one.protects),
+    },
+    "targets": {"grants": lambda one: str(one.grants).lower().replace("+", ", ")},
+    "datasets": {},
+}  # fmt: skip
+
+
+def _cards(measured: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
+    """Yield path and text of a table for each kind of method, and of a page for each method.
+
+    Args:
+        measured: kind -> names of methods that boards have numbers of.
+    """
     from privbench.plugins import registry
     from privbench.plugins.about import about
 
     known = registry.load()
-    for kind, intro in KINDS.items():
-        methods = [(one, about(kind[:-1], one)) for one in known.all(kind[:-1])]
-        lines = [f"# {kind.capitalize()}", "", intro, "", "| name | what it does |", "|---|---|"]
-        for one, told in methods:
+    for kinds, intro in KINDS.items():
+        kind = kinds[:-1]
+        columns = _COLUMNS[kinds]
+        heads = ["name", *columns, "what it does", "from"]
+        lines = [
+            f"# {kinds.capitalize()}",
+            "",
+            intro,
+            "",
+            _line(heads),
+            _line(["---"] * len(heads)),
+        ]
+        for one in known.all(kind):
+            told = about(kind, one)
             first = next(iter(told.texts), "").split("\n\n")[0]
-            lines.append(f"| [`{one.name}`](#{one.name}) | {_inline(' '.join(first.split()))} |")
-        for one, told in methods:
-            lines += ["", f"## {one.name} {{ #{one.name} }}", ""]
-            for text in told.texts:
-                lines += [_prose(text), ""]
-            lines += [f"**Paper.** {_inline(told.paper)}", ""] if told.paper else []
-            facts = {name: _inline(text) for name, text in told.facts.items()}
-            facts |= {"Version": str(one.version)}
-            lines += ["", *(f"- {name}: {text}" for name, text in facts.items()), ""]
-            fields, meanings = one.hyperparameters(), _meanings("\n\n".join(told.texts))
-            lines += ["| hyperparameter | default | meaning |", "|---|---|---|"] if fields else []
-            lines += [
-                f"| `{name}` | `{_cell(value)}` | {_inline(meanings.get(name, ''))} |"
-                for name, value in fields.items()
-            ]
-            if told.deviations:
-                lines += ["", f"**Deviations.** {_inline(told.deviations)}", ""]
-        yield f"methods/{kind}.md", "\n".join(lines) + "\n"
+            source = f"{one.paper.authors}, {one.paper.venue}" if one.paper else ""
+            lines.append(_line([
+                f"[`{one.name}`]({kinds}/{one.name}.md)",
+                *(_inline(column(one)) for column in columns.values()),
+                _inline(" ".join(first.split())), _inline(source),
+            ]))  # fmt: skip
+            card = _card(one, told, f"{kind}={one.name}" if one.name in measured[kind] else "")
+            yield f"methods/{kinds}/{one.name}.md", card
+        yield f"methods/{kinds}.md", "\n".join(lines) + "\n"
+
+
+def _card(one: Any, told: Any, view: str) -> str:
+    """The page of a method, which is found before others.
+
+    Args:
+        one: the method.
+        told: what it says about itself.
+        view: of the explorer, with its numbers; "" for none.
+    """
+    lines = ["---", "search:", "  boost: 4", "---", "", f"# {one.name}", ""]
+    for text in told.texts:
+        lines += [_prose(text), ""]
+    lines += [f"**Paper.** {_inline(told.paper)}", ""] if told.paper else []
+    where = f"[all boards](../../explorer.md#{view})" if view else "on no published board yet"
+    facts = {name: _inline(text) for name, text in told.facts.items()}
+    facts |= {"Version": str(one.version), "Numbers": where}
+    lines += [*(f"- {name}: {text}" for name, text in facts.items()), ""]
+    fields, meanings = one.hyperparameters(), _meanings("\n\n".join(told.texts))
+    lines += ["| hyperparameter | default | meaning |", "|---|---|---|"] if fields else []
+    lines += [
+        f"| `{name}` | `{_cell(value)}` | {_inline(meanings.get(name, ''))} |"
+        for name, value in fields.items()
+    ]
+    if told.deviations:
+        lines += ["", f"**Deviations.** {_inline(told.deviations)}", ""]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 _ITEM = re.compile(r"^([-*]|[0-9]+\.) ")
@@ -138,7 +212,7 @@ def _block(text: str) -> str:
     if re.match(r"\s+\S|>>>", text):
         return f"```text\n{textwrap.dedent(text)}\n```"
     pieces = re.split(r"\n(?=[-*] |[0-9]+\. )", text)
-    made = []
+    made: list[str] = []
     for piece in pieces:
         found = _ITEM.match(piece)
         mark = found[0] if found else ""
@@ -185,20 +259,26 @@ _API = (
 )
 
 
-def _api() -> str:
-    """All public names, by what they are for."""
+def _api() -> Iterator[tuple[str, str]]:
+    """Yield path and text of a table of all public names, and of a page for each room."""
     import privbench
 
-    groups: dict[str, list[str]] = {heading: [] for heading in HEADINGS.values()}
+    groups: dict[str, dict[str, str]] = {heading: {} for heading in HEADINGS.values()}
     for name, home in sorted(privbench.HOME.items()):
         package, *inside = home.split(".")
         if package == "privbench":
             heading = next(HEADINGS[part] for part in inside if part in HEADINGS)
-            groups[heading].append(f"::: {home}.{name}")
+            groups[heading][name] = f"{home}.{name}"
     lines = ["# API reference", "", _API]
     for heading, names in groups.items():
-        lines += ["", f"## {heading}", "", *("\n" + name for name in names)]
-    return "\n".join(lines) + "\n"
+        path = re.sub(r"\W+", "-", heading.lower()) + ".md"
+        lines += ["", f"## [{heading}]({path})", ""]
+        lines.append(", ".join(f"[`{name}`]({path}#{home})" for name, home in names.items()))
+        yield (
+            f"api/{path}",
+            "\n\n".join([f"# {heading}", *(f"::: {home}" for home in names.values())]),
+        )
+    yield "api/index.md", "\n".join(lines) + "\n"
 
 
 # ---- figures -------------------------------------------------------------------------------------

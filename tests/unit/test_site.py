@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import http.server
+import io
+import json
 import os
 import re
 import shutil
@@ -11,9 +14,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+import privbench
+from privbench.results.statistics import paired
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,17 +74,76 @@ def test_no_page_names_a_file_of_another_host(site: Path) -> None:
         assert not re.search(r"url\(['\"]?(https?:)?//", style.read_text("utf-8")), style
 
 
+def test_search_finds_the_page_of_a_method_first(site: Path) -> None:
+    found = json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
+    boosts = {one["location"].split("#")[0]: one.get("boost", 1) for one in found}
+    assert boosts["methods/attacks/lira.html"] > boosts["boards/low-fpr.html"]
+
+
+def test_every_board_is_a_page_that_leads_to_its_numbers(site: Path) -> None:
+    for name in privbench.published():
+        page = (site / "boards" / f"{name}.html").read_text("utf-8")
+        assert f'href="../explorer.html#board={name}"' in page
+        assert (site / "boards" / f"{name}.csv").read_bytes() == (
+            ROOT / "leaderboards" / f"{name}.csv"
+        ).read_bytes()
+    card = (site / "methods" / "defenses" / "talos.html").read_text("utf-8")
+    assert 'href="../../explorer.html#defense=talos"' in card
+
+
+def test_the_explorer_has_the_numbers_of_the_boards(site: Path) -> None:
+    cells = explored(site)
+    for board in ("digits", "low-fpr", "ars-adult"):
+        text = (ROOT / "leaderboards" / f"{board}.csv").read_text("utf-8")
+        names = ("dataset", "target", "defense", "attack", "game", "adversary", "protocol")
+        rows = {tuple(row[name] for name in names): row for row in csv.DictReader(io.StringIO(text))
+                if row["status"] == "ok" and row["planted leak"] == "no"}  # fmt: skip
+        shown = {
+            tuple(cell[name] for name in names): cell for cell in cells if cell["board"] == board
+        }
+        assert {*rows} == {*shown}
+        for at, row in rows.items():
+            main = {"membership": "auc", "attributes": "accuracy", "reconstruction": "mse"}[
+                row["game"]
+            ]
+            cell = shown[at]
+            assert sum(cell["values"]) / len(cell["values"]) == pytest.approx(
+                float(row[main]), rel=1e-4
+            )
+            assert cell["seeds"] == [int(seed) for seed in row["seeds"].split()]
+            assert (cell["low"] is None) == (len(cell["seeds"]) < 3)
+            if cell["low"] is not None:
+                assert cell["low"] == pytest.approx(float(row[f"{main}, low"]), rel=1e-4)
+            if row["test_accuracy"]:
+                assert cell["accuracy"] == pytest.approx(float(row["test_accuracy"]), rel=1e-4)
+
+
+def explored(site: Path) -> list[dict[str, Any]]:
+    """What the explorer reads, a dictionary for each cell."""
+    text = (site / "explorer" / "results.js").read_text("utf-8")
+    given = json.loads(text.removeprefix("window.privbench = ").rstrip(";\n"))
+    columns = {
+        name: [of.get("texts", range(given["rows"]))[at] for at in of["at"]]
+        if isinstance(of, dict)
+        else of
+        for name, of in given["columns"].items()
+    }
+    return [{name: column[i] for name, column in columns.items()} for i in range(given["rows"])]
+
+
 def test_every_method_and_every_public_name_is_there(site: Path) -> None:
-    import privbench
     from privbench.plugins import registry
 
     known = registry.load()
     for kind in ("attack", "defense", "target", "dataset"):
-        text = (site / "methods" / f"{kind}s.html").read_text("utf-8")
-        assert all(f'id="{method.name}"' in text for method in known.all(kind))
-        prose = re.sub(r"<(code|pre).*?</\1>", "", text, flags=re.DOTALL)
-        assert not re.search(r"\*\*\w*[A-Za-z]|``|<p>Attributes", prose), "markup that is shown"
-    api = (site / "api.html").read_text("utf-8")
+        table = (site / "methods" / f"{kind}s.html").read_text("utf-8")
+        for method in known.all(kind):
+            assert f'href="{kind}s/{method.name}.html"' in table
+            text = (site / "methods" / f"{kind}s" / f"{method.name}.html").read_text("utf-8")
+            assert method.name in re.findall(r"<h1[^>]*>([\w-]+)", text)
+            prose = re.sub(r"<(code|pre).*?</\1>", "", text, flags=re.DOTALL)
+            assert not re.search(r"\*\*\w*[A-Za-z]|``|<p>Attributes", prose), "markup that is shown"
+    api = "".join(page.read_text("utf-8") for page in (site / "api").glob("*.html"))
     ours = {n: home for n, home in privbench.HOME.items() if home.startswith("privbench.")}
     missing = [name for name, home in ours.items() if f'{home}.{name}"' not in api]
     assert not missing
@@ -105,7 +170,12 @@ def test_pages_fit_and_are_silent(site: Path, address: str, width: int, scheme: 
                 told.append(one.url) if not one.url.startswith((address, "data:")) else None
             ),
         )
+        folders: dict[Path, list[Path]] = {}
         for path in sorted(site.rglob("*.html")):
+            folders.setdefault(path.parent, []).append(path)
+        for path in [
+            one for folder, of in folders.items() for one in (of if folder == site else of[:3])
+        ]:
             if path.name != "404.html":  # its links are from the root of a host
                 page.goto(f"{address}/{path.relative_to(site)}")
                 page.wait_for_load_state("networkidle")
@@ -113,3 +183,85 @@ def test_pages_fit_and_are_silent(site: Path, address: str, width: int, scheme: 
                 assert wide <= width, path.name
         browser.close()
     assert told == []
+
+
+@pytest.fixture
+def page(address: str) -> Iterator[Any]:
+    """The explorer in a browser; nothing may be written to its console."""
+    if not BROWSER:
+        pytest.skip("no chromium here: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    told: list[str] = []
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        made = browser.new_page(viewport={"width": 1280, "height": 850})
+        made.on("console", lambda message: told.append(message.text))
+        made.on("pageerror", lambda error: told.append(str(error)))
+        made.goto(f"{address}/explorer.html")
+        yield made
+        browser.close()
+    assert told == []
+
+
+def test_the_explorer_is_used_with_the_keyboard_and_remembers_the_view(page: Any) -> None:
+    page.get_by_label("Search all names").focus()
+    page.keyboard.type("digits lira")
+    while page.evaluate("document.activeElement.textContent") != "defense":
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    while "talos" not in page.evaluate("document.activeElement.value ?? ''"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    cells = page.locator(".numbers tbody tr")
+    assert cells.count() > 0
+    assert all("talos" in text and "lira" in text for text in cells.all_text_contents())
+    assert "words=digits+lira" in page.url
+    assert "defense=talos" in page.url
+    told = page.get_by_role("status").text_content()
+    page.reload()
+    assert page.get_by_role("status").text_content() == told
+    page.get_by_role("button", name="Clear filters").press("Enter")
+    assert page.get_by_role("status").text_content() != told
+
+
+def test_the_explorer_compares_two_defenses_by_seed(page: Any, address: str, site: Path) -> None:
+    page.goto(f"{address}/explorer.html#board=talos-sweep&show=compare&a=none&b=talos")
+    page.wait_for_selector(".numbers tbody tr")
+    row = page.locator(".numbers tbody tr", has_text="encodermi-t").text_content()
+    ours, theirs = (
+        next(
+            dict(zip(cell["seeds"], cell["values"], strict=True))
+            for cell in explored(site)
+            if (cell["board"], cell["attack"], cell["defense"])
+            == ("talos-sweep", "encodermi-t", of)
+        )
+        for of in ("talos", "none")
+    )
+    found = paired(ours, theirs)
+    assert found is not None
+    assert found.high is not None
+    assert f"{found.mean:.3f} ± {found.high - found.mean:.3f}" in row
+
+
+def test_what_is_chosen_is_downloaded_and_drawn(page: Any, address: str) -> None:
+    page.goto(f"{address}/explorer.html#board=low-fpr&show=roc")
+    assert page.locator("section svg[aria-label^='True-positive']").count() == 1
+    with page.expect_download() as loading:
+        page.get_by_role("button", name="Download csv").click()
+    text = Path(loading.value.path()).read_text("utf-8")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert {row["board"] for row in rows} == {"low-fpr"}
+    assert max(float(row["value"]) for row in rows) > 0.9
+    for size in (390, 800, 1280):
+        page.set_viewport_size({"width": size, "height": 850})
+        for show in ("table", "front", "roc", "compare"):
+            for view in (
+                "",
+                "board=digits&",
+                "words=nothing-has-this&",
+                "board=digits-operating-points&",
+            ):
+                page.goto(f"{address}/explorer.html#{view}show={show}")
+                page.wait_for_timeout(50)
+                assert page.evaluate("document.documentElement.scrollWidth") <= size, (show, view)
