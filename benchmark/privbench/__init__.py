@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # the public names, one a line, and nothing else: `HOME` is r
     from privbench.api.published import published as published
     from privbench.api.results import Results as Results
     from privbench.api.session import run as run
+    from privbench.api.victims import victims as victims
     from privbench.boards.html.plot import Plot as Plot
     from privbench.ground.columns import Board as Board
     from privbench.ground.columns import Column as Column

@@ -128,10 +128,36 @@ def load(
     planned = Planning(asked, files, options)
     wanted = {"dataset": dataset, "target": target, "defense": defense, "adversary": adversary,
               "attack": attack}  # fmt: skip
-    items = _chosen(planned.planned, wanted, asked.seed_list[0] if seed is None else seed)
+    return loaded(planned, wanted, role, asked.seed_list[0] if seed is None else seed)
+
+
+def loaded(
+    planned: Planning,
+    wanted: Mapping[str, str | None],
+    role: str,
+    seed: int,
+    *,
+    refusal: str | None = None,
+) -> Loaded:
+    """Return a model of a planned grid.
+
+    Args:
+        planned: the grid.
+        wanted: kind of method -> its name; None for any.
+        role: as in ``load``.
+        seed: one of the grid's.
+        refusal: what to say instead of training a model that the store lacks; None trains it.
+
+    Raises:
+        UnknownNameError: if the grid has no such cell, seed or role.
+        BadInputError: if several models are meant, or one would be trained that must not be.
+    """
+    items = _chosen(planned.planned, wanted, seed)
     runner = planned.runner
     with thread_count(runner.builder.numerics.threads):
         item, spec = _one(items, role, runner)
+        if refusal is not None and not all(runner.builder.planned(spec).values()):
+            raise BadInputError(refusal)
         served = runner.materials.victim(spec)
     cell = item.trial.cell
     candidates = runner.materials.split(cell, item.trial.seed).candidates

@@ -1,0 +1,117 @@
+# ruff: noqa: INP001 - a script
+"""The victims of published boards as files of a release, for ``privbench.victims``.
+
+``uv run python leaderboards/release_victims.py BOARD --out FOLDER`` writes ``BOARD.zip`` (weights),
+``BOARD.yaml`` (the suite) and ``SHA256SUMS`` into FOLDER. The board must be of today's code, so
+that these are the victims behind its numbers; those that the store lacks are trained again.
+Several boards may share a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import click
+import yaml
+
+from privbench.api.planning import Planning
+from privbench.api.victims import SUMS
+from privbench.grid.suite import Suite, read_suite
+from privbench.ground.errors import BadInputError, PrivbenchError
+from privbench.ground.store import bundle
+from privbench.ground.store.files import write
+from privbench.results.files import read_all
+
+HERE = Path(__file__).parent
+_MIB = 2**20
+
+
+@click.command()
+@click.argument("board")
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+@click.option("--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA")
+@click.option("--seeds", type=click.IntRange(min=1), help="Only so many; all by default.")
+@click.option("--max-mib", type=click.FloatRange(min=0), default=16, show_default=True)
+def main(board: str, out: Path, data_root: Path | None, seeds: int | None, max_mib: float) -> None:
+    """Write the victims of BOARD into FOLDER."""
+    try:
+        click.echo(release(HERE, board, out, data_root=data_root, seeds=seeds, max_mib=max_mib))
+    except PrivbenchError as error:
+        click.echo(f"release_victims: {error}", err=True)
+        sys.exit(2)
+
+
+def release(
+    boards: Path,
+    board: str,
+    out: Path,
+    *,
+    data_root: Path | None = None,
+    seeds: int | None = None,
+    max_mib: float = 16.0,
+) -> str:
+    """Write the files; return what was written, in words.
+
+    Args:
+        boards: folder with ``suites`` and ``results``.
+        board: name of one.
+        out: where to; made if it is not there.
+        data_root: directory of datasets.
+        seeds: how many; None for all that are published.
+        max_mib: most that the weights may take.
+
+    Raises:
+        BadInputError: if that is impossible.
+    """
+    suite, results = boards / "suites" / f"{board}.yaml", boards / "results" / f"{board}.jsonl"
+    for file in (suite, results):
+        if not file.is_file():
+            raise BadInputError(f"there is no {file}")
+    given, published = read_suite(suite), [one for one in read_all([results]) if one.status == "ok"]
+    shown = sorted({one.seed for one in published})[:seeds]
+    asked = given.model_copy(update={"seeds": shown})
+    options = {"out": out, "data_root": data_root, "device": "cpu", "threads": 1,
+               "precision": "float32"}  # fmt: skip
+    planning = Planning(asked, [], options)
+    trials = {item.trial.digest for item in planning.planned}
+    if not all(one.trial in trials for one in published if one.seed in shown):
+        raise BadInputError(
+            f"the results of {board} are of other code or another suite, so its victims cannot be "
+            "made: measure it again (leaderboards/grow.py)"
+        )
+    runner = planning.runner
+    for item in planning.planned:
+        if not (item.skip or item.failed):
+            specs = runner.every_spec(item.trial)
+            for role, spec in specs.items():
+                if role.startswith("victim"):
+                    runner.materials.victim(spec)
+    stored, _ = planning.artifacts("victim")
+    if (mib := bundle.size(stored) / _MIB) > max_mib:
+        raise BadInputError(
+            f"the victims of {board} have {mib:.1f} MiB, more than {max_mib:g}: give fewer --seeds "
+            "or more --max-mib"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    bundle.pack(stored, out / f"{board}.zip")
+    write(out / f"{board}.yaml", _written(asked, suite, published[0].provenance))
+    sums = "".join(
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n"
+        for file in sorted(out.iterdir())
+        if file.suffix in {".zip", ".yaml"}
+    )
+    write(out / SUMS, sums)
+    return f"{len(stored)} artifacts of {board}, seeds {shown}, {mib:.1f} MiB, in {out}"
+
+
+def _written(asked: Suite, suite: Path, made_by: dict[str, object]) -> str:
+    """The suite with the seeds that are released, and the code that trained them."""
+    values = yaml.safe_load(suite.read_text("utf-8")) | {"seeds": list(asked.seed_list)}
+    head = f"# Victims trained by commit {made_by.get('commit')}, code {made_by.get('code')}."
+    return f"{head}\n{yaml.safe_dump(values, sort_keys=False)}"
+
+
+if __name__ == "__main__":
+    main()
