@@ -218,7 +218,7 @@ def test_the_plugin_of_the_readme_has_twelve_lines() -> None:
 def test_the_readme_names_what_is_included() -> None:
     """Every built-in method stands in the table, and the numbers are those of the methods."""
     text = (ROOT / "README.md").read_text("utf-8")
-    rows = re.findall(r"^\| ?([\w ]*?) ?\| ?(\d*) ?\| (.+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| ?([\w -]*?) ?\| ?(\d*) ?\| (.+) \|$", text, re.MULTILINE)
     shown: dict[str, set[str]] = {}
     numbers: dict[str, int] = {}
     last = ""

@@ -356,6 +356,8 @@ def stays_at_chance(plain: Plain) -> None:
 
 def _beats_guesses(attack: Attack) -> None:
     """Assert that it finds more in memorisers than the baselines of its game do."""
+    if attack.misses_planted:
+        raise NotTriedError(attack.misses_planted)
     found, guesses = _about_all(attack, null=False)
     if not guesses:
         raise NotTriedError(f"the game {attack.game} has no baseline to compare with")
