@@ -2,11 +2,13 @@
 """Measures the seeds that boards lack, one at a time, and publishes each: see queue.yaml.
 
     uv run python leaderboards/grow.py --plan          what is missing, what it costs; runs nothing
-    uv run python leaderboards/grow.py --hours 8       begins no seed that would end later
+    uv run python leaderboards/grow.py --hours 8       measures for so long
 
 What is missing follows from results/*.jsonl, so a run that was killed goes on from there on any
-machine. Runs and their store are in PRIVBENCH_CACHE. Only --commit commits. Exit status: 0, 1 if a
-seed or page could not be made, 2 for bad input, 130 if interrupted.
+machine. A seed that would end later is begun only if no other fits, and stopped in time. What a
+seed has when it is stopped, and every ten minutes, is kept in results/partial/, from where it goes
+on. Runs and their store are in PRIVBENCH_CACHE. Only --commit commits. Exit status: 0, 1 if a seed
+or page could not be made, 2 for bad input, 130 if interrupted.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path("leaderboards")
 INTERRUPTED = 130
+#: Seconds after which what a running seed has is kept.
+KEPT_EVERY = 600.0
 
 
 class Wanted(BaseModel):
@@ -156,12 +160,14 @@ class Code:
         return (
             self.attacks <= {one.cell.attack.label for one in records}
             and self.stacks <= {one.cell.defense for one in records}
-            and all(one.provenance.get("code") == self.code for one in records)
-            and all(
-                self.sources.get(name) == of.get("source")
-                for one in records
-                for name, of in one.provenance.get("plugins", {}).items()
-            )
+            and all(map(self.made_one, records))
+        )
+
+    def made_one(self, record: Record) -> bool:
+        """Whether it made this result."""
+        used = record.provenance.get("plugins", {})
+        return record.provenance.get("code") == self.code and all(
+            self.sources.get(name) == of.get("source") for name, of in used.items()
         )
 
 
@@ -247,9 +253,13 @@ def listed(page: str) -> dict[str, float]:
 
 
 def choose(boards: Iterable[Board], hours: float, cores: int) -> Board | None:
-    """The first board of the queue whose next seed ends in these hours, on so many cores."""
-    fits = (one for one in boards if one.missing and one.hours is not None)
-    return next((one for one in fits if one.hours / cores <= hours), None)
+    """The first board of the queue whose next seed ends in these hours, on so many cores.
+
+    If none does, the first that lacks a seed: it is stopped in time, and goes on later.
+    """
+    able = [one for one in boards if one.missing and one.hours is not None] if hours > 0 else []
+    fits = (one for one in able if (one.hours or 0) / cores <= hours)
+    return next(fits, able[0] if able else None)
 
 
 def plan(boards: Iterable[Board], cores: int) -> str:
@@ -336,21 +346,24 @@ class Grower:
             left = (end - time.monotonic()) / 3600
             if (one := choose(boards, left, cores)) is None:
                 more = any(one.missing for one in boards)
-                click.echo(
-                    f"no seed ends in {max(left, 0):.2f} hours" if more else "no seed is missing"
-                )
+                click.echo("the time is over" if more and left <= 0 else "no seed is missing")
                 break
-            if self.measure(one):
+            if self.measure(one, end):
                 status |= self.publish([one.name], one.missing[0])
-            elif not self.stopper.asked:
+            elif not self.stopper.asked and time.monotonic() < end:
                 self.failed.add(one.name)
         if self.stopper.asked:
             click.echo("interrupted: what is published stays; the same command goes on")
             return INTERRUPTED
         return 1 if self.failed else status
 
-    def measure(self, one: Board) -> bool:
-        """Run the next seed and join it with those of the same code; False if there is no seed."""
+    def measure(self, one: Board, end: float) -> bool:
+        """Run the next seed and join it with those of the same code; False if there is no seed.
+
+        Args:
+            one: the board.
+            end: when it is stopped if it still runs, as ``time.monotonic`` counts.
+        """
         name, seed, code = one.name, one.missing[0], self.codes[one.name]
         path = self.suites / f"{name}.yaml"
         text = path.read_text("utf-8")
@@ -360,21 +373,30 @@ class Grower:
         copy.parent.mkdir(parents=True, exist_ok=True)
         suite = yaml.safe_load(text) | {"seeds": [seed]}
         copy.write_text(yaml.safe_dump(suite, sort_keys=False), encoding="utf-8")
+        self.go_on(one, out)
         published = self._read(name)
         same = read_suite(path).model_copy(update={"seeds": [*one.there]})
         only = _again(copy, same, published)[1:] if published else []  # of what the board has
         click.echo(f"{name}, seed {seed}: {one.hours:.2f} hours of one core expected")
         command = [sys.executable, "-m", "privbench", "run", str(copy), *only,
                    "--jobs", "auto", "--device", "cpu", "--out", str(out)]  # fmt: skip
-        self.stopper.run = subprocess.Popen(  # noqa: S603
+        run = self.stopper.run = subprocess.Popen(  # noqa: S603
             command, cwd=self.root, start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509
         )  # fmt: skip
         if self.stopper.asked:  # while it was started
-            self.stopper.run.terminate()
-        status = self.stopper.run.wait()
+            run.terminate()
+        status = None
+        while status is None:
+            try:
+                status = run.wait(min(KEPT_EVERY, max(0.0, end - time.monotonic())) or KEPT_EVERY)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() >= end:
+                    run.terminate()
+                self.keep(one, out)
         self.stopper.run = None
         if status:
-            if not self.stopper.asked:
+            self.keep(one, out)
+            if not self.stopper.asked and time.monotonic() < end:
                 click.echo(f"{name}, seed {seed} is not published: its run ended with status "
                            f"{status}, see above; its results are in {out}", err=True)  # fmt: skip
             return False
@@ -384,7 +406,25 @@ class Grower:
                        "start again", err=True)  # fmt: skip
             return False
         self.join(one, out)
+        (self.results / "partial" / f"{name}.jsonl").unlink(missing_ok=True)
         return True
+
+    def keep(self, one: Board, out: Path) -> None:
+        """Keep what a seed has so far, so that it goes on from there on any machine."""
+        kept = self.results / "partial" / f"{one.name}.jsonl"
+        there = len(self._read(f"partial/{one.name}"))
+        count = sum(1 for _ in out.glob("*.json"))
+        if count > there:
+            privbench(["merge", str(out), "--out", str(kept)], standalone_mode=False)
+            click.echo(f"{one.name}, seed {one.missing[0]}: {count} results kept in {kept}")
+            if self.commit:
+                self._commit(f"Measure a part of seed {one.missing[0]} of {one.name}")
+
+    def go_on(self, one: Board, out: Path) -> None:
+        """Write what is kept of this seed, by today's code, into the folder of its run."""
+        for record in self._read(f"partial/{one.name}"):
+            if record.seed == one.missing[0] and self.codes[one.name].made_one(record):
+                record.write(out)
 
     def join(self, one: Board, out: Path) -> None:
         """Add a seed to the results of a board, or to those that are to replace it."""
@@ -413,11 +453,15 @@ class Grower:
         done = "waits in results/afresh/" if waits else "published"
         click.echo(f"{names[0]}, seed {seed}: {done}" if names else "all pages are written")
         if self.commit:
-            mine = [str(HERE), *(f":(exclude,glob){HERE}/**/*.{end}" for end in ("py", "yaml"))]
-            self._git("add", "-A", "--", *mine)
-            if self._git("status", "--porcelain", "-uno", "--", *mine):
-                self._git("commit", "-q", "-m", what, "--", *mine)
+            self._commit(what)
         return status
+
+    def _commit(self, what: str) -> None:
+        """Commit results and pages, if they have changed."""
+        mine = [str(HERE), *(f":(exclude,glob){HERE}/**/*.{end}" for end in ("py", "yaml"))]
+        self._git("add", "-A", "--", *mine)
+        if self._git("status", "--porcelain", "-uno", "--", *mine):
+            self._git("commit", "-q", "-m", what, "--", *mine)
 
     def _git(self, *args: str) -> str:
         command = ["git", "-C", str(self.root), *args]
@@ -426,7 +470,7 @@ class Grower:
 
 @click.command()
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True), metavar="H",
-              help="Begin no seed that would end later.")  # fmt: skip
+              help="Measure for so long; a longer seed is stopped and goes on later.")  # fmt: skip
 @click.option("--plan", "only_plan", is_flag=True, help="Print what is missing; run nothing.")
 @click.option("--commit", is_flag=True, help="Commit results and pages after every seed.")
 def main(*, hours: float | None, only_plan: bool, commit: bool) -> None:

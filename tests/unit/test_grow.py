@@ -124,8 +124,10 @@ def test_the_first_that_ends_in_time_is_next(grow: Any) -> None:
         grow.Board("done", (0,), (), 0.1), grow.Board("unknown", (), (0,), None),
         grow.Board("long", (), (0,), 4.0), grow.Board("short", (), (0,), 1.0),
     ]  # fmt: skip
-    chosen = [grow.choose(boards, hours, cores=2) for hours in (3.0, 2.0, 1.9, 0.5, 0.4)]
-    assert [one and one.name for one in chosen] == ["long", "long", "short", "short", None]
+    chosen = [grow.choose(boards, hours, cores=2) for hours in (3.0, 2.0, 1.9, 0.5, 0.4, 0.0)]
+    names = [one and one.name for one in chosen]
+    assert names == ["long", "long", "short", "short", "long", None]  # .4: a part of "long"
+    assert grow.choose(boards[:2], 3.0, cores=2) is None
 
 
 def test_a_plan_tells_hours_and_what_each_adds(grow: Any) -> None:
@@ -326,13 +328,40 @@ def test_a_queue_that_is_killed_twice_ends_as_one_that_is_not(
 
 
 @pytest.mark.end_to_end
-def test_an_interrupted_queue_ends_cleanly(tmp_path: Path) -> None:
-    root, cache = checkout(tmp_path / "checkout"), tmp_path / "store"
-    run = start(root, cache, "--hours", "1")
-    until(lambda: [*cache.glob("grow/one-0-*/*.json")], run)
+def test_a_seed_that_is_stopped_goes_on_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, here, there = checkout(tmp_path / "checkout"), tmp_path / "here", tmp_path / "there"
+    results = root / "leaderboards" / "results"
+    run = start(root, here, "--hours", "1")
+    until(lambda: [*here.glob("grow/one-0-*/*.json")], run)
     run.send_signal(signal.SIGTERM)
     said = run.communicate(timeout=60)[0]
     assert run.returncode == 130, said
     assert "interrupted: what is published stays" in said
     assert "Traceback" not in said
-    assert runs_of(cache) == []
+    assert runs_of(here) == []
+    kept = {one.trial: one for one in read_all([results / "partial" / "one.jsonl"])}
+    assert f"one, seed 0: {len(kept)} results kept in" in said
+    assert kept
+    assert not (results / "one.jsonl").exists()
+
+    run = start(root, there, "--hours", "0.001")  # too short for any seed
+    said = run.communicate(timeout=120)[0]
+    assert run.returncode == 0, said
+    assert "the time is over" in said
+    run = start(root, there, "--hours", "1")
+    said = run.communicate(timeout=300)[0]
+    assert run.returncode == 0, said
+    assert not (results / "partial" / "one.jsonl").exists()
+    grown = read_all([results / "one.jsonl"])
+    again = {one.trial: one for one in grown}
+    for trial, one in kept.items():  # not measured twice
+        assert again[trial].provenance["finished"] == one.provenance["finished"]
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "straight"))
+    suite = yaml.safe_load((root / "leaderboards/suites/one.yaml").read_text("utf-8"))
+    privbench.run({**suite, "seeds": 1}, device="cpu", out=tmp_path / "one")
+    whole = tmp_path / "one.jsonl"
+    merge = ["merge", str(tmp_path / "one"), "--out", str(whole)]
+    assert CliRunner().invoke(cli, merge).exit_code == 0
+    assert [one.digest for one in grown] == [one.digest for one in read_all([whole])]
