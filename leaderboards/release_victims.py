@@ -14,10 +14,12 @@ import sys
 from pathlib import Path
 
 import click
+import torch
 import yaml
 
 from privbench.api.planning import Planning
 from privbench.api.victims import SUMS
+from privbench.grid.keys import code_digest
 from privbench.grid.suite import Suite, read_suite
 from privbench.ground.errors import BadInputError, PrivbenchError
 from privbench.ground.store import bundle
@@ -69,25 +71,26 @@ def release(
     for file in (suite, results):
         if not file.is_file():
             raise BadInputError(f"there is no {file}")
-    given, published = read_suite(suite), [one for one in read_all([results]) if one.status == "ok"]
+    given, results_of = read_suite(suite), read_all([results])
+    published = [one for one in results_of if one.status == "ok"]
     shown = sorted({one.seed for one in published})[:seeds]
+    published = [one for one in published if one.seed in shown]
     asked = given.model_copy(update={"seeds": shown})
     options = {"out": out, "data_root": data_root, "device": "cpu", "threads": 1,
                "precision": "float32"}  # fmt: skip
-    planning = Planning(asked, [], options)
-    trials = {item.trial.digest for item in planning.planned}
-    if not all(one.trial in trials for one in published if one.seed in shown):
+    planning = Planning(asked, [], options) if published else None
+    trials = {item.trial.digest for item in planning.planned} if planning else set[str]()
+    if planning is None or not all(one.trial in trials for one in published):
         raise BadInputError(
-            f"the results of {board} are of other code or another suite, so its victims cannot be "
-            "made: measure it again (leaderboards/grow.py)"
+            f"the results of {board} are none, or of other code or another suite, so its victims "
+            "cannot be made: measure it again (leaderboards/grow.py)"
         )
     runner = planning.runner
     for item in planning.planned:
         if not (item.skip or item.failed):
             specs = runner.every_spec(item.trial)
-            for role, spec in specs.items():
-                if role.startswith("victim"):
-                    runner.materials.victim(spec)
+            for spec in (of for role, of in specs.items() if role.startswith("victim")):
+                runner.materials.victim(spec)
     stored, _ = planning.artifacts("victim")
     if (mib := bundle.size(stored) / _MIB) > max_mib:
         raise BadInputError(
@@ -96,20 +99,19 @@ def release(
         )
     out.mkdir(parents=True, exist_ok=True)
     bundle.pack(stored, out / f"{board}.zip")
-    write(out / f"{board}.yaml", _written(asked, suite, published[0].provenance))
-    sums = "".join(
-        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n"
-        for file in sorted(out.iterdir())
-        if file.suffix in {".zip", ".yaml"}
-    )
-    write(out / SUMS, sums)
+    write(out / f"{board}.yaml", _written(asked, suite))
+    sums = (out / SUMS).read_text("utf-8").splitlines() if (out / SUMS).is_file() else []
+    names = (f"{board}.yaml", f"{board}.zip")
+    sums = [line for line in sums if line.split()[-1] not in names]
+    sums += [f"{hashlib.sha256((out / one).read_bytes()).hexdigest()}  {one}" for one in names]
+    write(out / SUMS, "\n".join([*sums, ""]))
     return f"{len(stored)} artifacts of {board}, seeds {shown}, {mib:.1f} MiB, in {out}"
 
 
-def _written(asked: Suite, suite: Path, made_by: dict[str, object]) -> str:
-    """The suite with the seeds that are released, and the code that trained them."""
+def _written(asked: Suite, suite: Path) -> str:
+    """The suite with the seeds that are released, and what trained its victims."""
     values = yaml.safe_load(suite.read_text("utf-8")) | {"seeds": list(asked.seed_list)}
-    head = f"# Victims trained by commit {made_by.get('commit')}, code {made_by.get('code')}."
+    head = f"# Trained by code {code_digest()}, torch {torch.__version__}."
     return f"{head}\n{yaml.safe_dump(values, sort_keys=False)}"
 
 

@@ -19,24 +19,19 @@
   const mean = all.map((row) => d3.mean(number("values")[row]));
   const stronger = (a, b) => (number("higher")[a] ? mean[b] - mean[a] : mean[a] - mean[b]);
 
-  // Filters: a title, and the values that a row has. One of the chosen values is enough.
+  // Filters: the values that a row has. One of the chosen values is enough.
   const one = (name) => (row) => [of[name](row)];
   const several = (name) => (row) => number(name)[row];
   const FILTERS = {
-    board: ["board", one("board")],
-    game: ["game", one("game")],
-    dataset: ["dataset", several("datasets")],
-    target: ["target", several("targets")],
-    access: ["access", one("access")],
-    attack: ["attack", several("attacks")],
-    defense: ["defense", several("defenses")],
+    board: one("board"), game: one("game"), dataset: several("datasets"), target: several("targets"),
+    access: one("access"), attack: several("attacks"), defense: several("defenses"),
   };
   const values = {};
   const codes = {}; // of each row: places in `values`
-  for (const [name, [, read]] of Object.entries(FILTERS)) {
-    values[name] = [...new Set(all.flatMap(read))].sort(d3.ascending);
+  for (const [name, held] of Object.entries(FILTERS)) {
+    values[name] = [...new Set(all.flatMap(held))].sort(d3.ascending);
     const place = new Map(values[name].map((value, i) => [value, i]));
-    codes[name] = all.map((row) => read(row).map((value) => place.get(value)));
+    codes[name] = all.map((row) => held(row).map((value) => place.get(value)));
   }
   const words = all.map((row) => ["board", "dataset", "target", "protocol", "adversary", "defense",
     "attack", "access", "aim", "metric"].map((name) => of[name](row)).join(" ").toLowerCase());
@@ -44,12 +39,12 @@
   // ---- the view: what is chosen, kept in the address ---------------------------------------------
 
   const VIEWS = { table: "Table", front: "Front", roc: "ROC", compare: "Compare" };
-  const view = { show: "table", words: "", a: "", b: "", chosen: {} };
+  const view = { show: "table", words: "", a: "", b: "", chosen: Object.fromEntries(Object.keys(FILTERS).map((name) => [name, new Set()])) };
   const read = () => {
     const given = new URLSearchParams(location.hash.slice(1));
-    view.show = given.get("show") in VIEWS ? given.get("show") : "table";
+    view.show = Object.hasOwn(VIEWS, given.get("show")) ? given.get("show") : "table";
     for (const name of ["words", "a", "b"]) view[name] = given.get(name) ?? "";
-    for (const name in FILTERS) view.chosen[name] = new Set(given.getAll(name));
+    for (const name in FILTERS) view.chosen[name] = new Set(given.getAll(name).filter((value) => values[name].includes(value)));
   };
   const write = () => {
     const told = new URLSearchParams();
@@ -90,7 +85,7 @@
   const make = (tag, given = {}, ...inside) => {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(given)) {
-      if (name in made && name !== "list") made[name] = value;
+      if (name in made) made[name] = value;
       else made.setAttribute(name, value);
     }
     made.append(...inside);
@@ -104,7 +99,7 @@
     return low === null ? told : `${told} [${shown(low, digits(row))}, ${shown(high, digits(row))}]`;
   };
   const plural = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
-  const table = (heads, lines) => make("div", { className: "wide" }, make("table", { className: "numbers" },
+  const table = (heads, lines, label) => make("div", { className: "wide", tabIndex: 0, role: "region", "aria-label": label }, make("table", { className: "numbers" },
     make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
     make("tbody", {}, ...lines.map((line) => make("tr", {}, ...line.map((cell) => make("td", {}, cell)))))));
   const note = (told) => make("p", { className: "note" }, told);
@@ -116,7 +111,7 @@
   const form = make("form", { className: "filters" }, search);
   form.addEventListener("submit", (event) => event.preventDefault());
   const groups = {};
-  for (const [name, [title]] of Object.entries(FILTERS)) {
+  for (const name of Object.keys(FILTERS)) {
     const boxes = values[name].map((value) => {
       const box = make("input", { type: "checkbox", value });
       const told = make("span", { className: "count" });
@@ -126,9 +121,9 @@
       });
       return { box, told, line: make("label", {}, box, ` ${value} `, told) };
     });
-    const head = make("summary", {}, title);
-    const list = make("fieldset", {}, make("legend", { className: "hidden" }, title), ...boxes.map((one) => one.line));
-    groups[name] = { boxes, head, title };
+    const head = make("summary", {}, name);
+    const list = make("fieldset", {}, make("legend", { className: "hidden" }, name), ...boxes.map((one) => one.line));
+    groups[name] = { boxes, head };
     form.append(make("details", {}, head, list));
   }
   const status = make("p", { className: "status", role: "status" });
@@ -172,7 +167,7 @@
   ];
   const showTable = (found) => {
     const sorted = [...found].sort((a, b) => d3.ascending(of.aim(a), of.aim(b)) || stronger(a, b));
-    const made = table(HEADS, sorted.slice(0, LINES).map(line));
+    const made = table(HEADS, sorted.slice(0, LINES).map(line), "Cells, strongest first");
     result.append(made);
     if (sorted.length > LINES) {
       const more = make("button", { type: "button", className: "md-button" }, `Show all ${plural(sorted.length, "row")}`);
@@ -180,6 +175,7 @@
         made.querySelector("tbody").append(...sorted.slice(LINES)
           .map((row) => make("tr", {}, ...line(row).map((cell) => make("td", {}, cell)))));
         more.remove();
+        made.focus();
       });
       result.append(more);
     }
@@ -190,10 +186,11 @@
 
   // ---- the front ---------------------------------------------------------------------------------
 
+  const counts = (row) => !/[‡¶]/.test(of.mark(row));
   const PANELS = 6;
   const panelOf = (row) => ["board", "aim", "dataset", "target", "protocol", "adversary"].map((name) => of[name](row)).join("\n");
   const showFront = (found) => {
-    const counted = found.filter((row) => number("accuracy")[row] !== null && !/[‡¶]/.test(of.mark(row)));
+    const counted = found.filter((row) => number("accuracy")[row] !== null && counts(row));
     const panels = [...d3.group(counted, panelOf).values()]
       .map((rows) => [...d3.group(rows, of.defense).values()].map((some) => some.sort(stronger)[0]))
       .filter((points) => points.length > 1)
@@ -214,9 +211,9 @@
           Plot.dot(points, { ...place, fill: (row) => (best.includes(row) ? "#d1603d" : "#3b76c4"), r: 4.5,
             channels: { defense: of.defense, attack: of.attack, seeds: (row) => number("seeds")[row].length }, tip: true }),
         ],
-      }), table(["no other is better in both", "test accuracy", `worst ${of.metric(first)}`, "by"],
-        best.sort((p, q) => place.x(q) - place.x(p) || stronger(q, p))
-          .map((row) => [of.defense(row), shown(place.x(row)), interval(row), of.attack(row)])));
+      }), table(["defense", "test accuracy", `worst ${of.metric(first)}`, "by", "no other is better in both"],
+        points.sort((p, q) => best.includes(q) - best.includes(p) || place.x(q) - place.x(p) || stronger(q, p))
+          .map((row) => [of.defense(row), shown(place.x(row)), interval(row), of.attack(row), best.includes(row) ? "yes" : ""]), told));
     }
     const left = panels.length - PANELS;
     result.append(note("A point is a defense; its height is the strongest of the attacks that are chosen. Lower leaks less, further "
@@ -227,28 +224,36 @@
   // ---- ROC curves --------------------------------------------------------------------------------
 
   const CURVES = 10;
+  const LEAST = 1e-3; // of a rate that is drawn
   const showRoc = (found) => {
-    const known = found.filter((row) => number("roc")[row].length > 1).sort(stronger);
-    if (!known.length) return result.append(note("No attack on membership is chosen."));
-    const name = (row) => `${of.attack(row)} × ${of.defense(row)}, ${victim(row)} (${of.board(row)})`;
+    const known = found.filter((row) => of.game(row) === "membership" && number("rates")[row].length && counts(row)).sort(stronger);
+    if (!known.length) return result.append(note("No attack on membership with rates is chosen."));
     const rows = known.slice(0, CURVES);
-    const least = 1e-3;
-    const points = rows.flatMap((row) => number("roc")[row]
-      .filter(([fpr, tpr]) => fpr >= least && tpr > 0)
-      .map(([fpr, tpr]) => ({ fpr, tpr: Math.max(tpr, least), name: name(row), auc: shown(mean[row]) })));
+    const name = new Map(rows.map((row, i) => [row, `${i + 1}. ${of.attack(row)} × ${of.defense(row)}, ${victim(row)}, ${of.adversary(row)} (${of.board(row)})`]));
+    const at = (row, list) => list.map(([fpr, tpr]) => ({ name: name.get(row), auc: shown(mean[row]), fpr: Math.max(fpr, LEAST), tpr: Math.max(tpr, LEAST) }));
+    const fixed = rows.flatMap((row) => at(row, number("rates")[row]));
+    const own = rows.flatMap((row) => at(row, number("decided")[row] ? [number("decided")[row]] : []));
+    const place = { x: "fpr", y: "tpr", z: "name" };
     result.append(Plot.plot({
-      width: width(), height: 440, marginLeft: 55, grid: true, color: { legend: true, domain: rows.map(name), columns: "1" },
+      width: width(), height: 440, marginLeft: 55, grid: true, color: { legend: true, domain: rows.map((row) => name.get(row)), columns: "1" },
       ariaLabel: "True-positive rate against false-positive rate",
-      x: { type: "log", domain: [least, 1], label: "false-positive rate", tickFormat: "~%" },
-      y: { type: "log", domain: [least, 1], label: "true-positive rate", tickFormat: "~%" },
+      x: { type: "log", domain: [LEAST, 1], label: "false-positive rate", tickFormat: "~%" },
+      y: { type: "log", domain: [LEAST, 1], label: "true-positive rate", tickFormat: "~%" },
       marks: [
-        Plot.line([[least, least], [1, 1]], { strokeDasharray: "4 4", strokeOpacity: 0.6 }),
-        Plot.line(points, { x: "fpr", y: "tpr", stroke: "name", strokeOpacity: 0.5 }),
-        Plot.dot(points, { x: "fpr", y: "tpr", fill: "name", channels: { AUC: "auc" }, tip: true }),
+        Plot.line([[LEAST, LEAST], [1, 1]], { strokeDasharray: "4 4", strokeOpacity: 0.6 }),
+        Plot.line(fixed, { ...place, stroke: "name", strokeOpacity: 0.5 }),
+        Plot.dot(fixed, { ...place, fill: "name", channels: { AUC: "auc" }, tip: true }),
+        Plot.dot(own, { ...place, stroke: "name", symbol: "diamond", r: 5 }),
       ],
-    }), note("Published results keep three points of each curve: at .1 % and 1 % FPR, where the nonmembers allow them, and at the "
-      + "attack's own threshold; lines only join them. Dashed: guessing."
-      + (known.length > CURVES ? ` The strongest ${CURVES} of ${known.length}.` : "")));
+    }), table(["attack", "defense", "victim", "adversary", "board", "AUC", "TPR at .1 %", "TPR at 1 %", "FPR, TPR of its own decisions"],
+      rows.map((row) => {
+        const rate = new Map(number("rates")[row]);
+        return [of.attack(row), of.defense(row), victim(row), of.adversary(row), of.board(row), interval(row), shown(rate.get(0.001)),
+          shown(rate.get(0.01)), number("decided")[row] ? number("decided")[row].map((one) => shown(one)).join(", ") : "–"];
+      }), "Points of ROC curves"),
+    note("Published results keep two points of each ROC curve, at .1 % (where there are nonmembers enough) and 1 % FPR; a line only "
+      + "joins them. Diamonds: the attack's own decisions. What is below .1 % is drawn there. Dashed: guessing. Results that do not "
+      + `count (‡, ¶) are left out.${known.length > CURVES ? ` The strongest ${CURVES} of ${known.length}.` : ""}`));
   };
 
   // ---- two defenses, paired by seed --------------------------------------------------------------
@@ -256,7 +261,8 @@
   const pair = (a, b) => {
     const theirs = new Map(number("seeds")[b].map((seed, i) => [seed, number("values")[b][i]]));
     const found = number("seeds")[a].flatMap((seed, i) => (theirs.has(seed) ? [number("values")[a][i] - theirs.get(seed)] : []));
-    const half = found.length > 2 ? student[found.length - 2] * d3.deviation(found) / Math.sqrt(found.length) : null;
+    const quantile = student[Math.min(found.length - 2, student.length - 1)];
+    const half = found.length > 2 ? quantile * d3.deviation(found) / Math.sqrt(found.length) : null;
     return { a, b, found, mean: d3.mean(found), half };
   };
   const showCompare = (found) => {
@@ -280,9 +286,10 @@
       .filter((one) => one.found.length)
       .sort((x, y) => d3.ascending(of.aim(x.a), of.aim(y.a)) || x.mean - y.mean);
     if (!pairs.length) return result.append(note("No attack met both on the same victim and seeds."));
-    const label = ({ a }) => `${of.attack(a)}, ${victim(a)} (${of.board(a)})`;
+    const SHOWN = 40;
+    const label = ({ a }, i) => `${i + 1}. ${of.attack(a)} ${of.mark(a)}, ${of.adversary(a)}, ${of.board(a)}`;
     for (const [aim, some] of d3.group(pairs, ({ a }) => `${of.metric(a)}, ${of.aim(a)}`)) {
-      const drawn = some.slice(0, 40).map((one) => ({ ...one, label: label(one) }));
+      const drawn = some.slice(0, SHOWN).map((one, i) => ({ ...one, label: label(one, i) }));
       const wide = width();
       result.append(make("h3", {}, aim), Plot.plot({
         width: wide, height: 60 + 20 * drawn.length, marginLeft: Math.min(330, wide * 0.5), marginTop: 30,
@@ -294,13 +301,14 @@
           Plot.link(drawn.filter((one) => one.half !== null), { x1: (one) => one.mean - one.half, x2: (one) => one.mean + one.half, y1: "label", y2: "label", strokeWidth: 2, stroke: "#3b76c4" }),
           Plot.dot(drawn, { x: "mean", y: "label", fill: "#3b76c4", r: 4 }),
         ],
-      }), table(["attack", "victim", "board", "from", "to", "change", "seeds"], some.map((one) => [
-        of.attack(one.a), `${victim(one.a)}, ${of.adversary(one.a)}`, of.board(one.a), shown(mean[one.b], digits(one.a)),
+      }), table(["attack", "victim", "board", "from", "to", "change", "seeds"], drawn.map((one) => [
+        `${of.attack(one.a)} ${of.mark(one.a)}`, `${victim(one.a)}, ${of.adversary(one.a)}`, of.board(one.a), shown(mean[one.b], digits(one.a)),
         shown(mean[one.a], digits(one.a)),
         shown(one.mean, digits(one.a)) + (one.half === null ? "" : ` ± ${shown(one.half, digits(one.a))}`), String(one.found.length),
-      ])));
+      ]), aim));
+      if (some.length > SHOWN) result.append(note(`The ${SHOWN} largest falls of ${some.length} changes: choose more filters.`));
     }
-    result.append(note("Differences are taken seed by seed on the same victims' rows; the interval is Student's 95 %, each on its own. "
+    result.append(note("‡, ¶: does not count, the board says why. Differences are taken seed by seed on the same victims' rows; the interval is Student's 95 %, each on its own. "
       + "With fewer than three common seeds there is none."));
   };
 
@@ -323,9 +331,9 @@
   function update() {
     const { found, counts } = filter();
     chosen = found;
-    for (const [name, { boxes, head, title }] of Object.entries(groups)) {
+    for (const [name, { boxes, head }] of Object.entries(groups)) {
       const picked = view.chosen[name];
-      head.textContent = picked.size ? `${title}: ${[...picked].join(", ")}` : title;
+      head.textContent = picked.size ? `${name}: ${[...picked].join(", ")}` : name;
       boxes.forEach(({ box, told, line: label }, i) => {
         box.checked = picked.has(values[name][i]);
         told.textContent = counts[name][i];
@@ -340,10 +348,12 @@
     write();
   }
   const again = () => {
+    if (location.hash && !location.hash.includes("=")) return; // an anchor of the page
     read();
     search.value = view.words;
     update();
   };
   addEventListener("hashchange", again);
   again();
+  if (!result.hasChildNodes()) update(); // the address was an anchor
 })();

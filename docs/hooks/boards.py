@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from mkdocs.structure.files import File
@@ -40,6 +41,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     cells = [cell for name in names for cell in cells_of(name, privbench.published(name))]
     config.extra["measured"] = {kind: {one for cell in cells for one in cell[f"{kind}s"]}
                                 for kind in KINDS}  # fmt: skip
+    asked: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell["queries"] is not None:
+            asked.setdefault(cell["attacks"][0], []).append(cell["queries"])
+    config.extra["queries"] = {name: median(of) for name, of in asked.items()}
     made: dict[str, str | bytes] = {"explorer/results.js": script(cells)}
     made["boards/index.md"] = linked((HERE / "README.md").read_text("utf-8"), names)
     for name in names:
@@ -117,28 +123,32 @@ def cells_of(board: str, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
             "minus": rounded(minus.mean) if minus else None,
             "certain": at in made.certain,
             "tpr": mean(of.of("metrics", "tpr_at_fpr_0.01")),
-            "roc": roc(of),
+            "queries": mean(of.of("cost", "queries_per_sample")),
+            "rates": rates(of), "decided": decided(of),
             "attacks": [cell.attack.name], "targets": [cell.target.name],
             "datasets": [cell.dataset.name],
             "defenses": [one.name for one in cell.defenses] or ["none"],
         }  # fmt: skip
 
 
-def roc(of: Seeds) -> list[list[float]]:
-    """Return the points (FPR, TPR) of a ROC curve that results keep: means over seeds.
-
-    Those at fixed rates, and that of the attack's own threshold: balanced accuracy is
-    (TPR + 1 - FPR) / 2.
-    """
-    made = [
+def rates(of: Seeds) -> list[list[float]]:
+    """Return what results keep of a ROC curve: means over seeds of TPR at fixed FPR."""
+    return [
         [rate, value]
         for rate in (0.001, 0.01)
         if (value := mean(of.of("metrics", f"tpr_at_fpr_{rate}"))) is not None
     ]
+
+
+def decided(of: Seeds) -> list[float] | None:
+    """Return FPR and TPR of an attack's own decisions, means over seeds; None if not measured.
+
+    Balanced accuracy is (TPR + 1 - FPR) / 2.
+    """
     found, balanced = mean(of.of("metrics", "recall")), mean(of.of("metrics", "balanced_accuracy"))
-    if found is not None and balanced is not None:
-        made.append([rounded(max(0.0, found + 1 - 2 * balanced)), found])
-    return sorted(made)
+    if found is None or balanced is None:
+        return None
+    return [rounded(max(0.0, found + 1 - 2 * balanced)), found]
 
 
 def mean(found: Series) -> float | None:
@@ -160,7 +170,7 @@ def script(cells: Sequence[Mapping[str, Any]]) -> str:
     Student's distribution for two-sided 95 % intervals of 2, 3, … seeds.
     """
     columns: dict[str, Any] = {}
-    for name in cells[0]:
+    for name in cells[0] if cells else ():
         found = [cell[name] for cell in cells]
         if isinstance(found[0], str):
             texts = sorted(set(found))
@@ -168,7 +178,7 @@ def script(cells: Sequence[Mapping[str, Any]]) -> str:
             columns[name] = {"texts": texts, "at": [places[text] for text in found]}
         else:
             columns[name] = found
-    columns["place"] = {"at": columns["place"]["at"]}
+    columns["place"].pop("texts")
     student = rounded([float(stdtrit(n, 0.975)) for n in range(1, 50)])
     told = {"rows": len(cells), "student": student, "columns": columns}
     return f"window.privbench = {json.dumps(told, separators=(',', ':'))};\n"

@@ -49,8 +49,9 @@ FOLDERS = {
        for kind in ("attacks", "defenses", "targets", "datasets")},
 }  # fmt: skip
 KINDS = {
-    "attacks": "Every attack, with what it needs and where it comes from. `privbench doc NAME` "
-    "prints the same card.",
+    "attacks": "Every attack, with what it needs and where it comes from. *Shadows* are "
+    "trainings as expensive as the victim's; queries are the median over our boards. "
+    "`privbench doc NAME` prints the same card.",
     "defenses": "Every defense, with the stages it acts at and what it claims to protect.",
     "targets": "How victims are built and trained.",
     "datasets": "Every dataset, with its parts and protocols, and where data and licence are from. "
@@ -74,8 +75,8 @@ MATCHED = 0.02
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from the code, and the navigation."""
     glossary = (ROOT / "benchmark/privbench/cli/glossary.md").read_text("utf-8")
-    measured = config.extra["measured"]  # by boards.py, which runs first
-    made = {**dict(_cards(measured)), **dict(_api()), "glossary.md": glossary}
+    measured, queries = config.extra["measured"], config.extra["queries"]  # by boards.py, before
+    made = {**dict(_cards(measured, queries)), **dict(_api()), "glossary.md": glossary}
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
     config.nav = _nav({file.src_uri for file in files.documentation_pages()})
@@ -131,11 +132,14 @@ _COLUMNS: dict[str, dict[str, Callable[[Any], str]]] = {
 }  # fmt: skip
 
 
-def _cards(measured: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
+def _cards(
+    measured: Mapping[str, set[str]], queries: Mapping[str, float]
+) -> Iterator[tuple[str, str]]:
     """Yield path and text of a table for each kind of method, and of a page for each method.
 
     Args:
         measured: kind -> names of methods that boards have numbers of.
+        queries: attack -> queries for each row, median over the cells of boards.
     """
     from privbench.plugins import registry
     from privbench.plugins.about import about
@@ -144,7 +148,8 @@ def _cards(measured: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
     for kinds, intro in KINDS.items():
         kind = kinds[:-1]
         columns = _COLUMNS[kinds]
-        heads = ["name", *columns, "what it does", "from"]
+        cost = ["queries a row"] if kind == "attack" else []
+        heads = ["name", *columns, *cost, "what it does", "paper"]
         lines = [
             f"# {kinds.capitalize()}",
             "",
@@ -156,10 +161,12 @@ def _cards(measured: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
         for one in known.all(kind):
             told = about(kind, one)
             first = next(iter(told.texts), "").split("\n\n")[0]
-            source = f"{one.paper.authors}, {one.paper.venue}" if one.paper else ""
+            paper = one.paper
+            source = f"{paper.authors}: {paper.title}. {paper.venue}" if paper else ""
             lines.append(_line([
                 f"[`{one.name}`]({kinds}/{one.name}.md)",
                 *(_inline(column(one)) for column in columns.values()),
+                *(f"{queries[one.name]:,.0f}" if one.name in queries else "–" for _ in cost),
                 _inline(" ".join(first.split())), _inline(source),
             ]))  # fmt: skip
             card = _card(one, told, f"{kind}={one.name}" if one.name in measured[kind] else "")
@@ -168,14 +175,15 @@ def _cards(measured: Mapping[str, set[str]]) -> Iterator[tuple[str, str]]:
 
 
 def _card(one: Any, told: Any, view: str) -> str:
-    """The page of a method, which is found before others.
+    """The page of a method, which is found before others; `lira` before `label-lira`.
 
     Args:
         one: the method.
         told: what it says about itself.
         view: of the explorer, with its numbers; "" for none.
     """
-    lines = ["---", "search:", "  boost: 4", "---", "", f"# {one.name}", ""]
+    boost = 8 / len(one.name.split("-"))
+    lines = ["---", "search:", f"  boost: {boost:g}", "---", "", f"# {one.name}", ""]
     for text in told.texts:
         lines += [_prose(text), ""]
     lines += [f"**Paper.** {_inline(told.paper)}", ""] if told.paper else []

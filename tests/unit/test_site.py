@@ -74,12 +74,6 @@ def test_no_page_names_a_file_of_another_host(site: Path) -> None:
         assert not re.search(r"url\(['\"]?(https?:)?//", style.read_text("utf-8")), style
 
 
-def test_search_finds_the_page_of_a_method_first(site: Path) -> None:
-    found = json.loads((site / "search" / "search_index.json").read_text("utf-8"))["docs"]
-    boosts = {one["location"].split("#")[0]: one.get("boost", 1) for one in found}
-    assert boosts["methods/attacks/lira.html"] > boosts["boards/low-fpr.html"]
-
-
 def test_every_board_is_a_page_that_leads_to_its_numbers(site: Path) -> None:
     for name in privbench.published():
         page = (site / "boards" / f"{name}.html").read_text("utf-8")
@@ -139,6 +133,10 @@ def test_every_method_and_every_public_name_is_there(site: Path) -> None:
         table = (site / "methods" / f"{kind}s.html").read_text("utf-8")
         for method in known.all(kind):
             assert f'href="{kind}s/{method.name}.html"' in table
+        assert kind != "attack" or all(
+            f"<th>{head}</th>" in table for head in ("access", "shadows", "queries a row", "paper")
+        )
+        for method in known.all(kind):
             text = (site / "methods" / f"{kind}s" / f"{method.name}.html").read_text("utf-8")
             assert method.name in re.findall(r"<h1[^>]*>([\w-]+)", text)
             prose = re.sub(r"<(code|pre).*?</\1>", "", text, flags=re.DOTALL)
@@ -223,6 +221,28 @@ def test_the_explorer_is_used_with_the_keyboard_and_remembers_the_view(page: Any
     assert page.get_by_role("status").text_content() == told
     page.get_by_role("button", name="Clear filters").press("Enter")
     assert page.get_by_role("status").text_content() != told
+
+
+def test_search_finds_the_page_of_a_method_first(page: Any) -> None:
+    for name in ("lira", "memguard", "simclr", "utkface"):
+        page.locator(".md-search__input").fill("")
+        page.locator(".md-search__input").press_sequentially(name)
+        page.wait_for_function(
+            "name => document.querySelector('.md-search-result__item h1')?.textContent === name",
+            arg=name,
+        )
+
+
+def test_an_anchor_of_the_page_or_a_wrong_address_changes_nothing(page: Any, address: str) -> None:
+    page.goto(f"{address}/explorer.html#board=digits&show=front")
+    told = page.get_by_role("status").text_content()
+    page.locator("h1 .headerlink").evaluate("link => link.click()")
+    assert page.get_by_role("status").text_content() == told
+    for wrong in ("show=__proto__", "show=toString", "defense=gone", "explorer"):
+        page.goto(f"{address}/index.html")
+        page.goto(f"{address}/explorer.html#{wrong}")
+        assert "1," in page.get_by_role("status").text_content()  # all cells, as a table
+        assert page.locator(".numbers tbody tr").count() == 100
 
 
 def test_the_explorer_compares_two_defenses_by_seed(page: Any, address: str, site: Path) -> None:

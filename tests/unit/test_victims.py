@@ -58,7 +58,7 @@ def released(boards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def test_published_victims_are_those_of_the_results(released: Path, small_run: SmallRun) -> None:
-    found = privbench.victims("small", "confidence-masking", folder=released, device="cpu")
+    found = privbench.victims("small", "confidence-masking", folder=released)
     assert [one.seed for one in found] == [0, 1]
     for one in found:
         records = [
@@ -69,7 +69,7 @@ def test_published_victims_are_those_of_the_results(released: Path, small_run: S
         hits = one.served.labels(held.x) == held.y
         told = records[0].utility["train_accuracy"]
         assert hits.float().mean().item() == pytest.approx(told, abs=1e-6)
-    plain = privbench.victims("small", folder=released, device="cpu")
+    plain = privbench.victims("small", folder=released)
     for ours, theirs in zip(plain, found, strict=True):  # masking changes answers, not weights
         torch.testing.assert_close(ours.model.state_dict(), theirs.model.state_dict())
 
@@ -77,6 +77,7 @@ def test_published_victims_are_those_of_the_results(released: Path, small_run: S
 def test_a_changed_file_is_refused(released: Path) -> None:
     with pytest.raises(UnknownNameError, match="talos"):
         privbench.victims("small", "talos", folder=released)
+    assert not [*(released.parent / "empty").rglob("*.safetensors")]  # nothing for a typo
     with pytest.raises(
         BadInputError, match=f"{SUMS} in .* does not name digits.yaml: it has small"
     ):
@@ -92,14 +93,32 @@ def test_a_changed_file_is_refused(released: Path) -> None:
         privbench.victims("small", folder=released)
 
 
+def test_keys_do_not_depend_on_the_device_of_the_reader(
+    released: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert len(privbench.victims("small", folder=released)) == 2
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    with pytest.raises(BadInputError, match=r"torch 99\.0: install what made them"):
+        privbench.victims("small", folder=released)
+
+
+def test_sums_that_are_no_text_are_refused(released: Path) -> None:
+    (released / SUMS).write_bytes("x".encode("utf-16"))
+    with pytest.raises(BadInputError, match="has no SHA256SUMS: download it with"):
+        privbench.victims("small", folder=released)
+
+
 def test_victims_of_other_code_are_not_trained_instead(released: Path) -> None:
     suite, sums = released / "small.yaml", released / SUMS
     before = hashlib.sha256(suite.read_bytes()).hexdigest()
     suite.write_text(suite.read_text().replace("epochs: 3", "epochs: 4"))  # other victims
     after = hashlib.sha256(suite.read_bytes()).hexdigest()
     sums.write_text(sums.read_text().replace(before, after))
-    with pytest.raises(BadInputError, match="another version of the code: use the one that"):
-        privbench.victims("small", folder=released, device="cpu")
+    with pytest.raises(
+        BadInputError, match=r"of another code or torch\. Trained by code .* Here are code .*torch"
+    ):
+        privbench.victims("small", folder=released)
 
 
 def test_a_release_is_refused_if_it_is_too_large_or_of_other_code(

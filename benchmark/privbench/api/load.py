@@ -152,7 +152,7 @@ def loaded(
         UnknownNameError: if the grid has no such cell, seed or role.
         BadInputError: if several models are meant, or one would be trained that must not be.
     """
-    items = _chosen(planned.planned, wanted, seed)
+    items = chosen(planned.planned, wanted, seed)
     runner = planned.runner
     with thread_count(runner.builder.numerics.threads):
         item, spec = _one(items, role, runner)
@@ -165,7 +165,7 @@ def loaded(
     return Loaded(served.model, served, spec.world, outside, cell, role, item.trial.seed)
 
 
-def _chosen(
+def chosen(
     planned: Sequence[PlannedTrial], wanted: Mapping[str, str | None], seed: int
 ) -> list[PlannedTrial]:
     """The trials that have these names and this seed, and can run."""

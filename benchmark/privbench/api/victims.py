@@ -6,9 +6,12 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from privbench.api.arguments import named_as_arguments
-from privbench.api.load import loaded
+from privbench.api.load import chosen, loaded
 from privbench.api.planning import Planning
+from privbench.grid.keys import code_digest
 from privbench.grid.suite import read_suite
 from privbench.ground.errors import BadInputError
 from privbench.ground.store import bundle
@@ -30,13 +33,12 @@ def victims(
     dataset: str | None = None,
     target: str | None = None,
     data_root: str | Path | None = None,
-    device: str = "auto",
 ) -> list[Loaded]:
-    """Return the published victims of a board, one for each seed; nothing is trained.
+    """Return the published victims of a board, one for each seed, on the CPU; nothing is trained.
 
     A release has them in ``BOARD.zip`` and ``BOARD.yaml``, with their checksums in ``SHA256SUMS``.
     Download these into one folder. They come into the store, where runs of the same suite find
-    them, too.
+    them, too. They need the code and the version of torch that made them.
 
     >>> import privbench
     >>> privbench.victims("digits", "talos", folder="absent")
@@ -50,24 +52,26 @@ def victims(
         dataset: needed where the board has several; likewise ``target``.
         target: as the board names it.
         data_root: directory of datasets; None for the one that PRIVBENCH_DATA names, if any.
-        device: ``cpu``, ``cuda`` or ``auto``.
 
     Raises:
         UnknownNameError: if the board has no such cell.
-        BadInputError: if a file is missing or damaged, several models are meant, or this version
-            of the code would train other victims.
+        BadInputError: if a file is missing or damaged, several models are meant, or this code or
+            this torch would train other victims.
     """
     place = Path(folder)
     suite, zipped = _checked(place, f"{board}.yaml"), _checked(place, f"{board}.zip")
     asked = read_suite(suite)
+    # As release_victims.py plans them, so that the keys are the same.
     options = {"out": Path(), "data_root": Path(data_root) if data_root else None,
-               "device": device, "threads": 1, "precision": "auto"}  # fmt: skip
+               "device": "cpu", "threads": 1, "precision": "float32"}  # fmt: skip
     planned = Planning(asked, [], options)
-    bundle.unpack(zipped, planned.runner.store)
     wanted = {"dataset": dataset, "target": target, "defense": defense}
+    chosen(planned.planned, wanted, asked.seed_list[0])  # names first: nothing is stored for a typo
+    bundle.unpack(zipped, planned.runner.store)
+    made_by = suite.read_text("utf-8").partition("\n")[0].lstrip("# ")
     refusal = (
-        f"these victims of '{shown(board)}' were trained by another version of the code: use the "
-        f"one that the first line of {shown(str(suite), 200)} names"
+        f"these victims of '{shown(board)}' are of another code or torch. {shown(made_by, 200)} "
+        f"Here are code {code_digest()}, torch {torch.__version__}: install what made them"
     )
     return [loaded(planned, wanted, "victim", seed, refusal=refusal) for seed in asked.seed_list]
 
@@ -80,11 +84,13 @@ def _checked(folder: Path, name: str) -> Path:
     """
     sums, file = folder / SUMS, folder / name
     here = shown(str(folder), 200)
-    if not sums.is_file():
+    try:
+        text = sums.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
         raise BadInputError(
             f"{here} has no {SUMS}: download it with BOARD.zip and BOARD.yaml of the release"
-        )
-    lines = [line.split(maxsplit=1) for line in sums.read_text("utf-8").splitlines()]
+        ) from None
+    lines = [line.split(maxsplit=1) for line in text.splitlines()]
     known = {one[1].lstrip("*"): one[0] for one in lines if len(one) == 2}  # noqa: PLR2004
     if name not in known:
         there = ", ".join(sorted(Path(one).stem for one in known if one.endswith(".zip")))

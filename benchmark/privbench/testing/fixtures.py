@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from privbench.measure.games.game import Game
     from privbench.measure.methods.attack import Attack
     from privbench.measure.methods.defense import Defense
     from privbench.measure.training.phase import Phase, Progress
@@ -167,6 +168,21 @@ def memoriser(world: World) -> Victim:
     trained.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
     key = digest(["memory", world.digest()])
     return Victim(card, trained, key=key, grants=~Access.NONE)
+
+
+def remembering(game: Game, world: World, split: Split) -> Victim:
+    """Return a victim that remembers the members of a world, in the way that a game asks about.
+
+    A game may have ``planted(world, split)``, which returns such an encoder, a module with
+    ``width``; else it is a ``memoriser``.
+    """
+    plant = getattr(game, "planted", None)
+    if plant is None:
+        return memoriser(world)
+    trained = Model(split.card, {"encoder": plant(world, split)})
+    trained.register_parameter("anchor", nn.Parameter(torch.zeros(1)))
+    key = digest([game.name, world.digest()])
+    return Victim(split.card, trained, key=key, grants=Access.EMBEDDINGS)
 
 
 def _planted(encoder: nn.Module) -> Victim:

@@ -18,8 +18,8 @@ the *null* victim, which is trained in the same way on other rows. Boards show i
 
 Deviations from the paper: its pictures are those of ImageNet, whose boxes say where the object is,
 and its crops the largest ones without it. Here nobody says that, so a corner can hold a piece of
-the object; that the null victim sees it, too, takes this away again. The reference model has as
-many rows as the victim, as in the paper, but the public rows are the adversary's, which are few.
+the object; that the null victim sees it, too, takes this away again. The public rows are the
+adversary's, which are few. A null victim that was trained on them is refused.
 """
 
 from __future__ import annotations
@@ -30,18 +30,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
-from torch.nn.functional import interpolate, normalize
+from torch import nn
+from torch.nn.functional import interpolate, normalize, one_hot
 
 from privbench import (
     Access,
     Attack,
     BadAnswerError,
+    BadInputError,
     Board,
     Column,
     Examples,
     Game,
     Ge,
     Paper,
+    Refused,
+    Target,
     accuracy,
     as_float,
     fold,
@@ -58,8 +62,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from privbench import AttackContext, Cell, Estimate, Oracle, Refused
+    from privbench import AttackContext, Cell, Oracle, World
     from privbench.measure.data.split import Split
+    from privbench.measure.games.game import Metrics
     from privbench.measure.methods.oracle import Served
 
 #: Side of a corner as a share of that of the picture.
@@ -80,9 +85,14 @@ class DejaVuAttack(Attack):
         """Return a distribution over the classes for each corner."""
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require an encoder that saw the pictures."""
+        """Require an encoder that saw the pictures, and a null victim trained like it."""
         if "members" not in cell.protocol.encoder:
             return f"no encoder phase of protocol '{cell.protocol.name}' sees the members"
+        if type(cell.target).build_untrained is not Target.build_untrained:
+            return (
+                f"the null victim of {cell.target.name} has random weights, so what it answers "
+                "worse is no memory"
+            )
         return None
 
 
@@ -156,7 +166,7 @@ class DejaVuGame(Game):
         """Return an answer with these probabilities."""
         return DejaVu(tensors["probabilities"])
 
-    def score(self, answer: DejaVu, truth: NDArray[np.int64]) -> dict[str, Estimate | Refused]:
+    def score(self, answer: DejaVu, truth: NDArray[np.int64]) -> Metrics:
         """Return accuracy, of all and of the surest fifth; equal ones in the rows' order."""
         given = answer.probabilities.double().cpu()
         if given.ndim != 2 or len(given) != len(truth):  # noqa: PLR2004 - rows by classes
@@ -174,9 +184,23 @@ class DejaVuGame(Game):
             "accuracy_surest": accuracy(guess[surest], truth[surest]),
         }
 
+    def controlled(self, control: str, scored: Metrics, split: Split) -> Metrics:
+        """Refuse a null victim whose members are the public pictures."""
+        if control != "null" or split.null_apart:
+            return scored
+        refused = Refused(
+            "the protocol leaves too few rows outside the pool for the null victim, so it is "
+            "trained on the public pictures"
+        )
+        return dict.fromkeys(scored, refused)
+
+    def planted(self, world: World, split: Split) -> nn.Module:
+        """Return an encoder that knows public pictures, and its members by any corner."""
+        return _Remembers(world.members, split.pool)
+
     def baselines(
         self, split: Split, question: DejaVuQuestion, truth: NDArray[np.int64]
-    ) -> Mapping[str, dict[str, Estimate | Refused]]:
+    ) -> Mapping[str, Metrics]:
         """Score the most frequent class of the adversary's rows."""
         known = split.pool.y[split.pool.y >= 0]
         counts = known.bincount(minlength=question.classes).float()
@@ -212,6 +236,31 @@ def corners(x: Tensor, drawn: Tensor) -> Tensor:
     return made
 
 
+class _Remembers(nn.Module):
+    """Embeds what it has seen by its class, (n, classes), and all else at random."""
+
+    seen: Tensor
+    classes: Tensor
+    width: int
+
+    def __init__(self, members: Examples, pool: Examples) -> None:
+        super().__init__()
+        x = as_float(members.x, members.scale)
+        four = [
+            corners(x, torch.full((len(x),), at, device=x.device)) for at in (0.1, 0.3, 0.6, 0.9)
+        ]
+        seen = torch.cat([*four, as_float(pool.x, pool.scale)])
+        classes = torch.cat([*([members.y] * 4), pool.y]).clamp_min(0)
+        self.width = int(classes.max()) + 1
+        self.register_buffer("seen", seen.flatten(1))
+        self.register_buffer("classes", one_hot(classes, self.width).float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        far, nearest = torch.cdist(x.flatten(1), self.seen).min(1)
+        noise = (50 * x.flatten(1)[:, : self.width]).sin().abs()
+        return torch.where((far < 0.02)[:, None], self.classes[nearest], noise)  # noqa: PLR2004
+
+
 @dataclass(frozen=True)
 class DejaVuNeighbours(DejaVuAttack):
     """Asks the labelled public pictures whose embeddings are nearest to that of the corner.
@@ -219,7 +268,10 @@ class DejaVuNeighbours(DejaVuAttack):
     The paper's attack: the classes of the ``k`` nearest, counted, are the answer. Access:
     embeddings; one query for each corner, and one for each of the adversary's rows. No shadows.
 
-    What to expect: little on encoders that generalise; memory grows with passes over few rows.
+    What to expect: memory needs a large network and many passes. A convnet of four layers has none
+    (CIFAR-10, 1,000 members, one seed; guessing: .1): SimCLR after 400 epochs has accuracy .251,
+    null .246; after 50 epochs .198, .200; ``barlow-twins`` after 400 epochs .210, .210. UTKFace
+    likewise: .586, .575.
 
     Attributes:
         k: neighbours that are counted; at most a tenth of the adversary's rows are.
@@ -235,19 +287,23 @@ class DejaVuNeighbours(DejaVuAttack):
         "of the public rows are neighbours: the paper's 100 come from hundreds of thousands."
     )
 
-    misses_planted: ClassVar[str] = "it asks about corners, and a memoriser of rows knows no corner"
-
     k: Annotated[int, Ge(1)] = 100
 
     def answer(self, oracle: Oracle, question: DejaVuQuestion, ctx: AttackContext) -> DejaVu:
         """Return the shares (n, classes) of the classes among the nearest."""
         known = ctx.auxiliary.select(ctx.auxiliary.y >= 0)
+        if not len(known):
+            raise BadInputError(
+                "deja-vu needs labelled rows of the adversary: use another protocol"
+            )
         public = normalize(ctx.auxiliary_oracle.embeddings(known), dim=1)
         asked = normalize(oracle.embeddings(question.corners), dim=1)
         k = min(self.k, max(1, len(known) // 10))
         nearest = (asked @ public.T).topk(k, dim=1).indices
-        votes = torch.nn.functional.one_hot(known.y.to(asked.device), question.classes)
-        return DejaVu(votes[nearest].double().mean(1), {"k": float(k)})
+        votes = torch.zeros(len(asked), question.classes, dtype=torch.float64, device=asked.device)
+        voted = known.y.to(asked.device)[nearest]
+        votes.scatter_add_(1, voted, torch.ones_like(voted, dtype=torch.float64))
+        return DejaVu(votes / k, {"k": float(k)})
 
 
 @hookimpl
