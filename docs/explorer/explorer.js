@@ -246,12 +246,9 @@
         Plot.dot(own, { ...place, stroke: "name", symbol: "diamond", r: 5 }),
       ],
     }), table(["attack", "defense", "victim", "adversary", "board", "AUC", "TPR at .1 %", "TPR at 1 %", "FPR, TPR of its own decisions"],
-      rows.map((row) => {
-        const rate = new Map(number("rates")[row]);
-        return [of.attack(row), of.defense(row), victim(row), of.adversary(row), of.board(row), interval(row), shown(rate.get(0.001)),
-          shown(rate.get(0.01)), number("decided")[row] ? number("decided")[row].map((one) => shown(one)).join(", ") : "–"];
-      }), "Points of ROC curves"),
-    note("Published results keep two points of each ROC curve, at .1 % (where there are nonmembers enough) and 1 % FPR; a line only "
+      rows.map((row) => [of.attack(row), of.defense(row), victim(row), of.adversary(row), of.board(row), interval(row), shown(number("rare")[row]),
+          shown(number("tpr")[row]), number("decided")[row] ? number("decided")[row].map((one) => shown(one)).join(", ") : "–"]), "Points of ROC curves"),
+    note("Results of older code keep two points of a ROC curve, at .1 % (where there are nonmembers enough) and 1 % FPR; a line only "
       + "joins them. Diamonds: the attack's own decisions. What is below .1 % is drawn there. Dashed: guessing. Results that do not "
       + `count (‡, ¶) are left out.${known.length > CURVES ? ` The strongest ${CURVES} of ${known.length}.` : ""}`));
   };

@@ -123,6 +123,7 @@ def cells_of(board: str, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
             "minus": rounded(minus.mean) if minus else None,
             "certain": at in made.certain,
             "tpr": mean(of.of("metrics", "tpr_at_fpr_0.01")),
+            "rare": mean(of.of("metrics", "tpr_at_fpr_0.001")),
             "queries": mean(of.of("cost", "queries_per_sample")),
             "rates": rates(of), "decided": decided(of),
             "attacks": [cell.attack.name], "targets": [cell.target.name],
@@ -132,7 +133,14 @@ def cells_of(board: str, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
 
 
 def rates(of: Seeds) -> list[list[float]]:
-    """Return what results keep of a ROC curve: means over seeds of TPR at fixed FPR."""
+    """Return what results keep of a ROC curve: means over seeds of TPR at fixed FPR.
+
+    Results that were published from per-sample scores have a curve, older ones two rates.
+    """
+    curves = [dict(one.roc) for one in of.ok if one.roc]
+    common = set.intersection(*map(set, curves)) if len(curves) == len(of.ok) else set[float]()
+    if common:
+        return rounded([[r, sum(c[r] for c in curves) / len(curves)] for r in sorted(common)])
     return [
         [rate, value]
         for rate in (0.001, 0.01)

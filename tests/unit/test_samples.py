@@ -21,6 +21,7 @@ from privbench.measure.data.split import cut
 from privbench.measure.games.attributes import AttributeAttack, strangers
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.membership import MembershipAttack
+from privbench.measure.games.metrics import Refused, tpr_at_fpr
 from privbench.measure.games.reconstruction import ReconstructionAttack
 from privbench.plugins import registry as plugins
 from privbench.results import samples
@@ -283,6 +284,26 @@ def test_merge_carries_the_file_and_says_where_it_lacks(run: Any) -> None:
     assert record.samples_path(Path("both")).exists()
     path.write_bytes(b"x" * path.stat().st_size)
     assert f"{path} is not" in done(run("merge", "results", "--out", "never"), 2).stderr
+
+
+def test_published_results_keep_the_curve_of_their_scores(run: Any) -> None:
+    done(run(*ALL))
+    done(run("merge", "results", "--out", "one.jsonl"))
+    record, whole = record_of("one.jsonl"), record_of("results")
+    columns = read_samples(whole, [Path("results")])
+    assert columns is not None
+    assert record.samples is None
+    assert record.roc
+    assert [fpr for fpr, _ in record.roc] == sorted({fpr for fpr, _ in record.roc})
+    scores, member = columns["victim.scores"], columns["truth.member"].astype(bool)
+    for fpr, tpr in record.roc:
+        found = tpr_at_fpr(scores, member, fpr)
+        assert not isinstance(found, Refused)
+        assert tpr == pytest.approx(found.value, abs=1e-5)
+    assert {record_of("one.jsonl", game).roc for game in ("attributes", "reconstruction")} == {None}
+    assert record.model_copy(update={"roc": None}).digest == record.digest
+    done(run("merge", "one.jsonl", "--out", "two.jsonl"))  # the scores are gone, the curve stays
+    assert Path("two.jsonl").read_bytes() == Path("one.jsonl").read_bytes()
 
 
 # ---- hostile and damaged files -------------------------------------------------------------------

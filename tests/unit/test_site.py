@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import privbench
+from privbench.results.seeds import Seeds
 from privbench.results.statistics import paired
 
 if TYPE_CHECKING:
@@ -110,6 +112,17 @@ def test_the_explorer_has_the_numbers_of_the_boards(site: Path) -> None:
                 assert cell["low"] == pytest.approx(float(row[f"{main}, low"]), rel=1e-4)
             if row["test_accuracy"]:
                 assert cell["accuracy"] == pytest.approx(float(row["test_accuracy"]), rel=1e-4)
+
+
+def test_curves_are_means_over_seeds_and_two_rates_without_them() -> None:
+    rates = runpy.run_path(str(ROOT / "docs" / "hooks" / "boards.py"))["rates"]
+    some = [one for one in privbench.published("low-fpr") if one.cell.attack.label == "quantile"]
+    plain = [some[0].metrics[f"tpr_at_fpr_{rate}"].value for rate in (0.001, 0.01)]
+    assert rates(Seeds(some)) == [[0.001, plain[0]], [0.01, plain[1]]]
+    curves = ([(0.001, 0.1), (0.5, 0.8)], [(0.001, 0.3), (0.5, 0.9), (0.6, 1.0)])
+    two = [some[0].model_copy(update={"roc": roc, "seed": i}) for i, roc in enumerate(curves)]
+    assert rates(Seeds(two)) == [[0.001, 0.2], [0.5, 0.85]]
+    assert len(rates(Seeds([*two, some[0].model_copy(update={"seed": 2})]))) == 2  # not all have it
 
 
 def explored(site: Path) -> list[dict[str, Any]]:

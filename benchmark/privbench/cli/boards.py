@@ -49,17 +49,23 @@ def merge(chosen: list[Choice], /, folders: tuple[Path, ...], out: Path, *, scor
 
 def _into_one_file(folders: tuple[Path, ...], out: Path, *, scores: bool) -> None:
     from privbench.boards.checks import refuse_tokens, refuse_unfit
+    from privbench.boards.html.curves import has_scores, roc
     from privbench.ground.store.files import write
     from privbench.results.files import located
     from privbench.results.limits import MOST_SCORES
     from privbench.results.one_file import dumped
-    from privbench.results.sample_files import sample_bytes
+    from privbench.results.sample_files import read_samples, sample_bytes
 
     found = located(folders, scores=scores)
     records = [record for record, _ in found]
     refuse_unfit(records)
     refuse_tokens(records, {})
     kept: dict[str, bytes] = {}
+    for record, places in found:
+        columns = read_samples(record, places)
+        if columns is not None and has_scores(columns):
+            curve = roc([columns])
+            record.roc = [*zip(curve.fpr, curve.tpr, strict=True)]
     for record, places in found if scores else ():
         content = sample_bytes(record, places)
         if content is not None and len(content) > MOST_SCORES:

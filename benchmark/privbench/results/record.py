@@ -10,7 +10,7 @@ import json
 from base64 import b64decode
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from annotated_types import MaxLen
+from annotated_types import Ge, Le, MaxLen
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -38,6 +38,7 @@ _Name = Annotated[str, MaxLen(limits.LONGEST_NAME)]
 _Text = Annotated[str, MaxLen(limits.LONGEST_TEXT)]
 #: Metrics, and numbers of utility, on a screen, and characters of a line.
 _SHOWN, _FEW, _WIDE = 18, 6, 100
+_Rate = Annotated[float, Ge(0), Le(1)]
 _Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 #: A trial names the file of its result, so none leads out of the folder.
 FILE_NAME = r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,199}$"
@@ -253,6 +254,8 @@ class Record(BaseModel):
         split: part of the split -> digest of its rows.
         flags: why the result is suspicious, one sentence each.
         samples: the file of per-sample scores; null if there is none.
+        roc: points of a membership attack's ROC curve, [FPR, TPR] each, the FPR rising; null unless
+            the result was published from its per-sample scores.
         cost: time, memory and queries.
         provenance: versions, commit, machine and time of the run.
     """
@@ -280,6 +283,7 @@ class Record(BaseModel):
     split: dict[str, _Name] = Field(default_factory=dict)
     flags: list[_Text] = Field(default_factory=list)
     samples: SampleFile | None = None
+    roc: Annotated[list[tuple[_Rate, _Rate]], MaxLen(100)] | None = None
     cost: Cost = Field(default_factory=Cost)
     provenance: dict[str, Any] = Field(default_factory=dict)
     _samples: bytes = PrivateAttr(default=b"")  # until they are written
@@ -299,8 +303,12 @@ class Record(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Digest of all but cost, provenance and traceback: equal runs have equal digests."""
-        return digest(self.model_dump(mode="json", exclude={"cost", "provenance", "traceback"}))
+        """Digest of all but cost, provenance and traceback: equal runs have equal digests.
+
+        The ROC curve is not part of it: it follows from per-sample scores, which not all have.
+        """
+        left_out = {"cost", "provenance", "traceback", "roc"}
+        return digest(self.model_dump(mode="json", exclude=left_out))
 
     def path(self, folder: Path) -> Path:
         """Path of this record in a results folder."""
