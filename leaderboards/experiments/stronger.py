@@ -116,10 +116,15 @@ their defaults. –: not measured yet.
 @click.option("--data-root", type=click.Path(path_type=Path), required=True)
 @click.option("--only", type=click.Choice([*ROWS]), multiple=True)
 def main(out: Path, data_root: Path, only: tuple[str, ...]) -> None:
-    """Run what is missing, and write the page."""
+    """Run what is missing, and write the page; exit status 1 if a trial failed."""
+    bad = []
     for name in only or ROWS:
-        privbench.run(suite(name), out=out / name, data_root=data_root)
+        results = privbench.run(suite(name), out=out / name, data_root=data_root)
+        if lost := [one for one in results if one.status == "failed"]:
+            click.echo(f"{name}: {len(lost)} of {len(results)} trials failed: {lost[0].reason}")
+        bad += lost
         write(out)
+    sys.exit(bool(bad))
 
 
 def suite(name: str) -> dict[str, Any]:
