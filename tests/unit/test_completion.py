@@ -32,7 +32,8 @@ finally:
 """
 
 
-def test_all_games_and_protocols_are_found() -> None:
+def test_all_games_and_protocols_are_found(registry: Registry) -> None:
+    assert {attack.game for attack in registry.all("attack")} == {*GAMES}  # once all are imported
     assert games() == sorted(GAMES)
     assert {*PROTOCOLS} <= {*protocols()} <= {*PROTOCOLS, "default"}
 

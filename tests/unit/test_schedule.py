@@ -422,6 +422,6 @@ def test_an_attack_of_a_game_that_there_is_not_is_skipped(registry: Any) -> None
     planned = plan(suite_from({"attacks": ["encodermi-t"]}, "x"), registry, root=None, device="cpu")
     cell = planned[0].trial.cell
     guess = type("Guess", (type(cell.attack),), {"name": "guess", "game": "charades"})()
-    known = "attributes, membership, property, reconstruction"
+    known = "attributes, deja-vu, membership, property, reconstruction"
     reason = why_not(replace(cell, attack=guess))
     assert reason == f"guess plays 'charades': choose from {known}"
