@@ -6,9 +6,9 @@
 
 What is missing follows from results/*.jsonl, so a run that was killed goes on from there on any
 machine. A seed that would end later is begun only if no other fits, and stopped in time. What a
-seed has when it is stopped, and every ten minutes, is kept in results/partial/, from where it goes
-on. Runs and their store are in PRIVBENCH_CACHE. Only --commit commits. Exit status: 0, 1 if a seed
-or page could not be made, 2 for bad input, 130 if interrupted.
+seed has when it is stopped, and every ten minutes, is kept in partial/, from where it goes on.
+Runs and their store are in PRIVBENCH_CACHE. Only --commit commits. Exit status: 0, 1 if a seed or
+page could not be made, 2 for bad input, 130 if interrupted.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Board:
         there: seeds that are published, of whatever code.
         missing: seeds that its next results lack, in order.
         hours: of one core, for a seed; None if that is not known.
-        aside: whether its seeds wait in results/afresh/ until they replace those of other code.
+        aside: whether its seeds wait in afresh/ until they replace those of other code.
         enough: how many of them replace those.
         left: why it is left alone; "" if it is not.
     """
@@ -328,11 +328,15 @@ class Grower:
     def board(self, wanted: Wanted) -> Board:
         """What a board has and lacks now."""
         name = wanted.suite
-        return board(wanted, self.codes[name], self._read(name), self._read(f"afresh/{name}"),
+        return board(wanted, self.codes[name], self._read(name), self._read(name, "afresh"),
                      self.costs.get(name))  # fmt: skip
 
-    def _read(self, name: str) -> list[Record]:
-        path = self.results / f"{name}.jsonl"
+    def _file(self, name: str, folder: str = "results") -> Path:
+        """The file of a board in ``results``, or in ``afresh`` or ``partial`` beside it."""
+        return self.results.parent / folder / f"{name}.jsonl"
+
+    def _read(self, name: str, folder: str = "results") -> list[Record]:
+        path = self._file(name, folder)
         return read_all([path]) if path.exists() else []
 
     def grow(self, hours: float, cores: int) -> int:
@@ -406,13 +410,13 @@ class Grower:
                        "start again", err=True)  # fmt: skip
             return False
         self.join(one, out)
-        (self.results / "partial" / f"{name}.jsonl").unlink(missing_ok=True)
+        self._file(name, "partial").unlink(missing_ok=True)
         return True
 
     def keep(self, one: Board, out: Path) -> None:
         """Keep what a seed has so far, so that it goes on from there on any machine."""
-        kept = self.results / "partial" / f"{one.name}.jsonl"
-        there = len(self._read(f"partial/{one.name}"))
+        kept = self._file(one.name, "partial")
+        there = len(self._read(one.name, "partial"))
         count = sum(1 for _ in out.glob("*.json"))
         if count > there:
             privbench(["merge", str(out), "--out", str(kept)], standalone_mode=False)
@@ -422,15 +426,15 @@ class Grower:
 
     def go_on(self, one: Board, out: Path) -> None:
         """Write what is kept of this seed, by today's code, into the folder of its run."""
-        for record in self._read(f"partial/{one.name}"):
+        for record in self._read(one.name, "partial"):
             if record.seed == one.missing[0] and self.codes[one.name].made_one(record):
                 record.write(out)
 
     def join(self, one: Board, out: Path) -> None:
         """Add a seed to the results of a board, or to those that are to replace it."""
-        board, aside = (self.results / f"{at}{one.name}.jsonl" for at in ("", "afresh/"))
+        board, aside = (self._file(one.name, at) for at in ("results", "afresh"))
         target = aside if one.aside else board
-        old = self._read(f"afresh/{one.name}") if one.aside else []
+        old = self._read(one.name, "afresh") if one.aside else []
         if old and not self.codes[one.name].made(old):
             aside.unlink()
         joined = [str(target)] if target.exists() else []
@@ -449,8 +453,8 @@ class Grower:
             click.echo(told, err=True)
             status = 1
         what = f"Measure seed {seed} of {names[0]}" if names else "Write the boards again"
-        waits = names and (self.results / "afresh" / f"{names[0]}.jsonl").exists()
-        done = "waits in results/afresh/" if waits else "published"
+        waits = names and self._file(names[0], "afresh").exists()
+        done = "waits in leaderboards/afresh/" if waits else "published"
         click.echo(f"{names[0]}, seed {seed}: {done}" if names else "all pages are written")
         if self.commit:
             self._commit(what)

@@ -76,7 +76,7 @@ def value(metrics: Any, name: str = "accuracy") -> float:
 
 def test_remembered_corners_tell_the_class_and_others_nothing() -> None:
     split = cut(pictures(), CARD, Protocol(name="toy", members=80, nonmembers=80, pool=200), 0)
-    question, truth = GAME.pose(split, None, max_rows=None, sensitive=())  # type: ignore[arg-type]
+    question, truth = GAME.pose(split, None, max_rows=None, sensitive=())
     assert (question.corners.y == -1).all()
     assert (question.corners.index == torch.arange(80)).all()
     memory = Encoder(question.corners.x, torch.from_numpy(truth))
@@ -107,7 +107,7 @@ def test_an_encoder_that_trained_on_corners_knows_its_own_and_no_others() -> Non
     card = replace(CARD, shape=(1, 16, 16), sources={"all": 600})
     sizes = Protocol(name="toy", members=60, nonmembers=80, pool=200)
     split = cut(Examples.of(x, y, scale=1.0), card, sizes, 0)
-    question, truth = GAME.pose(split, None, max_rows=None, sensitive=())  # type: ignore[arg-type]
+    question, truth = GAME.pose(split, None, max_rows=None, sensitive=())
     found = {}
     for name, world in (("victim", split.victim()), ("null", split.null())):
         rows = world.members
@@ -147,7 +147,7 @@ def test_a_null_victim_of_the_public_pictures_is_refused() -> None:
 
 def test_the_question_is_about_the_members_and_shows_a_corner_of_each() -> None:
     split = tiny_split()
-    question, truth = GAME.pose(split, None, max_rows=7, sensitive=())  # type: ignore[arg-type]
+    question, truth = GAME.pose(split, None, max_rows=7, sensitive=())
     members = split.candidates.select(split.member).select(slice(0, 7))
     assert truth.tolist() == members.y.tolist()
     assert question.corners.x.shape == members.x.shape

@@ -173,13 +173,13 @@ def test_new_results_replace_old_ones_when_they_are_as_many(
     first = grow.Board("a", (), (0,), 1.0)
     grower.join(first, run(made(0, code="old"), made(1, code="old")))
     again = grow.Board("a", (0, 1), (0, 1), 1.0, aside=True, enough=2)
-    (results / "afresh").mkdir()
+    (results.parent / "afresh").mkdir()
     grow.privbench(["merge", str(run(made(7, code="older"))), "--out",
-                    str(results / "afresh" / "a.jsonl")], standalone_mode=False)  # fmt: skip
+                    str(results.parent / "afresh" / "a.jsonl")], standalone_mode=False)  # fmt: skip
     grower.join(again, run(made(0)))
-    assert (seeds("a"), seeds("afresh/a")) == ([(0, "old"), (1, "old")], [(0, "new")])
+    assert (seeds("a"), seeds("../afresh/a")) == ([(0, "old"), (1, "old")], [(0, "new")])
     grower.join(again, run(made(1)))
-    assert (seeds("a"), seeds("afresh/a")) == ([(0, "new"), (1, "new")], [])
+    assert (seeds("a"), seeds("../afresh/a")) == ([(0, "new"), (1, "new")], [])
 
 
 def test_only_commit_commits_and_only_results_and_pages(
@@ -211,10 +211,10 @@ def test_only_commit_commits_and_only_results_and_pages(
     grower.root, grower.commit, grower.results = tmp_path, False, tmp_path / "results"
     assert grower.publish(["a"], 3) == 0
     assert capsys.readouterr().out == "a, seed 3: published\n"
-    (tmp_path / "results" / "afresh").mkdir(parents=True)
-    (tmp_path / "results" / "afresh" / "b.jsonl").touch()
+    (tmp_path / "afresh").mkdir(parents=True)
+    (tmp_path / "afresh" / "b.jsonl").touch()
     assert grower.publish(["b"], 3) == 0
-    assert capsys.readouterr().out == "b, seed 3: waits in results/afresh/\n"
+    assert capsys.readouterr().out == "b, seed 3: waits in leaderboards/afresh/\n"
     assert git("log", "--format=%s").split("\n") == ["first", ""]
     grower.commit = True
     monkeypatch.setattr(grow.fidelity, "write", lost)
@@ -341,7 +341,7 @@ def test_a_seed_that_is_stopped_goes_on_elsewhere(
     assert "interrupted: what is published stays" in said
     assert "Traceback" not in said
     assert runs_of(here) == []
-    kept = {one.trial: one for one in read_all([results / "partial" / "one.jsonl"])}
+    kept = {one.trial: one for one in read_all([results.parent / "partial" / "one.jsonl"])}
     assert f"one, seed 0: {len(kept)} results kept in" in said
     assert kept
     assert not (results / "one.jsonl").exists()
@@ -353,7 +353,7 @@ def test_a_seed_that_is_stopped_goes_on_elsewhere(
     run = start(root, there, "--hours", "1")
     said = run.communicate(timeout=300)[0]
     assert run.returncode == 0, said
-    assert not (results / "partial" / "one.jsonl").exists()
+    assert not (results.parent / "partial" / "one.jsonl").exists()
     grown = read_all([results / "one.jsonl"])
     again = {one.trial: one for one in grown}
     for trial, one in kept.items():  # not measured twice

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import nn
@@ -62,10 +62,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from privbench import AttackContext, Cell, Oracle, World
-    from privbench.measure.data.split import Split
-    from privbench.measure.games.game import Metrics
-    from privbench.measure.methods.oracle import Served
+    from privbench import AttackContext, Cell, Estimate, Oracle, World
+
+    Metrics = dict[str, Estimate | Refused]
 
 #: Side of a corner as a share of that of the picture.
 SIDE = 0.4
@@ -143,7 +142,7 @@ class DejaVuGame(Game):
     controls: ClassVar[tuple[str, ...]] = ("null",)
 
     def pose(
-        self, split: Split, served: Served, *, max_rows: int | None, sensitive: tuple[str, ...]
+        self, split: Any, served: Any, *, max_rows: int | None, sensitive: tuple[str, ...]
     ) -> tuple[DejaVuQuestion, NDArray[np.int64]]:
         """Return the corners of the members whose class is known, and these classes (n,)."""
         del served, sensitive
@@ -184,7 +183,7 @@ class DejaVuGame(Game):
             "accuracy_surest": accuracy(guess[surest], truth[surest]),
         }
 
-    def controlled(self, control: str, scored: Metrics, split: Split) -> Metrics:
+    def controlled(self, control: str, scored: Metrics, split: Any) -> Metrics:
         """Refuse a null victim whose members are the public pictures."""
         if control != "null" or split.null_apart:
             return scored
@@ -194,12 +193,12 @@ class DejaVuGame(Game):
         )
         return dict.fromkeys(scored, refused)
 
-    def planted(self, world: World, split: Split) -> nn.Module:
+    def planted(self, world: World, split: Any) -> nn.Module:
         """Return an encoder that knows public pictures, and its members by any corner."""
         return _Remembers(world.members, split.pool)
 
     def baselines(
-        self, split: Split, question: DejaVuQuestion, truth: NDArray[np.int64]
+        self, split: Any, question: DejaVuQuestion, truth: NDArray[np.int64]
     ) -> Mapping[str, Metrics]:
         """Score the most frequent class of the adversary's rows."""
         known = split.pool.y[split.pool.y >= 0]
