@@ -244,6 +244,9 @@ def test_search_finds_the_page_of_a_method_first(page: Any) -> None:
             "name => document.querySelector('.md-search-result__item h1')?.textContent === name",
             arg=name,
         )
+        first = page.locator(".md-search-result__item a").first.get_attribute("href")
+        assert "/methods/" in first
+        assert f"/{name}.html" in first
 
 
 def test_an_anchor_of_the_page_or_a_wrong_address_changes_nothing(page: Any, address: str) -> None:

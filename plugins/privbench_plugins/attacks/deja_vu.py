@@ -17,9 +17,9 @@ the *null* victim, which is trained in the same way on other rows. Boards show i
 - *Baseline*: the most frequent class among the adversary's rows.
 
 Deviations from the paper: its pictures are those of ImageNet, whose boxes say where the object is,
-and its crops the largest ones without it. Here nobody says that, so a corner can hold a piece of
-the object; that the null victim sees it, too, takes this away again. The public rows are the
-adversary's, which are few. A null victim that was trained on them is refused.
+and its crops the largest ones without it. Our datasets have no boxes, so a corner may show a piece
+of the object. The null victim gets the same corners, so this does not count as memory. The public
+rows are the adversary's, which are few. A null victim that was trained on them is refused.
 """
 
 from __future__ import annotations
