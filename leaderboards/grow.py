@@ -391,11 +391,12 @@ class Grower:
             run.terminate()
         status = None
         while status is None:
+            left = end - time.monotonic()
+            if left <= 0:
+                run.terminate()
             try:
-                status = run.wait(min(KEPT_EVERY, max(0.0, end - time.monotonic())) or KEPT_EVERY)
+                status = run.wait(min(KEPT_EVERY, left) if left > 0 else KEPT_EVERY)
             except subprocess.TimeoutExpired:
-                if time.monotonic() >= end:
-                    run.terminate()
                 self.keep(one, out)
         self.stopper.run = None
         if status:

@@ -24,6 +24,7 @@ from privbench.grid.suite import Suite, read_suite
 from privbench.ground.errors import BadInputError, PrivbenchError
 from privbench.ground.store import bundle
 from privbench.ground.store.files import write
+from privbench.ground.store.store import Artifact
 from privbench.results.files import read_all
 
 HERE = Path(__file__).parent
@@ -85,13 +86,7 @@ def release(
             f"the results of {board} are none, or of other code or another suite, so its victims "
             "cannot be made: measure it again (leaderboards/grow.py)"
         )
-    runner = planning.runner
-    for item in planning.planned:
-        if not (item.skip or item.failed):
-            specs = runner.every_spec(item.trial)
-            for spec in (of for role, of in specs.items() if role.startswith("victim")):
-                runner.materials.victim(spec)
-    stored, _ = planning.artifacts("victim")
+    stored = victims_of(planning)
     if (mib := bundle.size(stored) / _MIB) > max_mib:
         raise BadInputError(
             f"the victims of {board} have {mib:.1f} MiB, more than {max_mib:g}: give fewer --seeds "
@@ -106,6 +101,18 @@ def release(
     sums += [f"{hashlib.sha256((out / one).read_bytes()).hexdigest()}  {one}" for one in names]
     write(out / SUMS, "\n".join([*sums, ""]))
     return f"{len(stored)} artifacts of {board}, seeds {shown}, {mib:.1f} MiB, in {out}"
+
+
+def victims_of(planning: Planning) -> list[Artifact]:
+    """Return what the store needs to serve the victims of a grid; those it lacks are trained."""
+    runner, found = planning.runner, dict[str, Artifact]()
+    for item in planning.planned:
+        specs = {} if item.skip or item.failed else runner.every_spec(item.trial)
+        for spec in (of for role, of in specs.items() if role.startswith("victim")):
+            runner.materials.victim(spec)
+            every = map(runner.store.find, runner.builder.planned(spec))
+            found |= {one.key.digest: one for one in every if one}
+    return [found[one] for one in sorted(found)]
 
 
 def _written(asked: Suite, suite: Path) -> str:

@@ -272,6 +272,13 @@ def until(condition: Callable[[], object], run: subprocess.Popen[str], seconds: 
         time.sleep(0.02)
 
 
+def begun(root: Path, cache: Path) -> tuple[Path, subprocess.Popen[str]]:
+    """A checkout, and a queue that runs there and has a result of its first seed."""
+    run = start(checkout(root), cache, "--hours", "1")
+    until(lambda: [*cache.glob("grow/one-0-*/*.json")], run)
+    return root, run
+
+
 def runs_of(cache: Path) -> list[str]:
     """Processes that write into a folder."""
     found = []
@@ -294,10 +301,9 @@ def killed(run: subprocess.Popen[str]) -> str:
 def test_a_queue_that_is_killed_twice_ends_as_one_that_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, here, there = checkout(tmp_path / "checkout"), tmp_path / "here", tmp_path / "there"
+    here, there = tmp_path / "here", tmp_path / "there"
+    root, run = begun(tmp_path / "checkout", here)
     results = root / "leaderboards" / "results"
-    run = start(root, here, "--hours", "1")
-    until(lambda: [*here.glob("grow/one-0-*/*.json")], run)
     killed(run)  # in the middle of a seed
     if sys.platform == "linux":
         end = time.monotonic() + 60
@@ -331,10 +337,9 @@ def test_a_queue_that_is_killed_twice_ends_as_one_that_is_not(
 def test_a_seed_that_is_stopped_goes_on_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, here, there = checkout(tmp_path / "checkout"), tmp_path / "here", tmp_path / "there"
+    here, there = tmp_path / "here", tmp_path / "there"
+    root, run = begun(tmp_path / "checkout", here)
     results = root / "leaderboards" / "results"
-    run = start(root, here, "--hours", "1")
-    until(lambda: [*here.glob("grow/one-0-*/*.json")], run)
     run.send_signal(signal.SIGTERM)
     said = run.communicate(timeout=60)[0]
     assert run.returncode == 130, said

@@ -169,12 +169,8 @@ class Planning(PlannedHere):
         show(f"{len(self.planned)} trials; {missing} distinct phases to train; {guess}; "
              f"{limit} for each attack")  # fmt: skip
 
-    def artifacts(self, roles: str = "") -> tuple[list[Artifact], int]:
-        """Return the stored victims and shadows of the grid, and how many are not stored.
-
-        Args:
-            roles: how their roles begin, for example ``victim``; "" for all.
-        """
+    def artifacts(self) -> tuple[list[Artifact], int]:
+        """Return the stored victims and shadows of the grid, and how many are not stored."""
         builder, seen, missing = self.runner.builder, set[str](), set[str]()
         stored: dict[str, Artifact] = {}
         with tempfile.TemporaryDirectory() as empty:  # stored answers would need no shadows
@@ -186,8 +182,7 @@ class Planning(PlannedHere):
                     continue
                 Store.code = code_of(sealed(item.trial).cell)
                 try:
-                    specs = asker.specs(item.trial)
-                    for spec in (of for role, of in specs.items() if role.startswith(roles)):
+                    for spec in asker.specs(item.trial).values():
                         mark = f"{spec.identity} {Store.code}"
                         keys = () if mark in seen else builder.planned(spec)
                         seen.add(mark)
