@@ -48,6 +48,8 @@ CPU = torch.device("cpu")
 _ROOT, _THIS = Path(__file__).parents[1], Path(__file__).name
 #: What takes a single number of the host beside tensors of the device, other than pointwise ones.
 _TAKE_NUMBERS = {"fill_", "index_fill", "index_fill_", "masked_fill", "masked_fill_"}
+#: Pointwise operators that take none: on CUDA they ask for all tensors on one device.
+_CLAMPS = {"clamp", "clamp_", "clamp_min", "clamp_min_", "clamp_max", "clamp_max_"}
 #: What takes indices of the host, and brings them to the device.
 _INDEX = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
@@ -278,7 +280,7 @@ def _refuse_host(func: Any, name: str, args: Any, given: list[Any]) -> None:
         for _ in [one for one in hosts if id(one) in indices]:
             _counts.note("to_device")
         hosts = [one for one in hosts if id(one) not in indices and one.dim()]
-    elif name in _TAKE_NUMBERS or torch.Tag.pointwise in func.tags:
+    elif name in _TAKE_NUMBERS or (torch.Tag.pointwise in func.tags and name not in _CLAMPS):
         hosts = [one for one in hosts if one.dim()]
     if hosts:
         shapes = [tuple(one.shape) for one in hosts]

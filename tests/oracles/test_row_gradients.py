@@ -69,6 +69,31 @@ def test_the_sums_are_those_of_opacus(clip: float) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("clip", [0.3, 1e6])
+def test_a_pass_in_bf16_is_clipped_in_float32(clip: float) -> None:
+    """The norm of a row's clipped gradient must not exceed the bound by bf16's rounding."""
+    net, x = Net(), torch.randn(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    x.requires_grad_()
+    found = {}
+    for bf16 in (False, True):
+        hooks = RowGradients(net)
+        dp = ClippingOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.0), noise_multiplier=0.0, max_grad_norm=clip,
+            expected_batch_size=1,
+        )  # fmt: skip
+        dp.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits = net(x)
+        loss: Any = nn.functional.cross_entropy(logits.float(), torch.tensor([1]))
+        loss.backward()
+        dp.step()
+        found[bf16] = torch.cat([vars(p)["summed_grad"].flatten() for p in net.parameters()])
+        hooks.cleanup()
+    assert found[True].dtype is torch.float32
+    assert found[True].norm() <= clip * (1 + 1e-6)
+    assert 0 < (found[True] - found[False]).norm() / found[False].norm() < 0.03
+
+
 def test_an_empty_batch_adds_nothing() -> None:
     net = nn.Linear(3, 2)
     hooks = RowGradients(net)

@@ -17,6 +17,7 @@ from privbench.grid.outcome import encodable, new_record, numbers, reason
 from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer, serving_strangers, strangers
 from privbench.grid.same_answers import SameAnswers
+from privbench.ground.store.machine import make_deterministic
 from privbench.measure.games import left_out
 from privbench.measure.games.controls import Pixels
 from privbench.measure.training.numerics import USUAL, Numerics
@@ -80,6 +81,8 @@ class TrialRunner:
             numerics: of each trial.
             isolated: the process in which attacks answer; None for this one.
         """
+        if device.type == "cuda":
+            make_deterministic()
         self.store, self.device, self.root = store, device, root
         self.isolated = isolated
         self.builder = Builder(store, device, numerics, progress=progress)

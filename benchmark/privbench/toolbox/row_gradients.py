@@ -59,9 +59,12 @@ class RowGradients(GradSampleHooks):  # type: ignore[misc, unused-ignore]
         """Keep a layer's inputs, row by row in memory.
 
         Opacus 1.6 reads convolutions' inputs as if they were, but a convolution of one channel
-        makes tensors with channels last, from which it takes zeros for gradients.
+        makes tensors with channels last, from which it takes zeros for gradients. They are float32
+        after a forward pass in bf16 too, as norms that bound a row's influence must be.
         """
-        plain = [t.detach().clone(memory_format=torch.contiguous_format) for t in forward_input]
+        plain = [
+            _wide(t.detach()).clone(memory_format=torch.contiguous_format) for t in forward_input
+        ]
         super().capture_activations_hook(module, plain, _forward_output)
 
     def capture_backprops_hook(
@@ -72,7 +75,8 @@ class RowGradients(GradSampleHooks):  # type: ignore[misc, unused-ignore]
         loss_reduction: str,
         batch_first: bool,
     ) -> None:
-        """Keep what the gradients of the rows are made of."""
+        """Keep what the gradients of the rows are made of, in float32."""
+        forward_output = tuple(map(_wide, forward_output))
         if not (self.hooks_enabled and _is_plain(module)):
             super().capture_backprops_hook(
                 module, forward_input, forward_output, loss_reduction, batch_first
@@ -133,6 +137,10 @@ def _is_plain(module: nn.Module) -> bool:
             if p.requires_grad
         )
     )
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype is torch.bfloat16 else x
 
 
 def _norms(rows: Any) -> Tensor:

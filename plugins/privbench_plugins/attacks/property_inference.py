@@ -18,6 +18,7 @@ score, since the victims of a seed share members and so lean to one side togethe
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -103,7 +104,7 @@ def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     >>> round(float(divergence(p.log(), q.log())), 4)  # (ln 2 + ln 2/3) / 2
     0.1438
     """
-    log_p, log_q = (log.double().clamp_min(torch.tensor(_SMALLEST).log()) for log in (log_p, log_q))
+    log_p, log_q = (log.double().clamp_min(math.log(_SMALLEST)) for log in (log_p, log_q))
     return (log_p.exp() * (log_p - log_q)).sum(1).mean()
 
 

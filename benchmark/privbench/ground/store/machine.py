@@ -6,15 +6,36 @@ import functools
 import os
 import platform
 import sys
+import warnings
 from pathlib import Path
 
 #: A row's answer must not depend on its place in a batch; MKL guarantees this in strict mode only.
 STRICT = "AUTO,STRICT"
 
 
+#: Sums of cuBLAS have a fixed order only with a workspace of a fixed size.
+WORKSPACE = ":4096:8"
+
+
 def make_strict() -> None:
-    """Set MKL to strict mode unless the user chose a mode; must run before torch computes."""
+    """Set MKL and cuBLAS to strict modes unless the user chose; must run before torch computes."""
     os.environ.setdefault("MKL_CBWR", STRICT)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)
+
+
+def make_deterministic() -> None:
+    """Let this process use those CUDA kernels that give the same bits again, where there are any.
+
+    A trial on CUDA then gives the same numbers again, on the same kind of device. Without it,
+    convolutions and sums over indices differ in their last bits from run to run.
+    """
+    import torch
+
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    warnings.filterwarnings("ignore", ".*does not have a deterministic implementation")
 
 
 def machine() -> dict[str, str | int]:
