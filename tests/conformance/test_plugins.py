@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
+from privbench import Defense, Target
+from privbench.ground.store.store import Store
+from privbench.measure.training.numerics import Numerics
+from privbench.measure.victims.build import Builder
 from privbench.plugins import registry as plugins
 from privbench.plugins.valid import KINDS
 from privbench.testing import (
+    CPU,
     Check,
     TinyContrastive,
     TinyImages,
@@ -18,9 +24,12 @@ from privbench.testing import (
     TinyTarget,
     attack_checks,
     checks,
+    defense_checks,
     fixtures,
+    tiny_spec,
     tiny_split,
 )
+from privbench.testing.small import shortened
 
 if TYPE_CHECKING:
     from privbench import Method
@@ -159,3 +168,26 @@ def test_an_unsteady_attack_beats_chance_on_average(
             monkeypatch.setattr(module, "tiny_split", lambda *_, split=split: split)
         found.append(attack_checks._headline(attack, attack_checks.Plain(attack).asked).value)
     assert sum(found) / len(found) > 0.5, found
+
+
+@pytest.mark.slow
+def test_everything_trains_in_bf16(tmp_path: Path) -> None:
+    """As on CUDA by default: each target, and each defense with one; weights stay float32."""
+    wrong, tried = [], 0
+    for method in _all():
+        if method.name in _BROUGHT or not isinstance(method, Target | Defense):
+            continue
+        of = defense_checks._target(method) if isinstance(method, Defense) else method
+        defenses = (shortened(method),) if isinstance(method, Defense) else ()
+        store = Store(tmp_path / method.name)
+        builder = Builder(store, CPU, Numerics(precision="bf16"))
+        try:
+            victim = builder.victim(tiny_spec(shortened(of), defenses))
+        except Exception as error:  # noqa: BLE001 - the test tells of all
+            wrong.append(f"{method.name}: {type(error).__name__}: {error}")
+            continue
+        kinds = {one.dtype for one in victim.model.parameters()}
+        wrong += [] if kinds <= {torch.float32} else [f"{method.name}: weights of {kinds}"]
+        tried += builder.trained_phases > 0
+    assert not wrong, "\n".join(wrong)
+    assert tried > 25

@@ -6,10 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from privbench.grid.devices import PROCESS_BYTES, Devices, room
 from privbench.grid.executors import Workers
-from privbench.grid.messages import Done
+from privbench.grid.messages import Done, PhaseProgress
+from privbench.grid.worker import Reporter
 from privbench.testing import CPU
 
 GIB = 2**30
@@ -29,6 +31,25 @@ def test_the_first_node_of_a_kind_is_made_alone() -> None:
     devices.begin("cuda:0", "encoder")
     assert devices.place("encoder") == "cuda:0"
     assert devices.place("attack lira") is None, "its size is not known, so it waits to be alone"
+
+
+def test_the_second_waits_until_the_first_has_trained_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    devices = _gpus(8 * GIB)
+    said: list[PhaseProgress] = []
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: {"cuda:0": GIB}[device])
+    reporter = Reporter(said.append, "cuda:0")
+    devices.begin("cuda:0", "encoder")
+    for done in (0.5, 1.0):
+        assert devices.place("encoder") is None
+        reporter.said = 0.0
+        reporter.epoch("encoder", done, 10, 100)
+        devices.learn("encoder", said[-1].peak_bytes)
+    assert [one.peak_bytes for one in said] == [None, GIB]
+    assert devices.place("encoder") == "cuda:0"
+    Reporter(said.append).epoch("encoder", 2.0, 10, 100)
+    assert said[-1].peak_bytes is None, "the CPU has no such limit"
 
 
 def test_nodes_share_a_device_as_far_as_measured_memory_allows() -> None:

@@ -29,7 +29,8 @@ class Devices:
     def place(self, kind: str) -> str | None:
         """The device with most room for a node of that kind; None if it has to wait.
 
-        On a device with a limit, the first node of a kind is made alone: its size is unknown.
+        On a device with a limit, the first node of a kind is alone until its size is known: after
+        an epoch of training, or when it is over.
         """
         left = {device: self._left(device) for device in self.room}
         least_busy = sorted(left, key=lambda device: len(self.running.get(device, ())))
@@ -45,6 +46,10 @@ class Devices:
     def end(self, device: str, kind: str, peak: int | None) -> None:
         """It is over; ``peak`` is the most bytes that it took, None if it never said."""
         self.running[device].remove(kind)
+        self.learn(kind, peak)
+
+    def learn(self, kind: str, peak: int | None) -> None:
+        """A node of that kind took so many bytes, or has so far; None if it did not say."""
         if peak is not None:
             self.peaks[kind] = max(peak, self.peaks.get(kind, 0))
 

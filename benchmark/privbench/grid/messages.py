@@ -116,12 +116,16 @@ class Begun:
 
 @dataclass(frozen=True)
 class PhaseProgress:
-    """Progress of a training phase; see ``Progress``."""
+    """Progress of a training phase; see ``Progress``.
+
+    ``peak_bytes`` is the most memory that the node took so far, as in ``Done``.
+    """
 
     phase: str
     done: float
     total: int
     rows: int
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)

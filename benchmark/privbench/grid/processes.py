@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.grid.devices import Devices, room
 from privbench.grid.executors import Workers
-from privbench.grid.messages import Begun, Done, Lost
+from privbench.grid.messages import Begun, Done, Lost, PhaseProgress
 from privbench.grid.server import PATIENCE, start, start_isolated, start_server
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ class Processes(Workers):
                 assert node is not None  # noqa: S101 - a worker speaks of what it was given
                 if isinstance(message, Begun):
                     worker.begun = time.monotonic()
+                if isinstance(message, PhaseProgress):
+                    self._devices.learn(node.kind, message.peak_bytes)
                 if isinstance(message, Done | Lost):
                     self._over(worker, message.peak_bytes)
                 yield node, worker.number, message

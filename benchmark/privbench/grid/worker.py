@@ -79,17 +79,20 @@ def make(node: Node, trial: Trial, runner: TrialRunner) -> Done | Lost:
 class Reporter:
     """Sends progress, at most a few times per second."""
 
-    def __init__(self, send: Callable[[PhaseProgress], object]) -> None:
-        """``send`` passes it on to the display."""
+    def __init__(self, send: Callable[[PhaseProgress], object], device: str = "cpu") -> None:
+        """``send`` passes it on to the display; on CUDA with the memory that was taken."""
         self.send = send
         self.said = 0.0
+        self.cuda = device if device.startswith("cuda") else None
 
     def epoch(self, phase: str, done: float, total: int, rows: int) -> None:
         """See ``Progress``."""
         now = time.monotonic()
         if now - self.said > 0.3:  # noqa: PLR2004 - a person reads it
             self.said = now
-            self.send(PhaseProgress(phase, done, total, rows))
+            known = self.cuda and done >= 1  # a whole epoch has been through the device
+            peak = torch.cuda.max_memory_reserved(self.cuda) if known else None
+            self.send(PhaseProgress(phase, done, total, rows, peak))
 
 
 def work(
@@ -107,7 +110,9 @@ def work(
     """
     begin(lifeline, _leave)
     setup.load_plugins()
-    runner = runner_of(setup, Reporter(pipe.send), IsolatedAttack(*led_to) if led_to else None)
+    runner = runner_of(
+        setup, Reporter(pipe.send, setup.device), IsolatedAttack(*led_to) if led_to else None
+    )
     while True:
         try:
             sent = pipe.recv_bytes()
