@@ -122,6 +122,21 @@ def test_a_second_try_on_several_machines_is_not_left_to_the_end(simulated: Any)
     assert found.makespan == (20 * 2.0 + 1.0 + 1.0) / 2, "the chain ends with the rest, not after"
 
 
+def test_the_first_trial_is_over_before_a_longer_path_of_the_next_begins() -> None:
+    victim = Role("victim")
+    nodes = {
+        name: Node(name, name[0], role=victim if name[1:] else None, kind="", needs=needs)
+        for name, needs in (
+            ("a1", set[str]()), ("a", {"a1"}), ("b1", set()), ("b2", {"b1"}), ("b", {"b2", "a1"}),
+        )
+    }  # fmt: skip
+    schedule, made = Schedule(nodes), []
+    while node := schedule.next(0):
+        made.append(node.name)
+        schedule.done(node, 1.0)
+    assert made == ["a1", "a", "b1", "b2", "b"]
+
+
 def test_seconds_left_are_the_means_of_each_kind_at_a_cost_that_does_not_grow() -> None:
     nodes = _nodes({"a1": set(), "a2": set(), "b1": set(), "b2": set(), "c1": set()})
     schedule = Schedule(nodes)

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class Schedule:
-    """Longest path first; a node that killed its worker runs once more, alone if need be."""
+    """The first trials first, so that results come early; of a trial, the longest path first.
+
+    A node that killed its worker runs once more, alone if need be.
+    """
 
     def __init__(self, nodes: dict[str, Node]) -> None:
         """All nodes of a graph; those that a node needs come before it."""
@@ -26,11 +29,16 @@ class Schedule:
                 self.before[earlier].append(node.name)
         self.depth = depths(nodes)
         self.order = {name: i for i, name in enumerate(nodes)}
+        self.first = dict(self.order)  # place of the first trial that a node is for
+        for name in reversed(self.order):  # a node comes after all that it needs
+            if nodes[name].role is not None:
+                served = (self.first[later] for later in self.before[name])
+                self.first[name] = min(served, default=self.order[name])
         self.pending = set(nodes)
         self.kinds = Counter(node.kind for node in nodes.values())  # of pending nodes
         self.made = Counter[str]()  # by kind
         self.seconds: dict[str, float] = defaultdict(float)  # that these took
-        self.ready: list[tuple[int, int, str]] = []  # a heap
+        self.ready: list[tuple[int, int, int, str]] = []  # a heap
         self.suspects: list[str] = []  # each killed a worker once
         self.suspected: set[str] = set()
         for name, left in self.left.items():
@@ -104,7 +112,7 @@ class Schedule:
         return sum(n * usual.get(kind, other) for kind, n in self.kinds.items()) / workers
 
     def _push(self, name: str) -> None:
-        heappush(self.ready, (-self.depth[name], self.order[name], name))
+        heappush(self.ready, (self.first[name], -self.depth[name], self.order[name], name))
 
     def _settled(self, name: str) -> None:
         """Nothing waits for the node any longer."""
