@@ -55,6 +55,14 @@ def test_load_and_audit_too(tmp_path: Path) -> None:
                         out=tmp_path / "audit", device="cuda:99")  # fmt: skip
 
 
+def test_an_attack_of_an_audit_is_a_name(tmp_path: Path) -> None:
+    x, y = np.linspace(0, 1, 40)[:, None], np.arange(40) % 2
+    attacks: Any = [{"lira": {"k": 2}}]
+    with pytest.raises(BadInputError, match=r"attacks: {'lira': {'k': 2}} is no name: give names"):
+        privbench.audit(lambda x: np.hstack([x, 1 - x]), members=(x, y), nonmembers=(x + 2, y),
+                        attacks=attacks, out=tmp_path)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("message", "expected"),
     [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from click.testing import CliRunner
 from sklearn.compose import ColumnTransformer
@@ -26,7 +27,7 @@ from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.shift import shift
 from privbench.cli.main import main
 from privbench.toolbox import looked_up
-from privbench.toolbox.looked_up import Lookup
+from privbench.toolbox.looked_up import Lookup, Sparse
 from privbench.toolbox.opened_model import askable
 from privbench.toolbox.row_files import Reading
 
@@ -240,6 +241,42 @@ class Sound:
 
     def __init__(self, wave: np.ndarray) -> None:
         self.wave = wave
+
+
+@pytest.mark.parametrize("form", ["csr_matrix", "coo_array"])
+def test_a_sparse_matrix_is_audited_and_cloned_as_a_dense_one(tmp_path: Path, form: str) -> None:
+    """Counts of words, which the model gets sparse. Shadows are drawn by what a row's key is."""
+    draw = np.random.default_rng(0)
+    dense = (draw.random((240, 400)) < 0.05) * draw.integers(1, 4, (240, 400))
+    y = draw.integers(0, 2, 240)
+    found = []
+    sparse: Any = getattr(scipy.sparse, form)(dense)
+    both: list[Any] = [sparse.tocsr(), dense]
+    for name, rows in zip(("sparse", "dense"), both, strict=True):
+        model = LogisticRegression(C=100.0).fit(rows[:120], y[:120])
+        results = privbench.audit(
+            model, members=(rows[:120], y[:120]), nonmembers=(rows[120:], y[120:]),
+            shadow_recipe="clone", attacks=["metric-modified-entropy", "lira"],
+            out=tmp_path / name, device="cpu",
+        )  # fmt: skip
+        names = ("metric-modified-entropy", "lira")
+        found.append({attack: auc(results, attack) for attack in names})
+    thin, same = found
+    assert thin["metric-modified-entropy"] == pytest.approx(same["metric-modified-entropy"])
+    assert min(thin["lira"], same["lira"]) > 0.7
+
+
+def test_rows_of_a_sparse_matrix_are_told_apart() -> None:
+    """Equal rows are one, also where zeros are stored or columns are in another order."""
+    rows: Any = scipy.sparse.csr_array(
+        ([1.0, 2.0, 2.0, 1.0, 0.0, 1.0], [0, 300, 300, 0, 7, 44], [0, 2, 5, 6]), shape=(3, 400)
+    )
+    found = Lookup(Sparse(rows))
+    assert found.prints[0] == found.prints[1] != found.prints[2]
+    assert found.x.shape[1] <= 256 + 4
+    asked = found(torch.from_numpy(found.x[[2, 0]]))
+    assert scipy.sparse.issparse(asked)
+    assert (asked != rows[[2, 0]]).nnz == 0
 
 
 def test_objects_of_any_kind(tmp_path: Path, registry: Registry) -> None:

@@ -209,7 +209,7 @@ def audited(
 
     ``chromium`` prints the sheet to sign; "" if it is not printed.
     """
-    attacks = [attacks] if isinstance(attacks, str) else attacks
+    attacks = _names(attacks)
     asking.refuse(model, model_version)
     shadow = "shadow" in rows.sizes
     if shadow and shadow_recipe is None:
@@ -336,6 +336,14 @@ def _refuse_recipe(session: Session) -> None:
     reasons = (one.reason for one in session.records if one.status == "failed")
     if why := next((one for one in reasons if one.startswith(RECIPE)), None):
         raise BadInputError(why)
+
+
+def _names(attacks: Sequence[Any] | str) -> list[str]:
+    named = [attacks] if isinstance(attacks, str) else list(attacks)
+    if other := [one for one in named if not isinstance(one, str)]:
+        raise BadInputError(f"attacks: {shown(other[0])} is no name: give names of attacks, and "
+                            "their hyperparameters as settings")  # fmt: skip
+    return named
 
 
 def _refuse_workers(model: Any, recipe: Any, rows: Rows) -> None:

@@ -4,16 +4,17 @@ The harness and its attacks see numbers. The model gets the rows as the user has
 found again by its numbers. A changed row is found nowhere, so attacks that change rows are left
 out.
 
-Columns become numbers by what they hold: numbers and dates are scaled to [0, 1], with a column
-that says where one is missing; texts are one-hot, or counts of hashed words if there are many
-different ones. Rows that differ and have equal numbers, and objects of other kinds, get a hash of
-their content in four more columns.
+Columns of a sparse matrix are added up in 256 columns. Others become numbers by what they hold:
+numbers and dates are scaled to [0, 1], with a column that says where one is missing; texts are
+one-hot, or counts of hashed words if there are many different ones. Rows that differ and have equal
+numbers, and objects of other kinds, get a hash of their content in four more columns.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import math
 import numbers
@@ -29,7 +30,7 @@ from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.row_files import Reading, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -50,7 +51,7 @@ class Lookup:
     ((3, 3), ['a cat sat', 'a cat'])
 
     Attributes:
-        rows: a DataFrame of pandas or polars, an array, or a list of any objects.
+        rows: a DataFrame of pandas or polars, an array, ``Sparse``, or a list of any objects.
         x: (n, d) float32 in [0, 1].
         content: digest of the rows, their type and the names and types of their columns.
         prints: (n,) digests of rows.
@@ -82,6 +83,43 @@ class Lookup:
             raise BadInputError("own-model: a changed row was asked, and only rows as you gave "
                                 "them can be: leave out attacks that change rows")  # fmt: skip
         return taken(self.rows, places)
+
+
+class Sparse:
+    """Rows of a sparse matrix of scipy; each is (columns, values) of what is not zero.
+
+    >>> import scipy.sparse
+    >>> rows = Sparse(scipy.sparse.coo_array([[0.0, 2.0], [3.0, 0.0]]))
+    >>> [(columns.tolist(), values.tolist()) for columns, values in rows]
+    [([1], [2.0]), ([0], [3.0])]
+
+    Attributes:
+        matrix: (n, d), in rows, with sorted columns and without zeros: what a model gets.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        """Take a sparse matrix or array (n, d) of any format."""
+        self.matrix = matrix.tocsr(copy=True)
+        self.matrix.sum_duplicates()
+        self.matrix.eliminate_zeros()
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return int(self.matrix.shape[0])
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield columns and values of each row."""
+        held = self.matrix
+        for begin, end in itertools.pairwise(held.indptr):
+            yield held.indices[begin:end], held.data[begin:end]
+
+    def encoded(self) -> np.ndarray:
+        """Return (n, at most ``WORDS``) float32 in [0, 1]: sums of columns, each scaled."""
+        columns = self.matrix.indices % WORDS
+        made = np.zeros((len(self), min(WORDS, self.matrix.shape[1])))
+        np.add.at(made, (np.arange(len(self)).repeat(np.diff(self.matrix.indptr)), columns),
+                  self.matrix.data)  # fmt: skip
+        return np.concatenate([_column(column) for column in made.T], 1).astype(np.float32)
 
 
 def keys(x: np.ndarray) -> list[bytes]:
@@ -154,6 +192,8 @@ def taken(rows: Any, places: Sequence[int]) -> Any:
         return rows.iloc[list(places)].reset_index(drop=True)
     if library(rows) == "polars" or isinstance(rows, np.ndarray):
         return rows[list(places)]
+    if isinstance(rows, Sparse):
+        return rows.matrix[list(places)]
     return [rows[i] for i in places]
 
 
@@ -163,7 +203,7 @@ def joined(parts: dict[str, Any]) -> Any:
     Raises:
         BadInputError: if they are of different kinds, or their columns differ.
     """
-    first, *others = parts.values()
+    first = next(iter(parts.values()))
     for source, part in parts.items():
         if type(part) is not type(first):
             raise BadInputError(f"{source}: its rows are a {plain(type(part).__name__)}, those of "
@@ -171,8 +211,15 @@ def joined(parts: dict[str, Any]) -> Any:
                                 "kind")  # fmt: skip
     if isinstance(first, np.ndarray):
         return np.concatenate(list(parts.values()))
-    if not library(first):
-        return [row for part in parts.values() for row in part]
+    if isinstance(first, Sparse):
+        return _stacked(parts)
+    if library(first):
+        return _joined_tables(parts)
+    return [row for part in parts.values() for row in part]
+
+
+def _joined_tables(parts: dict[str, Any]) -> Any:
+    first, *others = parts.values()
     names = list(first.columns)
     for source, part in parts.items():
         lacking = [name for name in names if name not in part.columns]
@@ -191,6 +238,17 @@ def joined(parts: dict[str, Any]) -> Any:
     import pandas as pd
 
     return pd.concat(parts_alike, ignore_index=True)
+
+
+def _stacked(parts: dict[str, Sparse]) -> Sparse:
+    from scipy.sparse import vstack
+
+    columns = {source: part.matrix.shape[1] for source, part in parts.items()}
+    for source, count in columns.items():
+        if count != columns["members"]:
+            raise BadInputError(f"{source}: it has {count} columns, and the members "
+                                f"{columns['members']}: give the same columns in all")  # fmt: skip
+    return Sparse(vstack([part.matrix for part in parts.values()]))
 
 
 def _differ(one: Any, other: Any) -> str:
@@ -220,6 +278,8 @@ def _kind(dtype: str) -> str:
 
 def encoded(rows: Any) -> np.ndarray:
     """Return what describes the rows, (n, d) float32 in [0, 1]; d is 0 if nothing does."""
+    if isinstance(rows, Sparse):
+        return rows.encoded()
     if library(rows):
         columns = [rows[name] for name in rows.columns]
     elif isinstance(rows, np.ndarray) and rows.ndim == _TABLE:
