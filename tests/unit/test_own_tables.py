@@ -572,6 +572,24 @@ def test_rows_that_cannot_be_used(members: Any, sentence: str) -> None:
         read_rows(members, OTHER, reading=Reading("rich"))
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_table_that_is_larger_than_it_may_be_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """In parquet one value that comes 40,000 times takes a few bytes of the file."""
+    table = pd.DataFrame({"x": np.full(40_000, 0.25), "y": np.zeros(40_000, int)})
+    file = tmp_path / f"rows.{kind}"
+    table.to_parquet(file) if kind == "parquet" else table.to_csv(file, index=False)
+    size = 640_000 if kind == "parquet" else file.stat().st_size
+    monkeypatch.setenv("PRIVBENCH_MOST_ARRAY_BYTES", str(size - 1))
+    with pytest.raises(BadInputError, match=rf"rows.{kind} holds {size:,} bytes when unpacked, mo"):
+        read_rows(file, file)
+    assert kind == "csv" or file.stat().st_size < 20_000
+    monkeypatch.setenv("PRIVBENCH_MOST_ARRAY_BYTES", str(size))
+    with pytest.raises(BadInputError, match="of its rows are also among the members"):
+        read_rows(file, file)
+
+
 def test_what_the_model_does_not_know(tmp_path: Path) -> None:
     y = np.where(np.arange(150) % 7 == 0, "perhaps", Y)
     with pytest.raises(BadInputError, match="y holds perhaps, and the model knows no, yes"):
@@ -601,8 +619,8 @@ def test_files_of_tables_that_cannot_be_read(
         assert f"bad.{kind} cannot be read as a {kind} file" in told(f"bad.{kind}")
     assert "absent.csv cannot be read (no such file)" in told("absent.csv")
     assert "has no column words: name one of" in told("members.csv", column="words")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setitem(sys.modules, "fastparquet", None)
+    for name in ("pyarrow", "pyarrow.parquet", "fastparquet"):
+        monkeypatch.setitem(sys.modules, name, None)
     assert "pip install 'privbench[tables]'" in told("bad.parquet")
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert "is read by pandas, which is not installed: pip install" in told("members.csv")

@@ -1,4 +1,4 @@
-"""How large the arrays of a ``.npz`` file are, told before any of them is read."""
+"""How large a file is when it is unpacked, told before any of it is read."""
 
 from __future__ import annotations
 
@@ -39,12 +39,17 @@ def excess(file: Path, mapped: float = math.inf) -> str:
                 _refuse_other_size(member, info)
             stays = info.compress_type == zipfile.ZIP_STORED and info.file_size >= mapped
             size += 0 if stays else info.file_size
+    return beyond(size)
+
+
+def beyond(size: int) -> str:
+    """Return why a file that holds so many bytes is not read, as ``excess``; "" if it is."""
     most = os.environ.get(MOST, str(_DEFAULT))
     if not most.isdecimal():
         return f"is not read, since {MOST} is {quoted(most)}: set it to a number of bytes"
     if size <= int(most):
         return ""
-    return (f"has arrays of {size:,} bytes when unpacked, more than {int(most):,}: give a smaller "
+    return (f"holds {size:,} bytes when unpacked, more than {int(most):,}: give a smaller "
             f"file or, if you trust it and have the memory, set {MOST}={size}")  # fmt: skip
 
 

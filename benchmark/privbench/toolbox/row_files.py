@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from privbench.ground.errors import BadInputError
 from privbench.toolbox.messages import one_line, plain
+from privbench.toolbox.npz_size import beyond
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +90,8 @@ def _table(file: Path, told: str) -> Any:
         raise BadInputError(f"{told} is read by pandas, which is not installed: {_INSTALL}, or "
                             "give a .npz file") from None  # fmt: skip
     try:
+        if problem := beyond(_bytes(file)):
+            raise BadInputError(f"{told} {problem}")  # noqa: TRY301
         if file.suffix == ".parquet":
             return pd.read_parquet(file)
         if file.suffix in (".jsonl", ".ndjson"):
@@ -97,9 +101,23 @@ def _table(file: Path, told: str) -> Any:
     except ImportError:
         raise BadInputError(f"{told} is read by pyarrow, which is not installed: {_INSTALL}, or "
                             "give a csv file") from None  # fmt: skip
+    except BadInputError:
+        raise
     except Exception as error:
         raise BadInputError(f"{told} cannot be read as a {file.suffix[1:]} file "
                             f"({one_line(error)}): write it again") from error  # fmt: skip
+
+
+def _bytes(file: Path) -> int:
+    """Return the least bytes that a table needs in memory.
+
+    A few bytes of parquet may say that a value comes a billion times.
+    """
+    size = file.stat().st_size
+    if file.suffix != ".parquet":
+        return size
+    held: Any = import_module("pyarrow.parquet").read_metadata(file)
+    return int(max(size, 8 * held.num_rows * held.num_columns))
 
 
 def _loaded(file: Path, loader: str, told: str) -> tuple[Any, Any]:
