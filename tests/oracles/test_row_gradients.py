@@ -14,7 +14,7 @@ pytest.importorskip("opacus")
 from opacus.grad_sample import GradSampleHooks
 from opacus.optimizers import DPOptimizer
 
-from privbench.toolbox.row_gradients import ClippingOptimizer, Outer, RowGradients
+from privbench.toolbox.row_gradients import ClippingOptimizer, Outer, RowGradients, WrittenOut
 
 
 class Net(nn.Module):
@@ -69,14 +69,15 @@ def test_the_sums_are_those_of_opacus(clip: float) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", [RowGradients, WrittenOut])
 @pytest.mark.parametrize("clip", [0.3, 1e6])
-def test_a_pass_in_bf16_is_clipped_in_float32(clip: float) -> None:
+def test_a_pass_in_bf16_is_clipped_in_float32(kind: Any, clip: float) -> None:
     """The norm of a row's clipped gradient must not exceed the bound by bf16's rounding."""
     net, x = Net(), torch.randn(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     x.requires_grad_()
     found = {}
     for bf16 in (False, True):
-        hooks = RowGradients(net)
+        hooks = kind(net)
         dp = ClippingOptimizer(
             torch.optim.SGD(net.parameters(), lr=0.0), noise_multiplier=0.0, max_grad_norm=clip,
             expected_batch_size=1,

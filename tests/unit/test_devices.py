@@ -30,7 +30,10 @@ def test_the_first_node_of_a_kind_is_made_alone() -> None:
     devices.end("cuda:0", "encoder", GIB)
     devices.begin("cuda:0", "encoder")
     assert devices.place("encoder") == "cuda:0"
-    assert devices.place("attack lira") is None, "its size is not known, so it waits to be alone"
+    assert devices.place("attack lira") == "cuda:0", "it counts as the largest so far"
+    devices.begin("cuda:0", "attack lira")
+    devices.peaks["encoder"] = 7 * GIB
+    assert devices.place("baselines") is None
 
 
 def test_the_second_waits_until_the_first_has_trained_an_epoch(
@@ -41,12 +44,12 @@ def test_the_second_waits_until_the_first_has_trained_an_epoch(
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: {"cuda:0": GIB}[device])
     reporter = Reporter(said.append, "cuda:0")
     devices.begin("cuda:0", "encoder")
-    for done in (0.5, 1.0):
+    for done in (3.0, 3.5, 4.0, 4.5):  # it was resumed
         assert devices.place("encoder") is None
         reporter.said = 0.0
         reporter.epoch("encoder", done, 10, 100)
         devices.learn("encoder", said[-1].peak_bytes)
-    assert [one.peak_bytes for one in said] == [None, GIB]
+    assert [one.peak_bytes for one in said] == [None, None, None, GIB]
     assert devices.place("encoder") == "cuda:0"
     Reporter(said.append).epoch("encoder", 2.0, 10, 100)
     assert said[-1].peak_bytes is None, "the CPU has no such limit"

@@ -29,8 +29,9 @@ class Devices:
     def place(self, kind: str) -> str | None:
         """The device with most room for a node of that kind; None if it has to wait.
 
-        On a device with a limit, the first node of a kind is alone until its size is known: after
-        an epoch of training, or when it is over.
+        On a device with a limit, the first node is alone until its size is known: once an epoch is
+        trained, or when it is over. The first of another kind counts as the largest so far; if that
+        is too little, it runs out of memory, and is made once more, alone.
         """
         left = {device: self._left(device) for device in self.room}
         least_busy = sorted(left, key=lambda device: len(self.running.get(device, ())))
@@ -62,7 +63,8 @@ class Devices:
     def _needed(self, device: str, kind: str) -> float:
         if self.room[device] is None:
             return 0.0
-        return self.peaks[kind] + PROCESS_BYTES if kind in self.peaks else float("inf")
+        known = self.peaks.get(kind, max(self.peaks.values(), default=None))
+        return float("inf") if known is None else known + PROCESS_BYTES
 
 
 def room(device: str) -> int | None:

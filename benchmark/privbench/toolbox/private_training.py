@@ -283,14 +283,12 @@ def _clipping(
     training: Training, *, sigma: float, clip: float, size: int, seed: int, written_out: bool
 ) -> Iterator[None]:
     """Use the optimizer of Opacus instead, with hooks that compute per-example gradients."""
-    from opacus.grad_sample import GradSampleHooks
-
-    from privbench.toolbox.row_gradients import ClippingOptimizer, RowGradients
+    from privbench.toolbox.row_gradients import ClippingOptimizer, RowGradients, WrittenOut
 
     ((parts, plain),) = training.optimizers.items()
     trained = nn.ModuleDict({part: training.model[part] for part in parts})
     trained.requires_grad_(True).train()
-    hooks = (GradSampleHooks if written_out else RowGradients)(trained)
+    hooks = (WrittenOut if written_out else RowGradients)(trained)
     generator = torch.Generator(device=training.rows.device).manual_seed(seed)
     training.generators["noise"] = generator
     training.optimizers[parts] = ClippingOptimizer(

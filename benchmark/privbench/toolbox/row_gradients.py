@@ -47,21 +47,18 @@ class Outer:
         return (self.g * weights[:, None]).T @ self.a
 
 
-class RowGradients(GradSampleHooks):  # type: ignore[misc, unused-ignore]
-    """Opacus's hooks, but the weights of linear layers get an ``Outer`` as their ``grad_sample``.
+class WrittenOut(GradSampleHooks):  # type: ignore[misc, unused-ignore]
+    """Opacus's hooks, with inputs row by row in memory, and in float32 after a pass in bf16.
 
-    That holds for layers that a pass uses once, with inputs (n, i); others are left to Opacus.
+    Opacus 1.6 reads convolutions' inputs as if they were, but a convolution of one channel makes
+    tensors with channels last, from which it takes zeros for gradients. Norms of bf16 gradients
+    would not bound a row's influence.
     """
 
     def capture_activations_hook(
         self, module: nn.Module, forward_input: Any, _forward_output: Tensor
     ) -> None:
-        """Keep a layer's inputs, row by row in memory.
-
-        Opacus 1.6 reads convolutions' inputs as if they were, but a convolution of one channel
-        makes tensors with channels last, from which it takes zeros for gradients. They are float32
-        after a forward pass in bf16 too, as norms that bound a row's influence must be.
-        """
+        """Keep a layer's inputs."""
         plain = [
             _wide(t.detach()).clone(memory_format=torch.contiguous_format) for t in forward_input
         ]
@@ -75,16 +72,37 @@ class RowGradients(GradSampleHooks):  # type: ignore[misc, unused-ignore]
         loss_reduction: str,
         batch_first: bool,
     ) -> None:
-        """Keep what the gradients of the rows are made of, in float32."""
-        forward_output = tuple(map(_wide, forward_output))
+        """Compute the gradients of the rows from that at a layer's output, the first of these."""
+        if self.hooks_enabled:
+            forward_output = (_wide(forward_output[0].detach()),)
+        super().capture_backprops_hook(
+            module, forward_input, forward_output, loss_reduction, batch_first
+        )
+
+
+class RowGradients(WrittenOut):
+    """The same, but the weights of linear layers get an ``Outer`` as their ``grad_sample``.
+
+    That holds for layers that a pass uses once, with inputs (n, i); others are left to Opacus.
+    """
+
+    def capture_backprops_hook(
+        self,
+        module: nn.Module,
+        forward_input: Any,
+        forward_output: Any,
+        loss_reduction: str,
+        batch_first: bool,
+    ) -> None:
+        """Keep what the gradients of the rows are made of."""
         if not (self.hooks_enabled and _is_plain(module)):
             super().capture_backprops_hook(
                 module, forward_input, forward_output, loss_reduction, batch_first
             )
             return
         (a,), g = self.rearrange_grad_samples(
-            module=module, backprops=forward_output[0].detach(), loss_reduction=loss_reduction,
-            batch_first=batch_first,
+            module=module, backprops=_wide(forward_output[0].detach()),
+            loss_reduction=loss_reduction, batch_first=batch_first,
         )  # fmt: skip
         made = {"weight": Outer(g, a), "bias": g}
         for name, parameter in module.named_parameters(recurse=False):
