@@ -55,12 +55,14 @@ def test_load_and_audit_too(tmp_path: Path) -> None:
                         out=tmp_path / "audit", device="cuda:99")  # fmt: skip
 
 
-def test_an_attack_of_an_audit_is_a_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [[{"lira": {"k": 2}}], {"lira": {"k": 2}}, 5, None])
+@pytest.mark.parametrize("what", ["attacks", "defenses"])
+def test_methods_of_an_audit_are_names(tmp_path: Path, what: str, given: Any) -> None:
     x, y = np.linspace(0, 1, 40)[:, None], np.arange(40) % 2
-    attacks: Any = [{"lira": {"k": 2}}]
-    with pytest.raises(BadInputError, match=r"attacks: {'lira': {'k': 2}} is no name: give names"):
+    options: dict[str, Any] = {what: given}
+    with pytest.raises(BadInputError, match=f"{what}: .* is no name: give a list of names, and"):
         privbench.audit(lambda x: np.hstack([x, 1 - x]), members=(x, y), nonmembers=(x + 2, y),
-                        attacks=attacks, out=tmp_path)  # fmt: skip
+                        out=tmp_path, **options)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -243,27 +244,62 @@ class Sound:
         self.wave = wave
 
 
-@pytest.mark.parametrize("form", ["csr_matrix", "coo_array"])
+@pytest.mark.parametrize("form", ["csr_matrix", "coo_matrix"])
 def test_a_sparse_matrix_is_audited_and_cloned_as_a_dense_one(tmp_path: Path, form: str) -> None:
-    """Counts of words, which the model gets sparse. Shadows are drawn by what a row's key is."""
+    """Counts of words. Which rows a shadow gets depends on their keys, so `lira` differs."""
     draw = np.random.default_rng(0)
     dense = (draw.random((240, 400)) < 0.05) * draw.integers(1, 4, (240, 400))
     y = draw.integers(0, 2, 240)
+    model = LogisticRegression(C=100.0).fit(dense[:120], y[:120])
     found = []
-    sparse: Any = getattr(scipy.sparse, form)(dense)
-    both: list[Any] = [sparse.tocsr(), dense]
-    for name, rows in zip(("sparse", "dense"), both, strict=True):
-        model = LogisticRegression(C=100.0).fit(rows[:120], y[:120])
+    made: list[Any] = [getattr(scipy.sparse, form), np.asarray]
+    for i, of in enumerate(made):
         results = privbench.audit(
-            model, members=(rows[:120], y[:120]), nonmembers=(rows[120:], y[120:]),
+            model, members=(of(dense[:120]), y[:120]), nonmembers=(of(dense[120:]), y[120:]),
             shadow_recipe="clone", attacks=["metric-modified-entropy", "lira"],
-            out=tmp_path / name, device="cpu",
+            out=tmp_path / str(i), device="cpu",
         )  # fmt: skip
         names = ("metric-modified-entropy", "lira")
         found.append({attack: auc(results, attack) for attack in names})
     thin, same = found
     assert thin["metric-modified-entropy"] == pytest.approx(same["metric-modified-entropy"])
     assert min(thin["lira"], same["lira"]) > 0.7
+
+
+def test_a_worker_reads_sparse_rows_by_the_loader(tmp_path: Path) -> None:
+    """As this process does, so a row is found again."""
+    module = tmp_path / "loads_sparse.py"
+    module.write_text(
+        "import pathlib, scipy.sparse\n"
+        "def rows(path):\n"
+        "    n = int(pathlib.Path(path).read_text())\n"
+        "    return scipy.sparse.eye_array(60, format='coo').tocsr()[n : n + 30], [0, 1] * 15\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        for name, n in (("members", 0), ("nonmembers", 30)):
+            (tmp_path / name).write_text(str(n))
+        how = Reading(loader="loads_sparse:rows")
+        mine = read_rows(tmp_path / "members", tmp_path / "nonmembers", reading=how)
+        theirs = looked_up._read.__wrapped__(mine.source)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert mine.lookup is not None
+    assert theirs.content == mine.lookup.content
+    assert np.array_equal(theirs.x, mine.x)
+
+
+def test_sparse_rows_that_cannot_be_used() -> None:
+    rows: Any = scipy.sparse.eye_array(40, 50, format="csr")
+    for given, told in (
+        (rows[:, :0], "members: x is a sparse array of float64 with shape (40, 0): give a table"),
+        (rows[:, :40], "nonmembers: it has 50 columns, and the members 40: give the same columns"),
+        (scipy.sparse.coo_array(np.ones(40)), "with shape (40,): give a table"),
+    ):
+        with pytest.raises(BadInputError, match=re.escape(told)):
+            read_rows((given, np.zeros(40, int)), (2 * rows, np.zeros(40, int)))
+    wider: Any = scipy.sparse.eye_array(40, 60, format="csr")
+    assert Lookup(Sparse(rows)).content != Lookup(Sparse(wider)).content
 
 
 def test_rows_of_a_sparse_matrix_are_told_apart() -> None:

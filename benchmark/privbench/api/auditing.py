@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -37,7 +38,7 @@ from privbench.toolbox.opened_model import RECIPE, opened_once
 from privbench.toolbox.row_files import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -209,7 +210,7 @@ def audited(
 
     ``chromium`` prints the sheet to sign; "" if it is not printed.
     """
-    attacks = _names(attacks)
+    attacks, defenses = _names("attacks", attacks), _names("defenses", defenses)
     asking.refuse(model, model_version)
     shadow = "shadow" in rows.sizes
     if shadow and shadow_recipe is None:
@@ -338,11 +339,13 @@ def _refuse_recipe(session: Session) -> None:
         raise BadInputError(why)
 
 
-def _names(attacks: Sequence[Any] | str) -> list[str]:
-    named = [attacks] if isinstance(attacks, str) else list(attacks)
+def _names(what: str, given: Any) -> list[str]:
+    """Return a name, or names, as a list."""
+    several = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+    named: list[Any] = list(given) if several else [given]
     if other := [one for one in named if not isinstance(one, str)]:
-        raise BadInputError(f"attacks: {shown(other[0])} is no name: give names of attacks, and "
-                            "their hyperparameters as settings")  # fmt: skip
+        raise BadInputError(f"{what}: {shown(other[0])} is no name: give a list of names, and "
+                            "hyperparameters as settings")  # fmt: skip
     return named
 
 

@@ -56,7 +56,7 @@ class Schedule:
         Args:
             busy: how many workers make a node now.
             alone: whether suspects wait until no other node is ready and all workers are idle;
-                else they come when their path says so.
+                else they come when it is their turn.
         """
         while self.suspects and not alone:
             self._push(self.suspects.pop())

@@ -66,6 +66,8 @@ class Lookup:
             contents = [_digest((i, one)) for i, one in enumerate(contents)]
         made = np.zeros((len(rows), 0), np.float32) if opaque else encoded(rows)
         columns = [(name, str(rows[name].dtype)) for name in rows.columns] if library(rows) else []
+        if isinstance(rows, Sparse):
+            columns = [("columns", str(rows.matrix.shape[1]))]
         self.content = _digest((type(rows).__name__, columns, contents)).hex()
         self.prints = [one.hex() for one in contents]
         self.features = made.shape[1]
@@ -85,6 +87,11 @@ class Lookup:
         return taken(self.rows, places)
 
 
+def as_sparse(x: Any, told: str) -> Any:
+    """Return ``Sparse`` for a sparse matrix of scipy, and anything else as it is."""
+    return Sparse.of(x, told) if type(x).__module__.startswith("scipy.sparse") else x
+
+
 class Sparse:
     """Rows of a sparse matrix of scipy; each is (columns, values) of what is not zero.
 
@@ -102,6 +109,19 @@ class Sparse:
         self.matrix = matrix.tocsr(copy=True)
         self.matrix.sum_duplicates()
         self.matrix.eliminate_zeros()
+
+    @classmethod
+    def of(cls, matrix: Any, told: str) -> Sparse:
+        """Return the rows of a matrix.
+
+        Raises:
+            BadInputError: if it is no table of numbers.
+        """
+        if matrix.ndim != _TABLE or matrix.dtype.kind not in "biuf" or not matrix.shape[1]:
+            raise BadInputError(f"{told}: x is a sparse array of {matrix.dtype} with shape "
+                                f"{matrix.shape}: give a table (n, columns) of numbers"
+                                )  # fmt: skip
+        return cls(matrix)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -169,7 +189,8 @@ def _read(name: str) -> Lookup:
             raise BadInputError(f"{plain(file)}: it changed since the run began: run the command "
                                 "again")  # fmt: skip
     reading = Reading(**told["reading"])
-    return Lookup(joined({file: read(Path(file), reading, file)[0] for file in told["files"]}))
+    parts = {file: read(Path(file), reading, file)[0] for file in told["files"]}
+    return Lookup(joined({file: as_sparse(part, file) for file, part in parts.items()}))
 
 
 # ---- the user's rows ----------------------------------------------------------------------------
@@ -244,10 +265,11 @@ def _stacked(parts: dict[str, Sparse]) -> Sparse:
     from scipy.sparse import vstack
 
     columns = {source: part.matrix.shape[1] for source, part in parts.items()}
+    first = next(iter(columns.values()))
     for source, count in columns.items():
-        if count != columns["members"]:
-            raise BadInputError(f"{source}: it has {count} columns, and the members "
-                                f"{columns['members']}: give the same columns in all")  # fmt: skip
+        if count != first:
+            raise BadInputError(f"{source}: it has {count} columns, and the members {first}: give "
+                                "the same columns in all")  # fmt: skip
     return Sparse(vstack([part.matrix for part in parts.values()]))
 
 

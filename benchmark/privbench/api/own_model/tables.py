@@ -11,7 +11,7 @@ import numpy as np
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
-from privbench.toolbox.looked_up import Lookup, Sparse, joined, library, register
+from privbench.toolbox.looked_up import Lookup, Sparse, as_sparse, joined, library, register
 from privbench.toolbox.row_files import TABLES, Reading, as_rows, read, split
 
 if TYPE_CHECKING:
@@ -52,13 +52,9 @@ def held(given: Any, source: str, reading: Reading) -> dict[str, Any] | None:
 
 def _inputs(x: Any, source: str) -> Any:
     """Return a DataFrame, a list of objects, an array, or rows of a sparse matrix."""
+    x = as_sparse(x, source)
     if library(x) or isinstance(x, Sparse):
         return x
-    if type(x).__module__.startswith("scipy.sparse"):
-        if x.ndim != _TABLE or x.dtype.kind not in "biuf":
-            raise BadInputError(f"{source}: x is a sparse array of {x.ndim} axes with {x.dtype}: "
-                                "give a table (n, columns) of numbers")  # fmt: skip
-        return Sparse(x)
     if hasattr(x, "to_list"):  # a column
         x = x.to_list()
     if not isinstance(x, (list, tuple)):
