@@ -25,7 +25,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import privbench
 from privbench import TargetContext
-from privbench.ground.store.machine import make_deterministic, make_strict
+from privbench.grid.devices import make_deterministic
+from privbench.ground.store.machine import make_strict
 from privbench.measure.data.augmentation import Augmentation, augment
 from privbench.measure.data.examples import Card, Examples
 from privbench.measure.data.protocol import Protocol

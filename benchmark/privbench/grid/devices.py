@@ -1,7 +1,8 @@
-"""Which device a node is made on: several small nodes share a GPU, by the memory that they took."""
+"""Which device a node is made on, by the memory that nodes took, and which kernels compute there."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -75,3 +76,20 @@ def room(device: str) -> int | None:
 
     free, _ = torch.cuda.mem_get_info(device)
     return int(free)
+
+
+def make_deterministic() -> None:
+    """Let this process use those CUDA kernels that give the same bits again, where there are any.
+
+    Without it, convolutions and sums over indices differ in their last bits from run to run. A user
+    who asked for such kernels already keeps what they asked for.
+    """
+    import torch
+
+    if torch.are_deterministic_algorithms_enabled():
+        return
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    warnings.filterwarnings("ignore", ".*does not have a deterministic implementation")

@@ -12,12 +12,12 @@ import torch
 
 from privbench.grid import keys
 from privbench.grid.cell import Trial, learning_from_reference
+from privbench.grid.devices import make_deterministic
 from privbench.grid.materials import Materials
 from privbench.grid.outcome import encodable, new_record, numbers, reason
 from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer, serving_strangers, strangers
 from privbench.grid.same_answers import SameAnswers
-from privbench.ground.store.machine import make_deterministic
 from privbench.measure.games import left_out
 from privbench.measure.games.controls import Pixels
 from privbench.measure.training.numerics import USUAL, Numerics

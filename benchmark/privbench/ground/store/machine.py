@@ -6,7 +6,6 @@ import functools
 import os
 import platform
 import sys
-import warnings
 from pathlib import Path
 
 #: A row's answer must not depend on its place in a batch; MKL guarantees this in strict mode only.
@@ -19,23 +18,6 @@ def make_strict() -> None:
     """Set MKL and cuBLAS to strict modes unless the user chose; must run before torch computes."""
     os.environ.setdefault("MKL_CBWR", STRICT)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", WORKSPACE)
-
-
-def make_deterministic() -> None:
-    """Let this process use those CUDA kernels that give the same bits again, where there are any.
-
-    Without it, convolutions and sums over indices differ in their last bits from run to run. A user
-    who asked for such kernels already keeps what they asked for.
-    """
-    import torch
-
-    if torch.are_deterministic_algorithms_enabled():
-        return
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    warnings.filterwarnings("ignore", ".*does not have a deterministic implementation")
 
 
 def machine() -> dict[str, str | int]:
