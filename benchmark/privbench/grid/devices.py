@@ -1,4 +1,4 @@
-"""Which device a node is made on, by the memory that nodes took, and which kernels compute there."""
+"""Which device a node is made on, by the memory that nodes took; which kernels compute there."""
 
 from __future__ import annotations
 
