@@ -266,7 +266,9 @@ def test_a_sparse_matrix_is_audited_and_cloned_as_a_dense_one(tmp_path: Path, fo
     assert min(thin["lira"], same["lira"]) > 0.7
 
 
-def test_a_worker_reads_sparse_rows_by_the_loader(tmp_path: Path) -> None:
+def test_a_worker_reads_sparse_rows_by_the_loader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As this process does, so a row is found again."""
     module = tmp_path / "loads_sparse.py"
     module.write_text(
@@ -275,15 +277,12 @@ def test_a_worker_reads_sparse_rows_by_the_loader(tmp_path: Path) -> None:
         "    n = int(pathlib.Path(path).read_text())\n"
         "    return scipy.sparse.eye_array(60, format='coo').tocsr()[n : n + 30], [0, 1] * 15\n"
     )
-    sys.path.insert(0, str(tmp_path))
-    try:
-        for name, n in (("members", 0), ("nonmembers", 30)):
-            (tmp_path / name).write_text(str(n))
-        how = Reading(loader="loads_sparse:rows")
-        mine = read_rows(tmp_path / "members", tmp_path / "nonmembers", reading=how)
-        theirs = looked_up._read.__wrapped__(mine.source)
-    finally:
-        sys.path.remove(str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, n in (("members", 0), ("nonmembers", 30)):
+        (tmp_path / name).write_text(str(n))
+    how = Reading(loader="loads_sparse:rows")
+    mine = read_rows(tmp_path / "members", tmp_path / "nonmembers", reading=how)
+    theirs = looked_up._read.__wrapped__(mine.source)
     assert mine.lookup is not None
     assert theirs.content == mine.lookup.content
     assert np.array_equal(theirs.x, mine.x)

@@ -84,16 +84,13 @@ class Reporter:
         self.send = send
         self.said = 0.0
         self.cuda = device if device.startswith("cuda") else None
-        self.phase, self.first = "", 0.0  # with the epochs done when it was first heard of
 
     def epoch(self, phase: str, done: float, total: int, rows: int) -> None:
         """See ``Progress``."""
         now = time.monotonic()
         if now - self.said > 0.3:  # noqa: PLR2004 - a person reads it
             self.said = now
-            if phase != self.phase or done < self.first:
-                self.phase, self.first = phase, done
-            known = self.cuda and done - self.first > 1  # an epoch, and what is measured after it
+            known = self.cuda and done > 1  # an epoch, and what is measured after it
             peak = torch.cuda.max_memory_reserved(self.cuda) if known else None
             self.send(PhaseProgress(phase, done, total, rows, peak))
 

@@ -88,8 +88,17 @@ class Lookup:
 
 
 def as_sparse(x: Any, told: str) -> Any:
-    """Return ``Sparse`` for a sparse matrix of scipy, and anything else as it is."""
-    return Sparse.of(x, told) if type(x).__module__.startswith("scipy.sparse") else x
+    """Return ``Sparse`` for a sparse matrix of scipy, and anything else as it is.
+
+    Raises:
+        BadInputError: if a sparse matrix is no table of numbers.
+    """
+    if not type(x).__module__.startswith("scipy.sparse"):
+        return x
+    if x.ndim != _TABLE or x.dtype.kind not in "biuf" or not x.shape[1]:
+        raise BadInputError(f"{told}: x is a sparse array of {x.dtype} with shape {x.shape}: give "
+                            "a table (n, columns) of numbers")  # fmt: skip
+    return Sparse(x)
 
 
 class Sparse:
@@ -109,19 +118,6 @@ class Sparse:
         self.matrix = matrix.tocsr(copy=True)
         self.matrix.sum_duplicates()
         self.matrix.eliminate_zeros()
-
-    @classmethod
-    def of(cls, matrix: Any, told: str) -> Sparse:
-        """Return the rows of a matrix.
-
-        Raises:
-            BadInputError: if it is no table of numbers.
-        """
-        if matrix.ndim != _TABLE or matrix.dtype.kind not in "biuf" or not matrix.shape[1]:
-            raise BadInputError(f"{told}: x is a sparse array of {matrix.dtype} with shape "
-                                f"{matrix.shape}: give a table (n, columns) of numbers"
-                                )  # fmt: skip
-        return cls(matrix)
 
     def __len__(self) -> int:
         """Return the number of rows."""

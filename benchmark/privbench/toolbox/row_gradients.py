@@ -64,20 +64,10 @@ class WrittenOut(GradSampleHooks):  # type: ignore[misc, unused-ignore]
         ]
         super().capture_activations_hook(module, plain, _forward_output)
 
-    def capture_backprops_hook(
-        self,
-        module: nn.Module,
-        forward_input: Any,
-        forward_output: Any,
-        loss_reduction: str,
-        batch_first: bool,
-    ) -> None:
-        """Compute the gradients of the rows from that at a layer's output, the first of these."""
-        if self.hooks_enabled:
-            forward_output = (_wide(forward_output[0].detach()),)
-        super().capture_backprops_hook(
-            module, forward_input, forward_output, loss_reduction, batch_first
-        )
+    def rearrange_grad_samples(self, **given: Any) -> tuple[list[Tensor], Tensor]:
+        """Return a layer's inputs, and the gradient at its output, in float32 as well."""
+        activations, backprops = super().rearrange_grad_samples(**given)
+        return activations, _wide(backprops)
 
 
 class RowGradients(WrittenOut):
@@ -101,8 +91,8 @@ class RowGradients(WrittenOut):
             )
             return
         (a,), g = self.rearrange_grad_samples(
-            module=module, backprops=_wide(forward_output[0].detach()),
-            loss_reduction=loss_reduction, batch_first=batch_first,
+            module=module, backprops=forward_output[0].detach(), loss_reduction=loss_reduction,
+            batch_first=batch_first,
         )  # fmt: skip
         made = {"weight": Outer(g, a), "bias": g}
         for name, parameter in module.named_parameters(recurse=False):
