@@ -135,3 +135,9 @@ def test_suites_say_what_they_need_to_be_judged() -> None:
             cpu = path.with_name(path.name.replace("-paper", ""))
             assert cpu.is_file(), name
             assert cpu.stem in text or name in cpu.read_text(encoding="utf-8"), name
+
+
+def test_the_six_cells_of_two_precisions_can_run(registry: Any) -> None:
+    path = SUITES[0].parents[1] / "experiments" / "precisions.yaml"
+    cells = [one for one in planned_of(path, registry) if not (one.skip or one.failed)]
+    assert len({(one.trial.cell.defense, one.trial.cell.attack.name) for one in cells}) == 6
