@@ -1,4 +1,4 @@
-"""Adult as a table with names, numbers, texts and missing values, and a pipeline for it.
+"""Adult as a table with names, numbers, texts and missing values, and two pipelines for it.
 
     PRIVBENCH_DATA=~/data python tables.py FOLDER
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
@@ -24,13 +24,25 @@ SIZE = 2000
 
 def pipeline() -> Pipeline:
     """Fit a forest to the members: texts one-hot, numbers as they are."""
+    return _fitted(RandomForestClassifier(100, random_state=0), "income")
+
+
+def ages() -> Pipeline:
+    """Fit a regression to the members: how old they are, from all else."""
+    return _fitted(RandomForestRegressor(100, random_state=0), "age")
+
+
+def _fitted(
+    forest: RandomForestClassifier | RandomForestRegressor,
+    label: str,
+) -> Pipeline:
     table = pd.read_parquet(Path(os.environ.get("AUDIT_ROWS", "rows")) / "people-members.parquet")
-    x, y = table.drop(columns="income"), table.income
+    x, y = table.drop(columns=label), table[label]
     texts = list(x.select_dtypes(exclude="number").columns)
     columns = ColumnTransformer(
         [("texts", OneHotEncoder(handle_unknown="ignore"), texts)], remainder="passthrough"
     )
-    return make_pipeline(columns, RandomForestClassifier(100, random_state=0)).fit(x, y)
+    return make_pipeline(columns, forest).fit(x, y)
 
 
 def main(folder: Path) -> None:

@@ -123,6 +123,14 @@ def test_a_pipeline_on_a_table(example: Example) -> None:
     told = re.search(r"The only attack, lira.*; its AUC is ([\d.]+) ", words)
     assert told is not None
     assert float(told[1]) > 0.7
+    files = (f"--{name}=rows/people-{name}.parquet" for name in ("members", "nonmembers"))
+    ages = ("--model", "tables:ages", "--label", "age", "--output", "values", "--out", "ages")
+    few = ("--shadow-recipe", "clone", "--set", "lira-residual.k=4")
+    example.python("-c", MAIN, "audit", *files, *ages, *few)
+    words = (example.folder / "ages" / "audit.txt").read_text("utf-8")
+    told = re.search(r"strongest of 2 attacks, lira-residual.*; its AUC is ([\d.]+) ", words)
+    assert told is not None
+    assert float(told[1]) > 0.75
 
 
 def test_boosting_with_shadows(example: Example) -> None:

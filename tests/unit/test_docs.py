@@ -274,7 +274,7 @@ def test_the_page_of_audits_can_be_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = ROOT / "docs" / "audit.md"
-    module, recipe, tables, answers, _, notebook = blocks(page, ("python",))
+    module, recipe, tables, regression, answers, _, notebook = blocks(page, ("python",))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("my_model.py").write_text(module, "utf-8")
@@ -302,6 +302,12 @@ def test_the_page_of_audits_can_be_followed(
     exec(tables, table)  # noqa: S102 - our own page
     assert table["found"][0].metrics["auc"].value > 0.75
     told = " ".join(page.read_text("utf-8").split())
+    numbers: dict[str, Any] = {}
+    exec(regression, numbers)  # noqa: S102 - our own page
+    (row,) = re.findall(r"\(above\) \| .* AUC (\.\d+) \| .* AUC (\.\d+) \|", told)
+    made = {one.cell.attack.name: one.metrics["auc"].value for one in numbers["found"]}
+    assert made["squared-error"] == pytest.approx(float(row[0]), abs=0.03)
+    assert made["lira-residual"] == pytest.approx(float(row[1]), abs=0.03)
     number = r"finds ([\d.]+)% .*? its AUC is ([\d.]+) "
     alone, shadowed = re.findall(number, told)
     first, clones, coded = (
@@ -312,10 +318,10 @@ def test_the_page_of_audits_can_be_followed(
     cases = [(alone, 5, [first, answered, known["found"].summary]), (shadowed, 20, [clones, coded])]
     for shown, wide, texts in cases:
         for words in texts:
-            made = re.search(number, " ".join(words.split()))
-            assert made is not None
-            assert float(made[1]) == pytest.approx(float(shown[0]), abs=wide)
-            assert float(made[2]) == pytest.approx(float(shown[1]), abs=0.03)
+            said = re.search(number, " ".join(words.split()))
+            assert said is not None
+            assert float(said[1]) == pytest.approx(float(shown[0]), abs=wide)
+            assert float(said[2]) == pytest.approx(float(shown[1]), abs=0.03)
     assert Path("audit/report.html").stat().st_size > 10_000
 
 

@@ -1017,7 +1017,7 @@ def test_models_that_cannot_be_opened(
             "if the 2 numbers for each row are logits, number y from 0 to 1",
         ),
         (MEMBERS, {**NONMEMBERS, "x": NONMEMBERS["x"] * np.nan}, "NaN"),
-        ({**MEMBERS, "y": MEMBERS["y"][:5]}, NONMEMBERS, "one class for each row"),
+        ({**MEMBERS, "y": MEMBERS["y"][:5]}, NONMEMBERS, "one class or number for each row"),
     ],
 )
 def test_rows_that_cannot_be_used(

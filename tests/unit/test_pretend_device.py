@@ -88,6 +88,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "lira": (0, 8, 232),
     "lira-encoder": (0, 6, 621),
     "lira-offline": (0, 6, 126),
+    "lira-residual": (0, 6, 191),
     "loss-trace": (7, 0, 46),
     "lpla": (0, 4, 123),
     "metric-confidence": (5, 0, 59),
@@ -106,6 +107,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "rmia": (0, 8, 503),
     "rmia-offline": (0, 8, 500),
     "shokri": (2, 12, 129),
+    "squared-error": (0, 0, 9),
     "union": (16, 45, 1731),
 }
 

@@ -19,6 +19,7 @@ from privbench.api.own_model.answers import as_given, read_answers
 from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
 from privbench.api.own_model.claim import claimed
 from privbench.api.own_model.defended import defenses_for, judge_names, judges_for
+from privbench.api.own_model.errors import errors
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.printed import browser
 from privbench.api.own_model.rows import read_rows
@@ -113,10 +114,11 @@ def audit(
             ``"module:function"``, where the function takes no argument and returns one of these; a
             file of ONNX; or the address of an endpoint. None if the rows are what it answered: x is
             (n, k), or a table with a column for each class.
-        members: rows that the model was trained on, and their classes: a file (``.npz``, csv,
-            parquet, JSON lines), a mapping of ``x`` and ``y``, a pair (x, y), or a DataFrame of
-            pandas or polars. x is an array (n, *shape), a DataFrame, or a list of any objects, such
-            as texts. A model gets an array of numbers as float32, anything else as it is.
+        members: rows that the model was trained on, and their classes, or the numbers that a
+            regression is to answer: a file (``.npz``, csv, parquet, JSON lines), a mapping of ``x``
+            and ``y``, a pair (x, y), or a DataFrame of pandas or polars. x is an array (n, *shape),
+            a DataFrame, or a list of any objects, such as texts. A model gets an array of numbers
+            as float32, anything else as it is.
         nonmembers: rows from the same source that it was not trained on, none of them a member.
         shadow: the adversary's own rows, none of them in the other two.
         shadow_recipe: what trains shadows: ``"clone"`` copies an estimator of scikit-learn with its
@@ -129,11 +131,11 @@ def audit(
         claim: (epsilon, delta) that training claims, for adding or removing one row. Coins test it:
             see ``claim`` of the result.
         coins: seed file of ``privbench.coins``, which decided what the model was trained on.
-        label: column of a DataFrame or a table file that holds the classes.
+        label: column of a DataFrame or a table file that holds y.
         checkpoint: weights for a torch module: safetensors, or a file of ``torch.save``, which is
             read with ``weights_only``. Nothing else is unpickled.
-        output: what the model answers: ``posteriors``, ``logits``, ``labels`` or ``embeddings``;
-            ``auto`` tells it from the answers.
+        output: what the model answers: ``posteriors``, ``logits``, ``labels``, ``embeddings``, or
+            ``values`` for a regression; ``auto`` tells it from y and the answers.
         attacks: names; by default all that the access and the rows allow.
         defenses: names of defenses that change only what the model answers. Each is tried on it, by
             these attacks and by those that it names as judges: see ``defended`` of the result.
@@ -177,11 +179,11 @@ def audit(
     chromium = browser() if pdf else ""
     if model is None:
         rows = read_answers(
-            members, nonmembers, Reading(label), shadow=shadow, recipe=shadow_recipe
+            members, nonmembers, Reading(label), shadow=shadow, recipe=shadow_recipe, output=output
         )
         model = as_given
     else:
-        rows = read_rows(members, nonmembers, shadow, attributes, Reading(label))
+        rows = read_rows(members, nonmembers, shadow, attributes, Reading(label), output=output)
     made = audited(
         model, rows, claim=claimed(claim, coins, rows), shadow_recipe=shadow_recipe,
         checkpoint=checkpoint, output=output, attacks=attacks,
@@ -213,8 +215,7 @@ def audited(
     attacks, defenses = _names("attacks", attacks), _names("defenses", defenses)
     asking.refuse(model, model_version)
     shadow = "shadow" in rows.sizes
-    if shadow and shadow_recipe is None:
-        shadow_recipe = "supervised"
+    shadow_recipe = _recipe_for(rows, shadow_recipe)
     registry = registries.load(chosen)
     target, tried = (
         registry.get("target", "own-model"),
@@ -228,6 +229,7 @@ def audited(
     given = {
         "model": model, "checkpoint": _absolute(checkpoint), "tag": model_version, "low": rows.low,
         "high": rows.high, "source": rows.source,
+        "gives": "posteriors" if rows.targets is None else "values",
     }  # fmt: skip
     if model.startswith(reach.ADDRESSES):
         if checkpoint:
@@ -245,7 +247,9 @@ def audited(
     kept = identity.confirmed(asked, candidates, model, Path(out))
     answers = identity.identified(_answers(asked, rows), Path(out))
     given["answered"] = identity.digest(answers)
-    given["gives"] = kind_of(answers, rows.classes, output)
+    given["gives"] = (
+        "values" if rows.targets is not None else kind_of(answers, rows.classes, output)
+    )
     rows = rows.knowing(answers, given["gives"])
     if given["gives"] == "embeddings" and shadow_recipe is None and not attacks:
         raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or "
@@ -254,7 +258,7 @@ def audited(
     given["least"] = least_of(answers, given["gives"])
     wanted, left_out = attacks_for(
         registry, attacks, attributes=bool(rows.attributes), shadow=shadow, own=own,
-        lookup=rows.lookup,
+        lookup=rows.lookup, gives=given["gives"],
     )  # fmt: skip
     judging, judges = judges_for(
         registry, tried, given["gives"], rows.lookup, shadow=shadow
@@ -281,7 +285,8 @@ def audited(
     return documented(
         told(
             session.records, rows, _keys(session), left_out, Path(out),
-            judges=judges, claim=claim, doubt=doubt, notes=(warning, kept),
+            judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
+            notes=(warning, kept),
         ),
         Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
         parameters=_parameters(target),
@@ -362,6 +367,16 @@ def _refuse_workers(model: Any, recipe: Any, rows: Rows) -> None:
                             "leave out jobs")  # fmt: skip
 
 
+def _recipe_for(rows: Rows, recipe: Any) -> Any:
+    """Return what trains shadows; None if nothing does."""
+    if rows.targets is None:
+        return "supervised" if recipe is None and "shadow" in rows.sizes else recipe
+    if not is_code(recipe) and ("shadow" in rows.sizes or recipe is not None):
+        raise BadInputError("shadow recipe: only your code trains shadows of a regression: give "
+                            "clone or a function fit(x, y, seed)")  # fmt: skip
+    return recipe
+
+
 def _recipe(
     registry: Any, recipe: Any, of: Rows, given: Mapping[str, Any], **fields: Any
 ) -> dict[str, Any]:
@@ -377,7 +392,7 @@ def _as_numbered(rows: Rows, target: Any) -> Rows:
     """Return the rows with classes as a model numbers them; an endpoint does not say."""
     if not target.model.startswith(reach.ADDRESSES):
         return rows.numbered(named_classes(opened_once(target.model, target.checkpoint).model))
-    if rows.source:
+    if rows.source and (rows.targets is None or not rows.numbers):
         raise BadInputError("an endpoint gets arrays of numbers: give a function that sends your "
                             "rows to it as the model")  # fmt: skip
     return rows.numbered(None)

@@ -49,7 +49,8 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
               help="The files hold what the model answered, a column for each class; no model is "
               "asked.")  # fmt: skip
 @click.option("--label", default="y", show_default=True, metavar="COLUMN",
-              help="Column of a table with the class.")  # fmt: skip
+              help="Column of a table with the class, or with what a regression is to "
+              "answer.")  # fmt: skip
 @click.option("--column", default="", metavar="COLUMN",
               help="The model gets this column of a table, such as texts, as a list.")  # fmt: skip
 @click.option("--rows", "loader", default="", metavar="MODULE:FUNCTION",
@@ -64,7 +65,7 @@ _FAILED_GATE, _NO_VERDICT = 3, 4
               help="Seed file of `privbench coins`, tossed before training.")  # fmt: skip
 @click.option(
     "--output", type=click.Choice(["auto", *KINDS]), default="auto", show_default=True,
-    help="What the model answers.",
+    help="What the model answers; values: numbers, as a regression does.",
 )  # fmt: skip
 @click.option("--attack", "attacks", multiple=True, metavar="NAME",
               shell_complete=completion.of("attack"),
@@ -161,12 +162,13 @@ def audit(chosen: list[Choice], /, **options: Any) -> None:
         if model or attributes:
             raise BadInputError("answers: no model is asked: leave out the model and attributes")
         recipe = options["shadow_recipe"]
-        rows = read_answers(members, nonmembers, reading, shadow=shadow, recipe=recipe)
+        rows = read_answers(members, nonmembers, reading, shadow=shadow, recipe=recipe,
+                            output=options["output"])  # fmt: skip
         model = as_given
     elif not model:
         raise BadInputError("name a model, or give what it answered (--answers)")
     else:
-        rows = read_rows(members, nonmembers, shadow, attributes, reading)
+        rows = read_rows(members, nonmembers, shadow, attributes, reading, output=options["output"])
     options["claim"] = claimed(options["claim"], options.pop("coins"), rows)
 
     from privbench.api import auditing

@@ -13,6 +13,7 @@ from privbench.ground.errors import BadInputError
 from privbench.measure.methods.access import Access
 from privbench.toolbox.looked_up import looked_up
 from privbench.toolbox.messages import one_line, plain
+from privbench.toolbox.opened_model import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from privbench.toolbox.opened_model import Opened
 
 #: What a model may answer.
-Gives = Literal["posteriors", "logits", "labels", "embeddings"]
+Gives = Literal["posteriors", "logits", "labels", "embeddings", "values"]
 #: Access that each of them gives.
 GRANTS = {
     "posteriors": Access.LABELS | Access.POSTERIORS,
     "logits": Access.LABELS | Access.POSTERIORS,
     "labels": Access.LABELS,
     "embeddings": Access.EMBEDDINGS,
+    "values": Access.EMBEDDINGS,
 }
 _SURE = 50.0  # logit of an answered class: the others get e^-50
 _ROUNDING = 1e-6  # of a column's range
@@ -44,7 +46,8 @@ class Form:
     Attributes:
         gives: what it answers.
         classes: their number, if it is known; else 0.
-        low, high: least and largest value of each column, or of all; () for rows in [0, 1].
+        low, high: least and largest value of each column, or of all; () for rows in [0, 1]. Of a
+            regression, the numbers of y that 0 and 1 stand for.
         source: name of the user's rows, if a model gets these (``looked_up``); "" for numbers.
         least: posteriors below it count as it. A forest of 100 trees answers 0 or 1 where it is
             sure, and the logit of these is nothing that a Gaussian fits.
@@ -61,6 +64,10 @@ class Form:
         """Return what the model gets for x (n, *shape) in [0, 1]: a tensor, or the user's rows."""
         return looked_up(self.source)(x) if self.source else self.in_units(x)
 
+    def truth(self, x: Tensor) -> np.ndarray:
+        """Return the numbers (n,) that a regression is to answer for x (n, d) in [0, 1]."""
+        return looked_up(self.source).truth(x)
+
     def in_units(self, x: Tensor) -> Tensor:
         """Return rows in the user's units, float32; what is whole up to rounding is whole."""
         if not self.low:
@@ -74,7 +81,7 @@ class Form:
 
 
 class Asked(nn.Module):
-    """Answers rows in [0, 1]: logits (n, k) float32, or embeddings (n, d)."""
+    """Answers rows in [0, 1]: logits (n, k) float32, embeddings (n, d), or values (n, 1)."""
 
     def __init__(
         self, model: Opened, form: Form, told: str, endpoint: Endpoint | None = None
@@ -87,11 +94,11 @@ class Asked(nn.Module):
         self._ask = model.ask
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return log-posteriors, logits or embeddings of x (n, *shape) float in [0, 1]."""
+        """Return log-posteriors, logits, embeddings or values of x (n, *shape) in [0, 1]."""
         return self.outputs(self.raw(x))
 
     def outputs(self, raw: np.ndarray) -> Tensor:
-        """Return log-posteriors, logits or embeddings of the model's own answers."""
+        """Return log-posteriors, logits, embeddings or values of the model's own answers."""
         gives = self.form.gives
         if gives == "labels":
             return self._certain(raw).to(self.place.device)
@@ -99,17 +106,20 @@ class Asked(nn.Module):
         if gives == "posteriors":
             least = max(self.form.least, torch.finfo(torch.float32).tiny)
             made = made.clamp_min(least).log()
+        if gives == "values":
+            (low,), (high,) = self.form.low, self.form.high
+            made = (made - low) / (high - low)
         return made.float().to(self.place.device)
 
     def kept(self, x: Tensor) -> list[str]:
         """Return when an endpoint answered each of the rows (n, *shape) in [0, 1]; "" for never."""
-        return self.endpoint.kept(self.form.in_units(x).numpy()) if self.endpoint else [""] * len(x)
+        return self.endpoint.kept(as_array(self.form.read(x))) if self.endpoint else [""] * len(x)
 
     def again(self, x: Tensor) -> np.ndarray:
         """Return what ``raw`` does, of an endpoint that is asked now, whatever is kept."""
         endpoint = self.endpoint
         assert endpoint is not None  # noqa: S101 - nothing else keeps answers
-        return self._read(x, lambda rows: endpoint.again(rows.numpy()))
+        return self._read(x, lambda rows: endpoint.again(as_array(rows)))
 
     def raw(self, x: Tensor) -> np.ndarray:
         """Return the model's own answers (n, ...) float64 to rows (n, *shape) in [0, 1].
@@ -140,6 +150,8 @@ class Asked(nn.Module):
             raise BadInputError(f"{told} answered a {plain(type(answer).__name__)} that is no "
                                 "array of numbers: return posteriors (n, k), classes (n,) or "
                                 "embeddings (n, d)") from None  # fmt: skip
+        if self.form.gives == "values":
+            return self._values(made, len(x))
         one = made.shape == (len(x), 1) and self.form.classes == _TWO
         if one and made.min() >= 0 and made.max() <= 1:  # posteriors of the second of two classes
             made = np.concatenate([1 - made, made], 1)
@@ -147,10 +159,22 @@ class Asked(nn.Module):
             raise BadInputError(f"{told} answered {len(x)} rows with an array of shape "
                                 f"{made.shape}: return posteriors (n, k), classes (n,) or "
                                 "embeddings (n, d)")  # fmt: skip
+        return self._finite(made)
+
+    def _values(self, made: np.ndarray, n: int) -> np.ndarray:
+        """Return what a regression answered as (n, 1)."""
+        if made.shape not in ((n,), (n, 1)):
+            raise BadInputError(f"{self.told} answered {n} rows with an array of shape "
+                                f"{made.shape}, and y holds a number for each row: return one "
+                                "number for each row, (n,); if y holds classes, give them as "
+                                "texts")  # fmt: skip
+        return self._finite(made.reshape(n, 1))
+
+    def _finite(self, made: np.ndarray) -> np.ndarray:
         if not np.isfinite(made).all():
             row = int((~np.isfinite(made)).reshape(len(made), -1).any(1).argmax())
-            raise BadInputError(f"{told} answered NaN or an infinite number, first for row {row} "
-                                "of a query: correct the model or the row")  # fmt: skip
+            raise BadInputError(f"{self.told} answered NaN or an infinite number, first for row "
+                                f"{row} of a query: correct the model or the row")  # fmt: skip
         return made
 
     def _certain(self, answered: np.ndarray) -> Tensor:

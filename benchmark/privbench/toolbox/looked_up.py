@@ -54,17 +54,28 @@ class Lookup:
         rows: a DataFrame of pandas or polars, an array, ``Sparse``, or a list of any objects.
         x: (n, d) float32 in [0, 1].
         content: digest of the rows, their type and the names and types of their columns.
-        prints: (n,) digests of rows.
+        prints: (n,) digests of rows, with their targets.
         features: how many columns of x, from the first on, describe rows; the others are hashes.
+        targets: (n,) float64, the numbers that a regression is to answer; None for classes.
+        low, high: of the targets, which are 0 and 1 in the first column of x.
     """
 
-    def __init__(self, rows: Any, *, opaque: bool = False) -> None:
-        """Take rows; if ``opaque``, each is itself, although another one may be equal."""
-        self.rows = rows
+    def __init__(
+        self, rows: Any, *, opaque: bool = False, targets: np.ndarray | None = None
+    ) -> None:
+        """Take rows and targets; if ``opaque``, a row is itself, although another may be equal."""
+        self.rows, self.targets = rows, targets
         contents = [_digest(_content(row)) for row in _each(rows)]
         if opaque:
             contents = [_digest((i, one)) for i, one in enumerate(contents)]
         made = np.zeros((len(rows), 0), np.float32) if opaque else encoded(rows)
+        self.low, self.high = 0.0, 1.0
+        if targets is not None:
+            contents = [_digest(of) for of in zip(contents, targets.tolist(), strict=True)]
+            self.low, self.high = float(targets.min()), float(targets.max())
+            self.high = self.high if self.high > self.low else self.low + 1
+            unit = (targets - self.low) / (self.high - self.low)
+            made = np.concatenate([unit[:, None].astype(np.float32), made], 1)
         columns = [(name, str(rows[name].dtype)) for name in rows.columns] if library(rows) else []
         if isinstance(rows, Sparse):
             columns = [("columns", str(rows.matrix.shape[1]))]
@@ -80,11 +91,19 @@ class Lookup:
         Raises:
             BadInputError: if one is none of the rows.
         """
+        return taken(self.rows, self._found(x))
+
+    def truth(self, x: Tensor) -> np.ndarray:
+        """Return the targets (n,) of rows whose numbers are x (n, d)."""
+        assert self.targets is not None  # noqa: S101 - of a regression
+        return np.asarray(self.targets[self._found(x)])
+
+    def _found(self, x: Tensor) -> list[int]:
         places = [self._places.get(key, -1) for key in keys(x.detach().cpu().numpy())]
         if -1 in places:
             raise BadInputError("own-model: a changed row was asked, and only rows as you gave "
                                 "them can be: leave out attacks that change rows")  # fmt: skip
-        return taken(self.rows, places)
+        return places
 
 
 def as_sparse(x: Any, told: str) -> Any:
@@ -157,8 +176,9 @@ def register(rows: Lookup, files: Sequence[str | Path], reading: Reading) -> str
         reading: how they are read.
     """
     if files:
-        held = {"files": {str(Path(one).absolute()): file_digest(Path(one)) for one in files}}
-        name = json.dumps({**held, "reading": reading._asdict()})
+        held = {str(Path(one).absolute()): file_digest(Path(one)) for one in files}
+        name = json.dumps({"files": held, "reading": reading._asdict(),
+                           "regression": rows.targets is not None})  # fmt: skip
     else:
         name = f"given:{rows.content}"
     _REGISTERED[name] = rows
@@ -185,8 +205,12 @@ def _read(name: str) -> Lookup:
             raise BadInputError(f"{plain(file)}: it changed since the run began: run the command "
                                 "again")  # fmt: skip
     reading = Reading(**told["reading"])
-    parts = {file: read(Path(file), reading, file)[0] for file in told["files"]}
-    return Lookup(joined({file: as_sparse(part, file) for file, part in parts.items()}))
+    parts = {file: read(Path(file), reading, file) for file in told["files"]}
+    rows = joined({file: as_sparse(x, file) for file, (x, _) in parts.items()})
+    if not told["regression"]:
+        return Lookup(rows)
+    targets = [np.asarray(y, np.float64).reshape(-1) for _, y in parts.values()]
+    return Lookup(rows, targets=np.concatenate(targets))
 
 
 # ---- the user's rows ----------------------------------------------------------------------------

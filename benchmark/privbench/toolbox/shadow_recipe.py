@@ -54,7 +54,7 @@ def code_digest(given: str, model: Any) -> str:
                             "module:fit") from error  # fmt: skip
 
 
-def trained(given: str, model: Any, x: Any, y: NDArray[np.int64], seed: int) -> Opened:
+def trained(given: str, model: Any, x: Any, y: NDArray[Any], seed: int) -> Opened:
     """Train a model by a recipe; return how it is asked.
 
     Args:
@@ -62,7 +62,7 @@ def trained(given: str, model: Any, x: Any, y: NDArray[np.int64], seed: int) -> 
         model: the audited object, which only ``clone`` reads.
         x: rows in the user's units, a tensor (n, *shape), of which an estimator gets (n, columns);
             or rows as the user gave them.
-        y: (n,) classes from 0.
+        y: (n,) classes from 0, or the numbers that a regression is to answer.
         seed: from 0 to 2**31 - 1.
 
     Raises:

@@ -8,9 +8,9 @@ What the model gets: rows (n, *shape) of float32 in the units of your files. A f
 estimator gets a NumPy array (an estimator with one row of columns for each), a torch module a
 tensor, an endpoint nested lists of JSON.
 
-What it may answer, for n rows and k classes: posteriors (n, k), logits (n, k), classes (n,), or
-embeddings (n, d). No attack gets more than that: no gradients, no weights, no embeddings of a
-classifier.
+What it may answer, for n rows and k classes: posteriors (n, k), logits (n, k), classes (n,),
+embeddings (n, d), or, as a regression, values (n,). No attack gets more than that: no gradients, no
+weights, no embeddings of a classifier.
 
 *The null victim* is a small network with random weights: nothing here can train your model on other
 rows. What attacks find there is a difference between members and nonmembers, not a leak.
@@ -32,7 +32,7 @@ from privbench import Access, BadInputError, Ge, Gt, Lt, Model, Target, hookimpl
 from privbench.toolbox.asked_model import GRANTS, Asked, Form, Gives
 from privbench.toolbox.endpoint import Endpoint, redacted
 from privbench.toolbox.messages import plain
-from privbench.toolbox.opened_model import Opened, forget, given, opened_once
+from privbench.toolbox.opened_model import Opened, as_array, forget, given, opened_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,8 @@ class OwnModel(Target):
         gives: what it answers.
         tag: your name for the version of the model.
         answered: digest of what it answered in the audit, which is its identity.
-        low: least value of each column, or of all; () for rows in [0, 1].
+        low: least value of each column, or of all; () for rows in [0, 1]. Of a regression, the
+            least and the largest number of y.
         high: largest value of each column, or of all; rows are put back between the two.
         least: posteriors below it count as it; the answers of a forest are multiples of a number.
         source: name of the user's rows, if the model gets these; "" for numbers.
@@ -159,13 +160,13 @@ class OwnModel(Target):
         """Return a small network with random weights and outputs of the same kind."""
         del ctx
         inputs = int(np.prod(card.shape))
-        outputs = _HIDDEN if self.gives == "embeddings" else card.classes or _HIDDEN
+        outputs = {"embeddings": _HIDDEN, "values": 1}.get(self.gives) or card.classes or _HIDDEN
         layers = nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, outputs)
         return self._served(card, nn.Sequential(nn.Flatten(), *layers))
 
     def _served(self, card: Card, encoder: nn.Module) -> Model:
         parts = {"encoder": encoder}
-        if self.gives != "embeddings":
+        if Access.LABELS in self.grants:
             parts["classifier"] = nn.Identity()
         return Model(card, parts, normalise=False)
 
@@ -196,7 +197,7 @@ class OwnModel(Target):
         if at not in _ENDPOINTS:
             _ENDPOINTS[at] = Endpoint(*at)
         endpoint = _ENDPOINTS[at]
-        return Asked(Opened(lambda x: endpoint(x.numpy())), form, told, endpoint)
+        return Asked(Opened(lambda x: endpoint(as_array(x))), form, told, endpoint)
 
 
 _ENDPOINTS: dict[Any, Endpoint] = {}

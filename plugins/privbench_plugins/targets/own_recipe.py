@@ -5,7 +5,7 @@ returns a trained model, as ``--model`` takes them. ``--shadow-recipe clone`` ne
 scikit-learn estimator is copied with its parameters, gets another ``random_state`` and is fitted.
 
 *Rows*: x (n, *shape) float32 in the units of your files, (n, columns) for an estimator; y (n,)
-classes from 0.
+classes from 0, or the numbers that a regression is to answer.
 
 *What is kept*: a shadow's answers to all rows of the audit, as numbers. No model is stored, so
 nothing is unpickled. An attack that asks other rows, such as copies with noise, trains the shadow
@@ -74,7 +74,8 @@ class OwnRecipe(Target):
         width: numbers in an answer.
         source: name of the user's rows, if models get these; "" for numbers.
         content: their digest.
-        low: least value of each column, or of all; () for rows in [0, 1].
+        low: least value of each column, or of all; () for rows in [0, 1]. Of a regression, the
+            least and the largest number of y.
         high: largest value of each column, or of all.
         least: posteriors below it count as it.
     """
@@ -135,7 +136,7 @@ class OwnRecipe(Target):
         """Return a model without answers."""
         del ctx
         parts: dict[str, nn.Module] = {"encoder": Shadow(self, card.classes or 0)}
-        if self.gives != "embeddings":
+        if Access.LABELS in self.grants:
             parts["classifier"] = _Same()
         return Model(card, parts, normalise=False)
 
@@ -145,7 +146,7 @@ class OwnRecipe(Target):
         outputs = self.width or card.classes or _HIDDEN
         layers = nn.Linear(int(np.prod(card.shape)), _HIDDEN), nn.ReLU()
         parts = {"encoder": nn.Sequential(nn.Flatten(), *layers)}
-        if self.gives == "embeddings":
+        if Access.LABELS not in self.grants:
             parts["encoder"].append(nn.Linear(_HIDDEN, outputs))
             return Model(card, parts, normalise=False)
         return Model(card, {**parts, "classifier": nn.Linear(_HIDDEN, outputs)}, normalise=False)
@@ -208,9 +209,9 @@ class _Fit:
     def trained(self) -> Opened:
         """Train the model."""
         target, rows = self.target, self.world.parts[self.part]
-        x = target.form().read(as_float(rows.x.cpu(), rows.scale))
-        y = rows.y.cpu().numpy()
-        return trained(target.recipe, target.audited(), x, y, self.seed)
+        form, numbers = target.form(), as_float(rows.x.cpu(), rows.scale)
+        y = form.truth(numbers) if target.gives == "values" else rows.y.cpu().numpy()
+        return trained(target.recipe, target.audited(), form.read(numbers), y, self.seed)
 
     @functools.cached_property
     def again(self) -> Opened:
@@ -223,7 +224,7 @@ class Shadow(nn.Module):
 
     Attributes:
         fit: how it is trained.
-        answers: (rows of the audit, width) log-posteriors, logits or embeddings.
+        answers: (rows of the audit, width) log-posteriors, logits, embeddings or values.
     """
 
     answers: Tensor

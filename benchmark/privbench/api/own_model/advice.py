@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Nonmembers below which the share found at 1 % of false alarms says little.
 _MANY = 1000
-_GAP = 0.01  # difference of accuracies that is called overfitting
+_GAP = 0.01  # difference of accuracies, or share of the error, that is called overfitting
 _NAMED = 3  # groups in a sentence
 _QUESTION = (
     "The question: somebody who holds a row and may ask the model wants to know whether the row "
@@ -118,16 +118,26 @@ def _equally_right(of: Document) -> bool:
 
 def _overfitting(of: Document) -> str:
     """Return what to do if the model is better on its members; "" if it is not."""
-    inside, outside = (of.utility.get(name) for name in ("train_accuracy", "test_accuracy"))
-    if inside is None or outside is None or inside - outside <= _GAP:
+    if not (gap := _gap(of)):
         return ""
     few = of.model.members_per_parameter
     beside = f" It has {1 / few:,.0f} parameters for each member." if few and few < 1 else ""
     return (
-        f"The model is right about {inside:.1%} of the members and {outside:.1%} of the "
-        f"nonmembers.{beside} Stop earlier, regularise more (larger leaves, weight decay), use a "
+        f"{gap}{beside} Stop earlier, regularise more (larger leaves, weight decay), use a "
         "smaller model or more rows, or train with differential privacy."
     )
+
+
+def _gap(of: Document) -> str:
+    """Return how much better a model is on its members, in a sentence; "" if it is not."""
+    if of.errors is not None:
+        inside, outside = of.errors.members, of.errors.nonmembers
+        told = f"The model's root mean squared error is {inside:.4g} on members, {outside:.4g} on "
+        return f"{told}nonmembers." if inside < (1 - _GAP) * outside else ""
+    right, rest = (of.utility.get(name) for name in ("train_accuracy", "test_accuracy"))
+    if right is None or rest is None or right - rest <= _GAP:
+        return ""
+    return f"The model is right about {right:.1%} of the members and {rest:.1%} of the nonmembers."
 
 
 def _has_shadows(of: Document) -> bool:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privbench.api.own_model.rows import Rows, labels_of, sizes_of, source_of
+from privbench.api.own_model.rows import (
+    Rows,
+    is_regression,
+    labels_of,
+    regressed,
+    sizes_of,
+    source_of,
+    targets_of,
+)
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
 from privbench.toolbox.looked_up import Lookup, joined, library, register
@@ -25,12 +33,14 @@ def as_given(answers: Any) -> Any:
 
 
 def read_answers(
-    members: Any, nonmembers: Any, reading: Reading, *, shadow: Any = None, recipe: Any = None
-) -> Rows:
+    members: Any, nonmembers: Any, reading: Reading, *, shadow: Any = None, recipe: Any = None,
+    output: str = "auto",
+) -> Rows:  # fmt: skip
     """Read what a model answered, as the rows of an audit.
 
     Each file or object holds posteriors or logits (n, k), a column for each class, and the classes
     y. Columns of a table may be named as the classes; otherwise they are in the order of these.
+    A regression's x is one column of predictions, and y what they should be.
 
     Raises:
         BadInputError: if they cannot be used; one sentence that says what to do.
@@ -49,8 +59,14 @@ def read_answers(
     if len(widths) > 1:
         raise BadInputError("nonmembers: it has not as many columns as the members: give one "
                             "column for each class")  # fmt: skip
-    labels = labels_of(held, sizes)
     made = _numbers(joined(x), "answers")  # columns of both tables are in one order
+    if is_regression(held, output):
+        lookup = Lookup(made, opaque=True, targets=targets_of(held, sizes))
+        return regressed(Rows(
+            lookup.x, None, sizes, fingerprints=lookup.prints, lookup=lookup,
+            source=register(lookup, [], reading),
+        ))  # fmt: skip
+    labels = labels_of(held, sizes)
     names = _names(x["members"], labels)
     if names is not None:  # ties are decided by order: that of columns must not matter
         order = np.argsort(names)

@@ -33,6 +33,8 @@ _CHANGES = {
     "label-lira", "label-only-boundary", "label-only-noise", "adversarial-mia",
     "adversarial-mia-targeted",
 }  # fmt: skip
+#: Attacks on regressions: they read values, and no other attack does.
+_OF_VALUES = ("squared-error", "lira-residual")
 #: Attacks that train models on the rows' numbers.
 _LEARNS = {"quantile", "imia", "label-only-transfer"}
 
@@ -77,7 +79,8 @@ def _guess(answers: NDArray[np.float64], classes: int) -> str:
         if (answers == np.round(answers)).all() and answers.min() >= 0:
             return "labels"
         raise BadInputError("the model answers one number for each row that is no class: return "
-                            "the posteriors of all classes, (n, k)")  # fmt: skip
+                            "the posteriors of all classes, (n, k), or name output values if it is "
+                            "a regression")  # fmt: skip
     if sums_to_one(answers):
         return "posteriors"
     return "logits" if answers.shape[1] == classes else "embeddings"
@@ -163,6 +166,7 @@ def attacks_for(
     shadow: bool,
     own: bool = False,
     lookup: Lookup | None = None,
+    gives: str = "",
 ) -> tuple[list[Any], dict[str, str]]:
     """Return the attacks of an audit as a suite lists them, and why others are left out.
 
@@ -170,7 +174,7 @@ def attacks_for(
     access or rows are lacking. Without rows for shadows, an attack that only calibrates with them
     runs uncalibrated: it ranks rows and decides nothing. With shadows by the user's ``own`` code,
     ``union`` weighs the attacks that ask a row once. So it does if the model gets the user's rows,
-    which cannot be changed.
+    which cannot be changed. A regression has attacks of its own.
 
     Raises:
         BadInputError: if an attack is named, or shadows are wanted, that such rows do not allow.
@@ -179,16 +183,16 @@ def attacks_for(
         raise BadInputError("shadow: networks learn nothing from such rows, so shadows need your "
                             "code: give a shadow recipe, a function fit(x, y, seed)")  # fmt: skip
     if named:
-        wanted = [registry.get("attack", name) for name in named]
-        for one in wanted:
-            if why := unsuited(one.name, lookup):
-                raise BadInputError(f"{one.name}: {why}: leave it out")
+        wanted = [_allowed(registry.get("attack", name), lookup, gives) for name in named]
         return [_QUICK_UNION if lookup and one.name == "union" else uncalibrated(one, shadow)
                 for one in wanted], {}  # fmt: skip
+    if gives == "values":
+        return list(_OF_VALUES), {}
     chosen, left = [], {}
     attack: Attack
     for attack in registry.all("attack"):
-        if attack.game not in GAMES or (attack.game == "attributes" and not attributes):
+        asked = attack.game in GAMES and (attributes or attack.game != "attributes")
+        if not asked or attack.name in _OF_VALUES:
             continue
         if why := unsuited(attack.name, lookup):
             left[attack.name] = why
@@ -201,6 +205,16 @@ def attacks_for(
             continue
         chosen.append(uncalibrated(attack, shadow))
     return chosen, left
+
+
+def _allowed(attack: Attack, lookup: Lookup | None, gives: str) -> Attack:
+    """Return an attack that is named; refuse one that cannot be made."""
+    if gives == "values" and attack.name not in _OF_VALUES:
+        raise BadInputError(f"{attack.name}: it does not attack regressions: name "
+                            f"{' or '.join(_OF_VALUES)}")  # fmt: skip
+    if why := unsuited(attack.name, lookup):
+        raise BadInputError(f"{attack.name}: {why}: leave it out")
+    return attack
 
 
 def unsuited(attack: str, lookup: Lookup | None) -> str:

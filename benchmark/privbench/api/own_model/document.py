@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from privbench.api.own_model.claim import Verdict
+from privbench.api.own_model.errors import Errors
 from privbench.api.own_model.gate import Found, Gate, Threshold
 from privbench.api.own_model.shift import Shift
 from privbench.api.own_model.subgroups import Group, Subgroups
@@ -43,7 +44,7 @@ class Model(BaseModel):
     Attributes:
         name: as it was given; of an address, without the values of its query.
         version: the user's name for its version; "" without one.
-        gives: what it answers: posteriors, logits, labels or embeddings.
+        gives: what it answers: posteriors, logits, labels, embeddings or values.
         answers_sha256: SHA-256 digest of its answers to members and nonmembers, 64 hexadecimal
             digits.
         parameters: number of its parameters; null if they cannot be counted, as of anything but a
@@ -141,6 +142,7 @@ class Document(BaseModel):
         shift: whether members and nonmembers differ in more than membership; null if they were
             not compared.
         utility: accuracies of the model from 0 to 1, by name.
+        errors: of a regression; null for other models.
         subgroups: what the strongest attack finds in groups of rows; null without a verdict.
         defenses: what each defense changes that was tried; all else here is about the model without
             a defense.
@@ -163,6 +165,7 @@ class Document(BaseModel):
     attacks: list[Tried]
     shift: Shift | None
     utility: dict[str, float]
+    errors: Errors | None = None
     subgroups: Subgroups | None = None
     defenses: list[Defense] = Field(default_factory=list)
     no_verdict: str
@@ -206,7 +209,7 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
         ],
         shift=made.shift if compared else None,
         utility=next((one.utility for one in made if one.utility), {}),
-        subgroups=made.subgroups,
+        errors=made.errors, subgroups=made.subgroups,
         defenses=[
             Defense(
                 defense=of.defense, words=of.words, judges=dict(of.judges),
@@ -294,6 +297,7 @@ def schema() -> dict[str, Any]:
         Tried,
         Defense,
         Shift,
+        Errors,
         Subgroups,
         Group,
         Gate,

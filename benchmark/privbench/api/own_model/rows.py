@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privbench.api.own_model.tables import (
+    REGRESSION,
+    is_looked_up,
+    is_real,
+    label_values,
+    lookup_of,
+    numbered,
+    target_values,
+)
 from privbench.api.own_model.tables import held as held_in
-from privbench.api.own_model.tables import is_looked_up, label_values, lookup_of, numbered
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
 from privbench.toolbox.npz_size import excess
@@ -52,13 +60,15 @@ class Rows:
         y: (n,) int64 classes; None if the rows have no labels.
         sizes: source -> number of rows, without empty ones.
         attributes: sensitive attribute -> (n,) values.
-        low, high: the values that 0 and 1 of each column stand for; () if these are 0 and 1.
+        low, high: the values that 0 and 1 of each column stand for; () if these are 0 and 1. Of a
+            regression, those of y.
         fingerprints: (n,) digests of x as it was given, before it was scaled.
         labels: (n,) classes as the user gave them, whole numbers or texts.
         known: how many classes the model knows; some may be without rows.
         lookup: the user's rows, if the model gets these and not numbers.
         source: name under which a target finds them; "" for numbers.
         names: classes in the order of the answers, if the rows tell, and not the model.
+        targets: (n,) float64, what a regression is to answer; None for classes.
     """
 
     x: NDArray[Any]
@@ -73,11 +83,17 @@ class Rows:
     lookup: Lookup | None = None
     source: str = ""
     names: NDArray[Any] | None = None
+    targets: NDArray[np.float64] | None = None
 
     @property
     def classes(self) -> int:
         """Number of classes; 0 without labels."""
         return 0 if self.y is None else max(self.known, int(self.y.max()) + 1)
+
+    @property
+    def numbers(self) -> bool:
+        """Whether a model gets an array of numbers."""
+        return self.lookup is None or isinstance(self.lookup.rows, np.ndarray)
 
     def numbered(self, names: NDArray[Any] | None) -> Rows:
         """Return the rows with classes as a model numbers them, if it names them.
@@ -145,13 +161,16 @@ def read_rows(
     shadow: Given | None = None,
     attributes: Given | None = None,
     reading: Reading = Reading(),  # noqa: B008 - it cannot change
+    *,
+    output: str = "auto",
 ) -> Rows:
     """Read the rows of an audit.
 
     Each file holds ``x``: a table (n, columns) of any finite numbers, or images (n, c, h, w),
     (n, h, w, c) or (n, h, w); and ``y``: (n,) classes, numbers from 0 or texts, if there are any.
     Rows may also be tables (csv, parquet, JSON lines, DataFrames) or lists of any objects: then the
-    model gets them as they are.
+    model gets them as they are. If y holds numbers that are not classes, or ``output`` is
+    ``values``, the model is a regression.
 
     The file of attributes has one array for each, with a value for every row: of members, then of
     nonmembers, then of shadow rows.
@@ -162,8 +181,9 @@ def read_rows(
     files = {"members": members, "nonmembers": nonmembers}
     files |= {} if shadow is None else {"shadow": shadow}
     held = {source: source_of(given, source, reading) for source, given in files.items()}
-    if any(is_looked_up(arrays.get("x")) for arrays in held.values() if "x" in arrays):
-        return _looked_up(held, files, attributes, reading)
+    regression = is_regression(held, output)
+    if regression or any(is_looked_up(arrays["x"]) for arrays in held.values() if "x" in arrays):
+        return _looked_up(held, files, attributes, reading, regression=regression)
     x = {source: _inputs(arrays, source) for source, arrays in held.items()}
     shapes = {source: one.shape[1:] for source, one in x.items()}
     for source, shape in shapes.items():
@@ -194,23 +214,41 @@ def read_source(given: Given, source: str) -> tuple[dict[str, NDArray[Any]], lis
 
 def _looked_up(
     held: Mapping[str, Mapping[str, Any]], given: Mapping[str, Given], attributes: Given | None,
-    reading: Reading,
+    reading: Reading, *, regression: bool,
 ) -> Rows:  # fmt: skip
     """Return rows that the model gets as they are."""
     for source, arrays in held.items():
         if "x" not in arrays:
             raise BadInputError(f"{source}: it holds {shown(', '.join(arrays)) or 'no array'}: "
                                 "give x")  # fmt: skip
-    sizes = sizes_of({source: arrays["x"] for source, arrays in held.items()})
-    lookup, name = lookup_of({of: arrays["x"] for of, arrays in held.items()}, given, reading)
-    labels = labels_of(held, sizes)
+    x = {source: arrays["x"] for source, arrays in held.items()}
+    sizes = sizes_of(x)
+    if any(isinstance(one, np.ndarray) and one.ndim > _TABLE for one in x.values()) and regression:
+        x, given = {of: _pictures(arrays, of) for of, arrays in held.items()}, {}
+    targets = targets_of(held, sizes) if regression else None
+    labels = None if regression else labels_of(held, sizes)
+    lookup, name = lookup_of(x, given, reading, targets)
     extra = {} if attributes is None else _attributes(attributes, len(lookup.x))
-    rows = Rows(
+    rows = regressed(Rows(
         lookup.x, _temporary(labels), sizes, extra, fingerprints=lookup.prints, labels=labels,
         lookup=lookup, source=name,
-    )  # fmt: skip
+    ))  # fmt: skip
     _refuse_overlap({source: lookup.prints[rows.of(source)] for source in sizes})
     return rows
+
+
+def _pictures(arrays: Mapping[str, NDArray[Any]], source: str) -> NDArray[np.float32]:
+    """Return pictures as a model gets them: channels first; bytes in [0, 1]."""
+    x = _inputs(arrays, source)
+    return (x / (255 if x.dtype == np.uint8 else 1)).astype(np.float32)
+
+
+def regressed(rows: Rows) -> Rows:
+    """Return rows with the targets of their lookup, if it has any."""
+    of = rows.lookup
+    if of is None or of.targets is None:
+        return rows
+    return replace(rows, targets=of.targets, low=(of.low,), high=(of.high,))
 
 
 def _temporary(labels: NDArray[Any] | None) -> NDArray[np.int64] | None:
@@ -330,6 +368,25 @@ def _in_unit_interval(
     high = np.where(high > low, high, low + 1)
     unit = ((x - low) / (high - low)).clip(0, 1).astype(np.float32)
     return unit, tuple(map(float, low)), tuple(map(float, high))
+
+
+def is_regression(held: Mapping[str, Mapping[str, Any]], output: str) -> bool:
+    """Return whether y holds what a regression is to answer, and no classes."""
+    if output not in REGRESSION:
+        return False
+    return output != "auto" or any(is_real(one["y"]) for one in held.values() if "y" in one)
+
+
+def targets_of(
+    held: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]
+) -> NDArray[np.float64]:
+    """Return what a regression is to answer, (n,)."""
+    for source, arrays in held.items():
+        if "y" not in arrays:
+            raise BadInputError(f"{source}: it has no y: give the numbers that the model is to "
+                                "answer")  # fmt: skip
+    return np.concatenate([target_values(arrays["y"], sizes[source], source)
+                           for source, arrays in held.items()])  # fmt: skip
 
 
 def labels_of(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from privbench.api.own_model.document import Document, Tried
     from privbench.api.own_model.rows import Rows
     from privbench.api.own_model.subgroups import Group
@@ -43,7 +45,7 @@ class Evidence:
         best: from ``strongest``.
         columns: per-sample scores of the strongest attack; None if there are none.
         exposed: from ``exposed``.
-        classes: of the members, as texts; empty without classes.
+        classes: of the members, as texts; y of a regression; empty without either.
         duplicates: members that are equal to an earlier member.
         content: digest over all other files of the audit.
     """
@@ -69,9 +71,16 @@ def evidence(made: Audit, rows: Rows, best: Strongest | None, out: Path) -> Evid
     prints = rows.fingerprints[at]
     return Evidence(
         best, read_samples(best.record, [out]) if best else None, made.exposed,
-        [] if rows.labels is None else [str(one) for one in rows.labels[at]],
+        _told(rows.labels if rows.targets is None else rows.targets, at),
         len(prints) - len(set(prints)), content_digest(out),
     )  # fmt: skip
+
+
+def _told(y: NDArray[Any] | None, at: slice) -> list[str]:
+    """Return classes or numbers of some rows as texts."""
+    return (
+        [] if y is None else [f"{one:g}" if isinstance(one, float) else str(one) for one in y[at]]
+    )
 
 
 def sheet(of: Document, shows: Evidence) -> str:
@@ -142,6 +151,10 @@ def _tiles(
     if inside is not None and outside is not None:
         told = "accuracy on members, on nonmembers"
         made.append((f"{inside:.1%}, {outside:.1%}", told, "a gap is overfitting"))
+    if of.errors is not None:
+        told = "root mean squared error on members, on nonmembers"
+        made.append((f"{of.errors.members:.3g}, {of.errors.nonmembers:.3g}", told,
+                     "a gap is overfitting"))  # fmt: skip
     return made
 
 

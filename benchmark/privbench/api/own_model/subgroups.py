@@ -206,10 +206,12 @@ def _places(columns: Columns, keys: Sequence[int], rows: Rows) -> NDArray[np.int
 
 
 def _grouped(rows: Rows) -> Iterator[tuple[str, Groups]]:
-    """Yield classes, attributes and columns with their groups of all rows of the audit."""
+    """Yield classes or ranges of y, attributes and columns with their groups of all rows."""
     if rows.y is not None:
         labels = rows.y if rows.labels is None else rows.labels
         yield "class", {f"class {shown(str(c))}": labels == c for c in np.unique(labels).tolist()}
+    if rows.targets is not None:
+        yield "y", _column("y", rows.targets)
     for name, values in rows.attributes.items():
         yield shown(name), _values(shown(name), values.tolist())
     if rows.lookup is not None and library(rows.lookup.rows):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _PAIR, _TABLE, _MOST_AXES = 2, 2, 4
 #: Whole numbers from here on are targets of a regression, not classes.
 _MOST_CLASSES = 1_000
+#: How ``output`` may be given for a regression.
+REGRESSION = ("auto", "values")
 
 
 def is_file(given: Any, reading: Reading) -> bool:
@@ -82,10 +84,11 @@ def is_looked_up(x: Any) -> bool:
 
 
 def lookup_of(
-    parts: Mapping[str, Any], given: Mapping[str, Any], reading: Reading
-) -> tuple[Lookup, str]:
+    parts: Mapping[str, Any], given: Mapping[str, Any], reading: Reading,
+    targets: NDArray[np.float64] | None,
+) -> tuple[Lookup, str]:  # fmt: skip
     """Return all rows, source after source, and the name under which a target finds them."""
-    rows = Lookup(joined({source: as_rows(x) for source, x in parts.items()}))
+    rows = Lookup(joined({source: as_rows(x) for source, x in parts.items()}), targets=targets)
     files = list(given.values()) if all(_readable(one, reading) for one in given.values()) else []
     return rows, register(rows, files, reading)
 
@@ -102,29 +105,59 @@ def label_values(y: NDArray[Any], n: int, source: str) -> NDArray[Any]:
     Raises:
         BadInputError: for targets of a regression, several labels for a row, and missing ones.
     """
+    y = _one_each(y, n, source)
+    if y.dtype.kind == "U":
+        return y
+    if is_real(y):
+        raise BadInputError(f"{source}: y holds numbers that are not classes, such as "
+                            f"{float(y[(y.astype(np.float64) % 1).argmax()]):g}: give classes, or "
+                            "output values if the model is a regression")  # fmt: skip
+    return y.astype(np.int64)
+
+
+def target_values(y: NDArray[Any], n: int, source: str) -> NDArray[np.float64]:
+    """Return the numbers (n,) that a regression is to answer.
+
+    Raises:
+        BadInputError: for texts, several numbers for a row, and missing ones.
+    """
+    y = _one_each(y, n, source)
+    if y.dtype.kind not in "buif":
+        raise BadInputError(f"{source}: y holds {shown(y[0])}, and a regression answers numbers: "
+                            "give numbers, or leave out output values")  # fmt: skip
+    return y.astype(np.float64)
+
+
+def is_real(y: NDArray[Any]) -> bool:
+    """Return whether y (n,) holds numbers that cannot be classes.
+
+    >>> is_real(np.array([0.0, 1.0])), is_real(np.array([0.5, 1.0])), is_real(np.array([99_000]))
+    (False, True, True)
+    """
+    if y.dtype.kind not in "buif":
+        return False
+    values = y[np.isfinite(y)].astype(np.float64)
+    return bool((values != np.round(values)).any() or (np.abs(values) >= _MOST_CLASSES).any())
+
+
+def _one_each(y: NDArray[Any], n: int, source: str) -> NDArray[Any]:
+    """Return y with one number or text for each row, (n,)."""
     if y.ndim == _TABLE and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim == _TABLE and len(y) == n:
         raise BadInputError(f"{source}: y has {y.shape[1]} columns, and multi-label targets are "
-                            "not supported: give one class for each row, or audit one label at a "
-                            "time")  # fmt: skip
+                            "not supported: give one class or number for each row, or audit one "
+                            "label at a time")  # fmt: skip
     if y.shape != (n,):
-        raise BadInputError(f"{source}: y has shape {y.shape}, and x {n} rows: give one class for "
-                            "each row")  # fmt: skip
+        raise BadInputError(f"{source}: y has shape {y.shape}, and x {n} rows: give one class or "
+                            "number for each row")  # fmt: skip
     if y.dtype.kind == "O":
         y = _typed(y, source)
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         row = int((~np.isfinite(y)).argmax())
-        raise BadInputError(f"{source}: y has no class in row {row}: fill it in, or drop such rows")
-    whole = y.dtype.kind in "bui" or (y.dtype.kind == "f" and bool((y == np.round(y)).all()))
-    if y.dtype.kind == "U":
-        return y
-    if not whole or np.abs(y.astype(np.float64)).max() >= _MOST_CLASSES:
-        raise BadInputError(f"{source}: y holds numbers that are not classes, such as "
-                            f"{float(y[(y.astype(np.float64) % 1).argmax()]):g}, and "
-                            "regression is not supported: give classes, such as ranges of the "
-                            "target")  # fmt: skip
-    return y.astype(np.int64)
+        raise BadInputError(f"{source}: y is missing or infinite in row {row}: fill it in, or "
+                            "drop such rows")  # fmt: skip
+    return y
 
 
 def _typed(y: NDArray[Any], source: str) -> NDArray[Any]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from privbench.api.own_model.claim import Claim
+    from privbench.api.own_model.errors import Errors
     from privbench.api.own_model.rows import Rows
     from privbench.results.record import Record
 
@@ -72,7 +73,8 @@ def documented(
 def told(
     records: Sequence[Record], rows: Rows, keys: list[int], left_out: Mapping[str, str], out: Path,
     *,
-    judges: Mapping[str, Mapping[str, str]], claim: Claim | None, doubt: str, notes: Sequence[str],
+    judges: Mapping[str, Mapping[str, str]], claim: Claim | None, doubt: str,
+    errors: Errors | None, notes: Sequence[str],
 ) -> Audit:  # fmt: skip
     """Return the results with what they say.
 
@@ -85,10 +87,11 @@ def told(
         judges: defense -> judge -> why it was not planned.
         claim: to be tested.
         doubt: why the rows cannot be those that the model knows.
+        errors: of a regression.
         notes: more lines of words; "" is none.
     """
     made = Audit(one for one in records if one.cell.defense == UNDEFENDED)
-    made.folders = (out.absolute(),)
+    made.folders, made.errors = (out.absolute(),), errors
     failed = [one for one in made if one.status == "failed"]
     if failed and not any(one.status == "ok" for one in made):
         raise BadInputError(f"every attack failed: {failed[0].reason}")
@@ -105,7 +108,7 @@ def told(
     if best is not None and columns is not None and not made.no_verdict:
         made.subgroups = subgroups(best.record.cell.attack.label, columns, keys, rows)
     words = summary(made, made.shift, made.exposed, made.left_out, first=first,
-                   no_verdict=made.no_verdict, groups=made.subgroups)  # fmt: skip
+                   no_verdict=made.no_verdict, groups=made.subgroups, errors=errors)  # fmt: skip
     defended = (one for one in records if one.cell.defense != UNDEFENDED)
     made.defended = compared(made, [*defended], judges, no_verdict=made.no_verdict)
     words = "\n".join([words, *lines(made.defended)])

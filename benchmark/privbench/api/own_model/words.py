@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from privbench.api.own_model.claim import Verdict
+    from privbench.api.own_model.errors import Errors
     from privbench.api.own_model.gate import Gate
     from privbench.api.own_model.shift import Shift
     from privbench.api.own_model.subgroups import Subgroups
@@ -91,6 +92,8 @@ class Audit(Results):
             ``.judges`` and ``.records``; all else is about the model without a defense.
         claim: what the coins say about a claimed epsilon; None without a claim. ``claim.refuted``
             tells whether it fell, ``claim.lower`` how large epsilon is at least.
+        errors: ``.members`` and ``.nonmembers``, root mean squared errors of a regression; None for
+            other models.
         no_verdict: why nothing can be said about a leak, and what to check; "" if it can.
         gate: the verdict over the thresholds of ``fail_above``; None without any.
         not_printed: why there is no ``audit.pdf`` though it was asked for; "" if nothing failed.
@@ -108,6 +111,7 @@ class Audit(Results):
     subgroups: Subgroups | None = None
     left_out: Mapping[str, str] = {}
     claim: Verdict | None = None
+    errors: Errors | None = None
     defended: Sequence[Defended] = ()
 
     def __repr__(self) -> str:
@@ -246,6 +250,7 @@ def summary(
     first: Reached | None = None,
     no_verdict: str = "",
     groups: Subgroups | None = None,
+    errors: Errors | None = None,
 ) -> str:
     """Return what was found, in lines of words with numbers.
 
@@ -257,6 +262,7 @@ def summary(
         first: what the strongest attack reaches, if ties hide it; from ``reached``.
         no_verdict: from ``no_verdict``.
         groups: from ``subgroups``; None without a verdict.
+        errors: of a regression.
     """
     best = strongest(records)
     lines = _risk(best, first, no_verdict)
@@ -267,7 +273,7 @@ def summary(
         lines += _rows(rows)
     if groups is not None:
         lines.append(str(groups))
-    lines += [_shift(shift), *_accuracy(records)]
+    lines += [_shift(shift), *_accuracy(records), *([] if errors is None else [str(errors)])]
     lines += [_attribute(one) for one in records if _is_attribute(one)]
     lines += [
         f"Failed: {one.cell.attack.label}: {shown(one.reason, 300)}."
