@@ -15,11 +15,11 @@ from torch import Tensor
 from privbench import Examples, MembershipQuestion
 from privbench.toolbox.likelihood import Evidence
 from privbench.toolbox.likelihood_ratio import log_ratio
-from privbench_plugins.attacks.regression import LiRAResidual, SquaredError, residuals, unit
+from privbench_plugins.attacks.regression import LiRAResidual, SquaredError, unit
 
 
 class Answers:
-    """An oracle whose embedding of a row is the number that is kept for its index."""
+    """An oracle whose embedding of a row is the residual that is kept for its index."""
 
     def __init__(self, answers: list[float]) -> None:
         self.answers = torch.tensor(answers)
@@ -28,31 +28,27 @@ class Answers:
         return self.answers[rows.index][:, None]
 
 
-def rows(truth: list[float]) -> Examples:
-    """Rows whose first number is the truth, and the second one nothing."""
-    x = torch.tensor([[one, 0.5] for one in truth])
-    return Examples.of(x, torch.full((len(truth),), -1), scale=1.0)
-
-
-def asked(form: Any, victim: list[float], shadows: list[list[float]], inside: list[list[int]],
-          truth: list[float]) -> Any:  # fmt: skip
+def asked(
+    form: Any, victim: list[float], shadows: list[list[float]], inside: list[list[int]]
+) -> Any:
     held = [torch.tensor(one).bool() for one in inside]
     known = [
         SimpleNamespace(oracle=Answers(one), world=SimpleNamespace(contains=lambda _, i=i: held[i]))
         for i, one in enumerate(shadows)
     ]
-    question = MembershipQuestion(rows(truth), "encoder")
+    rows = Examples.of(torch.zeros(len(victim), 1), torch.full((len(victim),), -1), scale=1.0)
+    question = MembershipQuestion(rows, "encoder")
     return form.answer(Answers(victim), question, SimpleNamespace(shadows=known))
 
 
 def test_squared_errors_by_hand() -> None:
-    found = asked(SquaredError(), [0.5, 0.25, 1.0], [], [], [0.25, 0.25, 0.0])
+    found = asked(SquaredError(), [0.25, 0.0, -1.0], [], [])
     assert found.scores.tolist() == [-0.0625, 0.0, -1.0]
     assert found.decisions is None
 
 
 def test_the_ratio_by_hand() -> None:
-    """Two rows with truth 0, four shadows; residuals in units of the median error, .5.
+    """Two rows, four shadows; residuals in units of the median error, .5.
 
     With the row 0 or .2 (after division 0, .4), without it .4 or .6 (.8, 1.2): means .2 and 1, and
     residuals of .2 each, so the pooled variance is 8 × .04 / (8 - 4) = .08 for both sorts.
@@ -60,7 +56,7 @@ def test_the_ratio_by_hand() -> None:
     shadows = [[0.0, 0.4], [0.2, 0.6], [0.4, 0.0], [0.6, 0.2]]
     inside = [[1, 0], [1, 0], [0, 1], [0, 1]]
     form = LiRAResidual(k=4, variance="pooled")
-    found = asked(form, [0.1, 0.5], shadows, inside, [0.0, 0.0])
+    found = asked(form, [0.1, 0.5], shadows, inside)
     member = (1.0 - 0.2) ** 2 / (2 * 0.08)  # the victim answers the second row by .5, that is 1
     nonmember = (0.2 - 1.0) ** 2 / (2 * 0.08)
     assert found.scores.tolist() == pytest.approx([nonmember, -member], rel=1e-5)
@@ -70,9 +66,9 @@ def test_the_ratio_by_hand() -> None:
 
 def test_the_sign_of_a_residual_counts() -> None:
     """Without the row, shadows answer too much; a victim that answers too little has seen it."""
-    shadows = [[0.5, 0.9], [0.6, 0.8], [0.9, 0.5], [0.8, 0.6]]
+    shadows = [[0.0, 0.4], [0.1, 0.3], [0.4, 0.0], [0.3, 0.1]]
     inside = [[1, 0], [1, 0], [0, 1], [0, 1]]
-    found = asked(LiRAResidual(k=4), [0.4, 0.6], shadows, inside, [0.5, 0.5])
+    found = asked(LiRAResidual(k=4), [-0.1, 0.1], shadows, inside)
     assert found.scores[0] > found.scores[1] > 0
 
 
@@ -90,5 +86,3 @@ def test_the_unit_of_the_truth_does_not_count(scale: float, seed: int) -> None:
 def test_shadows_without_an_error_leave_residuals_as_they_are() -> None:
     known, inside = torch.zeros(2, 2, 1), torch.eye(2).bool()
     assert unit(Evidence(torch.ones(2, 1), known, inside)).asked.tolist() == [[1.0], [1.0]]
-    oracle: Any = Answers([0.75])
-    assert residuals(oracle, rows([0.5])).tolist() == [[0.25]]

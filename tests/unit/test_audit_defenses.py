@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.unit.test_own_model import (
@@ -45,7 +46,10 @@ def test_masks_hide_confidence_and_not_labels(tmp_path: Path) -> None:
     assert "accuracy on nonmembers 66.0% -> 66.0%" in words
     assert "no attack that it names as its judge ran, so it may protect less" in words
     assert "left out: label-lira, rows of the adversary's own are needed" in words
-    assert guarded.words.startswith("With memguard: not tried: memguard needs reference rows")
+    assert guarded.words == (
+        "With memguard: not tried: it learns from rows that the model has not seen: give shadow "
+        "rows."
+    )
     assert found.summary.splitlines()[-3:-1] == [masked.words, guarded.words]
     # the verdict and the gate are about the model as it is
     assert {one.cell.defense for one in found} == {"none"}
@@ -77,12 +81,52 @@ def test_a_judge_with_shadows_runs(tmp_path: Path) -> None:
     assert auc(masked.records, "label-lira") == auc(found, "label-lira")
 
 
+def test_a_defense_has_a_quarter_of_the_shadow_rows(tmp_path: Path) -> None:
+    found = run(
+        tmp_path, forest(MEMBERS), attacks=["metric-confidence"], defenses="memguard",
+        shadow=SHADOW, shadow_recipe="clone",
+        settings={"label-lira": {"k": 2, "queries": 8}, "memguard": {"epochs": 5}},
+    )  # fmt: skip
+    (guarded,) = found.defended
+    assert guarded.judges == {"label-lira": "", "metric-modified-entropy": ""}
+    protocol = found[0].cell.protocol
+    n = len(SHADOW["x"])
+    assert (protocol["reference"], protocol["pool"]) == (n // 4, n - n // 4)
+    assert auc(guarded.records, "metric-confidence") < auc(found, "metric-confidence") - 0.1
+    assert guarded.records[0].utility["test_accuracy"] == found[0].utility["test_accuracy"]
+
+
+def test_noise_on_the_embeddings_of_an_encoder(tmp_path: Path) -> None:
+    """The encoder gives members away by one coordinate, and noise hides that."""
+
+    def fit(x: Any, _: Any, seed: int) -> Any:
+        known = {row.tobytes() for row in np.round(x, 3)}
+
+        def encoder(rows: Any) -> Any:
+            seen = np.array([row.tobytes() in known for row in np.round(rows, 3)], float)
+            return np.stack([seen, *np.random.default_rng(seed).random((2, len(rows)))], 1)
+
+        return encoder
+
+    members = np.asarray(MEMBERS["x"], np.float32)
+    settings = {"uniform-noise": {"bound": 12.0}}
+    found = run(
+        tmp_path, fit(members, None, 0), attacks=["encoder-feature"], defenses="uniform-noise",
+        shadow=SHADOW, shadow_recipe=fit, settings=settings,
+    )  # fmt: skip
+    (noisy,) = found.defended
+    assert auc(found, "encoder-feature") > 0.9
+    assert auc(noisy.records, "encoder-feature") < 0.8
+    assert noisy.judges == {"reconstruction": "its game, reconstruction, is not asked about a "
+                            "finished model"}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
         ("dp-sgd", r"changes how a model is trained \(build, phases\), and this one is finished"),
         ("hamp", r"changes how a model is trained \(phases\)"),
-        ("uniform-noise", "changes embeddings, and an audit tries only defenses of posteriors"),
+        ("uniform-noise", "it changes embeddings, and this model answers posteriors: leave it out"),
         ("none", "changes nothing that the model answers"),
         ("confidance-masking", "did you mean 'confidence-masking'"),
     ],

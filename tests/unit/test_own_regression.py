@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import torch
 from click.testing import CliRunner
 from sklearn.datasets import make_friedman1
 from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import RidgeClassifier
 
 import privbench
 from privbench import BadInputError
@@ -157,7 +159,7 @@ def test_boosters_and_modules_need_no_adapter(tmp_path: Path) -> None:
 
 def test_answers_are_enough(tmp_path: Path) -> None:
     whole = run(tmp_path / "model", attacks="squared-error")
-    parts = [(forest().predict(x)[:, None], y) for x, y in (MEMBERS, NONMEMBERS)]
+    parts = [(forest().predict(x), y) for x, y in (MEMBERS, NONMEMBERS)]
     bare = privbench.audit(members=parts[0], nonmembers=parts[1], out=tmp_path / "bare")
     assert auc(bare, "squared-error") == pytest.approx(auc(whole, "squared-error"))
     assert bare.errors == whole.errors
@@ -209,17 +211,22 @@ def test_an_endpoint_answers_numbers(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         ({"output": "posteriors"}, r"y holds numbers that are not classes, such as .*: give"),
-        ({"attacks": "lira"}, "lira: it does not attack regressions: name squared-error or lira-r"),
+        ({"attacks": "lira"}, "lira: it does not attack regressions: name one that does, such as"),
         ({"shadow_recipe": "supervised"}, "shadow recipe: only your code trains shadows of a regr"),
-        ({"shadow": (X[:40] + 2, Y[:40])}, "shadow recipe: only your code trains shadows of a reg"),
-        ({"defenses": "memguard"}, "defense memguard: it changes posteriors, and an audit tries"),
+        ({"shadow": (X[:40] + 2, Y[:40])}, "shadow rows and attributes: attacks on"),
+        ({"attributes": {"sex": np.zeros(2 * N, int)}}, "shadow rows and attributes: att"),
+        ({"defenses": "memguard"}, "memguard: it changes posteriors, and this model answ"),
         ({"members": (X[:N], [*Y[: N - 1], np.nan])}, "y is missing or infinite in row 149"),
-        ({"members": (X[:N], Y[:N].astype(str)), "output": "values"}, "y holds .*, and a regres"),
+        ({"members": (X[:N], Y[:N].astype(str)), "output": "values"}, "y holds texts such as"),
         ({"members": {"x": X[:N]}, "output": "values"}, "members: it has no y: give the numbers"),
         ({"members": (X[:N], np.round(Y[:N])), "nonmembers": (X[N:], np.round(Y[N:]))},
          "one number for each row that is no class: .*, or name output values if it is a regress"),
         ({"model": lambda x: np.zeros((len(x), 2))}, r"shape \(150, 2\), and y holds a number"),
         ({"model": lambda x: np.full(len(x), np.inf)}, "answered NaN or an infinite number"),
+        ({"members": (X[:N], np.arange(N).astype("M8[D]"))}, r"y holds datetime64\[D\]: give"),
+        ({"members": (X[:N], [None, *Y[1:N]]), "output": "values"}, "y holds None in row 0, unl"),
+        ({"members": (X[:N], -np.arange(N)), "nonmembers": (X[N:], -np.arange(N))},
+         "y must hold classes from 0, or texts: .* or name output values if it is a regression"),
     ],
 )  # fmt: skip
 def test_what_is_refused(tmp_path: Path, options: Any, sentence: str) -> None:
@@ -234,6 +241,115 @@ def test_whole_numbers_are_a_regression_if_it_is_named(tmp_path: Path) -> None:
     y *= 1000
     prices = run(tmp_path / "large", members=(X[:N], y[:N]), nonmembers=(X[N:], y[N:]))
     assert prices.errors.spread == pytest.approx(y.std())
+
+
+def test_a_classifier_is_told(tmp_path: Path) -> None:
+    y = np.where(Y.mean() < Y, 1200, 1100)
+    with pytest.raises(BadInputError, match="the model is a classifier: give the classes as texts"):
+        run(tmp_path, RidgeClassifier().fit(X[:N], y[:N]), members=(X[:N], y[:N]),
+            nonmembers=(X[N:], y[N:]))  # fmt: skip
+
+
+def test_swapped_files_get_no_verdict(tmp_path: Path) -> None:
+    found = run(tmp_path, members=NONMEMBERS, nonmembers=MEMBERS, attacks="squared-error")
+    assert "No verdict: the median error is " in found.summary
+
+
+def test_one_far_number_hides_nothing(tmp_path: Path) -> None:
+    """Residuals are taken before numbers are rounded, and divided by the median error."""
+    y = Y.copy()
+    y[-1] = -1e12
+    found = run(tmp_path, nonmembers=(X[N:], y[N:]), shadow_recipe="clone")
+    assert auc(found, "squared-error") > 0.7
+    known = dict(zip(map(bytes, X), Y, strict=True))
+    exact = run(
+        tmp_path / "exact", lambda x: np.array([known[bytes(one)] for one in x]),
+        members=MEMBERS, nonmembers=(X[N:], y[N:] + 1e-6), attacks="squared-error",
+    )  # fmt: skip
+    assert auc(exact, "squared-error") == 1.0
+
+
+def test_decimals_and_objects_are_numbers(tmp_path: Path) -> None:
+    for kind in (float, Decimal):
+        parts = [(x, np.array([kind(one) for one in y], object)) for x, y in (MEMBERS, NONMEMBERS)]
+        found = run(tmp_path / kind.__name__, members=parts[0], nonmembers=parts[1])
+        assert found.errors.spread == pytest.approx(Y.std())
+
+
+def test_pictures_of_two_sources_are_told(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((120, 1, 4, 4))
+    x[60:] += 0.5
+    found = run(tmp_path, lambda x: x.mean((1, 2, 3)), members=(x[:60], x[:60].mean((1, 2, 3))),
+                nonmembers=(x[60:], x[60:].mean((1, 2, 3)) + 0.1))  # fmt: skip
+    assert found.shift.found
+
+
+def test_rows_with_equal_x_differ_by_y(tmp_path: Path) -> None:
+    """Repeated measurements: the same x, another y. The same x and y would be an overlap."""
+    x = np.repeat(X[: N // 2], 2, 0)
+    model = RandomForestRegressor(30, bootstrap=False, random_state=0).fit(x[::2], Y[:N:2])
+    found = run(tmp_path, model, members=(x[::2], Y[:N:2]), nonmembers=(x[1::2], Y[1:N:2]))
+    assert auc(found, "squared-error") > 0.95
+    with pytest.raises(BadInputError, match="of its rows are also among the members"):
+        run(tmp_path, model, members=(x[::2], Y[:N:2]), nonmembers=(x[::2], Y[:N:2]))
+
+
+def test_coins_of_a_regression(tmp_path: Path) -> None:
+    tossed = privbench.coins({"x": X, "y": Y}, count=200, seed_file=tmp_path / "secret")
+    inside = np.asarray(tossed)
+    model = RandomForestRegressor(30, bootstrap=False, random_state=0).fit(X[inside], Y[inside])
+    found = run(
+        tmp_path, model, members=(X[inside], Y[inside]), nonmembers=(X[~inside], Y[~inside]),
+        claim=(0.5, 1e-5), coins=tmp_path / "secret", attacks="squared-error",
+    )  # fmt: skip
+    assert found.claim.refuted
+
+
+def test_workers_read_what_a_loader_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "theirs.py").write_text(
+        "import numpy as np\n"
+        "from sklearn.datasets import make_friedman1\n"
+        "from sklearn.ensemble import RandomForestRegressor\n"
+        f"x, y = make_friedman1({2 * N}, noise=1.0, random_state=1)\n"
+        "def rows(path):\n"
+        f"    at = slice(0, {N}) if 'nonmembers' not in path else slice({N}, None)\n"
+        "    return x[at].tolist(), y[at]\n"
+        "def load():\n"
+        f"    return RandomForestRegressor(20, random_state=0).fit(x[:{N}], y[:{N}])\n"
+    )
+    for name in ("members", "nonmembers"):
+        (tmp_path / f"{name}.any").write_text(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = CliRunner().invoke(main, [
+        "audit", "--model", "theirs:load", "--members", "members.any", "--nonmembers",
+        "nonmembers.any", "--rows", "theirs:rows", "--shadow-recipe", "clone", "--jobs", "2",
+        "--set", "lira-residual.k=4", "--out", "out",
+    ])  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "The strongest of 2 attacks, lira-residual" in " ".join(done.output.split())
+
+
+def test_an_attack_of_a_third_party_runs(tmp_path: Path) -> None:
+    file = tmp_path / "absolute.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "from typing import ClassVar\n"
+        "from privbench import Membership, Paper, hookimpl\n"
+        "from privbench.toolbox.regressions import RegressionAttack, residuals\n"
+        "@dataclass(frozen=True)\n"
+        "class Absolute(RegressionAttack):\n"
+        '    "Scores minus the absolute error."\n'
+        "    name: ClassVar[str] = 'absolute'\n"
+        "    paper: ClassVar[Paper] = Paper('None', 'Nobody', 'nowhere')\n"
+        "    def answer(self, oracle, question, ctx):\n"
+        "        return Membership(-residuals(oracle, question.examples).abs().mean(1))\n"
+        "@hookimpl\n"
+        "def privbench_attacks():\n"
+        "    return [Absolute()]\n"
+    )
+    found = run(tmp_path, plugins=[file])
+    assert auc(found, "absolute") == pytest.approx(auc(found, "squared-error"))
 
 
 def test_a_suite_has_no_regression(tmp_path: Path) -> None:

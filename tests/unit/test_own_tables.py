@@ -588,7 +588,7 @@ OTHER = (NONMEMBERS.drop(columns="rich"), NONMEMBERS.rich)
     [
         ((X, np.zeros((150, 3))), "members: y has 3 columns, and multi-label targets are not supp"),
         ((X, np.zeros((150, 3)) + 0.5), "members: y has 3 columns, and multi-label targets are"),
-        ((X, [*Y[:-1], None]), "y holds None in row 149, which is not a class like others"),
+        ((X, [*Y[:-1], None]), "y holds None in row 149, unlike others: give texts, or numbers"),
         ((X, [*np.zeros(149), np.nan]), "y is missing or infinite in row 149"),
         ((X, Y[:-1]), r"y has shape \(149,\), and x 150 rows"),
         ((X.drop(columns="age"), Y), "nonmembers: it has age, which members lack"),

@@ -20,7 +20,7 @@ from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_
 from privbench.api.own_model.claim import claimed
 from privbench.api.own_model.defended import defenses_for, judge_names, judges_for
 from privbench.api.own_model.errors import errors
-from privbench.api.own_model.misfit import misfit, strange
+from privbench.api.own_model.misfit import misfit, strange, swapped
 from privbench.api.own_model.printed import browser
 from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.sums import LEDGER
@@ -120,7 +120,8 @@ def audit(
             a DataFrame, or a list of any objects, such as texts. A model gets an array of numbers
             as float32, anything else as it is.
         nonmembers: rows from the same source that it was not trained on, none of them a member.
-        shadow: the adversary's own rows, none of them in the other two.
+        shadow: the adversary's own rows, none of them in the other two. A defense that learns from
+            rows of its own, such as ``memguard``, has a quarter of them.
         shadow_recipe: what trains shadows: ``"clone"`` copies an estimator of scikit-learn with its
             parameters; a function ``fit(x, y, seed)``, or ``"module:function"``, returns a trained
             model; or the name of a target. By default ``supervised`` if there are shadow rows,
@@ -256,6 +257,7 @@ def audited(
                             f"a shadow recipe; if the {answers.shape[1]} numbers for each row are "
                             f"logits, number y from 0 to {answers.shape[1] - 1}")  # fmt: skip
     given["least"] = least_of(answers, given["gives"])
+    given["width"] = answers.shape[1] if given["gives"] == "embeddings" else 0
     wanted, left_out = attacks_for(
         registry, attacks, attributes=bool(rows.attributes), shadow=shadow, own=own,
         lookup=rows.lookup, gives=given["gives"],
@@ -271,7 +273,7 @@ def audited(
     suite = suite_of(
         rows, file, given, attacks=[*wanted, *judging],
         defenses=[*judges], recipe=recipe, seeds=seeds, preset=preset,
-        settings=settings or {},
+        settings=settings or {}, reference=any("reference-rows" in one.requires for one in tried),
     )  # fmt: skip
     options = {"out": Path(out), "data_root": None, "device": device,
                "jobs": jobs, "executor": "serial" if str(jobs) == "1" else None}  # fmt: skip
@@ -356,8 +358,8 @@ def _names(what: str, given: Any) -> list[str]:
 
 def _refuse_workers(model: Any, recipe: Any, rows: Rows) -> None:
     if rows.source.startswith("given:"):
-        raise BadInputError("jobs: rows in memory stay in their process: give paths of files, or "
-                            "leave out jobs")  # fmt: skip
+        raise BadInputError("jobs: rows in memory stay in their process, and pictures of a "
+                            "regression do: give paths of files, or leave out jobs")  # fmt: skip
     for what, held in (("model", model), ("shadow recipe", recipe)):
         if held is not None and not isinstance(held, str):
             raise BadInputError(f"jobs: a {what} in memory stays in its process: give it as "
@@ -371,7 +373,10 @@ def _recipe_for(rows: Rows, recipe: Any) -> Any:
     """Return what trains shadows; None if nothing does."""
     if rows.targets is None:
         return "supervised" if recipe is None and "shadow" in rows.sizes else recipe
-    if not is_code(recipe) and ("shadow" in rows.sizes or recipe is not None):
+    if "shadow" in rows.sizes or rows.attributes:
+        raise BadInputError("shadow rows and attributes: attacks on regressions use neither: leave "
+                            "them out, and give a shadow recipe")  # fmt: skip
+    if recipe is not None and not is_code(recipe):
         raise BadInputError("shadow recipe: only your code trains shadows of a regression: give "
                             "clone or a function fit(x, y, seed)")  # fmt: skip
     return recipe
@@ -391,7 +396,11 @@ def _recipe(
 def _as_numbered(rows: Rows, target: Any) -> Rows:
     """Return the rows with classes as a model numbers them; an endpoint does not say."""
     if not target.model.startswith(reach.ADDRESSES):
-        return rows.numbered(named_classes(opened_once(target.model, target.checkpoint).model))
+        model = opened_once(target.model, target.checkpoint).model
+        if rows.targets is not None and hasattr(model, "classes_"):
+            raise BadInputError("y holds numbers that are not classes, and the model is a "
+                                "classifier: give the classes as texts")  # fmt: skip
+        return rows.numbered(named_classes(model))
     if rows.source and (rows.targets is None or not rows.numbers):
         raise BadInputError("an endpoint gets arrays of numbers: give a function that sends your "
                             "rows to it as the model")  # fmt: skip
@@ -423,6 +432,9 @@ def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
 
 def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str]:
     """Return why the rows cannot be those that the model knows, and a warning; "" for none."""
+    if rows.targets is not None:
+        apart = np.abs(answers[:, 0] - rows.targets[: len(answers)])
+        return swapped(apart[rows.of("members")], apart[rows.of("nonmembers")]), ""
     if rows.y is None or gives == "embeddings":
         return "", ""
     classes = answers.astype(np.int64) if gives == "labels" else answers.argmax(1)

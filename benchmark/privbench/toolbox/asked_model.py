@@ -37,6 +37,7 @@ _ROUNDING = 1e-6  # of a column's range
 _ROUNDED = 2e-3
 _CLASSES, _TABLE = 1, 2  # axes of an answer
 _TWO = 2  # classes
+_FAR = 1e30  # a residual that float32 holds
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,11 @@ class Form:
     Attributes:
         gives: what it answers.
         classes: their number, if it is known; else 0.
-        low, high: least and largest value of each column, or of all; () for rows in [0, 1]. Of a
-            regression, the numbers of y that 0 and 1 stand for.
+        low, high: least and largest value of each column, or of all; () for rows in [0, 1].
         source: name of the user's rows, if a model gets these (``looked_up``); "" for numbers.
         least: posteriors below it count as it. A forest of 100 trees answers 0 or 1 where it is
             sure, and the logit of these is nothing that a Gaussian fits.
+        width: of embeddings, if it is known; else 0.
     """
 
     gives: Gives
@@ -59,6 +60,7 @@ class Form:
     high: tuple[float, ...] = ()
     least: float = 0.0
     source: str = ""
+    width: int = 0
 
     def read(self, x: Tensor) -> Any:
         """Return what the model gets for x (n, *shape) in [0, 1]: a tensor, or the user's rows."""
@@ -81,7 +83,11 @@ class Form:
 
 
 class Asked(nn.Module):
-    """Answers rows in [0, 1]: logits (n, k) float32, embeddings (n, d), or values (n, 1)."""
+    """Answers rows in [0, 1]: logits (n, k) float32, or embeddings (n, d).
+
+    The embedding (n, 1) of a regression is its residual: the answer minus the truth, which whoever
+    asks knows. It is taken before numbers are rounded to float32.
+    """
 
     def __init__(
         self, model: Opened, form: Form, told: str, endpoint: Endpoint | None = None
@@ -89,16 +95,16 @@ class Asked(nn.Module):
         """Take a model, its form, its name for messages, and its endpoint, if it is one."""
         super().__init__()
         self.endpoint = endpoint
-        self.form, self.told, self.net = form, told, model.net
+        self.form, self.told, self.net, self.width = form, told, model.net, form.width
         self.place = nn.Parameter(torch.zeros(0))  # says on which device answers are wanted
         self._ask = model.ask
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return log-posteriors, logits, embeddings or values of x (n, *shape) in [0, 1]."""
-        return self.outputs(self.raw(x))
+        """Return log-posteriors, logits or embeddings of x (n, *shape) float in [0, 1]."""
+        return self.outputs(self.raw(x), x)
 
-    def outputs(self, raw: np.ndarray) -> Tensor:
-        """Return log-posteriors, logits, embeddings or values of the model's own answers."""
+    def outputs(self, raw: np.ndarray, x: Tensor) -> Tensor:
+        """Return log-posteriors, logits or embeddings of the model's own answers to x."""
         gives = self.form.gives
         if gives == "labels":
             return self._certain(raw).to(self.place.device)
@@ -107,8 +113,7 @@ class Asked(nn.Module):
             least = max(self.form.least, torch.finfo(torch.float32).tiny)
             made = made.clamp_min(least).log()
         if gives == "values":
-            (low,), (high,) = self.form.low, self.form.high
-            made = (made - low) / (high - low)
+            made = (made - torch.from_numpy(self.form.truth(x))[:, None]).clamp(-_FAR, _FAR)
         return made.float().to(self.place.device)
 
     def kept(self, x: Tensor) -> list[str]:
@@ -166,8 +171,8 @@ class Asked(nn.Module):
         if made.shape not in ((n,), (n, 1)):
             raise BadInputError(f"{self.told} answered {n} rows with an array of shape "
                                 f"{made.shape}, and y holds a number for each row: return one "
-                                "number for each row, (n,); if y holds classes, give them as "
-                                "texts")  # fmt: skip
+                                "number for each row, (n,); of several quantiles audit one; give "
+                                "classes as texts; for an encoder leave out y")  # fmt: skip
         return self._finite(made.reshape(n, 1))
 
     def _finite(self, made: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ import numpy as np
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.content import file_digest
 from privbench.toolbox.messages import one_line, plain
-from privbench.toolbox.row_files import Reading, read
+from privbench.toolbox.row_files import Reading, as_rows, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,10 +54,9 @@ class Lookup:
         rows: a DataFrame of pandas or polars, an array, ``Sparse``, or a list of any objects.
         x: (n, d) float32 in [0, 1].
         content: digest of the rows, their type and the names and types of their columns.
-        prints: (n,) digests of rows, with their targets.
+        prints: (n,) digests of rows.
         features: how many columns of x, from the first on, describe rows; the others are hashes.
         targets: (n,) float64, the numbers that a regression is to answer; None for classes.
-        low, high: of the targets, which are 0 and 1 in the first column of x.
     """
 
     def __init__(
@@ -69,18 +68,13 @@ class Lookup:
         if opaque:
             contents = [_digest((i, one)) for i, one in enumerate(contents)]
         made = np.zeros((len(rows), 0), np.float32) if opaque else encoded(rows)
-        self.low, self.high = 0.0, 1.0
-        if targets is not None:
+        self.prints = [one.hex() for one in contents]
+        if targets is not None:  # rows that differ in these alone are different rows
             contents = [_digest(of) for of in zip(contents, targets.tolist(), strict=True)]
-            self.low, self.high = float(targets.min()), float(targets.max())
-            self.high = self.high if self.high > self.low else self.low + 1
-            unit = (targets - self.low) / (self.high - self.low)
-            made = np.concatenate([unit[:, None].astype(np.float32), made], 1)
         columns = [(name, str(rows[name].dtype)) for name in rows.columns] if library(rows) else []
         if isinstance(rows, Sparse):
             columns = [("columns", str(rows.matrix.shape[1]))]
         self.content = _digest((type(rows).__name__, columns, contents)).hex()
-        self.prints = [one.hex() for one in contents]
         self.features = made.shape[1]
         self.x = np.concatenate([made, _hashes(made, contents)], 1)
         self._places = {key: i for i, key in reversed(list(enumerate(keys(self.x))))}
@@ -104,6 +98,28 @@ class Lookup:
             raise BadInputError("own-model: a changed row was asked, and only rows as you gave "
                                 "them can be: leave out attacks that change rows")  # fmt: skip
         return places
+
+
+def inputs(x: Any, source: str) -> Any:
+    """Return x as a DataFrame, a list of objects, an array, or rows of a sparse matrix."""
+    x = as_sparse(x, source)
+    if library(x) or isinstance(x, Sparse):
+        return x
+    if hasattr(x, "to_list"):  # a column
+        x = x.to_list()
+    if not isinstance(x, (list, tuple)):
+        x = np.asarray(x)
+        if x.ndim == 0:
+            raise BadInputError(f"{source}: x is a {type(x.item()).__name__}: give an array, a "
+                                "DataFrame or a list")  # fmt: skip
+        return x if x.dtype.kind in "biuf" else as_rows(x)
+    if len(x) and isinstance(x[0], (list, tuple, np.ndarray, numbers.Number)):
+        try:
+            made = np.asarray(x)
+        except ValueError:  # of different lengths
+            return list(x)
+        return made if made.dtype.kind in "biuf" else list(x)
+    return list(x)
 
 
 def as_sparse(x: Any, told: str) -> Any:
@@ -206,7 +222,7 @@ def _read(name: str) -> Lookup:
                                 "again")  # fmt: skip
     reading = Reading(**told["reading"])
     parts = {file: read(Path(file), reading, file) for file in told["files"]}
-    rows = joined({file: as_sparse(x, file) for file, (x, _) in parts.items()})
+    rows = joined({file: as_rows(inputs(x, file)) for file, (x, _) in parts.items()})
     if not told["regression"]:
         return Lookup(rows)
     targets = [np.asarray(y, np.float64).reshape(-1) for _, y in parts.values()]
@@ -324,8 +340,8 @@ def encoded(rows: Any) -> np.ndarray:
         return rows.encoded()
     if library(rows):
         columns = [rows[name] for name in rows.columns]
-    elif isinstance(rows, np.ndarray) and rows.ndim == _TABLE:
-        columns = list(rows.T)
+    elif isinstance(rows, np.ndarray) and rows.ndim >= _TABLE:
+        columns = list(rows.reshape(len(rows), -1).T)
     else:
         columns = [_one_axis(rows)]
     made = [_column(column) for column in columns]

@@ -57,10 +57,10 @@ class OwnModel(Target):
         gives: what it answers.
         tag: your name for the version of the model.
         answered: digest of what it answered in the audit, which is its identity.
-        low: least value of each column, or of all; () for rows in [0, 1]. Of a regression, the
-            least and the largest number of y.
+        low: least value of each column, or of all; () for rows in [0, 1].
         high: largest value of each column, or of all; rows are put back between the two.
         least: posteriors below it count as it; the answers of a forest are multiples of a number.
+        width: of embeddings.
         source: name of the user's rows, if the model gets these; "" for numbers.
         ledger: file that keeps the answers of an endpoint; "" for none.
         rate: most requests to an endpoint per second; 0 for no limit.
@@ -86,6 +86,7 @@ class OwnModel(Target):
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     least: Annotated[float, Ge(0), Lt(1)] = 0.0
+    width: Annotated[int, Ge(0)] = 0
     source: str = ""
     ledger: str = ""
     rate: Annotated[float, Ge(0)] = 0.0
@@ -160,9 +161,9 @@ class OwnModel(Target):
         """Return a small network with random weights and outputs of the same kind."""
         del ctx
         inputs = int(np.prod(card.shape))
-        outputs = {"embeddings": _HIDDEN, "values": 1}.get(self.gives) or card.classes or _HIDDEN
-        layers = nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, outputs)
-        return self._served(card, nn.Sequential(nn.Flatten(), *layers))
+        width = {"embeddings": self.width, "values": 1}.get(self.gives, card.classes) or _HIDDEN
+        layers = nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, width)
+        return self._served(card, _Untrained(width, nn.Flatten(), *layers))
 
     def _served(self, card: Card, encoder: nn.Module) -> Model:
         parts = {"encoder": encoder}
@@ -185,7 +186,9 @@ class OwnModel(Target):
 
     def asked(self, classes: int = 0) -> Asked:
         """Return the module that asks the model; ``classes`` is their number, if it is known."""
-        form = Form(self.gives, classes, self.low, self.high, self.least, self.source)
+        form = Form(
+            self.gives, classes, self.low, self.high, self.least, self.source, self.width
+        )  # fmt: skip
         told = f"own-model: {plain(redacted(self.model))}"
         if not self._remote:
             return Asked(opened_once(self.model, self.checkpoint), form, told)
@@ -198,6 +201,14 @@ class OwnModel(Target):
             _ENDPOINTS[at] = Endpoint(*at)
         endpoint = _ENDPOINTS[at]
         return Asked(Opened(lambda x: endpoint(as_array(x))), form, told, endpoint)
+
+
+class _Untrained(nn.Sequential):
+    """Layers with random weights, whose outputs have a width."""
+
+    def __init__(self, width: int, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.width = width
 
 
 _ENDPOINTS: dict[Any, Endpoint] = {}

@@ -74,8 +74,7 @@ class OwnRecipe(Target):
         width: numbers in an answer.
         source: name of the user's rows, if models get these; "" for numbers.
         content: their digest.
-        low: least value of each column, or of all; () for rows in [0, 1]. Of a regression, the
-            least and the largest number of y.
+        low: least value of each column, or of all; () for rows in [0, 1].
         high: largest value of each column, or of all.
         least: posteriors below it count as it.
     """
@@ -234,7 +233,7 @@ class Shadow(nn.Module):
         super().__init__()
         self.fit: _Fit | None = None
         self.place = nn.Parameter(torch.zeros(1))  # says on which device answers are wanted
-        self._target = target
+        self._target, self.width = target, target.width
         self._form = target.form(classes)
         rows, _ = _asked(target.rows)
         self.register_buffer("answers", torch.zeros(len(rows), target.width))
@@ -270,7 +269,7 @@ class Shadow(nn.Module):
             raise BadInputError(f"{told} answered with an array of shape {raw.shape}, and the "
                                 f"audited model answers {gives} {(len(x), *wide)}: return a model "
                                 "that answers alike")  # fmt: skip
-        return asked.outputs(raw)
+        return asked.outputs(raw, x)
 
 
 class _Same(nn.Identity):

@@ -10,7 +10,6 @@ from privbench.api.own_model.rows import (
     Rows,
     is_regression,
     labels_of,
-    regressed,
     sizes_of,
     source_of,
     targets_of,
@@ -55,17 +54,20 @@ def read_answers(
             raise BadInputError(f"{source}: it needs the answers x and the classes y")
     x = {source: arrays["x"] for source, arrays in held.items()}
     sizes = sizes_of(x)
+    regression = is_regression(held, output)
+    if regression:
+        x = {source: one[:, None] if np.ndim(one) == 1 else one for source, one in x.items()}
     widths = {_numbers(one, source).shape[1] for source, one in x.items()}
     if len(widths) > 1:
         raise BadInputError("nonmembers: it has not as many columns as the members: give one "
                             "column for each class")  # fmt: skip
     made = _numbers(joined(x), "answers")  # columns of both tables are in one order
-    if is_regression(held, output):
+    if regression:
         lookup = Lookup(made, opaque=True, targets=targets_of(held, sizes))
-        return regressed(Rows(
+        return Rows(
             lookup.x, None, sizes, fingerprints=lookup.prints, lookup=lookup,
-            source=register(lookup, [], reading),
-        ))  # fmt: skip
+            source=register(lookup, [], reading), targets=lookup.targets,
+        )  # fmt: skip
     labels = labels_of(held, sizes)
     names = _names(x["members"], labels)
     if names is not None:  # ties are decided by order: that of columns must not matter

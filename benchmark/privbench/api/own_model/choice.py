@@ -10,6 +10,7 @@ from privbench.api.own_model import KINDS
 from privbench.api.own_model.rows import ORIGIN
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.toolbox.asked_model import sums_to_one
+from privbench.toolbox.regressions import RegressionAttack
 from privbench.toolbox.shadow_recipe import CLONE
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ _CHANGES = {
     "label-lira", "label-only-boundary", "label-only-noise", "adversarial-mia",
     "adversarial-mia-targeted",
 }  # fmt: skip
-#: Attacks on regressions: they read values, and no other attack does.
-_OF_VALUES = ("squared-error", "lira-residual")
 #: Attacks that train models on the rows' numbers.
 _LEARNS = {"quantile", "imia", "label-only-transfer"}
 
@@ -127,6 +126,7 @@ def suite_of(
     seeds: int,
     preset: str,
     settings: Mapping[str, Mapping[str, Any]],
+    reference: bool = False,
 ) -> dict[str, Any]:
     """Return the suite that asks about these rows; see ``grid.suite.Suite``.
 
@@ -140,12 +140,17 @@ def suite_of(
         seeds: number of seeds of attacks and shadows.
         preset: of all methods.
         settings: method -> hyperparameters.
+        reference: whether a defense learns from rows of its own: a quarter of the shadow rows.
     """
     parts: dict[str, Any] = {name: {"size": n, "source": name} for name, n in rows.sizes.items()}
     pool = parts.pop("shadow", {"size": 0})
+    held = pool["size"] // 4 if reference else 0
+    if held:
+        parts["reference"] = {**pool, "size": held}
+        pool = {**pool, "size": pool["size"] - held}
     protocol = {"name": "own-model", **parts, "pool": pool, "trained_elsewhere": True}
-    if pool["size"]:
-        protocol["shadow"] = max(1, min(rows.sizes["members"], pool["size"] // 2))
+    if pool["size"]:  # shadows have reference rows too
+        protocol["shadow"] = max(1, min(rows.sizes["members"], (pool["size"] - held) // 2))
     read: dict[str, Any] = {"path": str(file), "origins": ORIGIN}
     if rows.x.dtype == np.uint8:
         read["scale"] = 255.0
@@ -186,13 +191,11 @@ def attacks_for(
         wanted = [_allowed(registry.get("attack", name), lookup, gives) for name in named]
         return [_QUICK_UNION if lookup and one.name == "union" else uncalibrated(one, shadow)
                 for one in wanted], {}  # fmt: skip
-    if gives == "values":
-        return list(_OF_VALUES), {}
     chosen, left = [], {}
     attack: Attack
     for attack in registry.all("attack"):
         asked = attack.game in GAMES and (attributes or attack.game != "attributes")
-        if not asked or attack.name in _OF_VALUES:
+        if not asked or isinstance(attack, RegressionAttack) != (gives == "values"):
             continue
         if why := unsuited(attack.name, lookup):
             left[attack.name] = why
@@ -209,9 +212,9 @@ def attacks_for(
 
 def _allowed(attack: Attack, lookup: Lookup | None, gives: str) -> Attack:
     """Return an attack that is named; refuse one that cannot be made."""
-    if gives == "values" and attack.name not in _OF_VALUES:
-        raise BadInputError(f"{attack.name}: it does not attack regressions: name "
-                            f"{' or '.join(_OF_VALUES)}")  # fmt: skip
+    if gives == "values" and not isinstance(attack, RegressionAttack):
+        raise BadInputError(f"{attack.name}: it does not attack regressions: name one that does, "
+                            "such as lira-residual")  # fmt: skip
     if why := unsuited(attack.name, lookup):
         raise BadInputError(f"{attack.name}: {why}: leave it out")
     return attack

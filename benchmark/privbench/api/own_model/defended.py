@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Of the records of an audit, those of the model as it is.
 UNDEFENDED = "none"
+#: What a defense changes -> what a model must answer for it.
+_ANSWERS = {"posterior": ("posteriors", "logits"), "embedding": ("embeddings",)}
 #: The verdict is about the model as it is.
 ABOUT = "The verdict, the gate and the claim are about the model without these defenses."
 
@@ -82,10 +84,9 @@ def judges_for(
     told: dict[str, dict[str, str]] = {}
     for one in defenses:
         of = one.release_class.of if one.release_class else ""
-        if of != "posterior" or gives not in ("posteriors", "logits"):
-            raise BadInputError(f"defense {one.name}: it changes {of}s, and an audit tries only "
-                                "defenses of posteriors, on a model that answers them (this one "
-                                f"answers {gives})")  # fmt: skip
+        if gives not in _ANSWERS.get(of, ()):
+            raise BadInputError(f"defense {one.name}: it changes {of}s, and this model answers "
+                                f"{gives}: leave it out")  # fmt: skip
         reasons = told.setdefault(one.name, {})
         for judge in one.judged_by:
             try:
@@ -154,7 +155,7 @@ def _words(
     broken = [one for one in after if one.status == "failed"]
     old, new = strongest(before), strongest(after)
     if new is None:
-        why = (broken or [*after])[0].reason
+        why = reworded(after[0].cell.defenses[0].name, (broken or [*after])[0].reason)
         return f"With {label}: not tried: {shown(why, 300)}."
     if old is None or no_verdict:
         return f"With {label}: not compared, since there is no verdict on the model as it is."

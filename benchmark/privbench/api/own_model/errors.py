@@ -39,8 +39,8 @@ class Errors:
         if self.members <= self.spread:
             return told
         return (
-            f"{told} WARNING: the mean of y is closer to y than the answers are: check that y is "
-            "in the unit in which the model answers."
+            f"{told} WARNING: the mean of y is closer to y than the answers are: if the model "
+            "should do better, check the units of x and of y."
         )
 
 

@@ -49,6 +49,18 @@ def misfit(predicted: Mapping[str, NDArray[np.int64]], y: Mapping[str, NDArray[n
     )
 
 
+def swapped(members: NDArray[np.float64], nonmembers: NDArray[np.float64]) -> str:
+    """Return that a regression knows the nonmembers better, by its absolute errors; "" if not."""
+    from scipy.stats import mannwhitneyu
+
+    if mannwhitneyu(members, nonmembers, alternative="greater").pvalue > LEVEL / TESTS:
+        return ""
+    return (
+        f"the median error is {np.median(members):.4g} on members and {np.median(nonmembers):.4g} "
+        "on nonmembers: check that their files are not swapped, and that y of the members is right"
+    )
+
+
 def _renumbered(predicted: NDArray[np.int64], y: NDArray[np.int64], source: str) -> str:
     """Return that another numbering of y suits the answers better, if it clearly does.
 

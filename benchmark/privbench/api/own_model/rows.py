@@ -60,8 +60,7 @@ class Rows:
         y: (n,) int64 classes; None if the rows have no labels.
         sizes: source -> number of rows, without empty ones.
         attributes: sensitive attribute -> (n,) values.
-        low, high: the values that 0 and 1 of each column stand for; () if these are 0 and 1. Of a
-            regression, those of y.
+        low, high: the values that 0 and 1 of each column stand for; () if these are 0 and 1.
         fingerprints: (n,) digests of x as it was given, before it was scaled.
         labels: (n,) classes as the user gave them, whole numbers or texts.
         known: how many classes the model knows; some may be without rows.
@@ -223,32 +222,30 @@ def _looked_up(
                                 "give x")  # fmt: skip
     x = {source: arrays["x"] for source, arrays in held.items()}
     sizes = sizes_of(x)
-    if any(isinstance(one, np.ndarray) and one.ndim > _TABLE for one in x.values()) and regression:
-        x, given = {of: _pictures(arrays, of) for of, arrays in held.items()}, {}
     targets = targets_of(held, sizes) if regression else None
     labels = None if regression else labels_of(held, sizes)
+    prints: list[str] = []
+    if regression and not any(is_looked_up(one) for one in x.values()):
+        numbers = {source: _inputs(arrays, source) for source, arrays in held.items()}
+        prints = [one for part in numbers.values() for one in fingerprints(part)]
+        if any(one.ndim > _TABLE for one in numbers.values()):
+            x, given = {source: _pictures(one) for source, one in numbers.items()}, {}
     lookup, name = lookup_of(x, given, reading, targets)
+    prints = prints or lookup.prints
     extra = {} if attributes is None else _attributes(attributes, len(lookup.x))
-    rows = regressed(Rows(
-        lookup.x, _temporary(labels), sizes, extra, fingerprints=lookup.prints, labels=labels,
-        lookup=lookup, source=name,
-    ))  # fmt: skip
-    _refuse_overlap({source: lookup.prints[rows.of(source)] for source in sizes})
+    rows = Rows(
+        lookup.x, _temporary(labels), sizes, extra, fingerprints=prints, labels=labels,
+        lookup=lookup, source=name, targets=targets,
+    )  # fmt: skip
+    if targets is not None:  # a row of a regression is x with y
+        prints = [f"{one} {y!r}" for one, y in zip(prints, targets.tolist(), strict=True)]
+    _refuse_overlap({source: prints[rows.of(source)] for source in sizes})
     return rows
 
 
-def _pictures(arrays: Mapping[str, NDArray[Any]], source: str) -> NDArray[np.float32]:
-    """Return pictures as a model gets them: channels first; bytes in [0, 1]."""
-    x = _inputs(arrays, source)
+def _pictures(x: NDArray[Any]) -> NDArray[np.float32]:
+    """Return pictures as a model gets them: bytes in [0, 1]."""
     return (x / (255 if x.dtype == np.uint8 else 1)).astype(np.float32)
-
-
-def regressed(rows: Rows) -> Rows:
-    """Return rows with the targets of their lookup, if it has any."""
-    of = rows.lookup
-    if of is None or of.targets is None:
-        return rows
-    return replace(rows, targets=of.targets, low=(of.low,), high=(of.high,))
 
 
 def _temporary(labels: NDArray[Any] | None) -> NDArray[np.int64] | None:

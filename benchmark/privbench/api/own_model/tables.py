@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
-from privbench.toolbox.looked_up import Lookup, Sparse, as_sparse, joined, library, register
+from privbench.toolbox.looked_up import Lookup, inputs, joined, library, register
 from privbench.toolbox.row_files import TABLES, Reading, as_rows, read, split
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _PAIR, _TABLE, _MOST_AXES = 2, 2, 4
 #: Whole numbers from here on are targets of a regression, not classes.
 _MOST_CLASSES = 1_000
+_NUMBER = (numbers.Real, Decimal)
 #: How ``output`` may be given for a regression.
 REGRESSION = ("auto", "values")
 
@@ -46,32 +48,10 @@ def held(given: Any, source: str, reading: Reading) -> dict[str, Any] | None:
         return None
     made = {str(name): np.asarray(array) for name, array in given.items() if name != "x"}
     if "x" in given:
-        made["x"] = _inputs(given["x"], source)
+        made["x"] = inputs(given["x"], source)
     if reading.column and "x" in given and library(made["x"]):
         raise BadInputError(f"{source}: a column is named, and x is a table: give x as a list")
     return made
-
-
-def _inputs(x: Any, source: str) -> Any:
-    """Return a DataFrame, a list of objects, an array, or rows of a sparse matrix."""
-    x = as_sparse(x, source)
-    if library(x) or isinstance(x, Sparse):
-        return x
-    if hasattr(x, "to_list"):  # a column
-        x = x.to_list()
-    if not isinstance(x, (list, tuple)):
-        x = np.asarray(x)
-        if x.ndim == 0:
-            raise BadInputError(f"{source}: x is a {type(x.item()).__name__}: give an array, a "
-                                "DataFrame or a list")  # fmt: skip
-        return x if x.dtype.kind in "biuf" else as_rows(x)
-    if len(x) and isinstance(x[0], (list, tuple, np.ndarray, numbers.Number)):
-        try:
-            made = np.asarray(x)
-        except ValueError:  # of different lengths
-            return list(x)
-        return made if made.dtype.kind in "biuf" else list(x)
-    return list(x)
 
 
 def is_looked_up(x: Any) -> bool:
@@ -122,9 +102,10 @@ def target_values(y: NDArray[Any], n: int, source: str) -> NDArray[np.float64]:
         BadInputError: for texts, several numbers for a row, and missing ones.
     """
     y = _one_each(y, n, source)
-    if y.dtype.kind not in "buif":
-        raise BadInputError(f"{source}: y holds {shown(y[0])}, and a regression answers numbers: "
-                            "give numbers, or leave out output values")  # fmt: skip
+    if y.dtype.kind == "U":
+        raise BadInputError(f"{source}: y holds texts such as {shown(y[0])}, and a regression "
+                            "answers numbers: make them numbers, or leave out output "
+                            "values")  # fmt: skip
     return y.astype(np.float64)
 
 
@@ -134,6 +115,8 @@ def is_real(y: NDArray[Any]) -> bool:
     >>> is_real(np.array([0.0, 1.0])), is_real(np.array([0.5, 1.0])), is_real(np.array([99_000]))
     (False, True, True)
     """
+    if y.dtype.kind == "O" and all(isinstance(one, _NUMBER) for one in y.flat):
+        y = y.astype(np.float64)
     if y.dtype.kind not in "buif":
         return False
     values = y[np.isfinite(y)].astype(np.float64)
@@ -153,6 +136,9 @@ def _one_each(y: NDArray[Any], n: int, source: str) -> NDArray[Any]:
                             "number for each row")  # fmt: skip
     if y.dtype.kind == "O":
         y = _typed(y, source)
+    if y.dtype.kind not in "buifU":
+        raise BadInputError(f"{source}: y holds {y.dtype}: give numbers, or texts as "
+                            "classes")  # fmt: skip
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         row = int((~np.isfinite(y)).argmax())
         raise BadInputError(f"{source}: y is missing or infinite in row {row}: fill it in, or "
@@ -165,11 +151,11 @@ def _typed(y: NDArray[Any], source: str) -> NDArray[Any]:
     texts = [isinstance(one, str) for one in y]
     if all(texts):
         return y.astype(str)
-    bad = next((i for i, one in enumerate(y) if not isinstance(one, numbers.Real)), None)
+    bad = next((i for i, one in enumerate(y) if not isinstance(one, _NUMBER)), None)
     if any(texts) or bad is not None:
         row = texts.index(False) if any(texts) else bad
-        raise BadInputError(f"{source}: y holds {shown(y[row])} in row {row}, which is not a class "
-                            "like others: give texts, or whole numbers, in all rows")  # fmt: skip
+        raise BadInputError(f"{source}: y holds {shown(y[row])} in row {row}, unlike others: give "
+                            "texts, or numbers, in all rows")  # fmt: skip
     return y.astype(np.float64)
 
 
@@ -190,7 +176,7 @@ def numbered(labels: NDArray[Any], known: NDArray[Any] | None) -> NDArray[np.int
             return np.unique(labels, return_inverse=True)[1].astype(np.int64)
         if labels.min() < 0:
             raise BadInputError("y must hold classes from 0, or texts: number them as the model "
-                                "does")  # fmt: skip
+                                "does, or name output values if it is a regression")  # fmt: skip
         return labels.astype(np.int64)
     found = labels[:, None] == known
     if not found.any(1).all():

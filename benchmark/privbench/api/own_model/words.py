@@ -38,6 +38,10 @@ ADVICE = (
     "Give a shadow recipe: on Adult it finds 33 % of a random forest's members at 1 % of false "
     "alarms, and without shadows none are found."
 )
+ADVICE_ON_ERRORS = (
+    "Give a shadow recipe: of a forest that answers ages on Adult it finds 26 % of the members at "
+    "1 % of false alarms, and the error alone 3 %."
+)
 #: Metric that the words are about, and what chance reaches.
 TPR, CHANCE = "tpr_at_fpr_0.01", 0.01
 _MOST = 10  # rows that are listed
@@ -268,7 +272,7 @@ def summary(
     lines = _risk(best, first, no_verdict)
     own = [one for one in records if "shadows own-recipe" in one.cell.adversary]
     if best and not no_verdict and not any(one.status == "ok" for one in own):
-        lines.append(BOUND if own else f"{BOUND} {ADVICE}")
+        lines.append(BOUND if own else f"{BOUND} {ADVICE if errors is None else ADVICE_ON_ERRORS}")
     if best and not no_verdict and (best.leaks or best.perhaps):
         lines += _rows(rows)
     if groups is not None:
@@ -401,6 +405,7 @@ def _attribute(record: Record) -> str:
 _REWORDED = {
     "needs rows of the adversary's own": "rows of the adversary's own are needed (shadow rows)",
     "needs models that it can train": "shadows are needed (a shadow recipe, or shadow rows)",
+    "needs reference rows": "it learns from rows that the model has not seen: give shadow rows",
     "reads canaries that the defense plants": "only for models that privbench trains",
     "reads checkpoints that the target keeps": "only for models that privbench trains",
 }

@@ -16,7 +16,7 @@ import os
 import pkgutil
 import sys
 import sysconfig
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -245,6 +245,8 @@ def files_read() -> set[str]:
 
 def _parse(spec: ModuleSpec) -> _Source | None:
     get_source = getattr(spec.loader, "get_source", None)
+    if get_source is None and (spec.origin or "").endswith(".py"):  # pytest's loader
+        get_source = SourceFileLoader(spec.name, str(spec.origin)).get_source
     try:
         text = get_source(spec.name) if get_source else None
         if text is None:  # an extension module, a .pyc
