@@ -40,9 +40,9 @@ def test_all_games_and_protocols_are_found() -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("run --attack li", {"lira", "lira-encoder", "lira-offline"}),
+        ("run --attack li", {"lira", "lira-encoder", "lira-offline", "lira-residual"}),
         ("run --defense talos+mem", {"talos+memguard"}),
-        ("audit --attack li", {"lira", "lira-encoder", "lira-offline"}),
+        ("audit --attack li", {"lira", "lira-encoder", "lira-offline", "lira-residual"}),
         ("audit --shadow-recipe simc", {"simclr"}),
         ("run --protocol quar", {"quarters"}),
         ("doc simc", {"simclr"}),

@@ -113,7 +113,7 @@ def test_tables_of_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     table["price"] = Y
     for name, part in (("members", table[:N]), ("nonmembers", table[N:])):
         part.to_csv(tmp_path / f"{name}.csv", index=False)
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "regression_mine.py").write_text(
         "import pandas as pd\n"
         "from sklearn.compose import ColumnTransformer\n"
         "from sklearn.ensemble import RandomForestRegressor\n"
@@ -128,7 +128,7 @@ def test_tables_of_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    command = ["audit", "--model", "mine:load", "--members", "members.csv", "--nonmembers",
+    command = ["audit", "--model", "regression_mine:load", "--members", "members.csv", "--nonmembers",
                "nonmembers.csv", "--label", "price", "--shadow-recipe", "clone",
                "--set", "lira-residual.k=4"]  # fmt: skip
     told = [CliRunner().invoke(main, [*command, "--jobs", jobs, "--out", f"out{jobs}"])
@@ -306,7 +306,7 @@ def test_coins_of_a_regression(tmp_path: Path) -> None:
 
 
 def test_workers_read_what_a_loader_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "theirs.py").write_text(
+    (tmp_path / "regression_theirs.py").write_text(
         "import numpy as np\n"
         "from sklearn.datasets import make_friedman1\n"
         "from sklearn.ensemble import RandomForestRegressor\n"
@@ -322,8 +322,8 @@ def test_workers_read_what_a_loader_reads(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = CliRunner().invoke(main, [
-        "audit", "--model", "theirs:load", "--members", "members.any", "--nonmembers",
-        "nonmembers.any", "--rows", "theirs:rows", "--shadow-recipe", "clone", "--jobs", "2",
+        "audit", "--model", "regression_theirs:load", "--members", "members.any", "--nonmembers",
+        "nonmembers.any", "--rows", "regression_theirs:rows", "--shadow-recipe", "clone", "--jobs", "2",
         "--set", "lira-residual.k=4", "--out", "out",
     ])  # fmt: skip
     assert done.exit_code == 0, done.output
