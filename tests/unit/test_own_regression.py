@@ -128,8 +128,8 @@ def test_tables_of_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    command = ["audit", "--model", "regression_mine:load", "--members", "members.csv", "--nonmembers",
-               "nonmembers.csv", "--label", "price", "--shadow-recipe", "clone",
+    command = ["audit", "--model", "regression_mine:load", "--members", "members.csv",
+               "--nonmembers", "nonmembers.csv", "--label", "price", "--shadow-recipe", "clone",
                "--set", "lira-residual.k=4"]  # fmt: skip
     told = [CliRunner().invoke(main, [*command, "--jobs", jobs, "--out", f"out{jobs}"])
             for jobs in ("1", "2")]  # fmt: skip
@@ -322,9 +322,9 @@ def test_workers_read_what_a_loader_reads(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = CliRunner().invoke(main, [
-        "audit", "--model", "regression_theirs:load", "--members", "members.any", "--nonmembers",
-        "nonmembers.any", "--rows", "regression_theirs:rows", "--shadow-recipe", "clone", "--jobs", "2",
-        "--set", "lira-residual.k=4", "--out", "out",
+        "audit", "--model", "regression_theirs:load", "--members", "members.any",
+        "--nonmembers", "nonmembers.any", "--rows", "regression_theirs:rows",
+        "--shadow-recipe", "clone", "--jobs", "2", "--set", "lira-residual.k=4", "--out", "out",
     ])  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "The strongest of 2 attacks, lira-residual" in " ".join(done.output.split())
