@@ -78,8 +78,8 @@ def attacks() -> dict[str, str]:
         if attack.game == "membership" and not attack.misses_planted and attack.needs:
             embeddings = Access.EMBEDDINGS in attack.needs
             found[attack.name] = "planted-leak-embeddings" if embeddings else "planted-leak"
-    white = {"gradient-canary", "loss-trace"}
-    return {name: control for name, control in found.items() if name not in white}
+    elsewhere = {"gradient-canary", "loss-trace", "lira-residual"}
+    return {name: control for name, control in found.items() if name not in elsewhere}
 
 
 def suite(name: str, n: int) -> dict[str, Any]:

@@ -88,7 +88,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "lira": (0, 8, 232),
     "lira-encoder": (0, 6, 621),
     "lira-offline": (0, 6, 126),
-    "lira-residual": (0, 6, 191),
+    "lira-residual": (0, 7, 181),
     "loss-trace": (7, 0, 46),
     "lpla": (0, 4, 123),
     "metric-confidence": (5, 0, 59),

@@ -22,7 +22,6 @@ class RegressionAttack(MembershipAttack):
     """
 
     needs: ClassVar[Access] = Access.EMBEDDINGS
-    misses_planted: ClassVar[str] = "it attacks regressions, and planted victims are none"
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require a regression."""

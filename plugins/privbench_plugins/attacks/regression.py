@@ -42,6 +42,7 @@ class SquaredError(RegressionAttack):
     """
 
     name: ClassVar[str] = "squared-error"
+    misses_planted: ClassVar[str] = "it reads embeddings as errors, and planted ones are none"
     paper: ClassVar[Paper] = Paper(
         "Privacy Risk in Machine Learning: Analyzing the Connection to Overfitting",
         "Yeom, Giacomelli, Fredrikson, Jha", "IEEE CSF 2018", "section III, adversary 2",
