@@ -14,7 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from sklearn.datasets import make_friedman1
-from sklearn.ensemble import RandomForestRegressor
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import RidgeClassifier
 
 import privbench
@@ -248,6 +248,10 @@ def test_a_classifier_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="the model is a classifier: give the classes as texts"):
         run(tmp_path, RidgeClassifier().fit(X[:N], y[:N]), members=(X[:N], y[:N]),
             nonmembers=(X[N:], y[N:]))  # fmt: skip
+    rich = Y.astype(int) % 2
+    with pytest.raises(BadInputError, match="squared-error: it attacks regressions, and this mod"):
+        run(tmp_path, RandomForestClassifier(5).fit(X[:N], rich[:N]), members=(X[:N], rich[:N]),
+            nonmembers=(X[N:], rich[N:]), attacks="squared-error")  # fmt: skip
 
 
 def test_swapped_files_get_no_verdict(tmp_path: Path) -> None:

@@ -664,3 +664,52 @@ def test_texts_are_compared_by_their_words() -> None:
     sets = [Lookup(texts(100, seed)[0]).x for seed in (0, 1)]
     assert sets[0].shape == (100, 256)
     assert shift(*sets).p_value > 1e-4
+
+
+# ---- what was said and not done ------------------------------------------------------------------
+
+
+def test_the_label_of_an_archive_counts(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    x, right = draw.random((80, 3)), draw.integers(0, 2, 80)
+    wrong = np.full(80, 7)
+    for name, at in (("m", slice(0, 40)), ("n", slice(40, 80))):
+        np.savez(tmp_path / f"{name}.npz", x=x[at], y=wrong[at], target=right[at])
+    parts = tmp_path / "m.npz", tmp_path / "n.npz"
+    rows = read_rows(parts[0], parts[1], reading=Reading("target"))
+    assert rows.labels is not None
+    assert rows.labels.tolist() == right.tolist()
+    with pytest.raises(BadInputError, match="members: it has no array targte: name"):
+        read_rows(parts[0], parts[1], reading=Reading("targte"))
+    with pytest.raises(BadInputError, match="an archive has no columns with names: leave out the"):
+        read_rows(parts[0], parts[1], reading=Reading("target", column="a"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"settings": {"lira.k": 8}},
+            "no mapping of methods: give one such as {'lira': {'k'",
+        ),
+        ({"settings": "lira.k=8"}, "settings: lira.k=8 is no mapping of methods"),
+        ({"fail_above": 0.6}, r"fail_above: 0.6 names no figure: give a mapping, such as"),
+        ({"fail_above": "auc=.6"}, "fail_above: auc=.6 names no figure"),
+    ],
+)
+def test_what_is_written_as_on_the_command_line(
+    tmp_path: Path, options: Any, sentence: str
+) -> None:
+    with pytest.raises(BadInputError, match=sentence):
+        run(tmp_path, pipeline(), **options)
+
+
+def test_a_module_that_ends_the_process_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_in_load.py").write_text("import sys\ndef load():\n    sys.exit('bye')\n")
+    (tmp_path / "ends_at_once.py").write_text("import sys\nsys.exit('bye')\n")
+    monkeypatch.chdir(tmp_path)
+    for name, told in (("ends_in_load", "failed"), ("ends_at_once", "cannot be imported")):
+        with pytest.raises(BadInputError, match=f"{told} .*bye"):
+            run(tmp_path, f"{name}:load")

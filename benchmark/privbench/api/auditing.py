@@ -174,6 +174,7 @@ def audit(
     Raises:
         BadInputError: if the model or the rows cannot be used; one sentence that says what to do.
     """
+    _refuse_types(settings, fail_above)
     wanted = gates.thresholds((fail_above or {}).items(), "fail_above")
     formats.refuse("junit", "junit", junit)
     formats.refuse("sarif", "sarif", sarif)
@@ -344,6 +345,17 @@ def _refuse_recipe(session: Session) -> None:
     reasons = (one.reason for one in session.records if one.status == "failed")
     if why := next((one for one in reasons if one.startswith(RECIPE)), None):
         raise BadInputError(why)
+
+
+def _refuse_types(settings: Any, fail_above: Any) -> None:
+    """Refuse what is written as on the command line."""
+    if fail_above is not None and not isinstance(fail_above, Mapping):
+        raise BadInputError(f"fail_above: {shown(fail_above)} names no figure: give a mapping, "
+                            "such as {'auc': 0.55}")  # fmt: skip
+    parts = settings.values() if isinstance(settings, Mapping) else [settings or {}]
+    if not isinstance(settings or {}, Mapping) or not all(isinstance(p, Mapping) for p in parts):
+        raise BadInputError(f"settings: {shown(settings)} is no mapping of methods: give one such "
+                            "as {'lira': {'k': 8}}")  # fmt: skip
 
 
 def _names(what: str, given: Any) -> list[str]:

@@ -169,7 +169,7 @@ def _imported(model: str) -> Any:
     if not isinstance(made, nn.Module) and not hasattr(made, "predict"):
         try:
             made = made()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BadInputError(f"{NAME}: {plain(model)}() failed ({one_line(error)}): it must "
                                 "return the model without an argument") from error  # fmt: skip
     return made
@@ -208,7 +208,7 @@ def _attribute(named: str, wanted: _Wanted) -> Any:
         raise BadInputError(f"{told}: there is no module {plain(error.name)}, which "
                             f"{plain(named)} needs: run the command in the folder that has it, or "
                             "install it") from None  # fmt: skip
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInputError(f"{told}: {plain(module)} cannot be imported ({one_line(error)}): "
                             "correct it") from error  # fmt: skip
     finally:

@@ -51,7 +51,7 @@ def read(file: Path, reading: Reading, told: str) -> tuple[Any, Any]:
         raise BadInputError(f"{told} {there}: name a file of rows")
     if file.suffix == ".npz" and not reading.loader:
         with np.load(file, allow_pickle=False) as arrays:  # a worker: it was checked before
-            return as_rows(arrays["x"]), arrays.get("y")
+            return as_rows(arrays["x"]), arrays.get(reading.label)
     if reading.loader:
         return _loaded(file, reading.loader, told)
     return split(_table(file, told), reading, told)

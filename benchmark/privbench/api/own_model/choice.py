@@ -215,7 +215,10 @@ def _allowed(attack: Attack, lookup: Lookup | None, gives: str) -> Attack:
     if gives == "values" and not isinstance(attack, RegressionAttack):
         raise BadInputError(f"{attack.name}: it does not attack regressions: name one that does, "
                             "such as lira-residual")  # fmt: skip
-    if why := unsuited(attack.name, lookup):
+    why = unsuited(attack.name, lookup)
+    if gives != "values" and isinstance(attack, RegressionAttack):
+        why = f"it attacks regressions, and this model answers {gives}"
+    if why:
         raise BadInputError(f"{attack.name}: {why}: leave it out")
     return attack
 

@@ -287,6 +287,8 @@ def source_of(given: Given, option: str, reading: Reading) -> dict[str, Any]:
                    "np.savez, without objects")  # fmt: skip
     if problem:
         raise BadInputError(f"{told} {problem}")
+    if reading.column:
+        raise BadInputError(f"{told}: an archive has no columns with names: leave out the column")
     return held_in(held, option, reading) or {}
 
 

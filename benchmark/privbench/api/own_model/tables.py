@@ -44,6 +44,12 @@ def held(given: Any, source: str, reading: Reading) -> dict[str, Any] | None:
         given = {"x": x, "y": y}
     elif isinstance(given, (tuple, list)) and len(given) == _PAIR:
         given = {"x": given[0], "y": given[1]}
+    elif isinstance(given, Mapping) and reading.label != "y":
+        if reading.label not in given:
+            raise BadInputError(f"{source}: it has no array {shown(reading.label)}: name one of "
+                                f"{shown(', '.join(map(str, given)))} as label")  # fmt: skip
+        given = {**given, "y": given[reading.label]}
+        del given[reading.label]
     if not isinstance(given, Mapping):
         return None
     made = {str(name): np.asarray(array) for name, array in given.items() if name != "x"}
