@@ -179,8 +179,8 @@ def said(result: Result) -> str:
         ((*SURE, "--device", "gpu"), "unknown device 'gpu': use cpu, cuda, cuda:1 or auto"),
         ((*SURE, "--device", "meta"), "unknown device 'meta': use cpu, cuda, cuda:1 or auto"),
         (("leaderboard",), "Missing argument 'FOLDERS...'"),
-        (("leaderboard", "nowhere"), "no results folder at nowhere: run `privbench run"),
-        (("leaderboard", "."), "no results in .: run `privbench run --out FOLDER` first"),
+        (("leaderboard", "nowhere"), "no results folder at nowhere: `privbench run"),
+        (("leaderboard", "."), "no results in .: `privbench run` and"),
     ],
 )
 def test_mistakes_are_one_sentence(run: Run, args: tuple[str, ...], sentence: str) -> None:

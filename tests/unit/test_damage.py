@@ -305,7 +305,7 @@ def test_a_lone_reader_says_which_result_is_damaged(run: Any, name: str) -> None
     for args in (("leaderboard", "results"), ("merge", "results", "--out", "all")):
         line = said(run(*args))
         assert re.search(f"{path} is not a privbench result: {reason}", line)
-        assert line.endswith("remove it or run the trial again")
+        assert line.endswith("run the trial again, or move the file away")
     line = said(run("show", path))
     if name in {"link to nowhere", "link to itself"}:
         assert f"no result at {path}: " in line

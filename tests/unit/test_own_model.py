@@ -992,7 +992,7 @@ def told(arguments: list[str]) -> str:
         ("no_such_module_at_all:load", "there is no module no_such_module_at_all"),
         ("my_own_net:missing", "has no missing"),
         ("my_own_net", "write module:function"),
-        ("my_own_net:torch", "failed"),
+        ("my_own_net:torch", "is a module, which cannot be asked"),
     ],
 )
 def test_models_that_cannot_be_opened(
@@ -1044,7 +1044,12 @@ def test_files_that_are_none(tmp_path: Path, module: str) -> None:
     for bad in ("bad.npz", "x.csv", "x.npy", "cut.npz", "absent.npz"):
         sentence = told(["--model", module, "--members", str(tmp_path / bad), *good])
         want = "is no whole .npz file: write it by"
-        want = {"absent.npz": "cannot be read", "x.csv": "has no column y"}.get(bad, want)
+        others = {
+            "absent.npz": "cannot be read",
+            "x.csv": "has no column y",
+            "x.npy": "ends in .npy",
+        }
+        want = others.get(bad, want)
         assert f"{bad} {want}" in sentence
 
 
@@ -1202,7 +1207,7 @@ def test_what_one_writes_in_a_notebook_by_mistake(tmp_path: Path) -> None:
         run(tmp_path, forest(MEMBERS), members=5)
     with pytest.raises(BadInputError, match="a function without an argument: give what it returns"):
         run(tmp_path, lambda: forest(MEMBERS))
-    with pytest.raises(BadInputError, match=r"write the module, without \.py: lr:load"):
+    with pytest.raises(BadInputError, match=r"without its folder and \.py: lr:load"):
         run(tmp_path, "lr.py:load")
     assert len(run(tmp_path, forest(MEMBERS), attacks="metric-confidence")) == 1
 

@@ -594,7 +594,7 @@ OTHER = (NONMEMBERS.drop(columns="rich"), NONMEMBERS.rich)
         ((X.drop(columns="age"), Y), "nonmembers: it has age, which members lack"),
         ((X.assign(age="old"), Y), "column age is float64, and (str|object) in the members"),
         ((X.assign(size=X["size"].cat.add_categories("XL")), Y), "size has other categories"),
-        ((X.to_dict("records"), Y), "nonmembers: its rows are a DataFrame, those of the"),
+        ((X.to_dict("records"), Y), "nonmembers: its rows are a DataFrame of pandas, those of the"),
         ((pd.concat([X[:-1], OTHER[0][:1]]), Y), "1 of its rows are also among the members"),
         (MEMBERS.rename(columns={"rich": "class"}), "members has no column rich: name one of age,"),
         ((X[:9], Y[:9]), "members: 9 rows are too few"),

@@ -251,7 +251,7 @@ PARTS = {"members": 10, "nonmembers": 10, "pool": 30}
         ({"protocols": ["quarter"]}, "unknown protocol 'quarter': did you mean 'quarters'"),
         ({"preset": "papper"}, "unknown preset 'papper'"),
         ({"sensitive": ["brigth"]}, "attribute of tiny-images 'brigth': did you mean 'bright'"),
-        ({"set": {"shield": {"power": 1}}}, "unknown method in --set 'shield'"),
+        ({"set": {"shield": {"power": 1}}}, "--set shield: this run has no shield: it has "),
         ({"set": {"guess": {"cuont": 1}}}, "hyperparameter of guess 'cuont': did you mean 'count'"),
         ({"set": {"guess": {"count": -1}}}, "guess.count: give 0 or more, not -1"),
         ({"set": {"guess": {"count": "x"}}}, "guess.count: give a whole number, not 'x'"),

@@ -25,18 +25,21 @@ from privbench.api.own_model.printed import browser
 from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.sums import LEDGER
 from privbench.api.own_model.telling import documented, told
+from privbench.api.own_model.words import reworded
 from privbench.api.planning import Planning
 from privbench.api.session import Session
 from privbench.grid.cell import cell_record
+from privbench.grid.plan import NothingRunsError
 from privbench.grid.suite import suite_from
-from privbench.ground.errors import BadInputError
+from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.store.store import default_root
-from privbench.ground.text import shown
+from privbench.ground.text import several, shown
 from privbench.plugins import registry as registries
 from privbench.results.files import AUDIT, read_all
 from privbench.toolbox.foreign_model import classes as named_classes
 from privbench.toolbox.opened_model import RECIPE, opened_once
 from privbench.toolbox.row_files import Reading
+from privbench.toolbox.shadow_recipe import CLONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     from privbench.api.own_model.rows import Given, Rows
     from privbench.api.own_model.words import Audit
     from privbench.measure.methods.cell import Cell
-    from privbench.plugins.registry import Choice
+    from privbench.plugins.registry import Choice, Registry
 
 _BLOCK = 256  # rows of the first query
 
@@ -174,7 +177,7 @@ def audit(
     Raises:
         BadInputError: if the model or the rows cannot be used; one sentence that says what to do.
     """
-    _refuse_types(settings, fail_above)
+    _refuse_types(settings, fail_above, out)
     wanted = gates.thresholds((fail_above or {}).items(), "fail_above")
     formats.refuse("junit", "junit", junit)
     formats.refuse("sarif", "sarif", sarif)
@@ -217,13 +220,13 @@ def audited(
     attacks, defenses = _names("attacks", attacks), _names("defenses", defenses)
     asking.refuse(model, model_version)
     shadow = "shadow" in rows.sizes
-    shadow_recipe = _recipe_for(rows, shadow_recipe)
     registry = registries.load(chosen)
+    shadow_recipe = _recipe_for(rows, shadow_recipe, registry)
     target, tried = (
         registry.get("target", "own-model"),
         defenses_for(registry, defenses, preset, settings or {}),
     )
-    own = is_code(shadow_recipe)
+    own, alone = is_code(shadow_recipe), model is as_given
     if str(jobs) != "1":
         _refuse_workers(model, shadow_recipe, rows)
     if not isinstance(model, str):
@@ -239,7 +242,7 @@ def audited(
         given["ledger"] = str((Path(out) / LEDGER).absolute())
         given |= asking.fields()
     target = target.replace(**given).reopened()
-    rows = _as_numbered(rows, target)
+    rows = _as_numbered(rows, target, output)
     asked = target.asked(rows.classes)
     candidates = torch.from_numpy(rows.unit()[: rows.of("nonmembers").stop])
     if asked.endpoint is not None:
@@ -249,9 +252,7 @@ def audited(
     kept = identity.confirmed(asked, candidates, model, Path(out))
     answers = identity.identified(_answers(asked, rows), Path(out))
     given["answered"] = identity.digest(answers)
-    given["gives"] = (
-        "values" if rows.targets is not None else kind_of(answers, rows.classes, output)
-    )
+    given["gives"] = _kind(rows, answers, output, alone=alone)
     rows = rows.knowing(answers, given["gives"])
     if given["gives"] == "embeddings" and shadow_recipe is None and not attacks:
         raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or "
@@ -289,7 +290,7 @@ def audited(
         told(
             session.records, rows, _keys(session), left_out, Path(out),
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
-            notes=(warning, kept),
+            notes=(warning, _copies(rows.copies), kept),
         ),
         Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
         parameters=_parameters(target),
@@ -301,7 +302,12 @@ def _session(
 ) -> Session:
     """Plan in this process: it holds a model in memory, and the answers of an endpoint."""
     made = suite_from(dict(suite), "the audit")
-    return Session(Planning(made, chosen, options), options, console, name=made.name)
+    try:
+        planned = Planning(made, chosen, options)
+    except NothingRunsError as error:
+        told = {f"{attack}: {reworded(attack, why)}" for why, attack in error.reasons.items()}
+        raise BadInputError(f"no attack can run: {'; '.join(sorted(told))}") from None
+    return Session(planned, options, console, name=made.name)
 
 
 def _cell(session: Session) -> Cell:
@@ -347,8 +353,10 @@ def _refuse_recipe(session: Session) -> None:
         raise BadInputError(why)
 
 
-def _refuse_types(settings: Any, fail_above: Any) -> None:
-    """Refuse what is written as on the command line."""
+def _refuse_types(settings: Any, fail_above: Any, out: Any) -> None:
+    """Refuse what is written as on the command line, and a folder that is none."""
+    if not isinstance(out, (str, Path)):
+        raise BadInputError(f"out: it is a {type(out).__name__}: give the path of a folder")
     if fail_above is not None and not isinstance(fail_above, Mapping):
         raise BadInputError(f"fail_above: {shown(fail_above)} names no figure: give a mapping, "
                             "such as {'auc': 0.55}")  # fmt: skip
@@ -381,8 +389,16 @@ def _refuse_workers(model: Any, recipe: Any, rows: Rows) -> None:
                             "leave out jobs")  # fmt: skip
 
 
-def _recipe_for(rows: Rows, recipe: Any) -> Any:
+def _recipe_for(rows: Rows, recipe: Any, registry: Registry) -> Any:
     """Return what trains shadows; None if nothing does."""
+    if recipe is not None and not isinstance(recipe, str) and not callable(recipe):
+        raise BadInputError(f"shadow recipe: a {type(recipe).__name__} is no function: give clone, "
+                            "which copies the model, or a function fit(x, y, seed)")  # fmt: skip
+    if isinstance(recipe, str) and not is_code(recipe):
+        known = [one.name for one in registry.all("target")]
+        if recipe not in known:
+            registry.blame("target", recipe)
+            raise UnknownNameError("shadow recipe", recipe, [*known, CLONE])
     if rows.targets is None:
         return "supervised" if recipe is None and "shadow" in rows.sizes else recipe
     if "shadow" in rows.sizes or rows.attributes:
@@ -405,11 +421,13 @@ def _recipe(
     return {made.name: made.hyperparameters()}
 
 
-def _as_numbered(rows: Rows, target: Any) -> Rows:
+def _as_numbered(rows: Rows, target: Any, output: str) -> Rows:
     """Return the rows with classes as a model numbers them; an endpoint does not say."""
     if not target.model.startswith(reach.ADDRESSES):
         model = opened_once(target.model, target.checkpoint).model
         if rows.targets is not None and hasattr(model, "classes_"):
+            if output == "values":
+                raise BadInputError("output values: the model is a classifier: leave it out")
             raise BadInputError("y holds numbers that are not classes, and the model is a "
                                 "classifier: give the classes as texts")  # fmt: skip
         return rows.numbered(named_classes(model))
@@ -417,6 +435,26 @@ def _as_numbered(rows: Rows, target: Any) -> Rows:
         raise BadInputError("an endpoint gets arrays of numbers: give a function that sends your "
                             "rows to it as the model")  # fmt: skip
     return rows.numbered(None)
+
+
+def _copies(count: int) -> str:
+    """Return a note about members that occur twice; "" if none does."""
+    if not count:
+        return ""
+    told = f"{several(count, 'member')} {'is' if count == 1 else 'are'} equal to an earlier member"
+    return f"{told}: a model remembers those best, so drop the copies and train again."
+
+
+def _kind(rows: Rows, answers: NDArray[np.float64], output: str, *, alone: bool) -> str:
+    """Return what the model answers; ``alone`` if the answers are all that there is."""
+    if rows.targets is not None:
+        return "values"
+    found = kind_of(answers, rows.classes, output)
+    if alone and found == "embeddings":
+        raise BadInputError(f"the answers hold {answers.shape[1]} numbers for each row, which are "
+                            "neither posteriors nor logits: give a column for each of the "
+                            f"{rows.classes} classes, and no other")  # fmt: skip
+    return found
 
 
 def _absolute(path: str | Path) -> str:
@@ -453,4 +491,4 @@ def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str
     both = {source: rows.of(source) for source in ("members", "nonmembers")}
     predicted = {source: classes[at] for source, at in both.items()}
     y = {source: rows.y[at] for source, at in both.items()}
-    return misfit(predicted, y), strange(predicted["members"], y["members"])
+    return misfit(predicted, y, rows.texts), strange(predicted["members"], y["members"])

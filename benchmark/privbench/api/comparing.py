@@ -10,19 +10,22 @@ import numpy as np
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
-from privbench.results.files import located
+from privbench.results.files import AUDIT, located
+from privbench.results.one_file import SUFFIX
 from privbench.results.paired import Change, auc_change, tpr_change
 from privbench.results.sample_files import read_samples
 from privbench.results.statistics import ERROR, holm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from privbench.api.own_model.words import Audit
     from privbench.results.record import Record
 
 _FPR = 0.01
+_ONE_MODEL = "Both are audits of one model: its answers are the same. "
 _AUC, _TPR = "AUC", "TPR at 1 % FPR"
 #: An attack with its settings, and a seed.
 _Key = tuple[str, int]
@@ -80,7 +83,7 @@ class Comparison:
         return "\n".join([self.verdict, "", *table, *([""] if told else []), *told])
 
 
-def compare(old: str | Path, new: str | Path) -> Comparison:
+def compare(old: str | Path | Audit, new: str | Path | Audit) -> Comparison:
     """Say whether a new version of a model leaks more than the old one.
 
     Both are audited on the same members and nonmembers, by the same attacks with the same settings
@@ -105,13 +108,13 @@ def compare(old: str | Path, new: str | Path) -> Comparison:
     The new version leaks more: the AUC of metric-entropy(calibration=none) rises from ...
 
     Args:
-        old: folder of an audit, or a file of results with per-sample scores (``.jsonl``).
+        old: an audit, its folder, or a file of results with per-sample scores (``.jsonl``).
         new: likewise.
 
     Raises:
         BadInputError: if they cannot be compared; one sentence that says why.
     """
-    held = {"old": _read(Path(old), "old"), "new": _read(Path(new), "new")}
+    held = {which: _read(_folder(one, which), which) for which, one in (("old", old), ("new", new))}
     _refuse_other_attacks(held)
     changes: dict[_Key, dict[str, Change]] = {}
     for key in held["old"]:
@@ -130,11 +133,30 @@ def compare(old: str | Path, new: str | Path) -> Comparison:
         for key, made in changes.items()
     )
     records = [next(iter(one.values()))[0] for one in held.values()]
-    return Comparison(_verdict(attacks), attacks, _accuracy(*records))
+    first, second = (one.cell.target.fields.get("answered") for one in records)
+    told = _ONE_MODEL if first == second and first is not None else ""
+    return Comparison(f"{told}{_verdict(attacks)}", attacks, _accuracy(*records))
 
 
 #: A result and its folders, by attack and seed.
 _Held = dict[_Key, tuple["Record", list[Path]]]
+
+
+def _folder(given: Any, which: str) -> Path:
+    """Return the folder of an audit, or a file of results."""
+    folders: Sequence[Path] = getattr(given, "folders", ())
+    if len(folders) == 1:
+        return folders[0]
+    if not isinstance(given, (str, Path)):
+        raise BadInputError(f"{which}: it is a {type(given).__name__}: give an audit or its folder")
+    path = Path(given)
+    if path.name == AUDIT:
+        return path.parent
+    if not path.exists() or not (path.is_dir() or path.suffix == SUFFIX):
+        there = "is no folder" if path.exists() else "does not exist"
+        raise BadInputError(f"{which}: {shown(str(path), 200)} {there}: give the folder of an "
+                            f"audit, or a {SUFFIX} file")  # fmt: skip
+    return path
 
 
 def _read(path: Path, which: str) -> _Held:
@@ -145,6 +167,9 @@ def _read(path: Path, which: str) -> _Held:
         if record.cell.protocol.get("trained_elsewhere") and record.cell.defense != "none":
             continue  # an audit is about the model without a defense
         key = (record.cell.attack.label, record.seed)
+        if key in held and _of(held[key][0]) == _of(record):  # an audit that ran twice
+            held[key] = max(held[key], (record, places), key=_finished)
+            continue
         if key in held:
             raise BadInputError(f"{which}: {shown(str(path), 200)} holds results of several "
                                 "models: give the folder of one audit")  # fmt: skip
@@ -153,6 +178,15 @@ def _read(path: Path, which: str) -> _Held:
         raise BadInputError(f"{which}: {shown(str(path), 200)} holds no attack on membership that "
                             "ran: give the folder of an audit")  # fmt: skip
     return held
+
+
+def _of(record: Record) -> tuple[str, str]:
+    """Return which model and rows a result is about."""
+    return record.cell.target.label, record.cell.dataset.label
+
+
+def _finished(held: tuple[Record, list[Path]]) -> str:
+    return str(held[0].provenance.get("finished", ""))
 
 
 def _refuse_other_attacks(held: Mapping[str, _Held]) -> None:

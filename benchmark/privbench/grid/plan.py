@@ -18,7 +18,7 @@ from privbench.measure.training.numerics import USUAL, Numerics
 from privbench.measure.training.process_state import restored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from privbench.grid.suite import Suite
@@ -48,6 +48,23 @@ class PlannedTrial:
     trial: Trial
     skip: str | None = None
     failed: tuple[str, str] | None = None
+
+
+class NothingRunsError(BadInputError):
+    """No cell of a grid can run.
+
+    Attributes:
+        reasons: why -> an attack that it keeps from running.
+    """
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        """Compose the message."""
+        self.reasons = reasons
+        super().__init__(f"nothing in this grid can run: {'; '.join(sorted(reasons))}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy is made, for other processes."""
+        return type(self), (self.reasons,)
 
 
 def plan(
@@ -90,8 +107,9 @@ def plan(
             trial = Trial(cell, seed, device, numerics)
             planned.setdefault(trial.digest, PlannedTrial(trial, skip, failed))
     if all(skip for skip, _ in judged):
-        listed = sorted({skip for skip, _ in judged if skip})
-        raise BadInputError(f"nothing in this grid can run: {'; '.join(listed)}")
+        raise NothingRunsError(
+            {skip: cell.attack.name for cell, (skip, _) in zip(cells, judged, strict=True) if skip}
+        )
     return list(planned.values())
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from pydantic import TypeAdapter
 
 from privbench.grid.suite import STRONGEST_ATTACKS
-from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.errors import BadInputError, UnknownNameError, nearest
 from privbench.ground.judges import STRONGEST, judges_of
 from privbench.ground.text import LONGEST, shown
 from privbench.ground.values import misfit
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from privbench.measure.methods.target import Target
     from privbench.plugins.registry import Registry
 
+_NO_PRESET = "; no method of this run has another one"
 MOST_ROWS = 1_000_000_000
 _NEEDED = ("members", "nonmembers", "pool")  # parts of a protocol that have no default
 
@@ -61,9 +62,14 @@ class Resolver:
         self.attacks = self._attacks()
         self.adversaries = [self._adversary(spec) for spec in suite.adversaries]
         if suite.preset not in self._presets:
-            raise UnknownNameError("preset", suite.preset, self._presets)
+            raise UnknownNameError("preset", suite.preset, self._presets, _NO_PRESET)
         for name in suite.set:
             if name not in self._used:
+                near = nearest(name, self._used)
+                if near is None:
+                    registry.find(name)
+                    raise BadInputError(f"--set {name}: this run has no {name}: it has "
+                                        f"{', '.join(sorted(self._used))}")  # fmt: skip
                 raise UnknownNameError("method in --set", name, self._used)
 
     def refuse_sensitive(self, dataset: str, attributes: Iterable[str]) -> None:

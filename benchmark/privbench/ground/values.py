@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from annotated_types import Ge, Le, Lt
 from pydantic import Strict, ValidationError
@@ -57,8 +57,12 @@ def misfit(
 
 
 def is_bounded(annotation: Any) -> bool:
-    """Whether the annotation names an upper end."""
-    return any(isinstance(part, Le | Lt) for part in getattr(annotation, "__metadata__", ()))
+    """Whether the annotation, or that of the elements of a tuple, names an upper end."""
+    named = getattr(annotation, "__metadata__", ())
+    return any(isinstance(part, Le | Lt) for part in named) or (
+        get_origin(annotation) is tuple and all(is_bounded(one) or one is ... for one in
+                                                get_args(annotation))
+    )  # fmt: skip
 
 
 def _above(given: Any, whole: int) -> float:

@@ -102,6 +102,8 @@ class Registry:
         """
         if name in self._methods[kind]:
             return self._methods[kind][name]
+        if other := next((one for one in KINDS if name in self._methods[one]), None):
+            raise BadInputError(f"{kind} '{name}': it is {_a(other)}: name it as one")
         self.blame(kind, name)
         raise UnknownNameError(kind, name, self._methods[kind], self.hint)
 
@@ -181,6 +183,10 @@ class Registry:
         self._methods[kind][method.name] = method
         self._owner[kind, method.name] = plugin
         plugin.methods.append(f"{kind} {method.name}")
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _alike(name: str, plugin: Plugin) -> bool:

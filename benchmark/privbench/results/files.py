@@ -161,7 +161,7 @@ def located(folders: Iterable[Path], *, scores: bool = False) -> list[tuple[Reco
     if not found:
         listed = ", ".join(str(f) for f in folders)
         raise BadInputError(
-            f"no results in {shown(listed, 200)}: run `privbench run --out FOLDER` first"
+            f"no results in {shown(listed, 200)}: `privbench run` and `privbench audit` write them"
         )
     return [(found[trial], places[trial]) for trial in sorted(found)]
 
@@ -174,8 +174,8 @@ def refuse_missing(folder: Path) -> None:
     """
     if not folder.exists():
         raise BadInputError(
-            f"no results folder at {shown(str(folder), 200)}: "
-            "run `privbench run --out FOLDER` first"
+            f"no results folder at {shown(str(folder), 200)}: `privbench run` and `privbench "
+            "audit` write one"
         )
 
 

@@ -393,5 +393,6 @@ class DamagedResultError(BadInputError):
         """Compose the message."""
         self.path, self.reason = path, reason
         super().__init__(
-            f"{path} is not a privbench result: {reason}; remove it or run the trial again"
+            f"{path} is not a privbench result: {reason}; run the trial again, or move the file "
+            "away"
         )

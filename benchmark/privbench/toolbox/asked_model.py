@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from privbench.ground.errors import BadInputError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from privbench.toolbox.endpoint import Endpoint
     from privbench.toolbox.opened_model import Opened
 
+#: A number of the user's rows, which a model gets as float32.
+Finite = Annotated[float, Ge(-1e38), Le(1e38)]
 #: What a model may answer.
 Gives = Literal["posteriors", "logits", "labels", "embeddings", "values"]
 #: Access that each of them gives.
@@ -152,9 +155,12 @@ class Asked(nn.Module):
             held = answer.detach().cpu().numpy() if isinstance(answer, Tensor) else answer
             made = np.asarray(held, np.float64)
         except (TypeError, ValueError):
-            raise BadInputError(f"{told} answered a {plain(type(answer).__name__)} that is no "
-                                "array of numbers: return posteriors (n, k), classes (n,) or "
-                                "embeddings (n, d)") from None  # fmt: skip
+            kind = "that is no array of numbers"
+            if isinstance(answer, list | tuple | np.ndarray) and isinstance(answer[0], str):
+                kind = f"of texts, {plain(answer[0])}"
+            raise BadInputError(f"{told} answered a {plain(type(answer).__name__)} {kind}: return "
+                                "posteriors (n, k), numbers of classes (n,), or embeddings "
+                                "(n, d)") from None  # fmt: skip
         if self.form.gives == "values":
             return self._values(made, len(x))
         one = made.shape == (len(x), 1) and self.form.classes == _TWO

@@ -45,6 +45,10 @@ _ADVICE = {
     "(batch)",
 }  # fmt: skip
 _OTHER = "choose another format, or write the request as it wants it (request)"
+_FAILS = "its log says why; it may be down, or want another format or request"
+_LATE = "allow more time (request_timeout), or ask for fewer rows at a time (batch)"
+_AWAY = "start it, or correct the address"
+_READ = "choose another format, or say where its answers are (answer)"
 #: How the time of an answer is written.
 _TIME = "%Y-%m-%d %H:%M:%S UTC"
 _MOST_SAID = 1 << 14  # bytes of an error
@@ -180,7 +184,7 @@ class Endpoint:
                 text = self._sent(body)
             except _RefusalError as error:
                 if error.code not in _LATER or attempt == self.retries:
-                    advice = _ADVICE.get(error.code, _OTHER)
+                    advice = _ADVICE.get(error.code, _FAILS if error.code in _LATER else _OTHER)
                     raise self._wrong(f"it refuses ({error.code} {plain(error.reason)})"
                                       f"{self._both(error.text)}: {advice}") from None  # fmt: skip
                 self._back_off(attempt, f"it is busy ({error.code})", error.retry_after)
@@ -188,7 +192,8 @@ class Endpoint:
                 self._refuse_after_deadline()
                 why = f"it cannot be reached ({plain(getattr(error, 'reason', None) or error)})"
                 if attempt == self.retries:
-                    raise self._wrong(f"{why}: start it, or correct the address") from None
+                    late = isinstance(getattr(error, "reason", error), TimeoutError)
+                    raise self._wrong(f"{why}: {_LATE if late else _AWAY}") from None
                 self._back_off(attempt, why)
             else:
                 answers = self._answers(text, len(rows))
@@ -233,10 +238,10 @@ class Endpoint:
         try:
             answers, classes = self._format.answers(text, rows)
         except UnreadableError as error:
-            raise self._wrong(f"its answer {error}{self._both(text)}") from None
+            raise self._wrong(f"its answer {error}{self._both(text)}: {_READ}") from None
         except (ValueError, RecursionError) as error:
             why = f"its answer is no JSON ({one_line(error)}){self._both(text)}"
-            raise self._wrong(why) from None
+            raise self._wrong(f"{why}: correct the address, or choose another format") from None
         self._classes = self._classes or classes
         if classes != self._classes:
             raise self._wrong("it names other classes for one row than for another: ask the server "

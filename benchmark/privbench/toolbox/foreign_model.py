@@ -58,7 +58,8 @@ def session(file: Path) -> Any:
 def classes(model: Any) -> np.ndarray | None:
     """Return the classes of an estimator in its own order, if they are not 0 to k - 1."""
     known = getattr(model, "classes_", None)
-    if known is None or np.ndim(known) != 1 or isinstance(known[0], (list, np.ndarray)):
+    several = isinstance(known, list) and known and isinstance(known[0], (list, np.ndarray))
+    if known is None or several or np.ndim(known) != 1:
         return None
     known = np.asarray(known)
     if known.dtype.kind == "O" and all(isinstance(one, str) for one in known):

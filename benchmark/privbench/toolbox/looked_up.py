@@ -263,9 +263,8 @@ def joined(parts: dict[str, Any]) -> Any:
     first = next(iter(parts.values()))
     for source, part in parts.items():
         if type(part) is not type(first):
-            raise BadInputError(f"{source}: its rows are a {plain(type(part).__name__)}, those of "
-                                f"the members a {plain(type(first).__name__)}: give rows of one "
-                                "kind")  # fmt: skip
+            raise BadInputError(f"{source}: its rows are a {_kind_of(part)}, those of the members "
+                                f"a {_kind_of(first)}: give rows of one kind")  # fmt: skip
     if isinstance(first, np.ndarray):
         return np.concatenate(list(parts.values()))
     if isinstance(first, Sparse):
@@ -273,6 +272,11 @@ def joined(parts: dict[str, Any]) -> Any:
     if library(first):
         return _joined_tables(parts)
     return [row for part in parts.values() for row in part]
+
+
+def _kind_of(rows: Any) -> str:
+    of = library(rows)
+    return f"DataFrame of {of}" if of else plain(type(rows).__name__)
 
 
 def _joined_tables(parts: dict[str, Any]) -> Any:

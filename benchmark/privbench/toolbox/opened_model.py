@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import io
 import itertools
+import re
 import secrets
 import sys
 import warnings
@@ -88,7 +89,7 @@ def opened(model: str, checkpoint: str) -> Opened:
         made = _GIVEN[model]
     else:
         made = _imported(model)
-    what = f"the model of {plain(model)}"
+    what = "the given model" if model.startswith("given:") else f"the model of {plain(model)}"
     if checkpoint:
         if not isinstance(made, nn.Module):
             raise BadInputError(f"{NAME}: {what} is no torch module, so it cannot take weights: "
@@ -166,13 +167,14 @@ def given_recipe(made: Callable[..., Any]) -> str:
 def _imported(model: str) -> Any:
     """Return what the function of ``module:function`` returns."""
     made = _attribute(model, _MODEL)
-    if not isinstance(made, nn.Module) and not hasattr(made, "predict"):
-        try:
-            made = made()
-        except (Exception, SystemExit) as error:
-            raise BadInputError(f"{NAME}: {plain(model)}() failed ({one_line(error)}): it must "
-                                "return the model without an argument") from error  # fmt: skip
-    return made
+    if isinstance(made, nn.Module) or hasattr(made, "predict") or not callable(made):
+        return made
+    try:
+        return made()
+    except (Exception, SystemExit) as error:
+        advice = "write one that takes no argument" if _takes_more(made) else "correct it"
+        raise BadInputError(f"{NAME}: {plain(model)}() failed ({one_line(error)}): "
+                            f"{advice}") from error  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,16 @@ def _attribute(named: str, wanted: _Wanted) -> Any:
     """Import the module of ``module:function`` and return the function."""
     module, colon, function = named.partition(":")
     told = wanted.name
+    if re.match(r"[\w.-]+:\d+(/|$)", named):
+        raise BadInputError(f"{told}: {plain(redacted(named))} looks like an address: write it "
+                            "with http:// or https://")  # fmt: skip
+    path = Path(module)
+    if colon and (path.name != module or path.suffix == ".py"):
+        right = plain(f"{path.name.removesuffix('.py')}:{function}")
+        here = path.parent == Path()
+        where = "" if here else f", and run the command in {plain(path.parent)}"
+        raise BadInputError(f"{told}: {plain(named)} names a file: write the module, without its "
+                            f"folder and .py: {right}{where}")  # fmt: skip
     if not (colon and module and function.isidentifier()):
         raise BadInputError(f"{told}: {plain(redacted(named))} is no {wanted.noun}: write "
                             f"module:function, such as {wanted.such_as}")  # fmt: skip
@@ -202,9 +214,6 @@ def _attribute(named: str, wanted: _Wanted) -> Any:
         importlib.invalidate_caches()
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if module.endswith(".py"):
-            raise BadInputError(f"{told}: {plain(named)} names a file: write the module, without "
-                                f".py: {plain(named.replace('.py:', ':'))}") from None  # fmt: skip
         raise BadInputError(f"{told}: there is no module {plain(error.name)}, which "
                             f"{plain(named)} needs: run the command in the folder that has it, or "
                             "install it") from None  # fmt: skip
@@ -235,6 +244,9 @@ def _weights(path: Path) -> dict[str, torch.Tensor]:
 
 def _asker(model: Any, what: str) -> Callable[[Any], Any]:
     """Return how rows are put to a model: a tensor (n, *shape), or rows as the user has them."""
+    if inspect.isclass(model):
+        raise BadInputError(f"{NAME}: {what} is the class {plain(model.__name__)}: give an "
+                            "instance of it that is trained")  # fmt: skip
     if isinstance(model, nn.Module):
         return lambda x: _widened(model(_as_tensor(x, model)))
     if (ask := foreign.asker(model)) is not None:
@@ -305,6 +317,17 @@ def _takes_nothing(model: Callable[..., Any]) -> bool:
         return not inspect.signature(model).parameters
     except (TypeError, ValueError):  # of C
         return False
+
+
+def _takes_more(made: Callable[..., Any]) -> bool:
+    """Whether a function has arguments without a default."""
+    try:
+        inspect.signature(made).bind()
+    except TypeError:
+        return True
+    except ValueError:  # of C
+        return False
+    return False
 
 
 def _quiet(ask: Callable[[Any], Any], x: Any) -> Any:

@@ -352,7 +352,8 @@ def filled(name: str, net: nn.Module, tensors: Mapping[str, Tensor], what: str) 
             problem = f"'{key}' has shape {there}, not {here}"
         else:
             continue
-        raise BadInputError(f"{name}: the weights are not those of {what}: {problem[:150]}")
+        raise BadInputError(f"{name}: the weights are not those of {what}: {problem[:150]}: give "
+                            "weights that this network saved")  # fmt: skip
     net.load_state_dict(dict(tensors))
 
 

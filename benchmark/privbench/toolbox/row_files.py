@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from privbench.ground.errors import BadInputError
+from privbench.ground.errors import BadInputError, nearest
 from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.npz_size import beyond
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 #: Endings of files that are read as tables.
 TABLES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 _INSTALL = "pip install 'privbench[tables]'"
+#: Names of columns that a message lists, from the first and from the last on.
+_FIRST, _LAST = 12, 4
+#: A number, as pandas writes it as a name: the second column of that name ends in ``.1``.
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?(\.\d+)?")
 
 
 class Reading(NamedTuple):
@@ -71,9 +76,8 @@ def split(table: Any, reading: Reading, told: str) -> tuple[Any, Any]:
     names = list(table.columns)
     for name, what in ((reading.label, "label"), (reading.column, "column")):
         if name and name not in names:
-            listed = ", ".join(map(str, names[:20])) + (", …" if len(names) > 20 else "")  # noqa: PLR2004
-            raise BadInputError(f"{told} has no column {plain(name)}: name one of "
-                                f"{plain(listed)} as {what}")  # fmt: skip
+            advice = _misread(names) or f"name one of {_listed(name, names)} as {what}"
+            raise BadInputError(f"{told} has no column {plain(name)}: {advice}")
     y = table[reading.label].to_numpy()
     if reading.column:
         return table[reading.column].to_list(), y
@@ -81,6 +85,29 @@ def split(table: Any, reading: Reading, told: str) -> tuple[Any, Any]:
     if not kept:
         raise BadInputError(f"{told} has no column besides the class: give the model's inputs")
     return table[kept], y
+
+
+def _listed(wanted: str, names: list[Any]) -> str:
+    """Return names of columns for a message, those that were probably meant first."""
+    if near := nearest(wanted, [str(name) for name in names]):
+        names = [near, *(name for name in names if str(name) != near)]
+    if len(names) > _FIRST + _LAST:
+        names = [*names[:_FIRST], "…", *names[-_LAST:]]
+    return ", ".join(plain(name)[:40] for name in names)
+
+
+def _misread(names: list[Any]) -> str:
+    """Return what is wrong with a csv file whose names of columns are none; "" if they are.
+
+    >>> _misread(["a;b"]), _misread(["5.1", "3.5", "5.1.1"])[:29], _misread(["a", "b"])
+    ("its columns are separated by ';': write it with commas", 'its first line holds numbers:', '')
+    """
+    texts = [name for name in names if isinstance(name, str)]
+    if len(names) == 1 and texts and (mark := next((m for m in ";\t|" if m in texts[0]), "")):
+        return f"its columns are separated by {mark!r}: write it with commas"
+    if texts == names and all(_NUMBER.fullmatch(name) for name in texts):
+        return "its first line holds numbers: write names of the columns above it"
+    return ""
 
 
 def _table(file: Path, told: str) -> Any:
@@ -103,6 +130,9 @@ def _table(file: Path, told: str) -> Any:
                             "give a csv file") from None  # fmt: skip
     except BadInputError:
         raise
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"{told} is not written in UTF-8 (byte {error.start:,}): write it "
+                            "again in UTF-8") from error  # fmt: skip
     except Exception as error:
         raise BadInputError(f"{told} cannot be read as a {file.suffix[1:]} file "
                             f"({one_line(error)}): write it again") from error  # fmt: skip

@@ -29,7 +29,7 @@ import numpy as np
 from torch import nn
 
 from privbench import Access, BadInputError, Ge, Gt, Lt, Model, Target, hookimpl
-from privbench.toolbox.asked_model import GRANTS, Asked, Form, Gives
+from privbench.toolbox.asked_model import GRANTS, Asked, Finite, Form, Gives
 from privbench.toolbox.endpoint import Endpoint, redacted
 from privbench.toolbox.messages import plain
 from privbench.toolbox.opened_model import Opened, as_array, forget, given, opened_once
@@ -83,8 +83,8 @@ class OwnModel(Target):
     gives: Gives = "posteriors"
     tag: str = ""
     answered: str = ""
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
+    low: tuple[Finite, ...] = ()
+    high: tuple[Finite, ...] = ()
     least: Annotated[float, Ge(0), Lt(1)] = 0.0
     width: Annotated[int, Ge(0)] = 0
     source: str = ""
@@ -189,7 +189,8 @@ class OwnModel(Target):
         form = Form(
             self.gives, classes, self.low, self.high, self.least, self.source, self.width
         )  # fmt: skip
-        told = f"own-model: {plain(redacted(self.model))}"
+        named = "the given model" if self.model.startswith("given:") else redacted(self.model)
+        told = f"own-model: {plain(named)}"
         if not self._remote:
             return Asked(opened_once(self.model, self.checkpoint), form, told)
         at = (

@@ -41,7 +41,7 @@ from privbench import (
     as_float,
     hookimpl,
 )
-from privbench.toolbox.asked_model import GRANTS, Asked, Form, Gives, sums_to_one
+from privbench.toolbox.asked_model import GRANTS, Asked, Finite, Form, Gives, sums_to_one
 from privbench.toolbox.looked_up import keys
 from privbench.toolbox.opened_model import RECIPE, given_recipe, opened_once
 from privbench.toolbox.shadow_recipe import CLONE, code_digest, named, spread, trained
@@ -88,8 +88,8 @@ class OwnRecipe(Target):
     rows: str = ""
     gives: Gives = "posteriors"
     width: Annotated[int, Ge(0)] = 0
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
+    low: tuple[Finite, ...] = ()
+    high: tuple[Finite, ...] = ()
     least: Annotated[float, Ge(0), Lt(1)] = 0.0
     source: str = ""
     content: str = ""

@@ -92,6 +92,10 @@ def _numbers(x: Any, source: str) -> NDArray[np.float64]:
         told = f"column {shown(names[0])} holds no numbers" if names else "x holds no numbers"
         raise BadInputError(f"{source}: {told}: give answers, a column for each class, and the "
                             "label")  from None  # fmt: skip
+    if not np.isfinite(made).all():
+        row = int((~np.isfinite(made)).reshape(len(made), -1).any(1).argmax())
+        raise BadInputError(f"{source}: an answer is NaN or infinite, first in row {row}: drop "
+                            "such rows, or give posteriors, not their logarithms")  # fmt: skip
     if made.ndim != _MATRIX:
         raise BadInputError(f"{source}: answers have shape {made.shape}: give (n, k), a column for "
                             "each class")  # fmt: skip

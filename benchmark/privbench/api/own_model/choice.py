@@ -66,10 +66,10 @@ def kind_of(answers: NDArray[np.float64], classes: int, wanted: str = "auto") ->
     if not classes:
         raise BadInputError(f"the model answers {wanted}, and the rows have no y: give the class "
                             "of each row as y")  # fmt: skip
-    width = int(answers.max()) + 1 if wanted == "labels" else answers.shape[1]
-    if width < classes and wanted != "labels":
-        raise BadInputError(f"the model knows {width} classes, and y has {classes}: number the "
-                            "classes as the model does, from 0")  # fmt: skip
+    if wanted != "labels" and (width := answers.shape[1]) < classes:
+        raise BadInputError(f"the model knows {width} classes, 0 to {width - 1}, and y holds "
+                            f"{classes - 1}: number the classes as the model does, from "
+                            "0")  # fmt: skip
     return wanted
 
 
@@ -216,6 +216,8 @@ def _allowed(attack: Attack, lookup: Lookup | None, gives: str) -> Attack:
         raise BadInputError(f"{attack.name}: it does not attack regressions: name one that does, "
                             "such as lira-residual")  # fmt: skip
     why = unsuited(attack.name, lookup)
+    if attack.game not in GAMES:
+        why = f"an audit asks about {' and '.join(GAMES)}, and it plays {attack.game}"
     if gives != "values" and isinstance(attack, RegressionAttack):
         why = f"it attacks regressions, and this model answers {gives}"
     if why:

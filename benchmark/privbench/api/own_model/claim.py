@@ -205,9 +205,12 @@ def claimed(
     included = tossed.included
     known = place["members"].keys() | place["nonmembers"].keys()
     if not known.intersection(tossed.candidates):
+        advice = "give the two files that `privbench coins` wrote"
+        if not rows.numbers:
+            advice = "coins are about arrays of numbers, so give such members and nonmembers (.npz)"
         raise BadInputError(f"coins {shown(str(coins), 200)}: they are about other rows: none of "
                             f"their {len(included):,} candidates is among the members or "
-                            "nonmembers")  # fmt: skip
+                            f"nonmembers: {advice}")  # fmt: skip
     at = []
     for one, inside in zip(tossed.candidates, included, strict=True):
         at.append(place["members" if inside else "nonmembers"].get(one, -1))

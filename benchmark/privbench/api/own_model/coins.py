@@ -72,6 +72,9 @@ def toss(prints: list[str], count: int) -> Coins:
 
     A row that occurs twice gets no coin: one copy could be trained on, and the other not.
     """
+    if not isinstance(count, int):
+        raise BadInputError(f"count: {shown(count)} is no whole number: give how many rows get a "
+                            "coin")  # fmt: skip
     single = [one for one, times in Counter(prints).items() if times == 1]
     if not 1 <= count <= len(single):
         told = "" if len(single) == len(prints) else " that occur once"
@@ -177,6 +180,9 @@ def read_coins(path: str | Path) -> Coins:
     Raises:
         BadInputError: if the file is not that.
     """
+    if not isinstance(path, (str, Path)):
+        raise BadInputError(f"coins: they are a {type(path).__name__}: give the path of the seed "
+                            "file of `privbench coins`")  # fmt: skip
     told = f"coins {shown(str(path), 200)}"
     file = Path(path)
     if not file.is_file():

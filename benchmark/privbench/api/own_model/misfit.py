@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privbench.ground.text import shown
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -26,17 +28,23 @@ _NAMED = 3  # classes in a sentence
 _DRAWS, _UNLIKELY = 999, 0.01  # permutations of y, and the share of them that does as well
 
 
-def misfit(predicted: Mapping[str, NDArray[np.int64]], y: Mapping[str, NDArray[np.int64]]) -> str:
+def misfit(
+    predicted: Mapping[str, NDArray[np.int64]],
+    y: Mapping[str, NDArray[np.int64]],
+    texts: Sequence[str] = (),
+) -> str:
     """Return why the rows cannot be those that the model knows, and what to check; "" if they can.
 
     Args:
         predicted: members and nonmembers -> the model's classes (n,), from 0.
         y: the same -> the user's classes (n,).
+        texts: the user's classes in the order of their numbers, if they are texts and the model
+            names none.
     """
     from scipy.stats import fisher_exact
 
     for source in ("members", "nonmembers"):
-        if told := _renumbered(predicted[source], y[source], source):
+        if told := _renumbered(predicted[source], y[source], source, texts):
             return told
     right = {source: predicted[source] == y[source] for source in y}
     counts = np.array([(one.sum(), (~one).sum()) for one in right.values()])
@@ -61,7 +69,9 @@ def swapped(members: NDArray[np.float64], nonmembers: NDArray[np.float64]) -> st
     )
 
 
-def _renumbered(predicted: NDArray[np.int64], y: NDArray[np.int64], source: str) -> str:
+def _renumbered(
+    predicted: NDArray[np.int64], y: NDArray[np.int64], source: str, texts: Sequence[str]
+) -> str:
     """Return that another numbering of y suits the answers better, if it clearly does.
 
     With more than two classes, one half of the rows chooses the numbering and the other one tests
@@ -86,11 +96,16 @@ def _renumbered(predicted: NDArray[np.int64], y: NDArray[np.int64], source: str)
     gain = weight[test] * (then.astype(float) - now.astype(float))
     if gain.sum() <= math.sqrt(2 * math.log(TESTS / LEVEL)) * math.sqrt((gain**2).sum()):
         return ""
-    moved = [f"its class {other[c]} is {c} in y" for c in range(k) if other[c] != c]
+    own = [shown(texts[c]) if c < len(texts) else str(c) for c in range(k)]
+    moved = [f"its class {other[c]} is {own[c]} in y" for c in range(k) if other[c] != c]
+    advice = (
+        "texts are numbered in sorted order, so give y as the numbers of the model's classes"
+        if len(texts) else "number y as the model does"
+    )  # fmt: skip
     named = ", ".join(moved[:_NAMED]) + (", …" if len(moved) > _NAMED else "")
     return (
         f"the model is right about {now.mean():.1%} of the {source}, and about {then.mean():.1%} "
-        f"if their classes are numbered in another way ({named}): number y as the model does"
+        f"if their classes are numbered in another way ({named}): {advice}"
     )
 
 

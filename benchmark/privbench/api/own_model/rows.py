@@ -27,8 +27,9 @@ from privbench.api.own_model.tables import (
 from privbench.api.own_model.tables import held as held_in
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
+from privbench.toolbox.looked_up import library
 from privbench.toolbox.npz_size import excess
-from privbench.toolbox.row_files import Reading
+from privbench.toolbox.row_files import TABLES, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +47,7 @@ _UNSEEN = "unseen"
 #: Fewer members or nonmembers cannot be told apart with any confidence.
 FEWEST = 20
 _TABLE, _GREY, _IMAGE = 2, 3, 4  # axes of x
+_LARGEST = 1e38  # of x
 
 #: A path of a file, or rows in memory: a mapping of x and y, a pair of these, a DataFrame.
 Given = Any
@@ -68,6 +70,7 @@ class Rows:
         source: name under which a target finds them; "" for numbers.
         names: classes in the order of the answers, if the rows tell, and not the model.
         targets: (n,) float64, what a regression is to answer; None for classes.
+        texts: classes in the order of their numbers, if they are texts and the model names none.
     """
 
     x: NDArray[Any]
@@ -83,11 +86,18 @@ class Rows:
     source: str = ""
     names: NDArray[Any] | None = None
     targets: NDArray[np.float64] | None = None
+    texts: tuple[str, ...] = ()
 
     @property
     def classes(self) -> int:
         """Number of classes; 0 without labels."""
         return 0 if self.y is None else max(self.known, int(self.y.max()) + 1)
+
+    @property
+    def copies(self) -> int:
+        """Number of members that are equal to an earlier member."""
+        prints = self.fingerprints[self.of("members")]
+        return len(prints) - len(set(prints))
 
     @property
     def numbers(self) -> bool:
@@ -104,7 +114,9 @@ class Rows:
             return self
         names = self.names if names is None else names
         y = numbered(self.labels, names)
-        return replace(self, y=y, known=0 if names is None else len(names))
+        ours = self.labels.dtype.kind == "U" and (names is None or names.dtype.kind != "U")
+        texts = tuple(np.unique(self.labels).tolist()) if ours else ()
+        return replace(self, y=y, known=0 if names is None else len(names), texts=texts)
 
     def knowing(self, answers: NDArray[np.float64], gives: str) -> Rows:
         """Return the rows with as many classes as posteriors or logits (n, k) have."""
@@ -205,8 +217,9 @@ def read_source(given: Given, source: str) -> tuple[dict[str, NDArray[Any]], lis
     Raises:
         BadInputError: if there is no usable x.
     """
-    held = source_of(given, source, Reading())
-    if "x" in held and is_looked_up(held["x"]):
+    table = library(given) or (isinstance(given, (str, Path)) and Path(given).suffix in TABLES)
+    held = {} if table else source_of(given, source, Reading())
+    if table or ("x" in held and is_looked_up(held["x"])):
         raise BadInputError(f"{source}: x is a table or a list: give an array of numbers (.npz)")
     return held, fingerprints(_inputs(held, source))
 
@@ -298,7 +311,11 @@ def _unfit(file: Path) -> str:
         return "cannot be read (no such file): name a .npz file"
     if not file.is_file():  # a device may never end, and a pipe may never begin
         return "is not a regular file: name a .npz file"
-    if not zipfile.is_zipfile(file):  # .npy, text, or cut short
+    if file.suffix not in ("", ".npz"):
+        return (f"ends in {shown(file.suffix)}, and rows are read from .npz, "
+                f"{', '.join(TABLES[:-1])} and {TABLES[-1]}: save them as one of these"
+                )  # fmt: skip
+    if not zipfile.is_zipfile(file):  # text, or cut short
         return "is no whole .npz file: write it by np.savez(FILE, x=rows, y=classes)"
     return excess(file)
 
@@ -323,6 +340,10 @@ def _inputs(arrays: Mapping[str, NDArray[Any]], source: str) -> NDArray[Any]:
         row = int((~np.isfinite(x)).reshape(len(x), -1).any(1).argmax())
         raise BadInputError(f"{source}: x is NaN or infinite, first in row {row}: fill in "
                             "missing values, or drop such rows")  # fmt: skip
+    if (largest := np.abs(x).max(initial=0)) > _LARGEST:
+        row = int((np.abs(x) > _LARGEST).reshape(len(x), -1).any(1).argmax())
+        raise BadInputError(f"{source}: x holds {largest:g}, first beyond {_LARGEST:g} in row "
+                            f"{row}, and a model gets float32: scale such columns")  # fmt: skip
     return x
 
 

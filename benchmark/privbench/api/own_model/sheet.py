@@ -68,11 +68,10 @@ def evidence(made: Audit, rows: Rows, best: Strongest | None, out: Path) -> Evid
         out: its folder, with all files but the sheet.
     """
     at = rows.of("members")
-    prints = rows.fingerprints[at]
     return Evidence(
         best, read_samples(best.record, [out]) if best else None, made.exposed,
         _told(rows.labels if rows.targets is None else rows.targets, at),
-        len(prints) - len(set(prints)), content_digest(out),
+        rows.copies, content_digest(out),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PAIR, _TABLE, _MOST_AXES = 2, 2, 4
+_LARGEST = 1e30  # of what a regression answers: its residual is a float32
 #: Whole numbers from here on are targets of a regression, not classes.
 _MOST_CLASSES = 1_000
 _NUMBER = (numbers.Real, Decimal)
@@ -112,7 +113,13 @@ def target_values(y: NDArray[Any], n: int, source: str) -> NDArray[np.float64]:
         raise BadInputError(f"{source}: y holds texts such as {shown(y[0])}, and a regression "
                             "answers numbers: make them numbers, or leave out output "
                             "values")  # fmt: skip
-    return y.astype(np.float64)
+    y = y.astype(np.float64)
+    if (largest := np.abs(y).max()) > _LARGEST:
+        row = int(np.abs(y).argmax())
+        raise BadInputError(f"{source}: y is {largest:g} in row {row}, and at most {_LARGEST:g} "
+                            "can be audited: divide y, and what the model answers, by one "
+                            "number")  # fmt: skip
+    return y
 
 
 def is_real(y: NDArray[Any]) -> bool:
@@ -133,6 +140,9 @@ def _one_each(y: NDArray[Any], n: int, source: str) -> NDArray[Any]:
     """Return y with one number or text for each row, (n,)."""
     if y.ndim == _TABLE and y.shape[1] == 1:
         y = y[:, 0]
+    if y.ndim == _TABLE and len(y) == n and _is_one_hot(y):
+        raise BadInputError(f"{source}: y has {y.shape[1]} columns, of which one is 1 in each row: "
+                            "give the class of each row, y.argmax(1)")  # fmt: skip
     if y.ndim == _TABLE and len(y) == n:
         raise BadInputError(f"{source}: y has {y.shape[1]} columns, and multi-label targets are "
                             "not supported: give one class or number for each row, or audit one "
@@ -150,6 +160,11 @@ def _one_each(y: NDArray[Any], n: int, source: str) -> NDArray[Any]:
         raise BadInputError(f"{source}: y is missing or infinite in row {row}: fill it in, or "
                             "drop such rows")  # fmt: skip
     return y
+
+
+def _is_one_hot(y: NDArray[Any]) -> bool:
+    numeric = y.dtype.kind in "buif"
+    return numeric and bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all())
 
 
 def _typed(y: NDArray[Any], source: str) -> NDArray[Any]:

@@ -44,6 +44,14 @@ ADVICE_ON_ERRORS = (
 )
 #: Metric that the words are about, and what chance reaches.
 TPR, CHANCE = "tpr_at_fpr_0.01", 0.01
+_FEW = (
+    "How many members it finds where it takes 1 % of the nonmembers for members is not known: that "
+    "takes at least 100 nonmembers."
+)
+_BELOW = (
+    "Its AUC is below 0.5, as if it took nonmembers for members: check that their files are not "
+    "swapped."
+)
 _MOST = 10  # rows that are listed
 _ROUNDING = 1e-9  # .01 * 300 may be a little below 3 in floating point
 _LINES, _WIDE = 27, 100  # of words on a screen
@@ -316,6 +324,8 @@ def no_verdict(best: Strongest | None, shift: Shift, misfit: str) -> str:
         shift: between members and nonmembers.
         misfit: why the rows cannot be those that the model knows; from ``misfit.misfit``.
     """
+    if misfit and shift.found:
+        return f"{misfit}; or the two sets are of different sources, since their rows differ"
     if misfit or best is None:
         return misfit
     if best.swapped is not None and not best.leaks:
@@ -336,9 +346,6 @@ def _risk(best: Strongest | None, first: Reached | None, no_verdict: str) -> lis
     none = [f"No verdict: {no_verdict}."] if no_verdict else []
     if best is None:
         return [*none, "No attack on membership ran."]
-    record = best.record
-    name, tpr, auc = record.cell.attack.label, record.metrics[TPR], record.metrics["auc"]
-    of = "The only attack" if best.of == 1 else f"The strongest of {best.of} attacks"
     if no_verdict:
         (verdict,) = none
     elif best.leaks:
@@ -347,19 +354,10 @@ def _risk(best: Strongest | None, first: Reached | None, no_verdict: str) -> lis
         verdict = "The model may leak some of its members: give more rows to be sure."
     else:
         verdict = "No leak was found, which does not prove that there is none."
-    finds = (
-        f"finds {share(tpr)} of the members where it takes 1 % of the nonmembers for members "
-        "(chance: 1 %)"
-    )
-    if first is not None and first.fpr.value == 1:
-        finds = "cannot be set to take 1 % of the nonmembers for members"
-    elif first is not None:
-        finds = (
-            f"finds {share(first.tpr)} of the members at {share(first.fpr)} of false alarms "
-            f"(chance: {first.fpr.value:.1%}; many rows have one score, so fewer are impossible)"
-        )
-    found = f"{verdict} {of}, {name}, {finds}; its AUC is {number(auc)}."
-    lines = [found]
+    lines = [f"{verdict} {_finds(best, first)}"]
+    record, auc = best.record, best.record.metrics["auc"]
+    if not no_verdict and auc.high is not None and auc.high < 1 / 2:
+        lines.append(_BELOW)
     other = best.by_auc
     if _value(other, "auc") > _value(record, "auc"):
         lines.append(
@@ -376,6 +374,27 @@ def _risk(best: Strongest | None, first: Reached | None, no_verdict: str) -> lis
         told = f"On a network with random weights, which saw no row, its AUC is {number(null)}."
         lines.append(told)
     return lines + [f"Note: {shown(flag, 300)}." for flag in record.flags]
+
+
+def _finds(best: Strongest, first: Reached | None) -> str:
+    """Return what the strongest attack finds, in a sentence or two."""
+    tpr, auc = best.record.metrics[TPR], number(best.record.metrics["auc"])
+    of = "The only attack" if best.of == 1 else f"The strongest of {best.of} attacks"
+    name = f"{of}, {best.record.cell.attack.label}"
+    if tpr.value is None:
+        return f"{name}, has an AUC of {auc}. {_FEW}"
+    finds = (
+        f"finds {share(tpr)} of the members where it takes 1 % of the nonmembers for members "
+        "(chance: 1 %)"
+    )
+    if first is not None and first.fpr.value == 1:
+        finds = "cannot be set to take 1 % of the nonmembers for members"
+    elif first is not None:
+        finds = (
+            f"finds {share(first.tpr)} of the members at {share(first.fpr)} of false alarms "
+            f"(chance: {first.fpr.value:.1%}; many rows have one score, so fewer are impossible)"
+        )
+    return f"{name}, {finds}; its AUC is {auc}."
 
 
 def _rows(rows: Sequence[tuple[int, float]]) -> list[str]:
@@ -405,6 +424,9 @@ def _attribute(record: Record) -> str:
 _REWORDED = {
     "needs rows of the adversary's own": "rows of the adversary's own are needed (shadow rows)",
     "needs models that it can train": "shadows are needed (a shadow recipe, or shadow rows)",
+    "needs POSTERIORS": "it reads posteriors, and the model does not answer them",
+    "needs LABELS": "it reads classes, and the model does not answer them",
+    "needs EMBEDDINGS": "it reads embeddings, and the model does not answer them",
     "needs reference rows": "it learns from rows that the model has not seen: give shadow rows",
     "reads canaries that the defense plants": "only for models that privbench trains",
     "reads checkpoints that the target keeps": "only for models that privbench trains",

@@ -1,0 +1,317 @@
+"""What people get wrong when they audit a model: each is one sentence that says what to do."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+import privbench
+from privbench import BadInputError
+from privbench.api.own_model.misfit import misfit
+from privbench.api.own_model.shift import shift
+from privbench.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pd = pytest.importorskip("pandas", reason="tables of pandas need pandas")
+
+N = 120
+HERE = "user_of_audits"
+_draw = np.random.default_rng(3)
+X = _draw.random((2 * N, 4)).astype(np.float32)
+Y = (3 * X[:, 0] + _draw.random(2 * N)).astype(int).clip(0, 2)
+MEMBERS, NONMEMBERS = (X[:N], Y[:N]), (X[N:], Y[N:])
+FOREST = RandomForestClassifier(10, random_state=0).fit(*MEMBERS)
+
+
+class Session:
+    """Asks the forest as a session of ONNX Runtime does."""
+
+    def get_inputs(self) -> list[Any]:
+        return [types.SimpleNamespace(name="x", shape=[None, 4], type="tensor(float)")]
+
+    def run(self, names: None, feeds: dict[str, Any]) -> list[Any]:
+        del names
+        return [FOREST.predict_proba(feeds["x"])]
+
+
+@pytest.fixture(autouse=True)
+def module(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = types.ModuleType(HERE)
+
+    def lacks() -> None:
+        raise FileNotFoundError(2, "No such file", "weights.bin")
+
+    vars(made).update(
+        load=lambda: FOREST, lacks=lacks, path=lambda path: path, kind=RandomForestClassifier,
+        makes_kind=lambda: RandomForestClassifier, rows=X, session=Session(),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, HERE, made)
+
+
+def audit(tmp_path: Path, model: Any = FOREST, **options: Any) -> Any:
+    given: dict[str, Any] = {
+        "members": MEMBERS, "nonmembers": NONMEMBERS, "attacks": ["metric-confidence"],
+        "out": tmp_path / "out",
+    }  # fmt: skip
+    return privbench.audit(model, **given | options)
+
+
+def refusal(tmp_path: Path, **options: Any) -> str:
+    with pytest.raises(BadInputError) as error:
+        audit(tmp_path, **options)
+    return str(error.value)
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def _plain(path: Path) -> None:
+    pd.DataFrame(X[:N]).assign(y=Y[:N]).to_csv(path, index=False)
+
+
+def _semicolons(path: Path) -> None:
+    pd.DataFrame(X[:N], columns=list("abcd")).assign(y=Y[:N]).to_csv(path, index=False, sep=";")
+
+
+def _no_head(path: Path) -> None:
+    pd.DataFrame(X[:N]).assign(y=Y[:N]).to_csv(path, index=False, header=False)
+
+
+def _latin(path: Path) -> None:
+    path.write_bytes("ort,y\nKöln,1\n".encode("latin-1"))
+
+
+def _target(path: Path) -> None:
+    columns = [f"c{i:02d}" for i in range(30)]
+    pd.DataFrame(np.zeros((N, 30)), columns=columns).assign(target=1).to_csv(path, index=False)
+
+
+@pytest.mark.parametrize(("name", "write", "label", "told"), [
+    ("m.xlsx", _plain, "y", "ends in .xlsx, and rows are read from .npz, .csv, .tsv, .parquet"),
+    ("m.csv.gz", _plain, "y", "ends in .gz, and rows are read from"),
+    ("m.json", _plain, "y", "ends in .json, and rows are read from"),
+    ("m.csv", _semicolons, "y", "its columns are separated by ';': write it with commas"),
+    ("m.csv", _no_head, "y", "its first line holds numbers: write names of the columns above it"),
+    ("m.csv", _latin, "y", "is not written in UTF-8 (byte "),
+    ("m.csv", _target, "y", "c11, …, c27, c28, c29, target as label"),
+    ("m.csv", _target, "targte", "has no column targte: name one of target, c00, "),
+])  # fmt: skip
+def test_a_file_that_is_no_table(
+    name: str, write: Callable[[Path], None], label: str, told: str, tmp_path: Path
+) -> None:
+    write(tmp_path / name)
+    given = {"members": tmp_path / name, "nonmembers": tmp_path / name, "label": label}
+    assert told in refusal(tmp_path, **given)
+
+
+# ---- rows ---------------------------------------------------------------------------------------
+
+
+def test_large_numbers_are_read(tmp_path: Path) -> None:
+    large = X * np.array([1, 1, 1, 1.7e12])
+    forest = RandomForestClassifier(10, random_state=0).fit(large[:N], Y[:N])
+    found = audit(tmp_path, forest, members=(large[:N], Y[:N]), nonmembers=(large[N:], Y[N:]))
+    assert found.gate is None
+    assert "Accuracy: 100.0% on members" in found.summary or "Accuracy: 9" in found.summary
+    beyond = large.copy()
+    beyond[7, 2] = 1e301
+    told = refusal(tmp_path, members=(beyond[:N], Y[:N]))
+    assert "x holds 1e+301, first beyond 1e+38 in row 7, and a model gets float32: scale" in told
+
+
+@pytest.mark.parametrize(("y", "told"), [
+    (Y + 1, "the model knows 3 classes, 0 to 2, and y holds 3: number the classes as the model"),
+    (5 * Y, "the model knows 3 classes, 0 to 2, and y holds 10: number the classes"),
+    (np.eye(3)[Y], "y has 3 columns, of which one is 1 in each row: give the class of each row"),
+])  # fmt: skip
+def test_classes_that_the_model_does_not_know(y: Any, told: str, tmp_path: Path) -> None:
+    ask = FOREST.predict_proba
+    said = refusal(tmp_path, model=ask, members=(X[:N], y[:N]), nonmembers=(X[N:], y[N:]))
+    assert told in said
+
+
+def test_texts_of_another_order_are_named() -> None:
+    y = np.arange(300) % 3
+    both = {"members": y, "nonmembers": y}
+    turned = {source: (one + 1) % 3 for source, one in both.items()}
+    told = misfit(turned, both, ("cat", "dog", "owl"))
+    assert "its class 1 is cat in y" in told
+    assert "texts are numbered in sorted order, so give y as the numbers of the model's" in told
+    assert "number y as the model does" in misfit(turned, both)
+
+
+def test_targets_beyond_float32_are_refused(tmp_path: Path) -> None:
+    y = np.linspace(0.5, 1.5, N)
+    forest = RandomForestRegressor(5, random_state=0).fit(X[:N], y)
+    huge = np.where(np.arange(N) == 4, 1e300, y)
+    told = refusal(tmp_path, model=forest, members=(X[:N], huge), attacks=["squared-error"])
+    assert "members: y is 1e+300 in row 4, and at most 1e+30 can be audited" in told
+
+
+def test_frames_of_two_libraries_are_named(tmp_path: Path) -> None:
+    pl = pytest.importorskip("polars", reason="one of the frames is polars'")
+    one, other = pd.DataFrame(X).assign(y=Y), pl.DataFrame({"a": X[:, 0], "y": Y})
+    told = refusal(tmp_path, members=one, nonmembers=other)
+    assert "its rows are a DataFrame of polars, those of the members a DataFrame of pandas" in told
+
+
+def test_copies_of_a_row_are_no_difference_of_the_sets() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(3):
+        members, others = draw.random((60, 8)), draw.random((120, 8))
+        assert not shift(np.repeat(members, 2, axis=0), others).found
+
+
+def test_copies_of_a_member_are_told(tmp_path: Path) -> None:
+    twice = (np.concatenate([X[:N], X[:30]]), np.concatenate([Y[:N], Y[:30]]))
+    assert "30 members are equal to an earlier member" in audit(tmp_path, members=twice).summary
+
+
+def test_rows_of_another_source_are_named(tmp_path: Path) -> None:
+    moved = X[N:] + 5
+    found = audit(tmp_path, nonmembers=(moved, (FOREST.predict(moved) + 1) % 3))
+    assert "or the two sets are of different sources, since their rows differ" in found.no_verdict
+
+
+def test_few_rows_have_an_auc_and_a_sentence(tmp_path: Path) -> None:
+    few = {"members": (X[:80], Y[:80]), "nonmembers": (X[N : N + 80], Y[N : N + 80])}
+    said = audit(tmp_path, **few).summary
+    assert "has an AUC of 0." in said
+    assert "is not known: that takes at least 100 nonmembers." in said
+    assert "unknown" not in said
+    assert "below 0.5" not in said
+    turned = {"members": few["nonmembers"], "nonmembers": few["members"], "out": tmp_path / "two"}
+    weak = RandomForestClassifier(20, min_samples_leaf=6, random_state=0).fit(X[:80], Y[:80])
+    said = audit(tmp_path, weak, **turned).summary
+    assert "check that the" in said
+    assert "not swapped" in said
+
+
+# ---- the model ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "told"), [
+    ("./mm:load", "names a file: write the module, without its folder and .py: mm:load"),
+    ("src/mm.py:load", "mm:load, and run the command in src"),
+    ("mm.py:load", "without its folder and .py: mm:load"),
+    ("127.0.0.1:8000/ok", "looks like an address: write it with http:// or https://"),
+    ("localhost:8000", "looks like an address"),
+    (f"{HERE}:lacks", "'weights.bin'): correct it"),
+    (f"{HERE}:path", "missing 1 required positional argument: 'path'): write one that takes no"),
+    (f"{HERE}:kind", "is the class RandomForestClassifier: give an instance of it that is train"),
+    (f"{HERE}:makes_kind", "is the class RandomForestClassifier"),
+    (f"{HERE}:rows", "is a ndarray, which cannot be asked: return a torch module"),
+    (RandomForestClassifier(), "own-model: the given model failed on rows of shape"),
+    (RandomForestClassifier, "the given model is the class RandomForestClassifier"),
+    (lambda x: ["cat"] * len(x), "answered a list of texts, cat: return posteriors (n, k), numb"),
+    (lambda x: x[:, :3] - 0.5, "metric-confidence: it reads posteriors, and the model does not"),
+])  # fmt: skip
+def test_a_model_that_is_none(model: Any, told: str, tmp_path: Path) -> None:
+    options = {"output": "embeddings"} if "reads posteriors" in told else {}
+    said = refusal(tmp_path, model=model, **options)
+    assert told in said
+    assert "given:" not in said
+
+
+def test_a_session_in_a_module_is_asked(tmp_path: Path) -> None:
+    assert "AUC is" in audit(tmp_path, f"{HERE}:session").summary
+
+
+def test_a_forest_of_several_outputs_is_refused(tmp_path: Path) -> None:
+    several = RandomForestClassifier(5).fit(X[:N], np.stack([Y[:N], 1 - Y[:N] % 2], 1))
+    assert "the given model answered" in refusal(tmp_path, model=several)
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    ({"out": None}, "out: it is a NoneType: give the path of a folder"),
+    ({"coins": np.ones(3), "claim": (1, 1e-5)}, "coins: they are a ndarray: give the path of"),
+    ({"shadow_recipe": FOREST}, "a RandomForestClassifier is no function: give clone, which cop"),
+    ({"shadow_recipe": "clon"}, "unknown shadow recipe 'clon': did you mean 'clone'?"),
+    ({"attacks": ["reconstruction"]}, "reconstruction: an audit asks about membership and attr"),
+    ({"attacks": ["lira"]}, "no attack can run: lira: shadows are needed (a shadow recipe, or sh"),
+    ({"attacks": "talos"}, "attack 'talos': it is a defense: name it as one"),
+    ({"defenses": ["lira"]}, "defense 'lira': it is an attack: name it as one"),
+    ({"settings": {"lirra": {"k": 3}}}, "unknown method 'lirra': did you mean 'lira'?"),
+    ({"settings": {"lira": {"k": 3}}}, "settings` lira: this run has no lira: it has metric-conf"),
+    ({"preset": "paper"}, "unknown preset 'paper': choose from cpu; no method of this run has an"),
+    ({"output": "values"}, "output values: the model is a classifier: leave it out"),
+])  # fmt: skip
+def test_an_option_that_is_none(options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    assert told in refusal(tmp_path, **options).replace("--set", "settings`")
+
+
+def test_answers_with_columns_that_are_none(tmp_path: Path) -> None:
+    answers = FOREST.predict_proba(X)
+    with np.errstate(divide="ignore"):
+        logs = np.log(answers)
+    held = {"members": (logs[:N], Y[:N]), "nonmembers": (logs[N:], Y[N:])}
+    said = refusal(tmp_path, model=None, **held)
+    assert "members: an answer is NaN or infinite, first in row " in said
+    assert "give posteriors, not their logarithms" in said
+    wide = pd.DataFrame(answers, columns=list("012")).assign(id=range(2 * N), y=Y)
+    said = refusal(tmp_path, model=None, members=wide[:N], nonmembers=wide[N:])
+    assert "the answers hold 4 numbers for each row, which are neither" in said
+    assert "a column for each of the 3 classes, and no other" in said
+
+
+def test_coins_about_tables(tmp_path: Path) -> None:
+    table = pd.DataFrame(X, columns=list("abcd"))
+    with pytest.raises(BadInputError, match="rows: x is a table or a list: give an array"):
+        privbench.coins(table, count=10, seed_file=tmp_path / "secret")
+    with pytest.raises(BadInputError, match="count: 10 is no whole number: give how many rows"):
+        privbench.coins({"x": X}, count="10", seed_file=tmp_path / "secret")  # type: ignore[arg-type]
+    train = privbench.coins({"x": X}, count=100, seed_file=tmp_path / "secret")
+    table = table.assign(y=Y)
+    told = refusal(tmp_path, members=table[train], nonmembers=table[~train], claim=(1, 1e-5),
+                   coins=tmp_path / "secret")  # fmt: skip
+    assert "coins are about arrays of numbers, so give such members and nonmembers" in told
+
+
+# ---- folders ------------------------------------------------------------------------------------
+
+
+def test_compare_takes_audits_their_folders_and_their_documents(tmp_path: Path) -> None:
+    one = audit(tmp_path, out=tmp_path / "one")
+    other = RandomForestClassifier(10, random_state=1).fit(*MEMBERS)
+    two = audit(tmp_path, other, out=tmp_path / "two")
+    known = privbench.compare(tmp_path / "one", tmp_path / "two").verdict
+    assert privbench.compare(one, two).verdict == known
+    assert privbench.compare(tmp_path / "one/audit.json", two).verdict == known
+    assert "one model" not in known
+    assert privbench.compare(one, one).verdict.startswith("Both are audits of one model")
+    for wrong, told in (
+        (tmp_path / "none", "new: .*none does not exist: give the folder of an audit"),
+        (3, "new: it is a int: give an audit or its folder"),
+    ):
+        with pytest.raises(BadInputError, match=told):
+            privbench.compare(one, wrong)  # type: ignore[arg-type]
+    # of another version of privbench, in the same folder: the later result counts
+    provenance = {**two[0].provenance, "finished": "2020-01-01T00:00:00+00:00"}
+    two[0].model_copy(update={"trial": "0" * 32, "samples": None, "provenance": provenance}).write(
+        tmp_path / "two"
+    )
+    assert privbench.compare(one, two).verdict == known
+    (tmp_path / "cfg.json").write_text("{}")
+    done = CliRunner().invoke(main, ["compare", str(tmp_path / "one"), str(tmp_path / "cfg.json")])
+    assert done.exit_code == 2
+    assert "cfg.json is no folder: give the folder of an audit, or a .jsonl file" in done.output
+
+
+def test_a_file_of_others_is_not_to_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/package.json").write_text("{}")
+    told = refusal(tmp_path)
+    assert "run the trial again, or move the file away" in told
+    assert "remove" not in told
