@@ -152,5 +152,5 @@ def test_from_the_command_line_and_refusals(tmp_path: Path) -> None:
     shutil.copytree(old, tmp_path / "both" / "a")
     shutil.copytree(new, tmp_path / "both" / "b")
     refused(tmp_path / "both", "holds results of several models: give the folder of one audit")
-    with pytest.raises(BadInputError, match="new: .* does not exist: give the folder of an audit"):
+    with pytest.raises(BadInputError, match=r"new: .* does not exist: give the folder of an audit"):
         privbench.compare(old, tmp_path / "absent")
