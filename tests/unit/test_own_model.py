@@ -1207,7 +1207,7 @@ def test_what_one_writes_in_a_notebook_by_mistake(tmp_path: Path) -> None:
         run(tmp_path, forest(MEMBERS), members=5)
     with pytest.raises(BadInputError, match="a function without an argument: give what it returns"):
         run(tmp_path, lambda: forest(MEMBERS))
-    with pytest.raises(BadInputError, match=r"without its folder and \.py: lr:load"):
+    with pytest.raises(BadInputError, match="there is no module lr"):
         run(tmp_path, "lr.py:load")
     assert len(run(tmp_path, forest(MEMBERS), attacks="metric-confidence")) == 1
 

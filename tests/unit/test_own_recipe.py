@@ -249,7 +249,7 @@ def test_shadows_answer_as_the_model_does(answers: str, tmp_path: Path) -> None:
     ("load", "deaf", "is no function of x, y and seed: write fit(x, y, seed)"),
     ("load", "absent", f"{HERE} has no absent: write a function that returns a trained model"),
     ("load", "no_such_module:fit", "there is no module no_such_module"),
-    ("load", f"{HERE}.py:fit", "names a file: write the module, without its folder"),
+    ("load", f"{HERE}.py:fit", "there is no module"),
     ("predict", "clone", "the model is a method, and only estimators of scikit-learn can be clone"),
     ("load", "supervized", "did you mean 'supervised'?"),
 ])  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -290,7 +291,7 @@ def audited(
         told(
             session.records, rows, _keys(session), left_out, Path(out),
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
-            notes=(warning, _copies(rows.copies), kept),
+            notes=(warning, _copies(rows), kept),
         ),
         Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
         parameters=_parameters(target),
@@ -355,7 +356,7 @@ def _refuse_recipe(session: Session) -> None:
 
 def _refuse_types(settings: Any, fail_above: Any, out: Any) -> None:
     """Refuse what is written as on the command line, and a folder that is none."""
-    if not isinstance(out, (str, Path)):
+    if not isinstance(out, str | PathLike):
         raise BadInputError(f"out: it is a {type(out).__name__}: give the path of a folder")
     if fail_above is not None and not isinstance(fail_above, Mapping):
         raise BadInputError(f"fail_above: {shown(fail_above)} names no figure: give a mapping, "
@@ -391,9 +392,10 @@ def _refuse_workers(model: Any, recipe: Any, rows: Rows) -> None:
 
 def _recipe_for(rows: Rows, recipe: Any, registry: Registry) -> Any:
     """Return what trains shadows; None if nothing does."""
-    if recipe is not None and not isinstance(recipe, str) and not callable(recipe):
-        raise BadInputError(f"shadow recipe: a {type(recipe).__name__} is no function: give clone, "
-                            "which copies the model, or a function fit(x, y, seed)")  # fmt: skip
+    if recipe is not None and not isinstance(recipe, str | Mapping) and not callable(recipe):
+        raise BadInputError(f"shadow recipe: a {type(recipe).__name__} trains nothing: give clone, "
+                            "which copies the model, a function fit(x, y, seed), or a "
+                            "target")  # fmt: skip
     if isinstance(recipe, str) and not is_code(recipe):
         known = [one.name for one in registry.all("target")]
         if recipe not in known:
@@ -437,9 +439,11 @@ def _as_numbered(rows: Rows, target: Any, output: str) -> Rows:
     return rows.numbered(None)
 
 
-def _copies(count: int) -> str:
-    """Return a note about members that occur twice; "" if none does."""
-    if not count:
+def _copies(rows: Rows) -> str:
+    """Return a note about members that occur twice; "" if nonmembers do so half as often."""
+    count = rows.copies()
+    usual = rows.copies("nonmembers") / rows.sizes["nonmembers"]
+    if count / rows.sizes["members"] <= 2 * usual:
         return ""
     told = f"{several(count, 'member')} {'is' if count == 1 else 'are'} equal to an earlier member"
     return f"{told}: a model remembers those best, so drop the copies and train again."
@@ -451,9 +455,10 @@ def _kind(rows: Rows, answers: NDArray[np.float64], output: str, *, alone: bool)
         return "values"
     found = kind_of(answers, rows.classes, output)
     if alone and found == "embeddings":
-        raise BadInputError(f"the answers hold {answers.shape[1]} numbers for each row, which are "
-                            "neither posteriors nor logits: give a column for each of the "
-                            f"{rows.classes} classes, and no other")  # fmt: skip
+        wide = several(answers.shape[1], "column")
+        raise BadInputError(f"the answers have {wide}, which hold no posteriors, and y has classes "
+                            f"from 0 to {rows.classes - 1}: give a column for each class and no "
+                            "other, or name output logits if the model knows more")  # fmt: skip
     return found
 
 

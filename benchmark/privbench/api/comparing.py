@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privbench.api.own_model.words import Audit
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
 from privbench.results.files import AUDIT, located
-from privbench.results.one_file import SUFFIX
 from privbench.results.paired import Change, auc_change, tpr_change
 from privbench.results.sample_files import read_samples
 from privbench.results.statistics import ERROR, holm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from privbench.api.own_model.words import Audit
     from privbench.results.record import Record
 
 _FPR = 0.01
-_ONE_MODEL = "Both are audits of one model: its answers are the same. "
+_ALIKE = "Both versions answered all rows alike. "
 _AUC, _TPR = "AUC", "TPR at 1 % FPR"
 #: An attack with its settings, and a seed.
 _Key = tuple[str, int]
@@ -134,7 +134,7 @@ def compare(old: str | Path | Audit, new: str | Path | Audit) -> Comparison:
     )
     records = [next(iter(one.values()))[0] for one in held.values()]
     first, second = (one.cell.target.fields.get("answered") for one in records)
-    told = _ONE_MODEL if first == second and first is not None else ""
+    told = _ALIKE if first == second and first is not None else ""
     return Comparison(f"{told}{_verdict(attacks)}", attacks, _accuracy(*records))
 
 
@@ -144,18 +144,16 @@ _Held = dict[_Key, tuple["Record", list[Path]]]
 
 def _folder(given: Any, which: str) -> Path:
     """Return the folder of an audit, or a file of results."""
-    folders: Sequence[Path] = getattr(given, "folders", ())
-    if len(folders) == 1:
-        return folders[0]
-    if not isinstance(given, (str, Path)):
+    if isinstance(given, Audit):
+        return given.folders[0]
+    if not isinstance(given, (str, PathLike)):
         raise BadInputError(f"{which}: it is a {type(given).__name__}: give an audit or its folder")
     path = Path(given)
     if path.name == AUDIT:
         return path.parent
-    if not path.exists() or not (path.is_dir() or path.suffix == SUFFIX):
-        there = "is no folder" if path.exists() else "does not exist"
-        raise BadInputError(f"{which}: {shown(str(path), 200)} {there}: give the folder of an "
-                            f"audit, or a {SUFFIX} file")  # fmt: skip
+    if not path.exists():
+        raise BadInputError(f"{which}: {shown(str(path), 200)} does not exist: give the folder of "
+                            "an audit")  # fmt: skip
     return path
 
 
@@ -167,7 +165,7 @@ def _read(path: Path, which: str) -> _Held:
         if record.cell.protocol.get("trained_elsewhere") and record.cell.defense != "none":
             continue  # an audit is about the model without a defense
         key = (record.cell.attack.label, record.seed)
-        if key in held and _of(held[key][0]) == _of(record):  # an audit that ran twice
+        if key in held and held[key][0].cell == record.cell:  # an audit that ran twice
             held[key] = max(held[key], (record, places), key=_finished)
             continue
         if key in held:
@@ -178,11 +176,6 @@ def _read(path: Path, which: str) -> _Held:
         raise BadInputError(f"{which}: {shown(str(path), 200)} holds no attack on membership that "
                             "ran: give the folder of an audit")  # fmt: skip
     return held
-
-
-def _of(record: Record) -> tuple[str, str]:
-    """Return which model and rows a result is about."""
-    return record.cell.target.label, record.cell.dataset.label
 
 
 def _finished(held: tuple[Record, list[Path]]) -> str:

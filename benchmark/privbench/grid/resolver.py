@@ -62,7 +62,8 @@ class Resolver:
         self.attacks = self._attacks()
         self.adversaries = [self._adversary(spec) for spec in suite.adversaries]
         if suite.preset not in self._presets:
-            raise UnknownNameError("preset", suite.preset, self._presets, _NO_PRESET)
+            hint = "" if nearest(suite.preset, self._presets) else _NO_PRESET
+            raise UnknownNameError("preset", suite.preset, self._presets, hint)
         for name in suite.set:
             if name not in self._used:
                 near = nearest(name, self._used)

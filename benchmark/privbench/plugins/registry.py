@@ -103,7 +103,7 @@ class Registry:
         if name in self._methods[kind]:
             return self._methods[kind][name]
         if other := next((one for one in KINDS if name in self._methods[one]), None):
-            raise BadInputError(f"{kind} '{name}': it is {_a(other)}: name it as one")
+            raise BadInputError(f"{kind} '{name}': it is {_a(other)}, not {_a(kind)}: name another")
         self.blame(kind, name)
         raise UnknownNameError(kind, name, self._methods[kind], self.hint)
 

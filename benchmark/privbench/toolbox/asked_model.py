@@ -156,8 +156,10 @@ class Asked(nn.Module):
             made = np.asarray(held, np.float64)
         except (TypeError, ValueError):
             kind = "that is no array of numbers"
-            if isinstance(answer, list | tuple | np.ndarray) and isinstance(answer[0], str):
+            if isinstance(answer, list | tuple) and isinstance(answer[0], str):
                 kind = f"of texts, {plain(answer[0])}"
+            if isinstance(answer, np.ndarray) and answer.size and isinstance(answer.flat[0], str):
+                kind = f"of texts, {plain(answer.flat[0])}"
             raise BadInputError(f"{told} answered a {plain(type(answer).__name__)} {kind}: return "
                                 "posteriors (n, k), numbers of classes (n,), or embeddings "
                                 "(n, d)") from None  # fmt: skip

@@ -58,8 +58,7 @@ def session(file: Path) -> Any:
 def classes(model: Any) -> np.ndarray | None:
     """Return the classes of an estimator in its own order, if they are not 0 to k - 1."""
     known = getattr(model, "classes_", None)
-    several = isinstance(known, list) and known and isinstance(known[0], (list, np.ndarray))
-    if known is None or several or np.ndim(known) != 1:
+    if known is None or not hasattr(known, "__len__") or any(np.ndim(one) for one in known):
         return None
     known = np.asarray(known)
     if known.dtype.kind == "O" and all(isinstance(one, str) for one in known):

@@ -167,7 +167,9 @@ def given_recipe(made: Callable[..., Any]) -> str:
 def _imported(model: str) -> Any:
     """Return what the function of ``module:function`` returns."""
     made = _attribute(model, _MODEL)
-    if isinstance(made, nn.Module) or hasattr(made, "predict") or not callable(made):
+    network = inspect.isclass(made) and issubclass(made, nn.Module)
+    asked = isinstance(made, nn.Module) or (hasattr(made, "predict") and not network)
+    if asked or not callable(made):
         return made
     try:
         return made()
@@ -196,17 +198,14 @@ def _attribute(named: str, wanted: _Wanted) -> Any:
     """Import the module of ``module:function`` and return the function."""
     module, colon, function = named.partition(":")
     told = wanted.name
-    if re.match(r"[\w.-]+:\d+(/|$)", named):
+    if wanted is _MODEL and re.match(r"(\[[0-9a-f:]+\]|[\w.-]+):\d+([/?]|$)", named):
         raise BadInputError(f"{told}: {plain(redacted(named))} looks like an address: write it "
                             "with http:// or https://")  # fmt: skip
-    path = Path(module)
-    if colon and (path.name != module or path.suffix == ".py"):
-        right = plain(f"{path.name.removesuffix('.py')}:{function}")
-        here = path.parent == Path()
-        where = "" if here else f", and run the command in {plain(path.parent)}"
-        raise BadInputError(f"{told}: {plain(named)} names a file: write the module, without its "
-                            f"folder and .py: {right}{where}")  # fmt: skip
-    if not (colon and module and function.isidentifier()):
+    file = Path(module if module.endswith(".py") else f"{module}.py")
+    whole = colon and module and function.isidentifier()
+    if whole and "/" in module and file.is_file():
+        raise _is_file(told, named, file, function)
+    if not whole or "/" in module:
         raise BadInputError(f"{told}: {plain(redacted(named))} is no {wanted.noun}: write "
                             f"module:function, such as {wanted.such_as}")  # fmt: skip
     sys.path.insert(0, str(Path.cwd()))
@@ -214,6 +213,8 @@ def _attribute(named: str, wanted: _Wanted) -> Any:
         importlib.invalidate_caches()
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
+        if module.endswith(".py") and file.is_file():
+            raise _is_file(told, named, file, function) from None
         raise BadInputError(f"{told}: there is no module {plain(error.name)}, which "
                             f"{plain(named)} needs: run the command in the folder that has it, or "
                             "install it") from None  # fmt: skip
@@ -226,6 +227,15 @@ def _attribute(named: str, wanted: _Wanted) -> Any:
         raise BadInputError(f"{told}: {plain(module)} has no {plain(function)}: write a function "
                             f"that returns {wanted.returns}, or name another one")  # fmt: skip
     return getattr(found, function)
+
+
+def _is_file(told: str, named: str, file: Path, function: str) -> BadInputError:
+    """Return that a file is named, and how its module is."""
+    inside = not file.is_absolute() and ".." not in file.parts
+    module = ".".join(file.with_suffix("").parts) if inside else file.stem
+    where = "" if inside else f", and run the command in {plain(file.parent)}"
+    return BadInputError(f"{told}: {plain(redacted(named))} names a file: write the module: "
+                         f"{plain(module)}:{function}{where}")  # fmt: skip
 
 
 def _weights(path: Path) -> dict[str, torch.Tensor]:

@@ -21,6 +21,8 @@ TABLES = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 _INSTALL = "pip install 'privbench[tables]'"
 #: Names of columns that a message lists, from the first and from the last on.
 _FIRST, _LAST = 12, 4
+#: What separates columns.
+_MARKS = {".csv": "commas", ".tsv": "tabs"}
 #: A number, as pandas writes it as a name: the second column of that name ends in ``.1``.
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?(\.\d+)?")
 
@@ -59,7 +61,7 @@ def read(file: Path, reading: Reading, told: str) -> tuple[Any, Any]:
             return as_rows(arrays["x"]), arrays.get(reading.label)
     if reading.loader:
         return _loaded(file, reading.loader, told)
-    return split(_table(file, told), reading, told)
+    return split(_table(file, told), reading, told, file=file)
 
 
 def as_rows(x: Any) -> Any:
@@ -71,12 +73,15 @@ def as_rows(x: Any) -> Any:
     return x.tolist() if x.ndim == 1 else x
 
 
-def split(table: Any, reading: Reading, told: str) -> tuple[Any, Any]:
+def split(table: Any, reading: Reading, told: str, *, file: Path | None = None) -> tuple[Any, Any]:
     """Return a DataFrame without its class, or its one column as a list, and the classes."""
     names = list(table.columns)
+    if not names:
+        raise BadInputError(f"{told} has no columns: give the model's inputs and the class")
     for name, what in ((reading.label, "label"), (reading.column, "column")):
         if name and name not in names:
-            advice = _misread(names) or f"name one of {_listed(name, names)} as {what}"
+            misread = _misread(names, file.suffix.lower()) if file else ""
+            advice = misread or f"name one of {_listed(name, names)} as {what}"
             raise BadInputError(f"{told} has no column {plain(name)}: {advice}")
     y = table[reading.label].to_numpy()
     if reading.column:
@@ -89,23 +94,28 @@ def split(table: Any, reading: Reading, told: str) -> tuple[Any, Any]:
 
 def _listed(wanted: str, names: list[Any]) -> str:
     """Return names of columns for a message, those that were probably meant first."""
-    if near := nearest(wanted, [str(name) for name in names]):
+    if near := nearest(str(wanted), [str(name) for name in names]):
         names = [near, *(name for name in names if str(name) != near)]
     if len(names) > _FIRST + _LAST:
         names = [*names[:_FIRST], "…", *names[-_LAST:]]
     return ", ".join(plain(name)[:40] for name in names)
 
 
-def _misread(names: list[Any]) -> str:
-    """Return what is wrong with a csv file whose names of columns are none; "" if they are.
+def _misread(names: list[str], suffix: str) -> str:
+    """Return what is wrong with a file of text whose names of columns are none; "" if they are.
 
-    >>> _misread(["a;b"]), _misread(["5.1", "3.5", "5.1.1"])[:29], _misread(["a", "b"])
-    ("its columns are separated by ';': write it with commas", 'its first line holds numbers:', '')
+    >>> _misread(["a;b"], ".csv"), _misread(["a", "b"], ".csv"), _misread(["0", "1"], ".csv")
+    ("its columns are separated by ';': write it with commas", '', '')
+    >>> _misread(["5.1", "3.5", "5.1.1"], ".csv")
+    'its first line holds numbers: write names of the columns above it'
     """
-    texts = [name for name in names if isinstance(name, str)]
-    if len(names) == 1 and texts and (mark := next((m for m in ";\t|" if m in texts[0]), "")):
-        return f"its columns are separated by {mark!r}: write it with commas"
-    if texts == names and all(_NUMBER.fullmatch(name) for name in texts):
+    if suffix not in _MARKS:
+        return ""
+    marks = [mark for mark in ";\t|," if ",".join(names).count(mark) >= len(names)]
+    if marks:
+        return f"its columns are separated by {marks[0]!r}: write it with {_MARKS[suffix]}"
+    counted = names == [str(i) for i in range(len(names))]
+    if not counted and all(_NUMBER.fullmatch(name) for name in names):
         return "its first line holds numbers: write names of the columns above it"
     return ""
 
@@ -119,20 +129,20 @@ def _table(file: Path, told: str) -> Any:
     try:
         if problem := beyond(_bytes(file)):
             raise BadInputError(f"{told} {problem}")  # noqa: TRY301
-        if file.suffix == ".parquet":
+        suffix = file.suffix.lower()
+        if suffix == ".parquet":
             return pd.read_parquet(file)
-        if file.suffix in (".jsonl", ".ndjson"):
+        if suffix in (".jsonl", ".ndjson"):
             lines = file.read_text(encoding="utf-8").splitlines()
             return pd.DataFrame.from_records([json.loads(line) for line in lines if line.strip()])
-        return pd.read_csv(file, sep="\t" if file.suffix == ".tsv" else ",", low_memory=False)
+        return pd.read_csv(file, sep="\t" if suffix == ".tsv" else ",", low_memory=False)
     except ImportError:
         raise BadInputError(f"{told} is read by pyarrow, which is not installed: {_INSTALL}, or "
                             "give a csv file") from None  # fmt: skip
     except BadInputError:
         raise
     except UnicodeDecodeError as error:
-        raise BadInputError(f"{told} is not written in UTF-8 (byte {error.start:,}): write it "
-                            "again in UTF-8") from error  # fmt: skip
+        raise BadInputError(f"{told} is not written in UTF-8: write it again so") from error
     except Exception as error:
         raise BadInputError(f"{told} cannot be read as a {file.suffix[1:]} file "
                             f"({one_line(error)}): write it again") from error  # fmt: skip
@@ -144,7 +154,7 @@ def _bytes(file: Path) -> int:
     A few bytes of parquet may say that a value comes a billion times.
     """
     size = file.stat().st_size
-    if file.suffix != ".parquet":
+    if file.suffix.lower() != ".parquet":
         return size
     held: Any = import_module("pyarrow.parquet").read_metadata(file)
     return int(max(size, 8 * held.num_rows * held.num_columns))

@@ -26,7 +26,7 @@ _INTERVALS = (
 _LIMIT = "Attacks can show that something leaks. They cannot show that nothing does."
 _CONFIDENCE = (
     "The model is about as often right on both sets, so how sure it is tells them apart. Answer "
-    "classes only, or coarser numbers (--defense confidence-masking shows what that changes), or "
+    "classes only, or coarser numbers (the defense confidence-masking shows what that changes), or "
     "train with differential privacy."
 )
 _KEEP = (
@@ -98,7 +98,7 @@ def advice(of: Document, best: Strongest | None, duplicates: int) -> list[tuple[
         )
     if not _has_shadows(of):
         made["No shadows"] = (
-            f"{BOUND} Give the code that trained it: --shadow-recipe clone, or my_module:fit."
+            f"{BOUND} Give a shadow recipe: clone, or a function fit(x, y, seed) that trains it."
         )
     if of.shift is not None and of.shift.found:
         made["Other source"] = (

@@ -94,8 +94,9 @@ def _numbers(x: Any, source: str) -> NDArray[np.float64]:
                             "label")  from None  # fmt: skip
     if not np.isfinite(made).all():
         row = int((~np.isfinite(made)).reshape(len(made), -1).any(1).argmax())
-        raise BadInputError(f"{source}: an answer is NaN or infinite, first in row {row}: drop "
-                            "such rows, or give posteriors, not their logarithms")  # fmt: skip
+        raise BadInputError(f"{source}: an answer is NaN or infinite, first in row {row}: correct "
+                            "or drop such rows; in place of logarithms give posteriors"
+                            )  # fmt: skip
     if made.ndim != _MATRIX:
         raise BadInputError(f"{source}: answers have shape {made.shape}: give (n, k), a column for "
                             "each class")  # fmt: skip

@@ -67,9 +67,9 @@ def kind_of(answers: NDArray[np.float64], classes: int, wanted: str = "auto") ->
         raise BadInputError(f"the model answers {wanted}, and the rows have no y: give the class "
                             "of each row as y")  # fmt: skip
     if wanted != "labels" and (width := answers.shape[1]) < classes:
-        raise BadInputError(f"the model knows {width} classes, 0 to {width - 1}, and y holds "
-                            f"{classes - 1}: number the classes as the model does, from "
-                            "0")  # fmt: skip
+        raise BadInputError(f"the model knows {width} classes, 0 to {width - 1}, and y has class "
+                            f"{classes - 1}, counted from 0: number the classes as the model "
+                            "does")  # fmt: skip
     return wanted
 
 

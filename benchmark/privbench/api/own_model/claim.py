@@ -205,7 +205,7 @@ def claimed(
     included = tossed.included
     known = place["members"].keys() | place["nonmembers"].keys()
     if not known.intersection(tossed.candidates):
-        advice = "give the two files that `privbench coins` wrote"
+        advice = "give the rows that were tossed, as they were"
         if not rows.numbers:
             advice = "coins are about arrays of numbers, so give such members and nonmembers (.npz)"
         raise BadInputError(f"coins {shown(str(coins), 200)}: they are about other rows: none of "

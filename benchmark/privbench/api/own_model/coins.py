@@ -72,7 +72,8 @@ def toss(prints: list[str], count: int) -> Coins:
 
     A row that occurs twice gets no coin: one copy could be trained on, and the other not.
     """
-    if not isinstance(count, int):
+    given: Any = count
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
         raise BadInputError(f"count: {shown(count)} is no whole number: give how many rows get a "
                             "coin")  # fmt: skip
     single = [one for one, times in Counter(prints).items() if times == 1]
@@ -180,7 +181,7 @@ def read_coins(path: str | Path) -> Coins:
     Raises:
         BadInputError: if the file is not that.
     """
-    if not isinstance(path, (str, Path)):
+    if not isinstance(path, str | os.PathLike):
         raise BadInputError(f"coins: they are a {type(path).__name__}: give the path of the seed "
                             "file of `privbench coins`")  # fmt: skip
     told = f"coins {shown(str(path), 200)}"

@@ -17,6 +17,7 @@ import numpy as np
 
 from privbench.api.own_model.tables import (
     REGRESSION,
+    is_file,
     is_looked_up,
     is_real,
     label_values,
@@ -93,10 +94,12 @@ class Rows:
         """Number of classes; 0 without labels."""
         return 0 if self.y is None else max(self.known, int(self.y.max()) + 1)
 
-    @property
-    def copies(self) -> int:
-        """Number of members that are equal to an earlier member."""
-        prints = self.fingerprints[self.of("members")]
+    def copies(self, source: str = "members") -> int:
+        """Return the number of rows of a source that are equal to an earlier one of it."""
+        at = self.of(source)
+        prints: list[Any] = list(self.fingerprints[at])
+        if self.targets is not None:  # a row of a regression is x with y
+            prints = list(zip(prints, self.targets[at].tolist(), strict=True))
         return len(prints) - len(set(prints))
 
     @property
@@ -217,7 +220,7 @@ def read_source(given: Given, source: str) -> tuple[dict[str, NDArray[Any]], lis
     Raises:
         BadInputError: if there is no usable x.
     """
-    table = library(given) or (isinstance(given, (str, Path)) and Path(given).suffix in TABLES)
+    table = library(given) or is_file(given, Reading())
     held = {} if table else source_of(given, source, Reading())
     if table or ("x" in held and is_looked_up(held["x"])):
         raise BadInputError(f"{source}: x is a table or a list: give an array of numbers (.npz)")
@@ -311,7 +314,11 @@ def _unfit(file: Path) -> str:
         return "cannot be read (no such file): name a .npz file"
     if not file.is_file():  # a device may never end, and a pipe may never begin
         return "is not a regular file: name a .npz file"
-    if file.suffix not in ("", ".npz"):
+    archive = zipfile.is_zipfile(file)
+    if archive:
+        with zipfile.ZipFile(file) as held:
+            archive = any(name.endswith(".npy") for name in held.namelist())
+    if not archive and file.suffix.lower() not in ("", ".npz"):
         return (f"ends in {shown(file.suffix)}, and rows are read from .npz, "
                 f"{', '.join(TABLES[:-1])} and {TABLES[-1]}: save them as one of these"
                 )  # fmt: skip

@@ -71,7 +71,7 @@ def evidence(made: Audit, rows: Rows, best: Strongest | None, out: Path) -> Evid
     return Evidence(
         best, read_samples(best.record, [out]) if best else None, made.exposed,
         _told(rows.labels if rows.targets is None else rows.targets, at),
-        rows.copies, content_digest(out),
+        rows.copies(), content_digest(out),
     )  # fmt: skip
 
 

@@ -44,8 +44,7 @@ class Shift:
 def shift(members: NDArray[Any], nonmembers: NDArray[Any], *, seed: int = 0) -> Shift:
     """Test whether two sets of rows (n, *shape) and (m, *shape) have one distribution.
 
-    At most 2,000 rows of each set take part, copies of a row once: the forest would find in one
-    half what it learned by heart in the other. Images and wide tables are reduced to 64 principal
+    At most 2,000 rows of each set take part; images and wide tables are reduced to 64 principal
     components.
     """
     from scipy.stats import mannwhitneyu
@@ -53,10 +52,8 @@ def shift(members: NDArray[Any], nonmembers: NDArray[Any], *, seed: int = 0) -> 
     from sklearn.ensemble import ExtraTreesClassifier
 
     draw = np.random.default_rng(seed)
-    sides = [
-        _distinct(rows[draw.permutation(len(rows))[:_MOST_ROWS]]) for rows in (members, nonmembers)
-    ]
-    x = np.concatenate(sides).astype(np.float32)
+    sides = [rows[draw.permutation(len(rows))[:_MOST_ROWS]] for rows in (members, nonmembers)]
+    x = np.concatenate([side.reshape(len(side), -1) for side in sides]).astype(np.float32)
     member = np.repeat([True, False], [len(side) for side in sides])
     if x.shape[1] > _MOST_FEATURES:
         x = PCA(min(_MOST_FEATURES, len(x)), random_state=seed).fit_transform(x)
@@ -78,11 +75,3 @@ def shift(members: NDArray[Any], nonmembers: NDArray[Any], *, seed: int = 0) -> 
         aucs.append(float(told.statistic) / (len(inside) * len(outside)))
         p_values.append(float(told.pvalue))
     return Shift(float(np.mean(aucs)), min(1.0, 2 * min(p_values)))
-
-
-def _distinct(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return the rows (n, *shape) as (n, d), without copies of an earlier one, in their order."""
-    rows = rows.reshape(len(rows), math.prod(rows.shape[1:]))
-    if not rows.shape[1]:
-        return rows
-    return rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]

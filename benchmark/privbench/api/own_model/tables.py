@@ -29,7 +29,9 @@ REGRESSION = ("auto", "values")
 
 def is_file(given: Any, reading: Reading) -> bool:
     """Return whether something is the path of a file that is read as a table or by a loader."""
-    return isinstance(given, (str, Path)) and (bool(reading.loader) or Path(given).suffix in TABLES)
+    return isinstance(given, (str, Path)) and (
+        bool(reading.loader) or Path(given).suffix.lower() in TABLES
+    )
 
 
 def held(given: Any, source: str, reading: Reading) -> dict[str, Any] | None:

@@ -49,8 +49,8 @@ _FEW = (
     "takes at least 100 nonmembers."
 )
 _BELOW = (
-    "Its AUC is below 0.5, as if it took nonmembers for members: check that their files are not "
-    "swapped."
+    "An AUC below 0.5 like this one is chance in one of 40 audits; otherwise the files of members "
+    "and nonmembers are swapped."
 )
 _MOST = 10  # rows that are listed
 _ROUNDING = 1e-9  # .01 * 300 may be a little below 3 in floating point
@@ -278,6 +278,8 @@ def summary(
     """
     best = strongest(records)
     lines = _risk(best, first, no_verdict)
+    if best and not (no_verdict or shift.found) and _is_below(best.by_auc):
+        lines.insert(1, _BELOW)
     own = [one for one in records if "shadows own-recipe" in one.cell.adversary]
     if best and not no_verdict and not any(one.status == "ok" for one in own):
         lines.append(BOUND if own else f"{BOUND} {ADVICE if errors is None else ADVICE_ON_ERRORS}")
@@ -355,9 +357,7 @@ def _risk(best: Strongest | None, first: Reached | None, no_verdict: str) -> lis
     else:
         verdict = "No leak was found, which does not prove that there is none."
     lines = [f"{verdict} {_finds(best, first)}"]
-    record, auc = best.record, best.record.metrics["auc"]
-    if not no_verdict and auc.high is not None and auc.high < 1 / 2:
-        lines.append(_BELOW)
+    record = best.record
     other = best.by_auc
     if _value(other, "auc") > _value(record, "auc"):
         lines.append(
@@ -374,6 +374,11 @@ def _risk(best: Strongest | None, first: Reached | None, no_verdict: str) -> lis
         told = f"On a network with random weights, which saw no row, its AUC is {number(null)}."
         lines.append(told)
     return lines + [f"Note: {shown(flag, 300)}." for flag in record.flags]
+
+
+def _is_below(record: Record) -> bool:
+    high = record.metrics["auc"].high
+    return high is not None and high < 1 / 2
 
 
 def _finds(best: Strongest, first: Reached | None) -> str:
