@@ -53,6 +53,7 @@ FAST: dict[str, dict[str, Any]] = {
     "label-only-boundary": {"iterations": 2},
     "lira": {"k": 8},
     "lira-encoder": {"k": 8},
+    "lira-joint": {"k": 8},
     "lira-offline": {"k": 8},
     "nn-mia": {"epochs": 20, "steps": 300},
     "partcrop": {"parts": 32, "steps": 300},

@@ -40,14 +40,20 @@ def test_all_games_and_protocols_are_found() -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("run --attack li", {"lira", "lira-encoder", "lira-offline", "lira-residual"}),
+        (
+            "run --attack li",
+            {"lira", "lira-encoder", "lira-joint", "lira-offline", "lira-residual"},
+        ),
         ("run --defense talos+mem", {"talos+memguard"}),
-        ("audit --attack li", {"lira", "lira-encoder", "lira-offline", "lira-residual"}),
+        (
+            "audit --attack li",
+            {"lira", "lira-encoder", "lira-joint", "lira-offline", "lira-residual"},
+        ),
         ("audit --shadow-recipe simc", {"simclr"}),
         ("run --protocol quar", {"quarters"}),
         ("doc simc", {"simclr"}),
         ("doc prop", {"property", "property-inference"}),  # a game, and its attack
-        ("check attack_lira", {"attack_lira", "attack_lira_encoder"}),
+        ("check attack_lira", {"attack_lira", "attack_lira_encoder", "attack_lira_joint"}),
         ("list plu", {"plugins"}),
     ],
 )

@@ -289,7 +289,7 @@ def test_the_page_of_audits_can_be_followed(
         assert done.exit_code == (3 if "--fail-above" in command else 0), (command, done.output)
         if "--fail-above" in command:
             begins = (
-                r"The gate failed\.\nauc=0\.55 failed\. Above it: \d of 7 attacks, .*\n"
+                r"The gate failed\.\nauc=0\.55 failed\. Above it: \d of 8 attacks, .*\n"
                 r"tpr@1%=0\.02 is undecided\. Around it: .*; about \d+ members and"
             )
             assert re.search(begins, done.output)

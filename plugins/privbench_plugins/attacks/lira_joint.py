@@ -1,0 +1,201 @@
+"""Joint LiRA: a model's answer to a row also tells which rows near it were members.
+
+Du, Li, Chen, Zhang, Yuan, Xiao, Ribeiro, Li: Cascading and Proxy Membership Inference Attacks.
+NDSS 2026, the cascading attack (CMIA): what is known of other rows' membership sharpens the
+question about one. It trains shadows anew for that. Here a regression on the shadows of ``lira``
+says what a member nearby does to a row's answer, so no model is trained for it.
+
+The adversary sees posteriors, knows true labels, and owns k shadow models trained on subsets of the
+candidate rows. Steps:
+
+1. Signal of a row: ``log p_y - log(1 - p_y)``, as ``lira``.
+2. Neighbours of a row: the candidates that most often share a leaf with it, in a forest that the
+   adversary fits to all candidates and their labels. The share of trees says how near they are.
+3. A member nearby of the row's class pulls its signal up, one of another class pulls it down. A
+   ridge regression on all rows and shadows says how strongly, for the nearest, the second and so
+   on. It is fitted to what is left of signals and pulls after their means over the shadows that
+   hold the row, and over those that do not.
+4. Subtract the pull from all shadows' signals, and from the victim's by what is believed so far of
+   the neighbours. Score: the log-likelihood ratio of what is left, as ``lira``.
+5. Believe half of the old and half of what the scores say. Do 4 again.
+
+Deviations: see the class. What to expect: on random forests more than ``lira`` with the same
+shadows. 2,000 members of Adult, 16 shadows, three victims: TPR at 1 % FPR of .26, .29 and .29
+where ``lira`` has .15, .17 and .17. On networks and boosted trees what ``lira`` finds. 0.5 on a
+victim that answers members and nonmembers alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+import torch
+
+from privbench import (
+    Access,
+    Ge,
+    Membership,
+    MembershipAttack,
+    Paper,
+    Shadows,
+    as_float,
+    hookimpl,
+)
+from privbench.toolbox.likelihood import Evidence, observe, scaled_logit
+from privbench.toolbox.likelihood_ratio import Kind, Variance, kind, log_ratio, mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
+
+#: Trees of the forest that says which rows are near, and least rows of a leaf.
+TREES, LEAF = 200, 5
+#: Penalty of the regression, in rows.
+RIDGE = 10.0
+ROUNDS = 2
+_BLOCK = 256  # rows whose neighbours are sought at a time
+
+
+@dataclass(frozen=True)
+class LiRAJoint(MembershipAttack):
+    """The likelihood ratio of a row, given what is believed of the rows near it.
+
+    The adversary has posteriors and labels, and can train shadows on the candidate rows. A row is
+    called a member if the ratio is at least 1. One query per row.
+
+    Attributes:
+        k: number of shadow models, each a full training, shared with ``lira``.
+        neighbours: number of rows that may pull a row's signal.
+        variance: of the distributions, see ``lira``.
+    """
+
+    name: ClassVar[str] = "lira-joint"
+    needs: ClassVar[Access] = Access.POSTERIORS
+    paper: ClassVar[Paper] = Paper(
+        "Cascading and Proxy Membership Inference Attacks",
+        "Du, Li, Chen, Zhang, Yuan, Xiao, Ribeiro, Li", "NDSS 2026", "the cascading attack",
+    )  # fmt: skip
+    deviations: ClassVar[str] = (
+        "The idea is CMIA's, the form is not: it trains shadows that hold the rows of which it is "
+        "sure, round after round; here a regression on one set of shadows stands for that. A "
+        "row's score depends on the others in question. Rows are ranked by Student's t with a "
+        "variance of its own for each row (`bayes`), since what is left after the pull differs "
+        "between rows more than the signal does. What a row does to the signals of its neighbours "
+        "is no evidence about the row: models err alike on rows nearby, and counting that lowered "
+        "the AUC. A row without a label scores 0 and pulls nothing."
+    )
+
+    k: Annotated[int, Ge(2)] = 16
+    neighbours: Annotated[int, Ge(1)] = 60
+    variance: Variance = "bayes"
+
+    @property
+    def shadows(self) -> Shadows:
+        """Request ``k`` online shadows."""
+        return Shadows(self.k, "online")
+
+    def answer(
+        self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
+    ) -> Membership:
+        """Score (n,) the log-likelihood ratio of "member" to "nonmember", given the neighbours."""
+        known = question.examples.y >= 0
+        rows = question.examples.select(known)
+        scores = torch.zeros(len(known), dtype=torch.float64)
+        if len(rows) < 2:  # noqa: PLR2004 - there is no neighbour
+            return Membership(scores)
+        evidence = observe(_signal, oracle, ctx.shadows, rows)
+        evidence = Evidence(evidence.asked.cpu(), evidence.known.cpu(), evidence.inside.cpu())
+        chosen = kind(self.variance, evidence, online=True)
+        scores[known.cpu()], weights = joint(evidence, pulls(rows, self.neighbours), chosen)
+        return Membership(scores, scores >= 0, {"pull of the nearest": float(weights[0])})
+
+
+def _signal(oracle: Oracle, rows: Examples) -> Tensor:
+    return scaled_logit(oracle.log_posteriors(rows), rows.y)[:, None]
+
+
+@dataclass(frozen=True)
+class Pulls:
+    """Which rows pull the signal of a row, and how near they are.
+
+    Attributes:
+        rows: (n, m) int64, the nearest first.
+        pull: (n, m) float64: share of trees in which both have one leaf, negative for a row of
+            another class.
+    """
+
+    rows: Tensor
+    pull: Tensor
+
+    def felt(self, member: Tensor) -> Tensor:
+        """Return the pulls (..., n, m) if rows are members with probability ``member`` (..., n)."""
+        return self.pull * (member[..., self.rows] - 0.5)
+
+
+def pulls(rows: Examples, most: int) -> Pulls:
+    """Return the neighbours of labelled rows (n,), at most ``most`` of each and none itself."""
+    from scipy.sparse import csr_array
+    from sklearn.ensemble import RandomForestClassifier
+
+    x = as_float(rows.x.cpu(), rows.scale).flatten(1).numpy()
+    y = rows.y.cpu()
+    forest = RandomForestClassifier(TREES, min_samples_leaf=LEAF, random_state=0).fit(x, y.numpy())
+    n, sizes = len(x), [tree.tree_.node_count for tree in forest.estimators_]
+    leaves = forest.apply(x) + np.cumsum([0, *sizes[:-1]])
+    place = np.arange(n + 1) * TREES
+    of = csr_array((np.ones(leaves.size, np.float32), leaves.ravel(), place), (n, sum(sizes)))
+    near, shares = [], []
+    for start in range(0, n, _BLOCK):
+        shared = torch.from_numpy((of[start : start + _BLOCK] @ of.T).toarray()) / TREES
+        shared[torch.arange(len(shared)), torch.arange(start, start + len(shared))] = -1.0
+        found = shared.sort(dim=1, descending=True, stable=True)
+        near.append(found.indices[:, : min(most, n - 1)])
+        shares.append(found.values[:, : min(most, n - 1)])
+    at, share = torch.cat(near), torch.cat(shares).double()
+    return Pulls(at, torch.where(y[at] == y[:, None], share, -share))
+
+
+def joint(evidence: Evidence, near: Pulls, chosen: Kind) -> tuple[Tensor, Tensor]:
+    """Return log-likelihood ratios (n,) given the neighbours, and how strongly each pulls (m,).
+
+    Args:
+        evidence: signals (n, 1) of the victim and (k, n, 1) of shadows, none NaN.
+        near: the neighbours.
+        chosen: see ``likelihood_ratio.kind``.
+    """
+    inside = evidence.inside
+    felt = near.felt(inside.double())
+    weights = _ridge(_left(felt, inside), _left(evidence.known, inside))
+    known = evidence.known - felt @ weights
+    scores = log_ratio(evidence, kind=chosen)
+    believed = scores.sigmoid()
+    for _ in range(ROUNDS):
+        asked = evidence.asked - near.felt(believed) @ weights
+        scores = log_ratio(Evidence(asked, known, inside), kind=chosen)
+        believed = (believed + scores.sigmoid()) / 2
+    return scores, weights[:, 0]
+
+
+def _left(values: Tensor, inside: Tensor) -> Tensor:
+    """Return what is left of (k, n, m) after the mean over shadows with, or without, each row."""
+    held = inside.unsqueeze(-1)
+    with_it, without = (mean(values, m, (0,)) for m in (held, ~held))
+    return values - torch.where(held, with_it, without)
+
+
+def _ridge(x: Tensor, y: Tensor) -> Tensor:
+    """Return the weights (m, 1) of a ridge regression of y (k, n, 1) on x (k, n, m)."""
+    x, y = x.flatten(0, 1), y.flatten(0, 1)
+    usual = x.square().mean().clamp_min(torch.finfo(x.dtype).tiny)
+    penalty = RIDGE * usual * torch.eye(x.shape[1], dtype=x.dtype)
+    weights: Tensor = torch.linalg.solve(x.T @ x + penalty, x.T @ y)
+    return weights
+
+
+@hookimpl
+def privbench_attacks() -> list[Attack]:
+    """Register the attack."""
+    return [LiRAJoint()]
