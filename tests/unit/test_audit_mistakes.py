@@ -180,6 +180,17 @@ def test_copies_of_a_member_are_told(tmp_path: Path) -> None:
     assert "equal to an earlier member" not in said
 
 
+def test_a_date_that_is_the_same_in_all_rows(tmp_path: Path) -> None:
+    table = pd.DataFrame(X, columns=list("abcd")).assign(when=pd.Timestamp("2026-01-01"), y=Y)
+
+    def ask(rows: Any) -> Any:
+        return FOREST.predict_proba(rows[list("abcd")].to_numpy(np.float32))
+
+    found = audit(tmp_path, ask, members=table[:N], nonmembers=table[N:])
+    assert "The only attack" in found.summary
+    assert not any("when" in one.name for one in found.subgroups.tested)
+
+
 def test_rows_of_another_source_are_named(tmp_path: Path) -> None:
     moved = X[N:] + 5
     found = audit(tmp_path, nonmembers=(moved, (FOREST.predict(moved) + 1) % 3))

@@ -265,7 +265,10 @@ def _ranges(
     if not there.any():
         return made
     cuts = np.quantile(known[there], np.linspace(0, 1, RANGES + 1)[1:-1], method="nearest")
-    edges = [-np.inf, *np.unique(cuts[cuts > known[there].min()]).tolist(), np.inf]
+    inner = np.unique(cuts[cuts > known[there].min()]).tolist()
+    if not inner:  # nearly all are equal
+        return made
+    edges = [-np.inf, *inner, np.inf]
     for low, high in pairwise(edges):
         told = f"{name} < {written(high)}" if high < np.inf else f"{name} >= {written(low)}"
         if np.isfinite([low, high]).all():
