@@ -101,9 +101,11 @@ class LiRAJoint(MembershipAttack):
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
         """Score (n,) the log-likelihood ratio of "member" to "nonmember", given the neighbours."""
-        known = question.examples.y >= 0
-        rows = question.examples.select(known)
-        scores = torch.zeros(len(known), dtype=torch.float64)
+        every = question.examples
+        known = (every.y >= 0).nonzero()[:, 0]
+        known = known[every.index[known].argsort()]  # a forest depends on the order of its rows
+        rows = every.select(known)
+        scores = torch.zeros(len(every), dtype=torch.float64)
         if len(rows) < 2:  # noqa: PLR2004 - there is no neighbour
             return Membership(scores)
         evidence = observe(_signal, oracle, ctx.shadows, rows)
