@@ -17,11 +17,13 @@ candidate rows. Steps:
    hold the row, and over those that do not.
 4. Subtract the pull from all shadows' signals, and from the victim's by what is believed so far of
    the neighbours. Score: the log-likelihood ratio of what is left, as ``lira``.
-5. Believe half of the old and half of what the scores say. Do 4 again.
+5. Believe half of the old and half of what the scores say, where before any score as many rows
+   are members as of shadows. Do 4 again.
 
 Deviations: see the class. What to expect: on random forests more than ``lira`` with the same
-shadows. 2,000 members of Adult, 16 shadows, three victims: TPR at 1 % FPR of .26, .29 and .29
-where ``lira`` has .15, .17 and .17. On networks and boosted trees what ``lira`` finds. 0.5 on a
+shadows. Audits with ``--shadow-recipe clone``, TPR at 1 % FPR and AUC: a forest with 2,000 members
+of Adult 37.2 %, .907 (``lira``: 20.5 %, .884), one with 600 of digits 73.0 %, .983 (65.8 %, .976).
+On networks about what ``lira`` finds: ``supervised`` on digits, 3 seeds, .794 (.782). 0.5 on a
 victim that answers members and nonmembers alike.
 """
 
@@ -89,7 +91,7 @@ class LiRAJoint(MembershipAttack):
     )
 
     k: Annotated[int, Ge(2)] = 16
-    neighbours: Annotated[int, Ge(1)] = 60
+    neighbours: Annotated[int, Ge(1)] = 20
     variance: Variance = "bayes"
 
     @property
@@ -172,12 +174,13 @@ def joint(evidence: Evidence, near: Pulls, chosen: Kind) -> tuple[Tensor, Tensor
     felt = near.felt(inside.double())
     weights = _ridge(_left(felt, inside), _left(evidence.known, inside))
     known = evidence.known - felt @ weights
+    usual = inside.double().mean().logit(1e-6)  # of a row, before anything is known of it
     scores = log_ratio(evidence, kind=chosen)
-    believed = scores.sigmoid()
+    believed = (scores + usual).sigmoid()
     for _ in range(ROUNDS):
         asked = evidence.asked - near.felt(believed) @ weights
         scores = log_ratio(Evidence(asked, known, inside), kind=chosen)
-        believed = (believed + scores.sigmoid()) / 2
+        believed = (believed + (scores + usual).sigmoid()) / 2
     return scores, weights[:, 0]
 
 
