@@ -127,3 +127,22 @@ def test_planted_and_null_victim() -> None:
     assert auc(null.scores.numpy(), split.member.numpy()).value == pytest.approx(
         0.5, abs=auc_band(80, 80)
     )
+
+
+def test_rows_are_believed_members_as_often_as_in_shadows() -> None:
+    draw = np.random.default_rng(5)
+    sets = np.array([draw.permutation(N) < N // 5 for _ in range(1 + SHADOWS)])
+    near = Pulls(
+        torch.from_numpy((np.arange(N)[:, None] - np.arange(1, 31)) % N),
+        torch.from_numpy(2 * draw.random((N, 30)) * draw.random((N, 1))),
+    )
+    pulled = near.felt(torch.from_numpy(sets).double()).sum(-1).numpy()
+    known = torch.from_numpy(sets + 0.3 * pulled + 0.4 * draw.normal(size=sets.shape))[..., None]
+    inside = torch.from_numpy(sets)
+    held = Evidence(known[0], known[1:], inside[1:])
+    scores, _ = joint(held, near, "pooled")
+    found, before = (
+        auc(one.numpy(), inside[0].numpy()).value
+        for one in (scores, log_ratio(held, kind="pooled"))
+    )
+    assert found > before + 0.024
