@@ -87,7 +87,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "label-only-transfer": (10, 6, 37),
     "lira": (0, 8, 232),
     "lira-encoder": (0, 6, 621),
-    "lira-joint": (0, 8, 300),
+    "lira-joint": (6, 1, 72),
     "lira-offline": (0, 6, 126),
     "lira-residual": (0, 7, 181),
     "loss-trace": (7, 0, 46),
