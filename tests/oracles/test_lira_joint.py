@@ -16,7 +16,15 @@ from privbench.measure.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench.toolbox.likelihood import Evidence
 from privbench.toolbox.likelihood_ratio import log_ratio
-from privbench_plugins.attacks.lira_joint import LEAF, TREES, LiRAJoint, Pulls, joint, pulls
+from privbench_plugins.attacks.lira_joint import (
+    LEAF,
+    TREES,
+    LiRAJoint,
+    Pulls,
+    bounded,
+    joint,
+    pulls,
+)
 
 N, SHADOWS = 400, 16
 
@@ -112,6 +120,7 @@ def test_rows_without_a_label_score_nothing_and_change_nothing() -> None:
     answer = play(attack, served, some)
     assert (answer.scores[blank] == 0).all()
     assert answer.decisions is not None
+    assert not answer.decisions[blank].any()
     kept = play(attack, served, split.candidates.select(~blank))
     assert torch.allclose(answer.scores[~blank], kept.scores)
     assert play(attack, served, some.select(torch.arange(len(some)) < 1)).scores.tolist() == [0.0]
@@ -146,3 +155,38 @@ def test_rows_are_believed_members_as_often_as_in_shadows() -> None:
         for one in (scores, log_ratio(held, kind="pooled"))
     )
     assert found > before + 0.024
+
+
+def test_posteriors_of_0_and_1_do_not_rule_the_pull() -> None:
+    held, _, near = evidence(0.6, drawn())
+    known = held.known.clone()
+    known[torch.rand(known.shape, generator=torch.Generator().manual_seed(0)) < 0.1] = 103.6
+    rough = Evidence(held.asked, known, held.inside)
+    assert float(joint(bounded(rough), near, "pooled")[1]) == pytest.approx(0.6, abs=0.15)
+
+
+def test_a_row_that_is_in_no_shadow_or_in_all_is_no_nan() -> None:
+    held, _, near = evidence(0.6, drawn())
+    for value in (False, True):
+        same = Evidence(held.asked, held.known, torch.full_like(held.inside, value))
+        assert joint(same, near, "pooled")[0].isfinite().all()
+        some = held.inside.clone()
+        some[:, :50] = value
+        assert joint(Evidence(held.asked, held.known, some), near, "bayes")[0].isfinite().all()
+
+
+def test_an_answer_is_about_the_neighbours_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    split, seen = tiny_split(), []
+
+    def watched(held: Evidence, near: Pulls, chosen: Any) -> tuple[Tensor, Tensor]:
+        seen.append((near, chosen))
+        return joint(held, near, chosen)
+
+    monkeypatch.setattr("privbench_plugins.attacks.lira_joint.joint", watched)
+    play(LiRAJoint(k=4, neighbours=7), memoriser(split.victim()))
+    rows = split.candidates
+    wanted = pulls(rows.select(rows.index.argsort()), 7)
+    ((near, chosen),) = seen
+    assert near.rows.equal(wanted.rows)
+    assert near.pull.equal(wanted.pull)
+    assert chosen == "bayes"

@@ -15,10 +15,14 @@ candidate rows. Steps:
    ridge regression on all rows and shadows says how strongly, for the nearest, the second and so
    on. It is fitted to what is left of signals and pulls after their means over the shadows that
    hold the row, and over those that do not.
-4. Subtract the pull from all shadows' signals, and from the victim's by what is believed so far of
-   the neighbours. Score: the log-likelihood ratio of what is left, as ``lira``.
-5. Believe half of the old and half of what the scores say, where before any score as many rows
-   are members as of shadows. Do 4 again.
+4. Believe what the log-likelihood ratio of the signals says, where before it as many rows are
+   members as of shadows.
+5. Subtract the pull from all shadows' signals, and from the victim's by what is believed of the
+   neighbours. Score: the log-likelihood ratio of what is left.
+6. Believe half of that and half of the old, and do 5 once more.
+
+Where rows pull each other down as strongly as they pull themselves up, wrong beliefs confirm each
+other and ``lira`` finds more (simulated: neighbours of other classes alone, .81 against .87).
 
 Deviations: see the class. What to expect: on random forests more than ``lira`` with the same
 shadows. Audits with ``--shadow-recipe clone``, TPR at 1 % FPR and AUC: a forest with 2,000 members
@@ -45,7 +49,7 @@ from privbench import (
     as_float,
     hookimpl,
 )
-from privbench.toolbox.likelihood import Evidence, observe, scaled_logit
+from privbench.toolbox.likelihood import FLOOR, Evidence, observe, scaled_logit
 from privbench.toolbox.likelihood_ratio import Kind, Variance, kind, log_ratio, mean
 
 if TYPE_CHECKING:
@@ -58,6 +62,8 @@ TREES, LEAF = 200, 5
 #: Penalty of the regression, in rows.
 RIDGE = 10.0
 ROUNDS = 2
+#: Signals from here on are of posteriors of 0 or 1.
+SATURATED = -FLOOR - 1
 _BLOCK = 256  # rows whose neighbours are sought at a time
 
 
@@ -87,7 +93,9 @@ class LiRAJoint(MembershipAttack):
         "variance of its own for each row (`bayes`), since what is left after the pull differs "
         "between rows more than the signal does. What a row does to the signals of its neighbours "
         "is no evidence about the row: models err alike on rows nearby, and counting that lowered "
-        "the AUC. A row without a label scores 0 and pulls nothing."
+        "the AUC. A row without a label scores 0, is not called a member and pulls nothing. "
+        "Equally near rows are taken in the order of their numbers, which say nothing. Posteriors "
+        "of 0 and 1 count as the smallest and largest other ones."
     )
 
     k: Annotated[int, Ge(2)] = 16
@@ -110,15 +118,38 @@ class LiRAJoint(MembershipAttack):
         scores = torch.zeros(len(every), dtype=torch.float64)
         if len(rows) < 2:  # noqa: PLR2004 - there is no neighbour
             return Membership(scores)
+        places = known.cpu()
         evidence = observe(_signal, oracle, ctx.shadows, rows)
-        evidence = Evidence(evidence.asked.cpu(), evidence.known.cpu(), evidence.inside.cpu())
+        evidence = bounded(
+            Evidence(evidence.asked.cpu(), evidence.known.cpu(), evidence.inside.cpu())
+        )
         chosen = kind(self.variance, evidence, online=True)
-        scores[known.cpu()], weights = joint(evidence, pulls(rows, self.neighbours), chosen)
-        return Membership(scores, scores >= 0, {"pull of the nearest": float(weights[0])})
+        scores[places], weights = joint(evidence, pulls(rows, self.neighbours), chosen)
+        decisions = torch.zeros(len(every), dtype=torch.bool)
+        decisions[places] = scores[places] >= 0
+        return Membership(scores, decisions, {"pull of the nearest": float(weights[0])})
 
 
 def _signal(oracle: Oracle, rows: Examples) -> Tensor:
     return scaled_logit(oracle.log_posteriors(rows), rows.y)[:, None]
+
+
+def bounded(evidence: Evidence) -> Evidence:
+    """Return signals that are no larger than those of posteriors between 0 and 1.
+
+    A posterior of exactly 0 or 1 has a signal of about 103, which would rule the regression.
+
+    >>> known = torch.tensor([[[2.0]], [[103.6]]])
+    >>> one = bounded(Evidence(torch.tensor([[-103.6]]), known, torch.ones(2, 1)))
+    >>> one.asked.tolist(), one.known.flatten().tolist()
+    ([[-2.0]], [2.0, 2.0])
+    """
+    size = evidence.known.abs()
+    inner = size[size < SATURATED]
+    most = float(inner.max()) if len(inner) else float("inf")
+    return Evidence(
+        evidence.asked.clamp(-most, most), evidence.known.clamp(-most, most), evidence.inside
+    )
 
 
 @dataclass(frozen=True)
@@ -156,8 +187,8 @@ def pulls(rows: Examples, most: int) -> Pulls:
         shared = torch.from_numpy((of[start : start + _BLOCK] @ of.T).toarray()) / TREES
         shared[torch.arange(len(shared)), torch.arange(start, start + len(shared))] = -1.0
         found = shared.sort(dim=1, descending=True, stable=True)
-        near.append(found.indices[:, : min(most, n - 1)])
-        shares.append(found.values[:, : min(most, n - 1)])
+        near.append(found.indices[:, : min(most, n - 1)].clone())
+        shares.append(found.values[:, : min(most, n - 1)].clone())
     at, share = torch.cat(near), torch.cat(shares).double()
     return Pulls(at, torch.where(y[at] == y[:, None], share, -share))
 
@@ -181,7 +212,7 @@ def joint(evidence: Evidence, near: Pulls, chosen: Kind) -> tuple[Tensor, Tensor
         asked = evidence.asked - near.felt(believed) @ weights
         scores = log_ratio(Evidence(asked, known, inside), kind=chosen)
         believed = (believed + (scores + usual).sigmoid()) / 2
-    return scores, weights[:, 0]
+    return scores.nan_to_num(0.0), weights[:, 0]
 
 
 def _left(values: Tensor, inside: Tensor) -> Tensor:
