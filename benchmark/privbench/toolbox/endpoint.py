@@ -41,10 +41,9 @@ _LATER = {408, 425, 429, 500, 502, 503, 504}
 #: What to do about the state of a refusal; other ones may have any cause.
 _ADVICE = {
     401: f"give a token as {TOKEN}", 403: f"give a token as {TOKEN}",
-    404: "correct the address", 408: "ask for fewer rows at a time (batch)",
+    404: "correct the address", 405: "correct the address",
+    408: "ask for fewer rows at a time (batch)", 413: "ask for fewer rows at a time (batch)",
     425: "ask less often (rate)", 429: "ask less often (rate), or try more often (retries)",
-    405: "correct the address", 413: "ask for fewer rows at a time "
-    "(batch)",
 }  # fmt: skip
 _OTHER = "choose another format, or write the request as it wants it (request)"
 _FAILS = "its log says why; it may be down, or want another format or request"

@@ -111,7 +111,8 @@ def _misread(names: list[str], suffix: str) -> str:
     """
     if suffix not in _MARKS:
         return ""
-    marks = [mark for mark in ";\t|," if ",".join(names).count(mark) >= len(names)]
+    others = ";|\t" if suffix == ".csv" else ";|,"
+    marks = [mark for mark in others if "".join(names).count(mark) >= len(names)]
     if marks:
         return f"its columns are separated by {marks[0]!r}: write it with {_MARKS[suffix]}"
     counted = names == [str(i) for i in range(len(names))]

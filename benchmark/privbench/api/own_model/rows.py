@@ -94,13 +94,18 @@ class Rows:
         """Number of classes; 0 without labels."""
         return 0 if self.y is None else max(self.known, int(self.y.max()) + 1)
 
+    def contents(self, source: str) -> list[str]:
+        """Return what tells the rows of a source apart: x, and y if it is a regression's."""
+        at = self.of(source)
+        prints = list(self.fingerprints[at])
+        if self.targets is None:
+            return prints
+        return [f"{x} {y!r}" for x, y in zip(prints, self.targets[at].tolist(), strict=True)]
+
     def copies(self, source: str = "members") -> int:
         """Return the number of rows of a source that are equal to an earlier one of it."""
-        at = self.of(source)
-        prints: list[Any] = list(self.fingerprints[at])
-        if self.targets is not None:  # a row of a regression is x with y
-            prints = list(zip(prints, self.targets[at].tolist(), strict=True))
-        return len(prints) - len(set(prints))
+        contents = self.contents(source)
+        return len(contents) - len(set(contents))
 
     @property
     def numbers(self) -> bool:
@@ -253,9 +258,7 @@ def _looked_up(
         lookup.x, _temporary(labels), sizes, extra, fingerprints=prints, labels=labels,
         lookup=lookup, source=name, targets=targets,
     )  # fmt: skip
-    if targets is not None:  # a row of a regression is x with y
-        prints = [f"{one} {y!r}" for one, y in zip(prints, targets.tolist(), strict=True)]
-    _refuse_overlap({source: prints[rows.of(source)] for source in sizes})
+    _refuse_overlap({source: rows.contents(source) for source in sizes})
     return rows
 
 
