@@ -2,8 +2,8 @@
 
 Du, Li, Chen, Zhang, Yuan, Xiao, Ribeiro, Li: Cascading and Proxy Membership Inference Attacks.
 NDSS 2026, the cascading attack (CMIA): what is known of other rows' membership sharpens the
-question about one. It trains shadows anew for that. Here a regression on the shadows of ``lira``
-says what a member nearby does to a row's answer, so no model is trained for it.
+question about one. It trains new shadows round after round. Here a regression on the shadows of
+``lira`` says what a member nearby does to a row's answer, so no model is trained for it.
 
 The adversary sees posteriors, knows true labels, and owns k shadow models trained on subsets of the
 candidate rows. Steps:
