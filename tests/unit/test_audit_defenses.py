@@ -85,7 +85,7 @@ def test_a_defense_has_a_quarter_of_the_shadow_rows(tmp_path: Path) -> None:
     found = run(
         tmp_path, forest(MEMBERS), attacks=["metric-confidence"], defenses="memguard",
         shadow=SHADOW, shadow_recipe="clone",
-        settings={"label-lira": {"k": 2, "queries": 8}, "memguard": {"epochs": 5}},
+        settings={"label-lira": {"k": 2, "queries": 8, "rows": 100}, "memguard": {"epochs": 5, "updates": 1000}},
     )  # fmt: skip
     (guarded,) = found.defended
     assert guarded.judges == {"label-lira": "", "metric-modified-entropy": ""}
