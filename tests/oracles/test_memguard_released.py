@@ -123,6 +123,7 @@ def test_our_attack_has_the_published_accuracy(
     assert accuracies[budget] == pytest.approx(expected, abs=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_our_defender_and_noise_are_the_released_ones(experiment: Any, released: Any) -> None:
     """Theirs learned from other nonmembers of the same victim, by the same procedure.

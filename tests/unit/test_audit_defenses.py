@@ -13,7 +13,6 @@ from tests.unit.test_own_model import (
     MEMBERS,
     NONMEMBERS,
     SHADOW,
-    _each_pair_of_sets_is_compared_once,
     auc,
     files,
     forest,
@@ -27,8 +26,6 @@ from privbench.cli.main import main
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = ["_each_pair_of_sets_is_compared_once"]
 
 
 def test_masks_hide_confidence_and_not_labels(tmp_path: Path) -> None:
@@ -85,7 +82,10 @@ def test_a_defense_has_a_quarter_of_the_shadow_rows(tmp_path: Path) -> None:
     found = run(
         tmp_path, forest(MEMBERS), attacks=["metric-confidence"], defenses="memguard",
         shadow=SHADOW, shadow_recipe="clone",
-        settings={"label-lira": {"k": 2, "queries": 8, "rows": 100}, "memguard": {"epochs": 5, "updates": 1000}},
+        settings={
+            "label-lira": {"k": 2, "queries": 8, "rows": 100},
+            "memguard": {"epochs": 5, "updates": 1000},
+        },
     )  # fmt: skip
     (guarded,) = found.defended
     assert guarded.judges == {"label-lira": "", "metric-modified-entropy": ""}

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from tests.unit.test_own_model import (
     MEMBERS,
     NONMEMBERS,
-    _each_pair_of_sets_is_compared_once,
     files,
     forest,
     run,
@@ -34,7 +33,6 @@ from privbench.cli.main import main
 if TYPE_CHECKING:
     from privbench.ground.columns import Board
 
-__all__ = ["_each_pair_of_sets_is_compared_once"]
 COMMITTED = Path(__file__).parents[2] / "docs" / "audit.schema.json"
 GATE = {"auc": 0.55, "tpr@1%": 0.9999, "balanced_accuracy": 0.9}
 HOSTILE = "\x1b[31m ]]> <failure> & \ud800 \ufffe"

@@ -16,7 +16,6 @@ from tests.unit.test_index import SCRIPT
 from tests.unit.test_own_model import (  # a fixture and helpers
     MEMBERS,
     NONMEMBERS,
-    _each_pair_of_sets_is_compared_once,
     files,
     run,
 )
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["_each_pair_of_sets_is_compared_once"]
 Scores = dict[str, "NDArray[Any]"]
 
 

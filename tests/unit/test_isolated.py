@@ -147,6 +147,7 @@ def test_results_are_equal(run: Any) -> None:
     assert [r.digest for r in serial.values()] == [r.digest for r in apart.values()]
 
 
+@pytest.mark.end_to_end
 def test_an_attack_that_ends_its_process_costs_its_cell(run: Any) -> None:
     hows = {
         "exit": "its worker process ended with status 3, twice",

@@ -27,7 +27,7 @@ from torch import nn
 
 import privbench
 from privbench import BadInputError
-from privbench.api.own_model import identity, telling, words
+from privbench.api.own_model import identity, words
 from privbench.api.own_model.choice import attacks_for, kind_of
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
@@ -55,7 +55,6 @@ def rows(n: int, seed: int, *, shifted: float = 0.0) -> Arrays:
     return {"x": (x * [1, 10, 100, 1, 1, 1]).astype(np.float32), "y": y}
 
 
-SHIFTS: dict[Any, Any] = {}
 MEMBERS, NONMEMBERS, SHADOW = rows(100, 0), rows(100, 1), rows(100, 2)
 
 
@@ -66,19 +65,6 @@ def forest(data: Arrays) -> RandomForestClassifier:
 def overfit() -> RandomForestClassifier:
     """A model of the command line: right about all members."""
     return RandomForestClassifier(20, bootstrap=False, random_state=0).fit(*MEMBERS.values())
-
-
-@pytest.fixture(autouse=True)
-def _each_pair_of_sets_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forests of ``shift`` take most of an audit, and most tests audit the same rows."""
-
-    def remembered(members: Any, nonmembers: Any) -> Any:
-        key = (members.shape, members.tobytes(), nonmembers.shape, nonmembers.tobytes())
-        if key not in SHIFTS:
-            SHIFTS[key] = shift(members, nonmembers)
-        return SHIFTS[key]
-
-    monkeypatch.setattr(telling, "shift", remembered)
 
 
 def run(tmp_path: Path, model: Any, **options: Any) -> Any:

@@ -167,7 +167,7 @@ def run(planned: Any, tmp_path: Path) -> Any:
     return go
 
 
-@pytest.mark.parametrize("jobs", [0, 2])
+@pytest.mark.parametrize("jobs", [0, pytest.param(2, marks=pytest.mark.end_to_end)])
 def test_hidden_state_fails_its_cells_only_and_stays_found(jobs: int, run: Any) -> None:
     found = run([*HOSTILE, *HONEST], Processes(jobs) if jobs else Serial())
     for name, where in HOSTILE.items():

@@ -19,7 +19,6 @@ from tests.unit.test_audit_documents import GATE
 from tests.unit.test_own_model import (
     MEMBERS,
     NONMEMBERS,
-    _each_pair_of_sets_is_compared_once,
     files,
     forest,
     run,
@@ -42,7 +41,6 @@ from privbench.results.sample_files import read_samples
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["_each_pair_of_sets_is_compared_once"]
 HOSTILE = (
     "</style><script>alert(1)</script><img src=x onerror=alert(1)> & \x1b[31m \u202e {{ 7 * 7 }}"
 )

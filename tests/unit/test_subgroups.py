@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from scipy.stats import binom, mannwhitneyu, norm
-from tests.unit.test_own_model import _each_pair_of_sets_is_compared_once
 
 import privbench
 from privbench.api.own_model.document import Document
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["_each_pair_of_sets_is_compared_once"]
 TRIES = 60  # simulated audits
 
 

@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
 
 def shortened(method: Any) -> Any:
-    """Return the method with at most three epochs, and patience for one."""
+    """Return the method with at most three epochs, twenty updates, and patience for one epoch."""
     fields = {n: v for n, v in method.hyperparameters().items() if isinstance(v, int)}
     few = {name: min(value, 3) for name, value in fields.items() if name.endswith("epochs")}
+    few |= {name: min(value, 20) for name, value in fields.items() if name.endswith("updates")}
     few |= {name: 1 for name in fields if name == "patience"}
     return method.replace(**few)
 
