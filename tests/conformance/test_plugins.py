@@ -78,6 +78,7 @@ _FAST: dict[
         "steps": 100,
     },
     "posterior-label-mia": {"epochs": 5, "steps": 400},
+    "property-inference": {"pairs": 5},
     "quantile": {"epochs": 8, "hidden": 128},
     "reconstruction": {"epochs": 5, "steps": 200, "hidden": 64},
     "reconstruction-rmle": {"iterations": 150, "lr": 0.03},

@@ -242,6 +242,7 @@ def test_regression_finds_a_linear_map_and_counts_updates() -> None:
     assert len(steps) == 8  # two epochs are six
 
 
+@pytest.mark.slow
 def test_the_scale_of_an_embedding_changes_no_guess() -> None:
     auxiliary, asked = people(300, 0), people(100, 1)
     plain, large = (play(auxiliary, asked, scale * mixing()) for scale in (1.0, 1000.0))

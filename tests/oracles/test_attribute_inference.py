@@ -115,7 +115,11 @@ def test_an_attribute_in_the_embedding_is_found(attack: Any) -> None:
     assert accuracy(play(attack, auxiliary, asked.x), asked) > 0.97
 
 
-@pytest.mark.parametrize("attack", [WELL, DECENSOR], ids=["inference", "decensoring"])
+@pytest.mark.parametrize(
+    "attack",
+    [pytest.param(WELL, id="inference"),
+     pytest.param(DECENSOR, id="decensoring", marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_many_releases_show_what_is_drawn_and_what_is_told(attack: Any) -> None:
     auxiliary, asked = people(300, 0, scale=3.0), people(200, 1, scale=3.0)
     victim, signs = Signed(1), [-1, 1, -1, 1, -1, 1]

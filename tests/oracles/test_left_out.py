@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pytest
 
 from privbench import Access, Membership, MembershipAttack, Shadows
 from privbench.grid.cell import Trial
@@ -81,6 +82,7 @@ def test_without_canaries_nothing_is_left_out(tmp_path: Path) -> None:
     assert set(SEEN) == {(0, 1, 2, 3, 4, 5)}
 
 
+@pytest.mark.slow
 def test_an_overfitted_victim_leaks_its_canaries_and_an_untrained_one_does_not(
     tmp_path: Path,
 ) -> None:

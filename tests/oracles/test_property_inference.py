@@ -297,6 +297,7 @@ def _trial(attack: PropertyAttack) -> Trial:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_trial_asks_about_all_victims_and_trains_nothing_twice(tmp_path: Path) -> None:
     lab = TrialRunner(Store(tmp_path), CPU)
     trial = _trial(PropertyInference(pairs=2))

@@ -78,6 +78,7 @@ def test_a_judge_with_shadows_runs(tmp_path: Path) -> None:
     assert auc(masked.records, "label-lira") == auc(found, "label-lira")
 
 
+@pytest.mark.slow
 def test_a_defense_has_a_quarter_of_the_shadow_rows(tmp_path: Path) -> None:
     found = run(
         tmp_path, forest(MEMBERS), attacks=["metric-confidence"], defenses="memguard",
@@ -109,7 +110,7 @@ def test_noise_on_the_embeddings_of_an_encoder(tmp_path: Path) -> None:
         return encoder
 
     members = np.asarray(MEMBERS["x"], np.float32)
-    settings = {"uniform-noise": {"bound": 12.0}}
+    settings = {"uniform-noise": {"bound": 12.0}, "encoder-feature": {"epochs": 10, "steps": 200}}
     found = run(
         tmp_path, fit(members, None, 0), attacks=["encoder-feature"], defenses="uniform-noise",
         shadow=SHADOW, shadow_recipe=fit, settings=settings,

@@ -52,8 +52,10 @@ class Calls:
 
 
 @pytest.mark.parametrize(
-    ("name", "bound", "size"), [("digits-operating-points", 0.02, 940), ("digits", None, 80)]
-)
+    ("name", "bound", "size"),
+    [pytest.param("digits-operating-points", 0.02, 940, marks=pytest.mark.slow),
+     ("digits", None, 80)],
+)  # fmt: skip
 def test_each_reduction_runs_once(
     name: str, bound: float | None, size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def board(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.end_to_end
 def test_a_file_challenges_a_board(board: Path, tmp_path: Path) -> None:
     plugin = ("--plugin", tmp_path / "mine.py")
     done = privbench(*plugin, "challenge", board, "--out", tmp_path / "new")

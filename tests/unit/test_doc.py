@@ -80,6 +80,7 @@ def test_the_full_text_is_that_of_class_and_module(registry: Registry) -> None:
     assert [line for line in full.splitlines() if line.startswith("  lr = ")]
 
 
+@pytest.mark.slow
 def test_every_dataset_says_where_its_data_and_their_licence_are_from(registry: Registry) -> None:
     for dataset in registry.all("dataset"):
         text = " ".join(told("--full", dataset.name).split())

@@ -199,6 +199,7 @@ SUITES = {
 }
 
 
+@pytest.mark.slow
 def test_listings_and_refusals_import_nothing_heavy(cli: Cli) -> None:
     for name, text in SUITES.items():
         (cli.folder / f"{name}.yaml").write_text(text)

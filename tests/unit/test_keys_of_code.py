@@ -228,6 +228,7 @@ def test_words_in_measure_change_no_key_and_computing_lines_do(texts: Texts) -> 
     assert counted > 500
 
 
+@pytest.mark.slow
 def test_words_of_methods_change_no_key_and_computing_lines_do(texts: Texts) -> None:
     methods = {name: import_module(name) for name in POINTS}
     toolbox = [name for name in MODULES if name.startswith("privbench.toolbox.")]

@@ -456,6 +456,7 @@ def test_shift_warns_of_shifted_sets_only(tmp_path: Path) -> None:
     assert not run(tmp_path / "plain", forest(MEMBERS)).shift.found
 
 
+@pytest.mark.slow
 def test_shift_has_its_level() -> None:
     """Of 8 pairs of equal sets, at most one is said to differ (expected: at most .08 of them)."""
     draw = np.random.default_rng(5)

@@ -148,6 +148,7 @@ def share(metrics: Any) -> float:
 # ---- what they find -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_clones_find_what_no_threshold_finds(tmp_path: Path) -> None:
     """A row tells by its own class alone, if the nearest others all have another class."""
     alone = run(tmp_path)
@@ -180,6 +181,7 @@ def test_clones_find_nothing_in_a_model_of_other_rows(tmp_path: Path) -> None:
     assert abs(found(results)["lira"]["auc"].value - 0.5) < auc_band(100, 100)
 
 
+@pytest.mark.end_to_end
 def test_shadows_are_kept_and_an_interrupted_audit_goes_on(
     tmp_path: Path, seeds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_recipe_gets_rows_and_numbers_as_they_are(tmp_path: Path) -> None:
         assert y.tolist() == Y[places].tolist()  # all digits
 
 
+@pytest.mark.end_to_end
 def test_tables_of_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pd.DataFrame(X, columns=list("abcdefghij"))
     table["town"] = np.where(X[:, 0] > 0.5, "Bern", "Oslo")
@@ -309,6 +310,7 @@ def test_coins_of_a_regression(tmp_path: Path) -> None:
     assert found.claim.refuted
 
 
+@pytest.mark.end_to_end
 def test_workers_read_what_a_loader_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "regression_theirs.py").write_text(
         "import numpy as np\n"

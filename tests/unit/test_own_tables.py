@@ -125,6 +125,7 @@ def test_a_pipeline_is_audited_and_cloned(tmp_path: Path) -> None:
     assert auc(again) == auc(found)
 
 
+@pytest.mark.slow
 def test_a_recipe_gets_the_table(tmp_path: Path) -> None:
     def fit(table: Any, y: Any, seed: int) -> Any:
         assert seed >= 0
@@ -244,7 +245,7 @@ class Sound:
         self.wave = wave
 
 
-@pytest.mark.parametrize("form", ["csr_matrix", "coo_matrix"])
+@pytest.mark.parametrize("form", [pytest.param("csr_matrix", marks=pytest.mark.slow), "coo_matrix"])
 def test_a_sparse_matrix_is_audited_and_cloned_as_a_dense_one(tmp_path: Path, form: str) -> None:
     """Counts of words. Which rows a shadow gets depends on their keys, so `lira` differs."""
     draw = np.random.default_rng(0)

@@ -222,6 +222,7 @@ def test_order_of_results_does_not_matter() -> None:
         assert (page(Board(made), "t"), table(Board(made)), front(Board(made).panels)) == want
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     st.sampled_from([(40, 40, 1), (40, 3, 6), (3, 40, 6), (10, 10, 6)])

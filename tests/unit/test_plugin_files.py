@@ -84,6 +84,7 @@ def results(folder: Path) -> dict[str, Any]:
     return {one["trial"]: one for one in found if one["cell"]["attack"]["name"] == "loud-file"}
 
 
+@pytest.mark.end_to_end
 def test_a_file_takes_part_and_its_hash_is_in_the_result(path: Path, tmp_path: Path) -> None:
     sha = hashlib.sha256(path.read_bytes()).hexdigest()
     assert f"loud.py ok file sha256 {sha[:12]}: attack loud-file" in invoke(
@@ -141,6 +142,7 @@ def test_a_game_of_a_file_is_the_one_that_was_read_last(tmp_path: Path) -> None:
         GAMES.update(games)
 
 
+@pytest.mark.end_to_end
 def test_python_takes_files_too(path: Path, tmp_path: Path) -> None:
     suite = {"attacks": ["loud-file"], "targets": ["supervised"], "baseline": True,
              "set": {"supervised": {"epochs": 1}}}  # fmt: skip
@@ -286,6 +288,7 @@ def people(folder: Path, shift: int) -> None:
     file.write_text("\n".join(["age,rich,sex", *lines]) + "\n")
 
 
+@pytest.mark.end_to_end
 def test_rows_of_an_edited_csv_file_are_new_trials(tmp_path: Path) -> None:
     (tmp_path / "people.py").write_text(TABLE)
     command = ("-p", "people.py", "run", "--dataset", "people", "--attack", "metric-correctness",

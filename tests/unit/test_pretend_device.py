@@ -52,6 +52,8 @@ BUDGETS: dict[tuple[str, str], tuple[int, ...]] = {
     ("barlow-twins", "mlp"): (230, 9, 12, 13),
     ("autoencoder", "its own"): (47, 11, 16, 17),
 }
+#: Their steps take long here.
+LARGE = {("simclr", "resnet18"), ("mae", "its own"), ("dino", "its own")}
 #: What is known to wait for the device in a training step of some suite.
 WAITS = {
     "synchronisations in _batches at loop.py",  # how many rows a Poisson batch has
@@ -201,7 +203,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Counter[str], list
     return seen
 
 
-@pytest.mark.parametrize(("name", "backbone"), BUDGETS, ids=[" on ".join(one) for one in BUDGETS])
+@pytest.mark.parametrize(
+    ("name", "backbone"),
+    [pytest.param(*one, id=" on ".join(one), marks=[pytest.mark.slow] if one in LARGE else [])
+     for one in BUDGETS],
+)  # fmt: skip
 def test_a_step_and_a_query_cost_no_more_than_before(
     name: str, backbone: str, registry: Any, tmp_path: Path, steps: list[Any]
 ) -> None:

@@ -558,6 +558,7 @@ def test_a_report_is_an_html_file(tmp_path: Path) -> None:
     assert "the name of a report ends in .html" in done.output
 
 
+@pytest.mark.slow
 def test_figures_have_the_same_bytes_whatever_the_order() -> None:
     made = everything()
     samples = with_samples(made)

@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
 from privbench.results.statistics import FEWEST_SEEDS
@@ -64,6 +66,7 @@ def lacking(planned: list[Any], games: set[str]) -> set[str]:
     return {attack for game in games for attack in STRONGEST[game]} - have
 
 
+@pytest.mark.slow
 def test_defenses_meet_the_strongest_attacks(registry: Any) -> None:
     """A board of defenses has all; any other suite has those of what its defenses protect."""
     for path in SUITES:
