@@ -113,6 +113,7 @@ def test_a_file_challenges_a_board(board: Path, tmp_path: Path) -> None:
     assert named.exit_code == 0, named.output
 
 
+@pytest.mark.end_to_end
 def test_an_attack_that_fails(board: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(ATTACK.replace(".amax(1)", ".nope"))
     done = privbench(

@@ -209,6 +209,7 @@ def test_listings_and_refusals_import_nothing_heavy(cli: Cli) -> None:
         assert set(cli.statuses) == {status}, dict(zip(commands, cli.statuses, strict=True))
 
 
+@pytest.mark.end_to_end
 def test_a_plugin_file_has_an_index_of_its_text(cli: Cli) -> None:
     file = cli.folder / "mine.py"
     file.write_text(FILE)
