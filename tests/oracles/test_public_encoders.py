@@ -7,6 +7,7 @@ import pickle
 import re
 import shutil
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -42,7 +43,6 @@ from privbench_plugins.targets.timm import Timm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from privbench import Card, Examples
 
@@ -364,6 +364,36 @@ class Norm(MembershipAttack):
         h = oracle.embeddings(question.examples)
         direction = torch.linalg.svd(h - h.mean(0), full_matrices=False).Vh[0]
         return Membership((h - h.mean(0)) @ direction)
+
+
+def test_an_architecture_of_ones_own_is_a_file(saved: Any, tmp_path: Path) -> None:
+    target, _ = saved["clip"]
+    file = Path(target.weights).with_name("tiny-clip.json")
+    own = target.replace(model=str(file))
+    assert torch.equal(_embedded(own), _embedded(target))
+    moved = tmp_path / file.name
+    moved.write_text(file.read_text())
+    assert target.replace(model=str(moved)).digest == own.digest != target.digest
+    moved.write_text(file.read_text().replace('"head_width": 16', '"head_width": 8'))
+    assert target.replace(model=str(moved)).digest != own.digest
+    for text, why in (
+        ("{", "cannot read the architecture .* set clip.model to a file of JSON"),
+        ('{"embed_dim": 16}', "cannot build the architecture .* .KeyError"),
+        ("[]", "cannot build the architecture"),
+        (file.read_text().replace('"width": 32', '"width": 64'), "are not those of"),
+    ):
+        moved.write_text(text)
+        with pytest.raises(BadInputError, match=why):
+            target.replace(model=str(moved))
+    with pytest.raises(BadInputError, match=r"cannot read .*gone\.json"):
+        target.replace(model=str(tmp_path / "gone.json"))
+
+
+def _embedded(target: PublicEncoder) -> Tensor:
+    x = torch.linspace(0, 1, 3 * 16 * 16).view(1, 3, 16, 16)
+    with torch.no_grad():
+        embedded: Tensor = target._loaded()(x)
+    return embedded
 
 
 def test_the_null_victim_shows_distribution_shift_of_two_sets(saved: Any, tmp_path: Path) -> None:

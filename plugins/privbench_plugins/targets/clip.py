@@ -5,7 +5,8 @@ ICML 2021. open_clip builds the encoder (``pip install 'privbench[clip]'``); not
 ``--set clip.weights=PATH`` names a file of the whole model, of which the image encoder is read
 (``visual.*``): ``.safetensors``, or what ``torch.save`` wrote (read with ``weights_only``). The
 archives of OpenAI are TorchScript, which is code, and are not read: save their state dict, and set
-``model`` to ``ViT-B-32-quickgelu``.
+``model`` to ``ViT-B-32-quickgelu``. An architecture of your own is a file of JSON as open_clip has
+them; examples/clip trains one.
 
 *Whose membership.* The encoder was trained elsewhere. So there are two questions:
 
@@ -29,15 +30,17 @@ CLIP in its two sets; how much of that is distribution shift, the null victim te
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from privbench import BadInputError, Paper, hookimpl
+from privbench.toolbox.messages import one_line
 from privbench.toolbox.public_encoder import Frozen, PublicEncoder, filled, tensors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from privbench import Target
 
@@ -50,7 +53,8 @@ class CLIP(PublicEncoder):
     """Reads CLIP's image encoder from a file; trains a linear classifier on its embeddings.
 
     Attributes:
-        model: architecture, a name of open_clip; EncoderMI's is ViT-B/32.
+        model: architecture, a name of open_clip or the path of a file ``.json`` in its form;
+            EncoderMI's is ViT-B/32.
         weights: path of the file; without one, no cell can run.
         trained_on: source of the dataset whose rows were, you say, in the training data of the
             encoder; nothing here can check it. None by default.
@@ -76,23 +80,33 @@ class CLIP(PublicEncoder):
 
     model: str = "ViT-B-32"
 
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The content of the files, and not where they lie."""
+        known = super().identity
+        return {**known, "fields": {**known["fields"], "model": Path(self.model).name}}
+
     def _files(self) -> Sequence[Path]:
-        """Return the file of the weights."""
-        return (Path(self.weights),)
+        """Return the file of the weights, and that of the architecture if there is one."""
+        own = (Path(self.model),) if self.model.endswith(".json") else ()
+        return (Path(self.weights), *own)
 
     def _random(self) -> Frozen:
         """Build the image encoder; its text encoder, of one number, goes."""
         library: Any = self._imported()
-        if self.model not in library.list_models():
+        config = self._config(library)
+        try:
+            vision = {
+                **config["vision_cfg"], "timm_model_pretrained": False, "output_tokens": False
+            }  # fmt: skip
+            net = library.CLIP(
+                config["embed_dim"], vision, _NO_TEXT, quick_gelu=config.get("quick_gelu", False)
+            ).visual
+        except Exception as error:
             raise BadInputError(
-                f"clip: open_clip has no model {self.model[:100]!r}: set clip.model to one of "
-                "open_clip.list_models()"
-            )
-        config = library.get_model_config(self.model)
-        vision = {**config["vision_cfg"], "timm_model_pretrained": False, "output_tokens": False}
-        net = library.CLIP(
-            config["embed_dim"], vision, _NO_TEXT, quick_gelu=config.get("quick_gelu", False)
-        ).visual
+                f"clip: open_clip cannot build the architecture of {self.model[:100]!r} "
+                f"({one_line(error)}): set clip.model to a file in open_clip's form"
+            ) from error
         side = net.image_size
         size = (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
         return Frozen(
@@ -100,9 +114,26 @@ class CLIP(PublicEncoder):
             self.std or library.OPENAI_DATASET_STD,
         )  # fmt: skip
 
+    def _config(self, library: Any) -> Any:
+        """Return the architecture."""
+        if self.model.endswith(".json"):
+            try:
+                return json.loads(Path(self.model).read_text("utf-8"))
+            except (OSError, ValueError) as error:
+                raise BadInputError(
+                    f"clip: cannot read the architecture {self.model[:150]!r} ({one_line(error)}): "
+                    "set clip.model to a file of JSON"
+                ) from None
+        if self.model not in library.list_models():
+            raise BadInputError(
+                f"clip: open_clip has no model {self.model[:100]!r}: set clip.model to one of "
+                "open_clip.list_models(), or to a file .json in its form"
+            )
+        return library.get_model_config(self.model)
+
     def _trained(self) -> Frozen:
         """Fill it from the part ``visual`` of the file."""
-        encoder, (path,) = self._random(), self._files()
+        encoder, (path, *_) = self._random(), self._files()
         held = tensors_of(self.name, path)
         prefix = "visual."
         visual = {k.removeprefix(prefix): v for k, v in held.items() if k.startswith(prefix)}
