@@ -66,6 +66,11 @@ KNOWN, NEW = pictures(TRAIN, seed=0), pictures(TEST, seed=1)
 CAPTIONS = KNOWN[2] + NEW[2][:TRAIN]
 
 
+def untrained() -> open_clip.CLIP:
+    """Return a model with random weights."""
+    return open_clip.CLIP(CONFIG["embed_dim"], CONFIG["vision_cfg"], CONFIG["text_cfg"])
+
+
 def inputs(x: np.ndarray, captions: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return pictures (n, 3, 32, 32) normalised, and captions as tokens (k, 16).
 
@@ -82,7 +87,7 @@ def inputs(x: np.ndarray, captions: list[str]) -> tuple[torch.Tensor, torch.Tens
 def trained(x: np.ndarray, captions: list[str], seed: int) -> open_clip.CLIP:
     """Train a model on pictures (n, 3, 32, 32) uint8, each with its caption."""
     torch.manual_seed(seed)  # noqa: TID251 - a script
-    model = open_clip.CLIP(CONFIG["embed_dim"], CONFIG["vision_cfg"], CONFIG["text_cfg"])
+    model = untrained()
     images, texts = inputs(x, captions)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.1)
     steps = EPOCHS * -(-len(x) // BATCH)
@@ -113,7 +118,7 @@ def asked(model: open_clip.CLIP) -> Callable[[np.ndarray], np.ndarray]:
 
 def load() -> Callable[[np.ndarray], np.ndarray]:
     """Return the trained model for ``privbench audit``."""
-    model = open_clip.CLIP(CONFIG["embed_dim"], CONFIG["vision_cfg"], CONFIG["text_cfg"])
+    model = untrained()
     model.load_state_dict(load_file("clip.safetensors"))
     return asked(model.eval())
 

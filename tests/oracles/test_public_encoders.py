@@ -374,6 +374,7 @@ def test_an_architecture_of_ones_own_is_a_file(saved: Any, tmp_path: Path) -> No
     moved = tmp_path / file.name
     moved.write_text(file.read_text())
     assert target.replace(model=str(moved)).digest == own.digest != target.digest
+    assert "model=tiny-clip.json" in own.label
     moved.write_text(file.read_text().replace('"head_width": 16', '"head_width": 8'))
     assert target.replace(model=str(moved)).digest != own.digest
     for text, why in (

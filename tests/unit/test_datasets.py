@@ -52,7 +52,10 @@ def digits() -> Examples:
 def test_importing_and_describing_reads_nothing_heavy() -> None:
     code = """
 import sys
-for name in ("digits", "torchvision_images", "published_tables", "utkface"):
+for name in (
+    "digits", "torchvision_images", "published_tables", "utkface", "adult", "stl10", "celeba",
+    "tiny_imagenet",
+):
     module = __import__(f"privbench_plugins.datasets.{name}", fromlist=["x"])
     for made in module.privbench_datasets():
         assert made.card(None).name == made.name

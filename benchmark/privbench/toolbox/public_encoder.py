@@ -164,7 +164,7 @@ class PublicEncoder(Target):
     def label(self) -> str:
         """Name with the fields that differ from the defaults; weights by their content."""
         plain = type(self)().hyperparameters()
-        shown = {**self.hyperparameters(), "weights": self._content[:8]}
+        shown = {**self.hyperparameters(), **self.identity["fields"], "weights": self._content[:8]}
         changed = [f"{name}={value}" for name, value in shown.items() if value != plain[name]]
         return f"{self.name}({', '.join(changed)})" if changed else self.name
 
@@ -361,5 +361,5 @@ def unreadable(name: str, path: Path, why: str) -> BadInputError:
     """Return the error that weights at this path cannot be read, as one short line."""
     told = " ".join(why.split())[:200]
     return BadInputError(
-        f"{name}: cannot read {str(path)[:150]!r} ({told}): set {name}.weights to another path"
+        f"{name}: cannot read {str(path)[:150]!r} ({told}): give the path of another file"
     )
