@@ -16,10 +16,8 @@ from scipy.stats import norm
 
 import privbench
 from privbench import BadInputError
-from privbench.api.own_model import telling
 from privbench.api.own_model.claim import ERROR, SHARES, Claim, lower, most
 from privbench.api.own_model.coins import read_coins, toss
-from privbench.api.own_model.shift import Shift
 from privbench.cli.main import main
 from privbench.measure.games.audit import Guesses
 from privbench.testing import rate_band
@@ -30,12 +28,6 @@ X = DRAW.normal(size=(N, 4)).astype(np.float32)
 ROWS: dict[str, Any] = {"x": X, "y": np.arange(N) % 2}
 CLAIM_FAILED = ".//testcase[@name='claim']/failure"
 QUICK = ["metric-confidence", "metric-correctness"]
-
-
-@pytest.fixture(autouse=True)
-def _rows_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forests that compare the sets take most of an audit; `test_own_model` tests them."""
-    monkeypatch.setattr(telling, "shift", lambda *_: Shift(0.5, 1.0))
 
 
 class Memory:

@@ -12,8 +12,6 @@ from scipy.stats import kstest
 
 import privbench
 from privbench import BadInputError
-from privbench.api.own_model import telling
-from privbench.api.own_model.shift import Shift
 from privbench.cli.main import main
 from privbench.measure.games.metrics import tpr_at_fpr
 from privbench.results.paired import auc_change, tpr_change
@@ -27,11 +25,6 @@ MEMBERS, OTHERS = (
     dict[str, Any]({"x": DRAW.random((100, 4), np.float32), "y": np.arange(100) % 2})
     for _ in range(2)
 )
-
-
-@pytest.fixture(autouse=True)
-def _rows_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "shift", lambda *_: Shift(0.5, 1.0))
 
 
 def careful(x: Any) -> Any:

@@ -19,9 +19,7 @@ from torch import nn
 
 import privbench
 from privbench import BadInputError
-from privbench.api.own_model import telling
 from privbench.api.own_model.choice import least_of
-from privbench.api.own_model.shift import Shift
 from privbench.api.own_model.words import BOUND
 from privbench.cli.main import main
 from privbench.testing import auc_band
@@ -46,12 +44,6 @@ def rows(n: int, seed: int) -> Arrays:
 MEMBERS, NONMEMBERS, OTHERS = rows(100, 0), rows(100, 1), rows(100, 2)
 SEEDS = "SEEDS_OF_FIT"  # names the file of the seeds that `fit` got, in whatever process
 STOP = "STOP_FIT_AT"
-
-
-@pytest.fixture(autouse=True)
-def _rows_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forests that compare the sets take most of an audit; `test_own_model` tests them."""
-    monkeypatch.setattr(telling, "shift", lambda *_: Shift(0.5, 1.0))
 
 
 @pytest.fixture
