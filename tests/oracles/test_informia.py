@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,12 +96,11 @@ def test_scores_are_those_of_loops_over_rows(form: Any, temperature: float, a: f
     expected = [math.log(p("x", 0, i) / prior("x", i)) - usual for i in range(30)]
 
     attack = form(k=models, a=a, temperature=temperature)
-    oracle = SimpleNamespace(log_posteriors=lambda rows: rows.x.log_softmax(1))
 
     def evidence(name: str) -> Evidence:
         labels = torch.from_numpy(y[name])
-        asked = [SimpleNamespace(x=torch.from_numpy(m), y=labels) for m in logits[name]]
-        victim, *shadows = (attack._ask(oracle, rows) for rows in asked)
+        asked = [torch.from_numpy(model).log_softmax(-1) for model in logits[name]]
+        victim, *shadows = (attack._signal(log_p, labels) for log_p in asked)
         return Evidence(victim, torch.stack(shadows), torch.from_numpy(held[name]))
 
     found = attack._scores(evidence("x"), evidence("z"))

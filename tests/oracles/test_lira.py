@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 from unittest import mock
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from scipy import stats
 from scipy.special import polygamma
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor
 
 from privbench import MembershipQuestion
@@ -28,6 +30,7 @@ from privbench.toolbox.likelihood import (
     scaled_logit,
     stand_in,
     threshold,
+    weights_of_views,
 )
 from privbench.toolbox.likelihood_ratio import (
     FEWEST,
@@ -105,6 +108,95 @@ def test_signals_by_hand() -> None:
 def test_views_are_flips_and_shifts_by_up_to_four_pixels() -> None:
     assert (likelihood.VIEWS.flip, likelihood.VIEWS.shift) == (0.5, 4)
     assert Augmentation(flip=0.5, shift=4) == likelihood.VIEWS  # and nothing else
+
+
+@pytest.mark.parametrize(
+    ("views", "flips", "expected"),
+    [(0, 1.0, []), (1, 1.0, [(1.0, 0, 1)]), (1, 0.0, []), (3, 0.0, [(0.0, 1, 2)]),
+     (3, 1.0, [(1.0, 0, 1), (0.5, 1, 2)])],
+)  # fmt: skip
+def test_the_first_view_is_the_mirror_image_where_the_data_allow_it(
+    views: int, flips: float, expected: list[Any]
+) -> None:
+    rows = tiny_split().candidates
+    limits = Augmentation(flip=flips, shift=1)
+    asked: list[Any] = []
+
+    def views_of(rows: Any, augmentation: Augmentation, n: int) -> Any:
+        made = augmentation.within(limits)
+        asked.append((made.flip, made.shift, n))
+        return SimpleNamespace(x=torch.stack([rows.x.flip(-1)] * n, 1))
+
+    ctx: Any = SimpleNamespace(card=SimpleNamespace(kind="image", limits=limits), views=views_of)
+    oracle: Any = SimpleNamespace(
+        log_posteriors=lambda of: of.x.double().flatten(-3)[..., :10].log_softmax(-1)
+    )
+    found = likelihood.of_views(ctx, views)(oracle, rows)
+    assert asked == expected
+    assert found.shape == (len(rows), 1 + sum(n for _, _, n in expected))
+    own = scaled_logit(oracle.log_posteriors(rows), rows.y)
+    torch.testing.assert_close(found[:, 0], own)
+    for view in found[:, 1:].T:
+        mirrored = oracle.log_posteriors(SimpleNamespace(x=rows.x.flip(-1)))
+        torch.testing.assert_close(view, scaled_logit(mirrored, rows.y))
+    ctx.card.kind, ctx.card.limits = "real", None
+    torch.testing.assert_close(likelihood.of_views(ctx, views)(oracle, rows), own[:, None])
+
+
+def test_weights_of_views_are_those_of_scikit_learn() -> None:
+    """With rows alike, Fisher's discriminant is that of all signals in two classes."""
+    k, n = 40, 30
+    noise = draws(k * n * 3, 7).view(k, n, 3) @ double([[1, 0.3, 0], [0, 2, 0.2], [0, 0, 0.7]])
+    inside = (torch.arange(k)[:, None] + torch.arange(n)) % 2 == 0
+    known = noise + inside[..., None] * double([1.0, 0.9, 0.4])
+    level = 5 * draws(n * 3, 8).view(n, 3)  # of each row, which tells nothing
+    found = weights_of_views(known + level, inside)
+    peer = LinearDiscriminantAnalysis(solver="lsqr").fit(
+        known.flatten(0, 1).numpy(), inside.flatten().numpy()
+    )
+    expected = peer.coef_[0] / peer.coef_.sum()
+    np.testing.assert_allclose(found.numpy(), expected, atol=0.02)
+    blank = known.clone()
+    blank[:, 3] = math.nan  # a row without a label
+    assert weights_of_views(blank, inside).isfinite().all()
+    torch.testing.assert_close(
+        weights_of_views(blank, inside), weights_of_views(known[:, torch.arange(n) != 3],
+                                                          inside[:, torch.arange(n) != 3])
+    )  # fmt: skip
+
+
+def test_weights_of_views_where_nothing_is_known() -> None:
+    third = double([1 / 3] * 3)
+    some = draws(4 * 5 * 3, 1).view(4, 5, 3)
+    none = torch.zeros(4, 5).bool()
+    for held in (none, ~none):  # no row has shadows of both sorts
+        assert torch.equal(weights_of_views(some, held), third)
+    half = torch.arange(4)[:, None].expand(4, 5) < 2
+    alike = torch.ones(4, 5, 3).double()
+    assert torch.equal(weights_of_views(alike, half), third)  # shadows agree
+    turned = some - 9.0 * half[..., None]  # members are less sure: no view tells them
+    assert torch.equal(weights_of_views(turned, half), third)
+    equal = some[..., :1].expand(4, 5, 3) + half[..., None]
+    torch.testing.assert_close(weights_of_views(equal, half), third, atol=1e-4, rtol=0)
+    worse = torch.cat([some[..., :1] + half[..., None], -some[..., :1]], -1)
+    assert weights_of_views(worse, half).min() >= 0
+    assert torch.equal(weights_of_views(some[..., :1], half), double([1.0]))
+
+
+def test_a_mirror_image_helps_where_shadows_know_it() -> None:
+    """Two independent signals of d' = 1: AUC Φ(1/√2) = .760 of one, Φ(1) = .841 of both."""
+    n, k = 2000, 32
+    member = torch.arange(n) % 2 == 0
+    inside = (torch.arange(k)[:, None] + torch.arange(n) // 2) % 2 == 0
+    level = 10 * draws(n * 2, 0).view(n, 2)
+    for told, reached in (([1.0, 1.0], 0.841), ([1.0, 0.0], 0.760)):
+        shift = double(told)
+        known = level + shift * inside[..., None] + draws(k * n * 2, 1).view(k, n, 2)
+        asked = level + shift * member[:, None] + draws(n * 2, 2).view(n, 2)
+        weights = weights_of_views(known, inside)
+        at = Evidence(asked, known, inside).joined(weights[:, None])
+        found = auc(log_ratio(at, kind="bayes").numpy(), member.numpy()).value
+        assert found == pytest.approx(reached, abs=0.02)
 
 
 def test_signals_of_views_are_those_of_each_view() -> None:
@@ -339,7 +431,7 @@ def test_rows_without_a_label_get_a_neutral_score(attack: Any) -> None:
 def test_queries_per_row() -> None:
     split = tiny_split()
     question = MembershipQuestion(split.candidates, "encoder")
-    for attack, cost in [(LiRA(), 1), (LiRAOffline(views=4), 5), (LiRAEncoder(n=3), 3)]:
+    for attack, cost in [(LiRA(), 1), (LiRAOffline(views=4), 4), (LiRAEncoder(n=3), 3)]:
         oracle, ctx = arena(attack, memoriser(split.victim()))
         attack.answer(oracle, question, ctx)
         assert oracle.queries == cost * len(split.candidates)
@@ -348,26 +440,26 @@ def test_queries_per_row() -> None:
 def test_variance_is_the_row_s_own_from_64_shadows_on() -> None:
     split = tiny_split()
     for attack, variance in [
-        (LiRA(k=62), "pooled"), (LiRA(k=64), "per-example"),
-        (LiRAOffline(k=31), "pooled"), (LiRAOffline(k=32), "per-example"),
+        (LiRA(k=62), "bayes"), (LiRA(k=64), "per-example"),
+        (LiRAOffline(k=31), "bayes"), (LiRAOffline(k=32), "per-example"),
     ]:  # fmt: skip
         answer, _ = play(attack, memoriser(split.victim()))
         assert answer.notes["variance"] == variance
     assert LiRA().preset("paper").k == 256
 
 
-def test_the_row_with_the_fewest_shadows_of_a_sort_decides_whether_variances_are_pooled() -> None:
+def test_the_row_with_the_fewest_shadows_of_a_sort_decides_whether_variances_are_its_own() -> None:
     k = 3 * FEWEST  # with a fifth of the rows in each world, most rows are in fewer than 32
     inside = torch.zeros(k, 3).bool()
     inside[:FEWEST] = True
     at = Evidence(torch.zeros(3, 1), torch.zeros(k, 3, 1), inside)
     assert kind("auto", at, online=True) == "per-example"
     inside[0, 1] = False
-    assert kind("auto", at, online=True) == "pooled"
+    assert kind("auto", at, online=True) == "bayes"
     assert kind("auto", at, online=False) == "per-example"  # without the row there are 64
     at.asked[1] = math.nan  # a row without a label decides nothing
     assert kind("auto", at, online=True) == "per-example"
-    assert kind("auto", Evidence(at.asked * math.nan, at.known, inside), online=True) == "pooled"
+    assert kind("auto", Evidence(at.asked * math.nan, at.known, inside), online=True) == "bayes"
     for chosen in ("pooled", "per-example", "bayes"):
         assert kind(chosen, at, online=True) == chosen
 

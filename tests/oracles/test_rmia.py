@@ -15,7 +15,7 @@ from privbench import MembershipQuestion
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, tiny_split
-from privbench.toolbox.likelihood import Evidence, threshold
+from privbench.toolbox.likelihood import Evidence, of_views, threshold
 from privbench_plugins.attacks.rmia import (
     RMIA,
     RMIAOffline,
@@ -24,7 +24,7 @@ from privbench_plugins.attacks.rmia import (
     log_taylor,
 )
 
-FORMS = [RMIA(), RMIAOffline(), RMIA(signal="softmax", gamma=1.0), RMIAOffline(signal="softmax")]
+FORMS = [RMIA(), RMIAOffline(), RMIA(signal="taylor", gamma=1.0), RMIAOffline(signal="taylor")]
 
 
 def double(values: Any) -> Tensor:
@@ -235,7 +235,7 @@ def test_a_shadow_that_holds_z_does_not_count_for_z() -> None:
     z = attack._population(ctx)
     held = torch.stack([s.world.contains(z) for s in ctx.shadows])
     assert held.sum().item() == 160
-    found = torch.stack([attack._ask(s.oracle, z) for s in ctx.shadows])
+    found = torch.stack([attack._signal(s.oracle.log_posteriors(z), z.y) for s in ctx.shadows])
     prior = log_prior(found, held, attack.a, outside_only=True).exp()
     only = held[0] & ~held[1]
     torch.testing.assert_close(prior[only], (1.3 * found[1, only].exp() + 0.7) / 2)
@@ -249,9 +249,10 @@ def test_the_stand_in_is_asked_about_other_rows_than_the_population() -> None:
     _, ctx = arena(attack, memoriser(split.victim()))
     first = ctx.shadows[0]
     of_it = torch.cat([first.world.members.index, first.nonmembers.index])
-    assert attack._threshold(split.candidates, split.pool, ctx) is not None
+    given = (ctx, of_views(ctx, 0, attack._signal), double([1.0]))
+    assert attack._threshold(split.candidates, split.pool, *given) is not None
     only = split.pool.select(torch.isin(split.pool.index, of_it))
-    assert attack._threshold(split.candidates, only, ctx) is None
+    assert attack._threshold(split.candidates, only, *given) is None
 
 
 @pytest.mark.parametrize("attack", [RMIA(), RMIAOffline()], ids=str)

@@ -9,7 +9,6 @@ form. Theirs compares with ``>``, ours with ``>=``: the same for ratios that nev
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,8 +85,7 @@ class _Rows:
 
     def asked(self, attack: Any) -> Evidence:
         """Give the posteriors to our attack."""
-        oracle = SimpleNamespace(log_posteriors=lambda rows: rows.x.log_softmax(1))
         y = torch.from_numpy(self.y)
-        asked = [SimpleNamespace(x=torch.from_numpy(model), y=y) for model in self.logits]
-        victim, *shadows = (attack._ask(oracle, rows) for rows in asked)
+        asked = [torch.from_numpy(model).log_softmax(-1) for model in self.logits]
+        victim, *shadows = (attack._signal(log_p, y) for log_p in asked)
         return Evidence(victim, torch.stack(shadows), torch.from_numpy(self.held))

@@ -34,6 +34,7 @@ from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.shift import shift
 from privbench.boards import verdicts
 from privbench.cli.main import main
+from privbench.measure.games.metrics import Estimate, tpr_at_fpr
 from privbench.toolbox.endpoint import Endpoint
 from privbench.toolbox.messages import plain
 from privbench.toolbox.opened_model import given, opened
@@ -1212,3 +1213,15 @@ def test_the_words_name_the_attack_with_the_highest_auc_too(tmp_path: Path) -> N
             one.metrics[name] = one.metrics[name].model_copy(update={"value": value})
     told = words.summary([low, high], found.shift, (), {})
     assert f"By AUC the strongest is {high.cell.attack.label}: 0.700" in told
+    assert "is 0 whatever an attack finds, as there are 100 nonmembers: give 437 or more." in told
+
+
+def test_too_few_nonmembers_bound_no_share() -> None:
+    """Not even the highest of 436 is surely below the threshold of 1 %; .99^437 is below .0125."""
+    few, enough = (
+        tpr_at_fpr(np.arange(n + 50), np.arange(n + 50) >= n, 0.01)
+        for n in (words._LEAST - 1, words._LEAST)
+    )
+    assert isinstance(few, Estimate)
+    assert isinstance(enough, Estimate)
+    assert few.low == 0 < enough.low

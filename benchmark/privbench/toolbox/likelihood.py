@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     from privbench.measure.methods.oracle import Oracle
 
     Ask = Callable[[Oracle, Examples], Tensor]
+    Signal = Callable[[Tensor, Tensor], Tensor]
 
-#: Flips and shifts of LiRA's views, narrowed to what the dataset allows.
-VIEWS = Augmentation(flip=0.5, shift=4)
+#: The first view of a row, and LiRA's flips and shifts, narrowed to what the dataset allows.
+MIRROR, VIEWS = Augmentation(flip=1.0), Augmentation(flip=0.5, shift=4)
+#: Added to the variances of views, relative to their mean, so that equal views can be joined.
+_RIDGE = 1e-6
 #: Log of the value used for a posterior of exactly 0: the floor of the authors' LiRA code.
 FLOOR = math.log(1e-45)
 #: Log-posterior that a served victim returns for a posterior that a release has set to 0.
@@ -94,15 +97,25 @@ def floored(value: Tensor) -> Tensor:
     return value.masked_fill((value == -math.inf) | (value == ZERO), FLOOR)
 
 
-def logits_of_views(ctx: AttackContext, views: int) -> Ask:
-    """Return the signal (n, 1 + views): ``scaled_logit`` of the row and of views; images only."""
-    views = views if ctx.card.kind == "image" else 0
+def of_views(ctx: AttackContext, views: int, signal: Signal = scaled_logit) -> Ask:
+    """Return what asks the signal (n, v) of each row and of views of it.
+
+    Args:
+        ctx: of the attack.
+        views: images are asked in up to so many views beside themselves, so ``v - 1``: the mirror
+            image, where the dataset allows it, and then random ``VIEWS``.
+        signal: (log_p (n, ..., classes), y (n,)) -> (n, ...).
+    """
+    limits = ctx.card.limits if ctx.card.kind == "image" else None
+    mirrored = views > 0 and limits is not None and MIRROR.within(limits).flip > 0
+    others = max(0, views - 1) if limits is not None else 0
 
     def ask(oracle: Oracle, rows: Examples) -> Tensor:
-        signals = [scaled_logit(oracle.log_posteriors(rows), rows.y).unsqueeze(1)]
-        if views:
-            answers = oracle.log_posteriors(ctx.views(rows, VIEWS, views))
-            signals.append(scaled_logit(answers, rows.y))
+        signals = [signal(oracle.log_posteriors(rows), rows.y).unsqueeze(1)]
+        for augmentation, n in ((MIRROR, int(mirrored)), (VIEWS, others)):
+            if n:
+                answers = oracle.log_posteriors(ctx.views(rows, augmentation, n))
+                signals.append(signal(answers, rows.y))
         return torch.cat(signals, dim=1)
 
     return ask
@@ -125,6 +138,15 @@ class Evidence:
     known: Tensor
     inside: Tensor
 
+    def joined(self, weights: Tensor) -> Evidence:
+        """Return the same with one signal for each row: the sum of its views' by weights.
+
+        Args:
+            weights: (v,), so that signals are (n,) and (shadows, n), or (v, 1) for (n, 1) and
+                (shadows, n, 1).
+        """
+        return Evidence(self.asked @ weights, self.known @ weights, self.inside)
+
 
 def observe(ask: Ask, oracle: Oracle, shadows: Sequence[Shadow], *parts: Examples) -> Evidence:
     """Query the oracle and every shadow on the rows of all parts, concatenated."""
@@ -138,6 +160,48 @@ def watch(ask: Ask, shadows: Sequence[Shadow], *parts: Examples) -> tuple[Tensor
     known = [torch.cat([ask(shadow.oracle, rows) for rows in parts]) for shadow in shadows]
     inside = [torch.cat([s.world.contains(rows) for rows in parts]) for s in shadows]
     return torch.stack(known), torch.stack(inside)
+
+
+def weights_of_views(known: Tensor, inside: Tensor) -> Tensor:
+    """Return how much each view's signal counts, (v,) from 0 to 1, with a sum of 1.
+
+    They have four decimals, so that the order of the rows does not change them.
+
+    They are those of Fisher's linear discriminant: of all sums of the views' signals, theirs tells
+    a row's shadows with it best from its shadows without it, measured in the standard deviation of
+    shadows of one sort. A view on which shadows were not trained so counts little, two that err
+    alike count as one. Negative weights are 0. Where shadows show no difference, or no row has
+    shadows of both sorts and several of one, all views count alike.
+
+    Args:
+        known: (k, n, v) signals; NaN ones do not count.
+        inside: (k, n) bool.
+
+    >>> inside = torch.tensor([[True], [True], [False], [False]])
+    >>> noise = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [1.0, -2.0], [-1.0, 2.0]]).double()
+    >>> weights_of_views(noise[:, None] + 1.0 * inside[..., None], inside)
+    tensor([0.8000, 0.2000], dtype=torch.float64)
+    """
+    views = known.shape[-1]
+    alike = known.new_full((views,), 1 / views)
+    held = inside.to(known.device).unsqueeze(-1)
+    masks = [side & ~known.isnan() for side in (held, ~held)]
+    centres = [mean(known, mask, (0,)) for mask in masks]
+    gap = centres[0] - centres[1]
+    some = ~gap.isnan().any(-1)
+    residual = torch.where(held, known - centres[0], known - centres[1])[:, some].flatten(0, 1)
+    residual = residual[~residual.isnan().any(-1)]
+    spread = residual.T @ residual
+    if views == 1 or not spread.diagonal().gt(0).all():
+        return alike
+    spread += _RIDGE * spread.diagonal().mean() * torch.eye(views).to(spread)
+    found = torch.linalg.solve(spread, gap[some].mean(0)).clamp_min(0)
+    return (found / found.sum()).round(decimals=4) if found.sum() > 0 else alike
+
+
+def mean(known: Tensor, mask: Tensor, over: tuple[int, ...]) -> Tensor:
+    """Average (k, n, v) over some axes where ``mask`` (k, n, v) holds; NaN where it never does."""
+    return torch.where(mask, known, 0.0).sum(over) / mask.sum(over)
 
 
 @dataclass(frozen=True)

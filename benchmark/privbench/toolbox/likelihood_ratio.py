@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from privbench.measure.games.membership import Membership
-from privbench.toolbox.likelihood import observe, stand_in, threshold
+from privbench.toolbox.likelihood import mean, observe, stand_in, threshold, weights_of_views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,6 +149,8 @@ def variance_prior(variances: Tensor, free: Tensor) -> tuple[float, float]:
 def kind(variance: Variance, evidence: Evidence, *, online: bool) -> Kind:
     """Resolve ``auto``: per-example if every labelled row has ``FEWEST`` shadows of each sort.
 
+    Otherwise ``bayes``, which needs no such number.
+
     Online, sorts are shadows with and without the row; offline, only those without it. What counts
     is the row with the fewest: in a world of a fifth of the rows, few shadows hold one.
     """
@@ -157,7 +159,7 @@ def kind(variance: Variance, evidence: Evidence, *, online: bool) -> Kind:
     asked = ~evidence.asked.isnan().any(1)
     counts = [(~evidence.inside).sum(0)[asked]] + [evidence.inside.sum(0)[asked]] * online
     enough = asked.any() and min(int(count.min()) for count in counts) >= FEWEST
-    return "per-example" if enough else "pooled"
+    return "per-example" if enough else "bayes"
 
 
 # ---- scores --------------------------------------------------------------------------------------
@@ -211,8 +213,8 @@ def likelihood_ratio(
     are no decisions. A row without a label scores 0 and is not called a member.
 
     Args:
-        ask: (oracle, rows) -> signal (n, v), of v queries of each row; for example
-            ``logits_of_views`` of ``privbench.toolbox.likelihood``.
+        ask: (oracle, rows) -> signals (n, v) in one unit, of v queries of each row; for example
+            ``of_views`` of ``privbench.toolbox.likelihood``. ``weights_of_views`` join them.
         oracle: the victim's.
         rows: the candidate rows.
         shadows: trained on subsets of the rows if online, else on the adversary's own rows.
@@ -224,22 +226,20 @@ def likelihood_ratio(
     chosen = kind(variance, evidence, online=online)
     notes: dict[str, float | str] = {"variance": chosen}
     if online:
-        scores = log_ratio(evidence, location, chosen)
         notes["fewest shadows that hold a row"] = float(evidence.inside.sum(0).min())
+        evidence = evidence.joined(weights_of_views(evidence.known, evidence.inside)[:, None])
+        scores = log_ratio(evidence, location, chosen)
         return Membership(scores.nan_to_num(0.0), scores >= 0, notes)
-    scores = z_score(evidence, location, chosen)
     known = stand_in(shadows, fewest=2)  # a standard deviation needs two
     if known is None:
+        scores = z_score(evidence, location, chosen)
         return Membership(scores.nan_to_num(0.0), None, notes)
     trial = observe(ask, known.oracle, known.judges, *known.parts)
-    limit = threshold(z_score(trial, location, chosen), known.member)
+    weights = weights_of_views(trial.known, trial.inside)[:, None]
+    scores = z_score(evidence.joined(weights), location, chosen)
+    limit = threshold(z_score(trial.joined(weights), location, chosen), known.member)
     decisions = scores >= limit
     return Membership(scores.nan_to_num(0.0), decisions, {**notes, "threshold": limit})
-
-
-def mean(known: Tensor, mask: Tensor, over: tuple[int, ...]) -> Tensor:
-    """Average (k, n, v) over some axes where ``mask`` (k, n, v) holds; NaN where it never does."""
-    return torch.where(mask, known, 0.0).sum(over) / mask.sum(over)
 
 
 def _median(known: Tensor, mask: Tensor) -> Tensor:

@@ -46,19 +46,23 @@ from privbench.toolbox.likelihood import (
     Evidence,
     log_confidence,
     observe,
+    of_views,
     stand_in,
     threshold,
+    weights_of_views,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
+    from privbench.toolbox.likelihood import Ask
 
 DEVIATIONS = (
     "Checked against the abstract and two public reimplementations, which agree on the formula, "
     "not against the text or code of the authors. 16 shadows, shared with `rmia`. Nats, not bits. "
-    "The temperature is 2, as in `rmia`. Logarithms are exact where the reimplementations raise "
+    "The temperature is 2, as in `rmia`. One view, the mirror image, joined as in `lira`. "
+    "Logarithms are exact where the reimplementations raise "
     "small probabilities to 1e-12. z comes from the adversary's pool. The threshold is the best on "
     "a shadow that the others score. A row without a label scores 0. "
 )
@@ -73,6 +77,7 @@ class _InfoRMIA(MembershipAttack):
         a: estimates p(x) with training on x from p(x) without: ``a mean_out + 1 - a``.
         population: maximum number of rows z; 0 for all labelled rows of the adversary.
         temperature: divides the logits.
+        views: number of views queried in addition to the row itself, see ``lira``.
     """
 
     requires: ClassVar[tuple[str, ...]] = ("pool",)
@@ -81,10 +86,13 @@ class _InfoRMIA(MembershipAttack):
         "Information-Theoretic Membership Inference for Granular Quantification of Memorization",
         "Tao, Shokri", "ICLR 2026", "InfoRMIA of a whole row",
     )  # fmt: skip
+    version: ClassVar[int] = 2
+
     k: Annotated[int, Ge(1)] = 16
     a: Annotated[float, Ge(0), Le(1)] = 0.3
     population: Annotated[int, Ge(0)] = 0
     temperature: Annotated[float, Gt(0)] = 2.0
+    views: Annotated[int, Ge(0)] = 1
 
     @property
     @abstractmethod
@@ -101,15 +109,22 @@ class _InfoRMIA(MembershipAttack):
     ) -> Membership:
         """Score (n,) by the information about each row above that about the population."""
         z = self._population(ctx)
-        of_z = observe(self._ask, oracle, ctx.shadows, z)
-        scores = self._scores(observe(self._ask, oracle, ctx.shadows, question.examples), of_z)
-        limit = self._threshold(question.examples, z, ctx)
+        ask = of_views(ctx, self.views, self._signal)
+        of_x = observe(ask, oracle, ctx.shadows, question.examples)
+        of_z = observe(ask, oracle, ctx.shadows, z)
+        trained = of_x if self.online else of_z  # shadows hold some of these rows
+        weights = weights_of_views(trained.known, trained.inside)
+        of_z = of_z.joined(weights)
+        scores = self._scores(of_x.joined(weights), of_z)
+        limit = self._threshold(question.examples, z, ctx, ask, weights)
         decisions = None if limit is None else scores >= limit
         notes = {"population": float(len(z)), "nats of the population": float(self._usual(of_z))}
         notes |= {} if limit is None else {"threshold": limit}
         return Membership(scores.nan_to_num(0.0), decisions, notes)
 
-    def _threshold(self, asked: Examples, z: Examples, ctx: AttackContext) -> float | None:
+    def _threshold(
+        self, asked: Examples, z: Examples, ctx: AttackContext, ask: Ask, weights: Tensor
+    ) -> float | None:
         """Return the best threshold for a stand-in shadow, on z that it did not train on."""
         known = stand_in(ctx.shadows, asked if self.online else None)
         if known is None:
@@ -119,8 +134,8 @@ class _InfoRMIA(MembershipAttack):
         if len(z) == 0:
             return None
         scores = self._scores(
-            observe(self._ask, known.oracle, known.judges, *known.parts),
-            observe(self._ask, known.oracle, known.judges, z),
+            observe(ask, known.oracle, known.judges, *known.parts).joined(weights),
+            observe(ask, known.oracle, known.judges, z).joined(weights),
         )
         return threshold(scores, known.member)
 
@@ -130,10 +145,9 @@ class _InfoRMIA(MembershipAttack):
         order = ctx.uniform(rows, 1, "population").squeeze(1).argsort(stable=True)
         return rows.select(order[: self.population or len(rows)])
 
-    def _ask(self, oracle: Oracle, rows: Examples) -> Tensor:
-        """Return log p(x | model), (n,)."""
-        log_p = oracle.log_posteriors(rows) / self.temperature
-        return log_confidence(log_p.log_softmax(1), rows.y)
+    def _signal(self, log_p: Tensor, y: Tensor) -> Tensor:
+        """Return log p(x | model), (n, ..., classes) -> (n, ...)."""
+        return log_confidence((log_p / self.temperature).log_softmax(-1), y)
 
     def _scores(self, x: Evidence, z: Evidence) -> Tensor:
         """Return the scores (n,) in nats; NaN where x cannot be scored.
@@ -171,7 +185,7 @@ class InfoRMIA(_InfoRMIA):
     """Online InfoRMIA: p(x) is the mean over shadows with the row and shadows without it.
 
     The adversary has posteriors and labels, and can train shadows on the candidate rows.
-    Cost: one query per row, plus one for each row of the population, once.
+    Cost: 1 + `views` queries per row, and as many for each row of the population, once.
     """
 
     name: ClassVar[str] = "informia"
@@ -190,7 +204,7 @@ class InfoRMIAOffline(_InfoRMIA):
     """Offline InfoRMIA: p(x) is estimated from shadows without the row.
 
     The adversary has posteriors and labels, and trains shadows on its own rows only.
-    Cost: one query per row, plus one for each row of the population, once.
+    Cost: 1 + `views` queries per row, and as many for each row of the population, once.
     """
 
     name: ClassVar[str] = "informia-offline"

@@ -12,7 +12,7 @@ Steps:
    fit one Gaussian to the signals of the shadows trained on the row and one to those of the others.
    Offline, shadows contain none of the candidate rows: fit only the second Gaussian.
 3. Online score: log-likelihood ratio. Offline score: standard deviations above the mean.
-4. Average the score over views.
+4. Of several views of a row, the signals are added up before, each with a weight.
 
 Deviations: see each class. What to expect: online the strongest of the posterior attacks at low
 FPR (authors' demonstration, CIFAR-10, 16 shadows, pooled variance: 5.9 % TPR at 0.1 % FPR online,
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from privbench import Access, Ge, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench.toolbox.likelihood import logits_of_views
+from privbench.toolbox.likelihood import of_views
 from privbench.toolbox.likelihood_ratio import Location, Variance, likelihood_ratio
 
 if TYPE_CHECKING:
@@ -37,16 +37,19 @@ if TYPE_CHECKING:
     from privbench import Attack, AttackContext, MembershipQuestion, Oracle
 
 DEVIATIONS = (
-    "16 shadows, as the authors' demonstration (`paper`: 256). Location is the mean, as in the "
-    "paper (their code: the median). The pooled variance is of residuals from each row's location, "
+    "16 shadows, as the authors' demonstration (`paper`: 256), and one view, the mirror image. "
+    "Location is the mean, as in the paper (their code: the median). With few shadows the "
+    "variance is that of `bayes`; the paper's is pooled, which finds fewer members at 1 % FPR. The "
+    "pooled variance is of residuals from each row's location, "
     "with as many degrees of freedom as they leave; the released code takes the spread between "
-    "rows with it, and takes the nonmembers' from the members' signals. The variance is pooled by "
-    "the row with the fewest shadows of a sort, not by the number of shadows, since a world here "
+    "rows with it, and takes the nonmembers' from the members' signals. The row with the fewest "
+    "shadows of a sort decides on the variance, not the number of shadows, since a world here "
     "may hold fewer than half of the rows. The prior of `bayes` is estimated from the variances of "
     "all rows; how BaVarIA's is set could not be checked. BaVarIA's abstract (arXiv 2603.11799) "
     "has conjugate normal-inverse-gamma priors; `bayes` has an inverse-gamma variance and a flat "
-    "mean. Views are random flips and "
-    "shifts (theirs: all 18 combinations of fixed ones), pictures only. "
+    "mean. More views are random flips and shifts (theirs: all 18 combinations of fixed ones). "
+    "Their signals are added up by the weights of Fisher's discriminant over shadows; the paper "
+    "fits a Gaussian of as many dimensions as views. "
 )
 
 
@@ -56,13 +59,14 @@ class _LiRA(MembershipAttack):
 
     Attributes:
         k: number of shadow models, each a full training.
-        views: number of augmented views (flips, shifts of up to 4 pixels, narrowed to what the
-            dataset allows) queried in addition to the row itself; 0 for none. Images only.
-        variance: of the Gaussians: ``pooled`` uses one for all rows, ``per-example`` one per row;
-            ``auto`` pools unless every row has 32 shadows of each sort (with it and without; half
-            of the paper's 64). ``bayes`` replaces both Gaussians by Student t distributions whose
-            variances lie between those two, the closer to a row's own the more shadows it has:
-            Brännvall, Exponential-Family Membership Inference, arXiv 2603.11799.
+        views: number of views queried in addition to the row itself, images only: the first is its
+            mirror image, where the dataset allows it, the others are random flips and shifts of up
+            to 4 pixels. How much each counts follows from the shadows.
+        variance: of the Gaussians: ``pooled`` uses one for all rows, ``per-example`` one per row.
+            ``bayes`` replaces both Gaussians by Student t distributions whose variances lie between
+            those two, the closer to a row's own the more shadows it has: Brännvall,
+            Exponential-Family Membership Inference, arXiv 2603.11799. ``auto`` is ``per-example``
+            if every row has 32 shadows of each sort (half of the paper's 64), else ``bayes``.
         location: mean or median of the signals.
     """
 
@@ -72,11 +76,11 @@ class _LiRA(MembershipAttack):
         "Carlini, Chien, Nasr, Song, Terzis, Tramèr", "IEEE S&P 2022",
         "sections IV and V, algorithm 1",
     )  # fmt: skip
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"k": 256, "views": 17}}
 
     k: Annotated[int, Ge(2)] = 16
-    views: Annotated[int, Ge(0)] = 0
+    views: Annotated[int, Ge(0)] = 1
     variance: Variance = "auto"
     location: Location = "mean"
 
@@ -95,7 +99,7 @@ class _LiRA(MembershipAttack):
     ) -> Membership:
         """Score (n,) by comparing the victim's signals with the shadows'."""
         return likelihood_ratio(
-            logits_of_views(ctx, self.views), oracle, question.examples, ctx.shadows,
+            of_views(ctx, self.views), oracle, question.examples, ctx.shadows,
             online=self.online, location=self.location, variance=self.variance,
         )  # fmt: skip
 

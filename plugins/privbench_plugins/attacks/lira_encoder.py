@@ -64,16 +64,17 @@ class LiRAEncoder(MembershipAttack):
         online: whether shadows are trained on subsets of the candidate rows.
         augmentation: how views are made (the adversary's guess of the provider's augmentation),
             narrowed to what the dataset allows.
-        variance: of the Gaussians: ``pooled`` uses one for all rows, ``per-example`` one per row;
-            ``auto`` pools unless every row has 32 shadows of each sort (with it and without; half
-            of the paper's 64). ``bayes`` replaces both Gaussians by Student t distributions whose
-            variances lie between those two, the closer to a row's own the more shadows it has:
-            Brännvall, Exponential-Family Membership Inference, arXiv 2603.11799.
+        variance: of the Gaussians: ``pooled`` uses one for all rows, ``per-example`` one per row.
+            ``bayes`` replaces both Gaussians by Student t distributions whose variances lie between
+            those two, the closer to a row's own the more shadows it has: Brännvall,
+            Exponential-Family Membership Inference, arXiv 2603.11799. ``auto`` is ``per-example``
+            if every row has 32 shadows without it and, online, 32 with it (half of the paper's 64),
+            else ``bayes``.
         location: mean or median of the signals.
     """
 
     name: ClassVar[str] = "lira-encoder"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     needs: ClassVar[Access] = Access.EMBEDDINGS
     paper: ClassVar[Paper] = Paper(
         "Evaluations of Machine Learning Privacy Defenses are Misleading",
@@ -82,8 +83,8 @@ class LiRAEncoder(MembershipAttack):
     deviations: ClassVar[str] = (
         "Offline by default, with 16 shadows (`paper`: online, 64). All pairs of 10 views give one "
         "signal; the authors average 6 pairs for each of 18 flips and shifts, and average the "
-        "likelihood ratios of these. All rows are asked about, not the worst placed canaries. The "
-        "variance is pooled unless every row has 32 shadows with it and 32 without. The threshold "
+        "likelihood ratios of these. All rows are asked about, not the worst placed canaries. With "
+        "fewer than 32 shadows of a sort the variance is that of `bayes`. The threshold "
         "of the offline form is the best on a shadow that the others judge."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"k": 64, "online": True}}

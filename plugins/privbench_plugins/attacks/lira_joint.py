@@ -50,8 +50,8 @@ from privbench import (
     as_float,
     hookimpl,
 )
-from privbench.toolbox.likelihood import FLOOR, Evidence, observe, scaled_logit
-from privbench.toolbox.likelihood_ratio import Kind, Variance, kind, log_ratio, mean
+from privbench.toolbox.likelihood import FLOOR, Evidence, mean, observe, scaled_logit
+from privbench.toolbox.likelihood_ratio import Kind, Variance, kind, log_ratio
 
 if TYPE_CHECKING:
     from torch import Tensor

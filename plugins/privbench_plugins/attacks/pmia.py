@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import torch
 
 from privbench import Access, Ge, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench.toolbox.likelihood import logits_of_views, observe, watch
+from privbench.toolbox.likelihood import observe, of_views, watch, weights_of_views
 from privbench.toolbox.likelihood_ratio import (
     Location,
     Predictive,
@@ -56,13 +56,13 @@ class PMIA(MembershipAttack):
             the ``neighbours`` of its class whose mean signal in shadows without them is nearest to
             the candidate's (``instance``).
         neighbours: number of proxies of ``instance``.
-        views: number of augmented views queried in addition to the row itself; 0 for none. Images
-            only.
+        views: number of views queried in addition to the row itself, see ``lira``.
         variance: of the nonmember's signal, see ``lira``; the members' is that of the proxies.
         location: mean or median of the signals.
     """
 
     name: ClassVar[str] = "pmia"
+    version: ClassVar[int] = 2
     needs: ClassVar[Access] = Access.POSTERIORS
     paper: ClassVar[Paper] = Paper(
         "Cascading and Proxy Membership Inference Attacks",
@@ -71,17 +71,17 @@ class PMIA(MembershipAttack):
     deviations: ClassVar[str] = (
         "Checked against the abstract and the authors' code, not against the text. 16 shadows, "
         "shared with `lira-offline` (`paper`: 256, as their code, which has 18 views on CIFAR). "
-        "With few of them the variance of nonmembers is pooled over rows (theirs: always the "
+        "With few of them the variance of nonmembers is that of `bayes` (theirs: always the "
         "row's own). Their `instance` takes the image nearest in CLIP's features; here the rows "
-        "nearest in signal, so that tables have proxies too. Views are random. A class without "
-        "proxies takes those of all classes. The threshold is 0; their code has none."
+        "nearest in signal, so that tables have proxies too. More views than one are random. A "
+        "class without proxies takes those of all classes. The threshold is 0; their code has none."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"k": 256, "views": 17}}
 
     k: Annotated[int, Ge(2)] = 16
     proxy: Literal["class", "global", "instance"] = "class"
     neighbours: Annotated[int, Ge(1)] = 20
-    views: Annotated[int, Ge(0)] = 0
+    views: Annotated[int, Ge(0)] = 1
     variance: Variance = "auto"
     location: Location = "median"
 
@@ -94,13 +94,15 @@ class PMIA(MembershipAttack):
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
         """Score (n,) by the log-likelihood ratio of proxies to the row itself."""
-        ask, rows = logits_of_views(ctx, self.views), question.examples
+        ask, rows = of_views(ctx, self.views), question.examples
         evidence = observe(ask, oracle, ctx.shadows, rows)
-        chosen = kind(self.variance, evidence, online=False)
-        without = fit(evidence.known, ~evidence.inside, self.location, chosen)
         own = ctx.auxiliary.select(ctx.auxiliary.y >= 0)
         known, inside = watch(ask, ctx.shadows, own)
         known, inside = known.to(evidence.asked.device), inside.to(evidence.asked.device)
+        weights = weights_of_views(known, inside)[:, None]
+        known, evidence = known @ weights, evidence.joined(weights)
+        chosen = kind(self.variance, evidence, online=False)
+        without = fit(evidence.known, ~evidence.inside, self.location, chosen)
         held = inside.any(0)
         y = [labels.to(evidence.asked.device) for labels in (rows.y, own.y)]
         within = self._within(without.centre, y[0], known[:, held], inside[:, held], y[1][held])

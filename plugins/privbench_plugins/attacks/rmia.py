@@ -5,8 +5,8 @@ Zarifzadeh, Liu, Shokri: Low-Cost High-Power Membership Inference Attacks. ICML 
 The adversary sees posteriors, knows true labels, owns k shadow ("reference") models trained as the
 target is, and has rows z of the population that the victim did not train on. Steps:
 
-1. p(x | victim): the posterior of the true class, from a softmax with a margin and with Taylor
-   polynomials instead of exponentials. p(x): its mean over shadows with and without x.
+1. p(x | victim): the posterior of the true class, from a softmax (in the paper with a margin and
+   Taylor polynomials instead of exponentials). p(x): its mean over shadows with and without x.
    Without shadows that hold x: ``p(x) = ((1 + a) mean_out + 1 - a) / 2``. Compute the same for
    every z, using only the shadows that did not train on z.
 2. LR(x, z) = (p(x | victim) / p(x)) / (p(z | victim) / p(z)).
@@ -45,23 +45,28 @@ from privbench.toolbox.likelihood import (
     floored,
     log_confidence,
     observe,
+    of_views,
     split,
     stand_in,
     threshold,
+    weights_of_views,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
+    from privbench.toolbox.likelihood import Ask
 
 DEVIATIONS = (
     "Logits are known only up to a constant, which is chosen to put the smallest at 0: there the "
     "Taylor polynomial rises, while far below 0 it would fall and score a confidently wrong row as "
     "a member. "
     "Order 4 of it has four powers, where the authors' code stops at the third. "
-    "16 shadows, shared with `lira` (theirs: 1 to 254). No augmented queries, and plain means over "
-    "shadows instead of trimmed ones. z comes from the adversary's pool, not from the candidates' "
+    "16 shadows, shared with `lira` (theirs: 1 to 254), and plain means over them instead of "
+    "trimmed ones. By default the plain softmax, as in the authors' newer toolbox: the Taylor "
+    "softmax of the paper finds fewer members. One view, the mirror image, joined as in `lira`; "
+    "the paper averages 18. z comes from the adversary's pool, not from the candidates' "
     "nonmembers. The threshold is the best on a shadow that the others score. A row without a "
     "label scores one half. "
 )
@@ -78,7 +83,8 @@ class _RMIA(MembershipAttack):
         a: estimates p(x) with training on x from p(x) without: ``a mean_out + 1 - a``. 0.3 was
             best on CIFAR-10, 0.6 on CIFAR-100, 0.2 on Purchase.
         population: maximum number of rows z; 0 for all labelled rows of the adversary.
-        signal: ``taylor``, the soft-margin Taylor softmax, or ``softmax``.
+        signal: ``softmax``, or ``taylor``, the soft-margin Taylor softmax of the paper.
+        views: number of views queried in addition to the row itself, see ``lira``.
         temperature: divides the logits; 2 for CIFAR-10, 1 for CIFAR-100.
         margin: of the Taylor softmax: subtracted from the true class's logit.
         order: of the Taylor softmax: its highest power, even so that it is positive.
@@ -90,11 +96,14 @@ class _RMIA(MembershipAttack):
         "Low-Cost High-Power Membership Inference Attacks", "Zarifzadeh, Liu, Shokri",
         "ICML 2024", "section 3",
     )  # fmt: skip
+    version: ClassVar[int] = 3
+
     k: Annotated[int, Ge(1)] = 16
     gamma: Annotated[float, Gt(0)] = 2.0
     a: Annotated[float, Ge(0), Le(1)] = 0.3
     population: Annotated[int, Ge(0)] = 0
-    signal: Literal["taylor", "softmax"] = "taylor"
+    signal: Literal["softmax", "taylor"] = "softmax"
+    views: Annotated[int, Ge(0)] = 1
     temperature: Annotated[float, Gt(0)] = 2.0
     margin: Annotated[float, Ge(0)] = 0.6
     order: Annotated[int, Ge(2), MultipleOf(2)] = 4
@@ -114,16 +123,20 @@ class _RMIA(MembershipAttack):
     ) -> Membership:
         """Score (n,) by the share of the population that each row dominates."""
         z = self._population(ctx)
-        scores = self._scores(
-            observe(self._ask, oracle, ctx.shadows, question.examples),
-            observe(self._ask, oracle, ctx.shadows, z),
-        )
-        limit = self._threshold(question.examples, z, ctx)
+        ask = of_views(ctx, self.views, self._signal)
+        of_x = observe(ask, oracle, ctx.shadows, question.examples)
+        of_z = observe(ask, oracle, ctx.shadows, z)
+        trained = of_x if self.online else of_z  # shadows hold some of these rows
+        weights = weights_of_views(trained.known, trained.inside)
+        scores = self._scores(of_x.joined(weights), of_z.joined(weights))
+        limit = self._threshold(question.examples, z, ctx, ask, weights)
         decisions = None if limit is None else scores >= limit
         notes = {"population": float(len(z))} | ({} if limit is None else {"threshold": limit})
         return Membership(scores.nan_to_num(0.5), decisions, notes)
 
-    def _threshold(self, asked: Examples, z: Examples, ctx: AttackContext) -> float | None:
+    def _threshold(
+        self, asked: Examples, z: Examples, ctx: AttackContext, ask: Ask, weights: Tensor
+    ) -> float | None:
         """Return the best threshold for a stand-in shadow, on z that it did not train on."""
         known = stand_in(ctx.shadows, asked if self.online else None)
         if known is None:
@@ -133,8 +146,8 @@ class _RMIA(MembershipAttack):
         if len(z) == 0:
             return None
         scores = self._scores(
-            observe(self._ask, known.oracle, known.judges, *known.parts),
-            observe(self._ask, known.oracle, known.judges, z),
+            observe(ask, known.oracle, known.judges, *known.parts).joined(weights),
+            observe(ask, known.oracle, known.judges, z).joined(weights),
         )
         return threshold(scores, known.member)
 
@@ -144,12 +157,11 @@ class _RMIA(MembershipAttack):
         order = ctx.uniform(rows, 1, "population").squeeze(1).argsort(stable=True)
         return rows.select(order[: self.population or len(rows)])
 
-    def _ask(self, oracle: Oracle, rows: Examples) -> Tensor:
-        """Return log p(x | model), (n,)."""
-        log_p = oracle.log_posteriors(rows)
+    def _signal(self, log_p: Tensor, y: Tensor) -> Tensor:
+        """Return log p(x | model), (n, ..., classes) -> (n, ...)."""
         if self.signal == "taylor":
-            return log_taylor(log_p, rows.y, self.temperature, self.margin, self.order)
-        return log_confidence((log_p / self.temperature).log_softmax(1), rows.y)
+            return log_taylor(log_p, y, self.temperature, self.margin, self.order)
+        return log_confidence((log_p / self.temperature).log_softmax(-1), y)
 
     def _scores(self, x: Evidence, z: Evidence) -> Tensor:
         """Return the share of z that each x dominates; NaN where x cannot be scored.
@@ -169,7 +181,7 @@ class RMIA(_RMIA):
     """Online RMIA: p(x) is the mean over shadows with the row and shadows without it.
 
     The adversary has posteriors and labels, and can train shadows on the candidate rows.
-    Cost: one query per row, plus one for each row of the population, once.
+    Cost: 1 + `views` queries per row, and as many for each row of the population, once.
     """
 
     name: ClassVar[str] = "rmia"
@@ -188,11 +200,10 @@ class RMIAOffline(_RMIA):
     """Offline RMIA: p(x) is estimated from shadows without the row.
 
     The adversary has posteriors and labels, and trains shadows on its own rows only.
-    Cost: one query per row, plus one for each row of the population, once.
+    Cost: 1 + `views` queries per row, and as many for each row of the population, once.
     """
 
     name: ClassVar[str] = "rmia-offline"
-    version: ClassVar[int] = 2
     deviations: ClassVar[str] = DEVIATIONS
 
     @property
@@ -265,20 +276,20 @@ def log_taylor(log_p: Tensor, y: Tensor, temperature: float, margin: float, orde
     with z_y.
 
     Args:
-        log_p: (n, k).
+        log_p: (n, ..., k).
         y: (n,), -1 where unknown.
         temperature: above 0.
         margin: m, at least 0.
         order: highest power, even.
 
     Returns:
-        (n,), NaN where y is -1.
+        (n, ...), NaN where y is -1.
     """
     z = floored(log_p.double())
-    z = (z - z.amin(1, keepdim=True)) / temperature
+    z = (z - z.amin(-1, keepdim=True)) / temperature
     own, _ = split(z, y)
     mine = _exponential(own - margin, order)
-    others = _exponential(z, order).sum(1) - _exponential(own, order)
+    others = _exponential(z, order).sum(-1) - _exponential(own, order)
     return mine.log() - (mine + others).log()
 
 

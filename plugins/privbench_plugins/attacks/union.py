@@ -49,12 +49,14 @@ from privbench.toolbox.copies import noisy, survivors
 from privbench.toolbox.likelihood import (
     Evidence,
     log_confidence,
+    mean,
     observe,
-    scaled_logit,
+    of_views,
     split,
     stand_in,
+    weights_of_views,
 )
-from privbench.toolbox.likelihood_ratio import kind, log_ratio, mean
+from privbench.toolbox.likelihood_ratio import kind, log_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -83,8 +85,8 @@ READS: dict[str, Access] = {
 VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
 #: Levels of noise of ``label-lira`` (``flips`` for binary tables).
 LEVELS, FLIPS = (0.05, 0.15, 0.25, 0.35, 0.5), (1, 2, 4, 8, 16)
-#: Temperature of ``rmia``.
-TEMPERATURE = 2.0
+#: Views of ``lira`` and ``rmia``, and temperature of the latter.
+MIRROR, TEMPERATURE = 1, 2.0
 #: Smallest probability and smallest distance of a cosine from 1.
 LEAST = 1e-12
 #: Penalty of the regression's weights, relative to the number of rows.
@@ -96,8 +98,9 @@ class Union(MembershipAttack):
     """Weighs the scores of several attacks by a regression fitted on shadows.
 
     The adversary has predicted classes and true labels, uses posteriors and embeddings where they
-    are granted, and can train shadows on the candidate rows. Cost per row: one query for each
-    component on posteriors, `queries` for ``label-lira``, `views` for ``lira-encoder``.
+    are granted, and can train shadows on the candidate rows. Cost per row: two queries for
+    ``lira`` and as many for ``rmia``, one for ``metric-modified-entropy``,
+    `queries` for ``label-lira``, `views` for ``lira-encoder``.
 
     Attributes:
         components: attacks that take part. Those whose access is not granted, and ``lira-encoder``
@@ -111,7 +114,7 @@ class Union(MembershipAttack):
     """
 
     name: ClassVar[str] = "union"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     needs: ClassVar[Access] = Access.LABELS
     wants: ClassVar[Access] = Access.POSTERIORS | Access.EMBEDDINGS
     paper: ClassVar[Paper] = Paper(
@@ -166,9 +169,11 @@ class Union(MembershipAttack):
         """Score (n,) by the combination that finds most members of shadows."""
         rows = question.examples
         asks = self._asks(oracle, ctx)
-        evidence = {
-            name: on_cpu(observe(ask, oracle, ctx.shadows, rows)) for name, ask in asks.items()
-        }
+        evidence = {}
+        for name, ask in asks.items():
+            found = on_cpu(observe(ask, oracle, ctx.shadows, rows))
+            weights = weights_of_views(found.known, found.inside)[:, None]
+            evidence[name] = found.joined(weights)
         known = (rows.y >= 0).cpu()
         victim = calibrated(scored(evidence), known)
         tables, members = [], []
@@ -193,10 +198,8 @@ class Union(MembershipAttack):
     ) -> Mapping[str, Callable[[Oracle, Examples], Tensor]]:
         """Return what asks each component's signal (n, v), of those that can take part."""
         asks: dict[str, Callable[[Oracle, Examples], Tensor]] = {
-            "lira": lambda o, r: scaled_logit(o.log_posteriors(r), r.y)[:, None],
-            "rmia": lambda o, r: log_confidence(
-                (o.log_posteriors(r) / TEMPERATURE).log_softmax(1), r.y
-            )[:, None],
+            "lira": of_views(ctx, MIRROR),
+            "rmia": of_views(ctx, MIRROR, warm),
             "metric-modified-entropy": lambda o, r: certainty(o.log_posteriors(r), r.y)[:, None],
             "label-lira": lambda o, r: self._kept(o, r, ctx),
             "lira-encoder": lambda o, r: likeness(
@@ -206,14 +209,14 @@ class Union(MembershipAttack):
         return {n: asks[n] for n in takes_part(self.components, oracle.access, ctx.card)}
 
     def _kept(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
-        """Return the log-odds (n, 1) that a noisy copy keeps the true class, mean over levels."""
+        """Return the log-odds (n, levels) that a noisy copy keeps the true class."""
         levels = FLIPS if ctx.card.kind == "binary" else LEVELS
         copies = self.queries // len(levels)
         at, odds = noisy(ctx, copies), []
         for level in levels:
             kept = survivors(oracle, rows, at(level), copies).double().sum(1)
             odds.append((kept + 0.5).log() - (copies - kept + 0.5).log())
-        return torch.stack(odds, dim=1).mean(1, keepdim=True)
+        return torch.stack(odds, dim=1)
 
 
 # ---- components ----------------------------------------------------------------------------------
@@ -237,9 +240,13 @@ def scored(evidence: Mapping[str, Evidence]) -> Tensor:
         elif name == "rmia":
             scores.append(one.asked[:, 0] - prior(one))
         else:
-            variance = "bayes" if name == "label-lira" else kind("auto", one, online=True)
-            scores.append(log_ratio(one, kind=variance))
+            scores.append(log_ratio(one, kind=kind("auto", one, online=True)))
     return torch.stack(scores, dim=1)
+
+
+def warm(log_p: Tensor, y: Tensor) -> Tensor:
+    """Return log p_y (n, ...) of log-posteriors (n, ..., classes) at ``TEMPERATURE``."""
+    return log_confidence((log_p / TEMPERATURE).log_softmax(-1), y)
 
 
 def prior(one: Evidence) -> Tensor:

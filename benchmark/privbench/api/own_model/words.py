@@ -52,6 +52,7 @@ _BELOW = (
     "An AUC below 0.5 like this one is chance in one of 40 audits; otherwise the files of members "
     "and nonmembers are swapped."
 )
+_LEAST = 437  # nonmembers from which on ``tpr_at_fpr`` bounds a TPR at 1 % FPR from below
 _MOST = 10  # rows that are listed
 _ROUNDING = 1e-9  # .01 * 300 may be a little below 3 in floating point
 _LINES, _WIDE = 27, 100  # of words on a screen
@@ -367,6 +368,11 @@ def _risk(best: Strongest | None, first: Reached | None, no_verdict: str) -> lis
         lines.append(
             f"WARNING: {best.swapped.cell.attack.label} takes nonmembers for members (AUC "
             f"{number(best.swapped.metrics['auc'])})."
+        )
+    if first is None and _value(record, TPR) > CHANCE and _sizes(record)[1] < _LEAST:
+        lines.append(
+            f"The lower end of that share's interval is 0 whatever an attack finds, as there are "
+            f"{_sizes(record)[1]} nonmembers: give {_LEAST} or more."
         )
     lines += [f"Not counted: {name}: {shown(why, 300)}." for name, why in best.doubtful.items()]
     null = record.controls.get("null", {}).get("auc")
