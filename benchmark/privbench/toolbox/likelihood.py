@@ -184,6 +184,8 @@ def weights_of_views(known: Tensor, inside: Tensor) -> Tensor:
     """
     views = known.shape[-1]
     alike = known.new_full((views,), 1 / views)
+    if views == 1:
+        return alike
     held = inside.to(known.device).unsqueeze(-1)
     masks = [side & ~known.isnan() for side in (held, ~held)]
     centres = [mean(known, mask, (0,)) for mask in masks]
@@ -192,7 +194,7 @@ def weights_of_views(known: Tensor, inside: Tensor) -> Tensor:
     residual = torch.where(held, known - centres[0], known - centres[1])[:, some].flatten(0, 1)
     residual = residual[~residual.isnan().any(-1)]
     spread = residual.T @ residual
-    if views == 1 or not spread.diagonal().gt(0).all():
+    if not spread.diagonal().gt(0).all():
         return alike
     spread += _RIDGE * spread.diagonal().mean() * torch.eye(views).to(spread)
     found = torch.linalg.solve(spread, gap[some].mean(0)).clamp_min(0)
