@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from privbench.grid.cell import Trial
 from privbench.grid.trial import TrialRunner
+from privbench.ground.errors import PluginError
 from privbench.ground.store.machine import machine
 from privbench.ground.store.store import Store
 from privbench.measure.games.attributes import AttributeAttack, Attributes
@@ -440,6 +442,8 @@ def test_an_attribute_trial_has_its_baselines_and_controls(lab: TrialRunner) -> 
     assert set(record.controls) == {"pixels", "untrained"}
     assert set(record.baselines) == {"majority", "label_only"}
     assert record.metrics["accuracy"] == record.metrics["accuracy[bright]"]
+    with pytest.raises(PluginError, match="there is no control 'nul': name null, untrained or"):
+        lab.materials.control("nul", mock.Mock())
     pixels = record.controls["pixels"]["accuracy"].value
     assert pixels is not None
     assert pixels > 0.6

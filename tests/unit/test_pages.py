@@ -567,15 +567,18 @@ def test_a_defense_that_costs_much_accuracy_is_not_ranked_first() -> None:
     assert closing(Board(alone))[0].endswith(told)
 
 
-def test_a_finding_names_the_defenses_that_are_not_judged() -> None:
+def test_a_finding_names_the_defenses_without_a_valid_number() -> None:
     made = [*seeds("loud", "none", [0.8, 0.8, 0.8]), *seeds("loud", "calm", [0.7, 0.71, 0.7])]
     for one in (idle := seeds("loud", "idle", [0.5, 0.5, 0.5])):
         one.flags = ["its encoder tells no more than an untrained one"]
     text = page(Board([*made, *idle]), "t")
-    assert "of 1 defenses differ from none beyond chance; 1 of 2 defenses are not judged " in text
+    assert (
+        "of 1 defenses differ from none beyond chance; 1 of 2 defenses have no valid number "
+        in text
+    )
     assert "(‡ or ¶): idle." in text
-    assert "not judged" not in page(Board(made), "t")
-    assert "; 1 of 2 defenses are not judged;" in closing(Board([*made, *idle]))[0]
+    assert "valid number" not in page(Board(made), "t")
+    assert "; 1 of 2 defenses have no valid number;" in closing(Board([*made, *idle]))[0]
 
 
 def test_the_last_lines_allow_for_all_that_a_run_compares() -> None:

@@ -1,4 +1,4 @@
-"""Output while a grid runs: progress bars on a terminal, plain lines elsewhere."""
+"""Output while a grid runs, and at its end, where the board is written too."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Board:
-    """All results of a board.
+    """All results of a board; how a game is shown is ``ground.columns.Board``.
 
     Attributes:
         records: of any status, with positive controls.
@@ -76,7 +76,7 @@ class Board:
         return {cell: of for cell, of in self.cells.items() if of.ok and not of.first.cell.control}
 
     @cached_property
-    def controls(self) -> list[Seeds]:
+    def planted(self) -> list[Seeds]:
         """The positive controls that have numbers."""
         return [of for of in self.cells.values() if of.ok and of.first.cell.control]
 
@@ -90,7 +90,7 @@ class Board:
     @cached_property
     def planted_found(self) -> Mapping[tuple[str, ...], Mapping[str, bool]]:
         """Victim -> label of an attack -> whether it found the planted leak."""
-        return verdicts.planted_found(self.controls)
+        return verdicts.planted_found(self.planted)
 
     def mark(self, record: Record) -> str:
         """Return why a result does not count, as boards mark it: ``‡``, ``¶``, or ""."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.boards.matrix import COSTLY, costly, not_judged
+from privbench.boards.matrix import COSTLY, costly, without_number
 from privbench.ground.text import several, shown
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
 
@@ -73,8 +73,8 @@ def _told(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
             told += f"; every defense costs more than {100 * COSTLY:g} points of accuracy"
     else:
         return ""
-    if left := not_judged(panel, aim):
-        told += f"; {len(left)} of {len(others)} defenses are not judged"
+    if left := without_number(panel, aim):
+        told += f"; {len(left)} of {len(others)} defenses have no valid number"
     return f"{told}{_draft(panel)}."
 
 

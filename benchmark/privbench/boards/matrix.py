@@ -259,7 +259,7 @@ def costly(line: DefenseRow) -> bool:
     return line.loss is not None and line.loss.mean > COSTLY
 
 
-def not_judged(panel: Panel, aim: Aim) -> list[DefenseRow]:
+def without_number(panel: Panel, aim: Aim) -> list[DefenseRow]:
     """Return the defenses that attacks with this aim met, none of which counts."""
     return [
         line

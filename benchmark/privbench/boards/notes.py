@@ -147,7 +147,7 @@ def _smallest(board: Board) -> list[str]:
 
 def _planted(board: Board) -> list[str]:
     """How many planted leaks were found, and who missed one."""
-    cells = [(verdicts.finds(of.ok), of.first) for of in board.controls]
+    cells = [(verdicts.finds(of.ok), of.first) for of in board.planted]
     judged = [one for one in cells if one[0] is not None]
     if not judged:
         return []

@@ -209,9 +209,9 @@ def _finding(panel: Panel, aim: Aim) -> str:
             told += f"; {differ} of {len(known)} defenses differ from none beyond chance"
         else:
             told += "; too few seeds to tell a difference from chance"
-    if left := matrix.not_judged(panel, aim):
+    if left := matrix.without_number(panel, aim):
         names = shown(", ".join(line.title for line in left), notes.LONG)
-        told += f"; {len(left)} of {len(defenses)} defenses are not judged (‡ or ¶): {names}"
+        told += f"; {len(left)} of {len(defenses)} defenses have no valid number (‡ or ¶): {names}"
     return f"- {_but_bold(told)}."
 
 

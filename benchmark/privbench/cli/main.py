@@ -301,7 +301,7 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
             say(document(board))
         return 1 if problem else 0
     apart = is_planned_apart(suite.names, chosen, options["executor"])
-    refuse(suite, chosen, make=not others(chosen))
+    refuse(suite, chosen, make=not others(chosen))  # now also where no index was kept
     workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]
     if workers or options["isolate"] or apart:
         from privbench.grid.server import start_server

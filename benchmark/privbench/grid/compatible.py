@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from privbench.ground.errors import BadInputError
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.methods.access import BLACK_BOX, Access
-from privbench.measure.methods.cell import Cell
 from privbench.plugins.requirements import reason_to_skip
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.grid import keys
 from privbench.grid.keys import dataset_of
 from privbench.grid.outcome import numbers
+from privbench.ground.errors import PluginError
 from privbench.measure.data.examples import Examples, adopted
 from privbench.measure.data.split import Split, cut
 from privbench.measure.data.validation import validated
@@ -130,7 +131,10 @@ class Materials:
             return [self.victim(spec) for spec in models.nulls()]
         if name == "untrained":
             return [self.builder.untrained(models.undefended())]
-        return [Pixels(models.cell.card)]
+        if name == "pixels":
+            return [Pixels(models.cell.card)]
+        raise PluginError(f"{models.game.name}: there is no control {name!r}: name null, "
+                          "untrained or pixels")  # fmt: skip
 
     def baselines_key(self, cell: Cell, seed: int) -> Key:
         """Return the key of the baselines; all cells of a question share them."""

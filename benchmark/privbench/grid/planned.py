@@ -44,7 +44,10 @@ class Planned(Protocol):
         """What workers need to start."""
 
     def ask(self, what: str, *args: Any) -> Any:
-        """Return an attribute of the plan, or what its method returns for the arguments."""
+        """Return an attribute of the plan, or what its method returns for the arguments.
+
+        They are those of ``api.planning.Planning`` and ``grid.here.PlannedHere``.
+        """
 
     def close(self) -> None:
         """Nothing more will be asked."""

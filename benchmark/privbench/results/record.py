@@ -232,7 +232,7 @@ class Record(BaseModel):
     Attributes:
         schema_version: of this form.
         trial: digest of all that decides the result: cell, seed, code, torch, kind of device,
-            threads.
+            threads, precision, whether compiled. ``digest`` is that of the numbers.
         cell: what was run.
         board: how boards show the game; null if no game of that name is installed.
         seed: of the split and of all random numbers.

@@ -38,8 +38,9 @@ class World:
 
     Attributes:
         parts: members, reference, public, downstream -> rows (possibly none).
-        origin: ``victim``; ``offline`` and ``null`` (drawn from the pool); ``online`` (drawn over
-            the candidates); ``public`` for training shared by all worlds.
+        origin: ``victim``; ``offline`` (drawn from the pool); ``null`` (from rows outside the pool,
+            where there are enough); ``online`` (drawn over the candidates); ``public`` for training
+            shared by all worlds.
         index: number of the world within its origin.
         seed: seed of the split.
         branch: number of the sub-model, where a defense trains several.

@@ -92,7 +92,7 @@ class Method(ABC):
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Names of common requirements (``methods/requirements.py``); other cells are skipped."""
+        """Names of common requirements (``plugins/requirements.py``); other cells are skipped."""
         return ()
 
     def incompatible(self, cell: Cell) -> str | None:

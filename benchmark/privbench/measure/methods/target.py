@@ -29,8 +29,9 @@ class Target(Method):
     Attributes:
         grants: all access that its victims can give. What an attack gets also depends on the
             adversary, which is black-box by default: no gradients, no weights.
-        contrastive: whether the encoder's loss is not a sum over examples. The planner reads it
-            before any phase exists; phases that train the encoder take ``per_example`` from it.
+        contrastive: whether the encoder's loss is not a sum over examples. Defenses read it in
+            ``incompatible``, before any phase exists; phases that train the encoder take
+            ``per_example`` from it.
         labelled_encoder: whether the encoder's loss reads labels; these phases take
             ``reads_labels`` from it.
         trains_encoder: whether any phase trains the encoder; not so for a frozen public one.

@@ -125,7 +125,10 @@ class Builder(Planner):
         return keys
 
     def plan(self, spec: VictimSpec) -> Plan:
-        """Return what is known about a victim before it is built; cached by identity."""
+        """Return what is known about a victim before it is built; cached by identity.
+
+        ``draft`` is what will be done, ``planned`` which artifacts of it the store holds.
+        """
         if spec.identity not in self._plans:
             draft = self.draft(spec)
             keys = tuple(stage.key for stage in draft.stages if stage.stored)

@@ -45,7 +45,7 @@ _TWO = 2  # classes that a probe needs
 
 @dataclass(frozen=True)
 class Models:
-    """The models that a cell needs under one seed.
+    """Which models a cell needs under one seed, as specs; ``grid.materials`` has them built.
 
     Attributes:
         cell: the cell.

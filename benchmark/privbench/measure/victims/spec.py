@@ -25,7 +25,8 @@ class VictimSpec:
         protocol: how the dataset is split.
         world: the data that it trains on.
         target: how it is built and trained.
-        defenses: defenses in the order in which they act; () for none.
+        defenses: defenses in the order in which they act; () or ``none`` alone for an undefended
+            one, which have the same stages.
         sensitive: sensitive attributes of the cell.
     """
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 class Stage:
     """One step from an untrained model to a served victim, and the artifact that it leaves.
 
+    A phase is the stage that trains. A defense acts at data, labels, build, phases, weights or
+    release (``Defense.stages``); what it does to data and build leaves no artifact of its own.
+
     Attributes:
         name: for people.
         key: of its artifact; its kind says what the stage is: ``labels``, ``phase``, ``trained``
