@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.source import digest, source_digest
@@ -73,7 +74,8 @@ def trained(given: str, model: Any, x: Any, y: NDArray[Any], seed: int) -> Opene
         if given == CLONE:
             made = _cloned(model, seed).fit(as_array(x, flat=True), y)
         else:
-            made = recipe(given)(as_array(x), y, seed)
+            with torch.enable_grad():  # an attack may ask for the model while another answers
+                made = recipe(given)(as_array(x), y, seed)
     except BadInputError:
         raise
     except Exception as error:
