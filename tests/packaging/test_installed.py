@@ -159,9 +159,8 @@ def test_uv_tool_install_works_with_the_dependencies_that_the_wheel_names(
     assert "Audit of" in (tmp_path / "audit.html").read_text(encoding="utf-8")
     # The extras bring what they are for.
     extras = f"privbench[audit,dp,ray,report] @ {built.wheel.as_uri()}"
-    install = [uv, "tool", "install", "--force", "--python", sys.executable, extras]
-    call(*install, cwd=tmp_path, **own)
     (python,) = (tmp_path / "tools").glob("privbench/bin/python")
+    call(uv, "pip", "install", "--python", str(python), extras, cwd=tmp_path, **own)
     call(str(python), "-c", EXTRAS, cwd=tmp_path, **own)
     run = "run --attack metric-loss --target supervised --set supervised.epochs=1 --defense dp-sgd"
     made = call(privbench, *run.split(), "--out", "defended", cwd=tmp_path, **own)

@@ -142,8 +142,7 @@ def unfinished(folder: Path, store: str) -> list[Path]:
 #: Jobs, signal, and seconds between checkpoints. SIGKILL leaves the last one; the others write one
 #: first.
 KILLS: list[tuple[int, signal.Signals, float]] = [
-    (1, signal.SIGTERM, 3600), (1, signal.SIGINT, 3600), (2, signal.SIGKILL, 0.2),
-    (2, signal.SIGTERM, 3600),
+    (1, signal.SIGTERM, 3600), (2, signal.SIGKILL, 0.2), (2, signal.SIGINT, 3600),
 ]  # fmt: skip
 
 

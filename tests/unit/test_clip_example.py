@@ -37,7 +37,8 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
     assert train[0] == "python"
     python(*train[1:])
     assert run[0] == audit[0] == "privbench"
-    told = python("-c", MAIN, *run[1:], "--set", "simclr.epochs=1", "--set", "simclr.updates=0")
+    small = ("simclr.epochs=1", "simclr.updates=0", "encodermi-t.n=2", "encodermi-s.n=2")
+    told = python("-c", MAIN, *run[1:], *(word for one in small for word in ("--set", one)))
     assert "3 trials, 0 failed" in told
     assert "model=clip.json" in told
     short = ("--attack", "lira", "--shadow-recipe", "train:fit", "--set", "lira.k=2")

@@ -264,19 +264,21 @@ def start(root: Path, cache: Path, *args: str) -> subprocess.Popen[str]:
     )
 
 
-def until(condition: Callable[[], object], run: subprocess.Popen[str], seconds: float = 90) -> None:
+def until(
+    condition: Callable[[], object], run: subprocess.Popen[str] | None = None, seconds: float = 90
+) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert run.poll() is None, run.communicate()[0]
+        assert run is None or run.poll() is None, run.communicate()[0]
         assert time.monotonic() < end, "it takes too long"
         time.sleep(0.02)
 
 
-def begun(root: Path, cache: Path) -> tuple[Path, subprocess.Popen[str]]:
-    """A checkout, and a queue that runs there and has a result of its first seed."""
-    run = start(checkout(root), cache, "--hours", "1")
+def begun(root: Path, cache: Path) -> subprocess.Popen[str]:
+    """A queue that runs and has a result of its first seed."""
+    run = start(root, cache, "--hours", "1")
     until(lambda: [*cache.glob("grow/one-0-*/*.json")], run)
-    return root, run
+    return run
 
 
 def runs_of(cache: Path) -> list[str]:
@@ -298,28 +300,43 @@ def killed(run: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.end_to_end
-def test_a_queue_that_is_killed_twice_ends_as_one_that_is_not(
+def test_a_queue_that_is_stopped_and_killed_ends_as_one_that_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    root, run = begun(tmp_path / "checkout", here)
-    results = root / "leaderboards" / "results"
-    killed(run)  # in the middle of a seed
+    root = checkout(tmp_path / "checkout")
+    results, partial = root / "leaderboards" / "results", root / "leaderboards" / "partial"
+    first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
+    killed(begun(root, first))  # in the middle of a seed
     if sys.platform == "linux":
-        end = time.monotonic() + 60
-        while runs_of(here) and time.monotonic() < end:
-            time.sleep(0.1)
-        assert runs_of(here) == []
+        until(lambda: runs_of(first) == [])
     assert not results.exists()
-    run = start(root, there, "--hours", "1")  # elsewhere: only the checkout is there
+
+    run = begun(root, second)  # elsewhere: only the checkout is there
+    run.send_signal(signal.SIGTERM)
+    said = run.communicate(timeout=60)[0]
+    assert run.returncode == 130, said
+    assert "interrupted: what is published stays" in said
+    assert "Traceback" not in said
+    assert runs_of(second) == []
+    kept = {one.trial: one for one in read_all([partial / "one.jsonl"])}
+    assert f"one, seed 0: {len(kept)} results kept in" in said
+    assert kept
+    assert not (results / "one.jsonl").exists()
+
+    run = start(root, third, "--hours", "0.001")  # too short for any seed
+    said = run.communicate(timeout=120)[0]
+    assert run.returncode == 0, said
+    assert "the time is over" in said
+    run = start(root, third, "--hours", "1")
     until((results / "one.jsonl").exists, run)
     killed(run)  # before the pages of that seed are written
-    run = start(root, there, "--hours", "1")
+    run = start(root, third, "--hours", "1")
     said = run.communicate(timeout=300)[0]
     assert run.returncode == 0, said
     assert "one, seed 0" not in said
     assert "two, seed 0: published" in said
     assert "no seed is missing" in said
+    assert not (partial / "one.jsonl").exists()
 
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "straight"))
     for name in ("one", "two"):
@@ -329,44 +346,8 @@ def test_a_queue_that_is_killed_twice_ends_as_one_that_is_not(
         merge = ["merge", str(tmp_path / name), "--out", str(whole)]
         assert CliRunner().invoke(cli, merge).exit_code == 0
         assert [r.digest for r in read_all([grown])] == [r.digest for r in read_all([whole])]
-    assert script("regenerate.py").stale(root) == []
-    assert (root / "leaderboards" / "fidelity.md").exists()
-
-
-@pytest.mark.end_to_end
-def test_a_seed_that_is_stopped_goes_on_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    root, run = begun(tmp_path / "checkout", here)
-    results = root / "leaderboards" / "results"
-    run.send_signal(signal.SIGTERM)
-    said = run.communicate(timeout=60)[0]
-    assert run.returncode == 130, said
-    assert "interrupted: what is published stays" in said
-    assert "Traceback" not in said
-    assert runs_of(here) == []
-    kept = {one.trial: one for one in read_all([results.parent / "partial" / "one.jsonl"])}
-    assert f"one, seed 0: {len(kept)} results kept in" in said
-    assert kept
-    assert not (results / "one.jsonl").exists()
-
-    run = start(root, there, "--hours", "0.001")  # too short for any seed
-    said = run.communicate(timeout=120)[0]
-    assert run.returncode == 0, said
-    assert "the time is over" in said
-    run = start(root, there, "--hours", "1")
-    said = run.communicate(timeout=300)[0]
-    assert run.returncode == 0, said
-    assert not (results.parent / "partial" / "one.jsonl").exists()
-    grown = read_all([results / "one.jsonl"])
-    again = {one.trial: one for one in grown}
+    again = {one.trial: one for one in read_all([results / "one.jsonl"])}
     for trial, one in kept.items():  # not measured twice
         assert again[trial].provenance["finished"] == one.provenance["finished"]
-    monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "straight"))
-    suite = yaml.safe_load((root / "leaderboards/suites/one.yaml").read_text("utf-8"))
-    privbench.run({**suite, "seeds": 1}, device="cpu", out=tmp_path / "one")
-    whole = tmp_path / "one.jsonl"
-    merge = ["merge", str(tmp_path / "one"), "--out", str(whole)]
-    assert CliRunner().invoke(cli, merge).exit_code == 0
-    assert [one.digest for one in grown] == [one.digest for one in read_all([whole])]
+    assert script("regenerate.py").stale(root) == []
+    assert (root / "leaderboards" / "fidelity.md").exists()

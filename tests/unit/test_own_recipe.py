@@ -81,7 +81,8 @@ def linear(x: np.ndarray, y: np.ndarray, seed: int) -> nn.Module:
     model = nn.Sequential(nn.Flatten(), nn.Linear(x[0].size, 2))
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(3):
-        nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y)).backward()
+        loss = nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y))
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model
 
@@ -229,13 +230,11 @@ def test_rows_that_were_not_asked_before_train_a_shadow_once_more(
 
 def test_a_network_is_trained_once_more_while_another_answers(tmp_path: Path) -> None:
     """Colour pictures are asked mirrored too, and a model answers without gradients."""
-    draw = np.random.default_rng(0)
-    pictures = {"x": draw.random((120, 3, 8, 8), dtype=np.float32), "y": np.arange(120) % 2}
-    sets = [{name: one[part] for name, one in pictures.items()}
-            for part in (slice(60), slice(60, 120))]  # fmt: skip
+    x = np.random.default_rng(0).random((120, 3, 8, 8), dtype=np.float32)
+    y = np.arange(120) % 2
     results = privbench.audit(
-        linear(*sets[0].values(), 0), members=sets[0], nonmembers=sets[1], shadow_recipe=linear,
-        attacks=["lira"], settings={"lira": {"k": 4}}, out=tmp_path / "out",
+        linear(x[:60], y[:60], 0), members=(x[:60], y[:60]), nonmembers=(x[60:], y[60:]),
+        shadow_recipe=linear, attacks=["lira"], settings={"lira": {"k": 4}}, out=tmp_path / "out",
     )  # fmt: skip
     assert "auc" in found(results)["lira"]
 
