@@ -27,6 +27,7 @@ from privbench.toolbox.likelihood import (
     Evidence,
     hinge,
     log_confidence,
+    mean,
     scaled_logit,
     stand_in,
     threshold,
@@ -178,9 +179,74 @@ def test_weights_of_views_where_nothing_is_known() -> None:
     assert torch.equal(weights_of_views(turned, half), third)
     equal = some[..., :1].expand(4, 5, 3) + half[..., None]
     torch.testing.assert_close(weights_of_views(equal, half), third, atol=1e-4, rtol=0)
-    worse = torch.cat([some[..., :1] + half[..., None], -some[..., :1]], -1)
-    assert weights_of_views(worse, half).min() >= 0
     assert torch.equal(weights_of_views(some[..., :1], half), double([1.0]))
+
+
+def test_weights_of_views_are_the_best_from_zero_on() -> None:
+    """Views that err alike: brute force over a grid finds none that tell members better."""
+    k, n = 60, 40
+    alike = 0.9 ** (torch.arange(3)[:, None] - torch.arange(3)).abs().double()
+    noise = draws(k * n * 3, 3).view(k, n, 3) @ torch.linalg.cholesky(alike).T
+    inside = (torch.arange(k)[:, None] + torch.arange(n)) % 2 == 0
+    known = noise + inside[..., None] * double([0.2, 0.6, 0.3])
+    found = weights_of_views(known, inside)
+    assert found.sum() == pytest.approx(1, abs=2e-4)
+    assert found.min() == 0  # the first would be negative
+
+    def told(weights: Tensor) -> float:
+        gap = double([0.2, 0.6, 0.3]) @ weights
+        return float(gap / (weights @ alike @ weights).sqrt())
+
+    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 21).double()] * 3)[1:]
+    assert told(found) > max(map(told, grid)) - 0.03
+    assert torch.equal(found, found.round(decimals=4))
+    assert torch.equal(weights_of_views(known.flip(1), inside.flip(1)), found)
+
+
+def test_noisy_rows_and_views_that_never_vary_do_not_decide() -> None:
+    k, n = 16, 400
+    inside = (torch.arange(k)[:, None] + torch.arange(n)) % 2 == 0
+    wide = torch.ones(n, 2).double()
+    wide[:40, 1] = 8.0  # the mirror images of a tenth of the rows are hard to tell
+    known = draws(k * n * 2, 5).view(k, n, 2) * wide + inside[..., None]
+    assert 0.3 < weights_of_views(known, inside)[1] < 0.5
+    fixed = torch.cat([known, torch.full((k, n, 1), 3.8712).double()], -1)
+    found = weights_of_views(fixed, inside)
+    assert found[2] == 0
+    torch.testing.assert_close(found[:2], weights_of_views(known, inside), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize(("gap", "gain"), [(0.5, 0.015), (4.0, -0.001)])
+def test_gaps_are_shrunk_where_they_are_mostly_noise(gap: float, gain: float) -> None:
+    n, k = 4000, 16
+    member = torch.arange(n) % 2 == 0
+    inside = (torch.arange(k)[:, None] + torch.arange(n) // 2) % 2 == 0
+    level = 10 * draws(n, 0)
+    known = level + gap * inside + draws(k * n, 1).view(k, n)
+    asked = level + gap * member + draws(n, 2)
+    at = Evidence(asked[:, None], known.unsqueeze(-1), inside)
+    found = auc(log_ratio(at, kind="bayes").numpy(), member.numpy()).value
+    with mock.patch.object(likelihood_ratio, "shrunk", lambda one, other, *_: (one, other)):
+        raw = auc(log_ratio(at, kind="bayes").numpy(), member.numpy()).value
+    assert found - raw > gain
+    best = NormalDist().cdf(gap / math.sqrt(2))
+    assert found == pytest.approx(best, abs=0.03)
+
+
+def test_a_shrunk_gap_by_hand() -> None:
+    """Gaps of 1 and 3, each of variance 1, differ no more than by chance: both become 2."""
+    known = signals([[0.0, 0.0], [0.0, 0.0], [1.0, 3.0], [1.0, 3.0]])
+    held = torch.tensor([False, False, True, True])[:, None].expand(4, 2)
+    one = torch.ones(2, 1).double()
+    scale = one * math.sqrt(1.5)  # of variance 1, with that of a mean of two
+    centres = (mean(known, side.unsqueeze(-1), (0,)) for side in (held, ~held))
+    member, other = (Predictive(centre, scale, 9 * one) for centre in centres)
+    member, other = likelihood_ratio.shrunk(member, other, 2 * one, 2 * one)
+    torch.testing.assert_close(member.centre - other.centre, 2 * one)
+    torch.testing.assert_close(member.centre + other.centre, double([[1.0], [3.0]]))
+    torch.testing.assert_close(member.scale, one * math.sqrt(1.25))
+    unknown = Predictive(one * math.nan, scale, 9 * one)
+    assert likelihood_ratio.shrunk(unknown, other, 0 * one, 2 * one) == (unknown, other)
 
 
 def test_a_mirror_image_helps_where_shadows_know_it() -> None:

@@ -165,13 +165,12 @@ def watch(ask: Ask, shadows: Sequence[Shadow], *parts: Examples) -> tuple[Tensor
 def weights_of_views(known: Tensor, inside: Tensor) -> Tensor:
     """Return how much each view's signal counts, (v,) from 0 to 1, with a sum of 1.
 
-    They have four decimals, so that the order of the rows does not change them.
-
-    They are those of Fisher's linear discriminant: of all sums of the views' signals, theirs tells
-    a row's shadows with it best from its shadows without it, measured in the standard deviation of
+    Of all weights from 0 on they are those whose sum tells a row's shadows with it best from its
+    shadows without it (Fisher's linear discriminant), in units of each row's own spread over
     shadows of one sort. A view on which shadows were not trained so counts little, two that err
-    alike count as one. Negative weights are 0. Where shadows show no difference, or no row has
-    shadows of both sorts and several of one, all views count alike.
+    alike count as one. Views that never vary do not count. Where shadows show no difference, or no
+    row has shadows of both sorts and several of one, all views count alike. They have four
+    decimals, so that the order of the rows hardly changes them.
 
     Args:
         known: (k, n, v) signals; NaN ones do not count.
@@ -182,23 +181,31 @@ def weights_of_views(known: Tensor, inside: Tensor) -> Tensor:
     >>> weights_of_views(noise[:, None] + 1.0 * inside[..., None], inside)
     tensor([0.8000, 0.2000], dtype=torch.float64)
     """
+    from scipy.optimize import nnls
+
     views = known.shape[-1]
     alike = known.new_full((views,), 1 / views)
     if views == 1:
         return alike
+    known = known.double()
     held = inside.to(known.device).unsqueeze(-1)
-    masks = [side & ~known.isnan() for side in (held, ~held)]
-    centres = [mean(known, mask, (0,)) for mask in masks]
+    centres = [mean(known, side & ~known.isnan(), (0,)) for side in (held, ~held)]
     gap = centres[0] - centres[1]
     some = ~gap.isnan().any(-1)
-    residual = torch.where(held, known - centres[0], known - centres[1])[:, some].flatten(0, 1)
-    residual = residual[~residual.isnan().any(-1)]
-    spread = residual.T @ residual
-    if not spread.diagonal().gt(0).all():
+    residual = torch.where(held, known - centres[0], known - centres[1])[:, some]
+    spread = residual.square().mean((0, 2)).sqrt()
+    varied = spread > _RIDGE
+    if not varied.any():
         return alike
-    spread += _RIDGE * spread.diagonal().mean() * torch.eye(views).to(spread)
-    found = torch.linalg.solve(spread, gap[some].mean(0)).clamp_min(0)
-    return (found / found.sum()).round(decimals=4) if found.sum() > 0 else alike
+    residual = (residual[:, varied] / spread[varied, None]).flatten(0, 1)
+    of = residual.T @ residual / len(residual)
+    least = of.diagonal() > _RIDGE * of.diagonal().max()
+    mean_gap = torch.where(least, (gap[some][varied] / spread[varied, None]).mean(0), 0.0)
+    root = torch.linalg.cholesky(of + _RIDGE * torch.eye(views).to(of))
+    target = torch.linalg.solve_triangular(root, mean_gap[:, None], upper=False)[:, 0]
+    found, _ = nnls(root.T.cpu().numpy(), target.cpu().numpy())
+    weights = torch.from_numpy(found).to(alike)
+    return (weights / weights.sum()).round(decimals=4) if weights.sum() > 0 else alike
 
 
 def mean(known: Tensor, mask: Tensor, over: tuple[int, ...]) -> Tensor:

@@ -16,7 +16,7 @@ reviewer's script raised the TPR at 1 % FPR of ``lira-residual`` from 35 % to 49
 more on boosted trees).
 
 What to expect: on a random forest that answers the age of 2,000 people of Adult, ``squared-error``
-has an AUC of .745 and a TPR of 2.5 % at 1 % FPR, ``lira-residual`` .887 and 28.3 % (the command
+has an AUC of .745 and a TPR of 2.5 % at 1 % FPR, ``lira-residual`` .887 and 28.0 % (the command
 stands in examples/audit/README.md).
 """
 
@@ -74,6 +74,7 @@ class LiRAResidual(RegressionAttack):
     """
 
     name: ClassVar[str] = "lira-residual"
+    version: ClassVar[int] = 2
     paper: ClassVar[Paper] = Paper(
         "Membership Inference Attacks From First Principles",
         "Carlini, Chien, Nasr, Song, Terzis, Tramèr", "IEEE S&P 2022",

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 
@@ -53,6 +53,8 @@ from privbench.toolbox.likelihood import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
@@ -97,6 +99,9 @@ class _RMIA(MembershipAttack):
         "ICML 2024", "section 3",
     )  # fmt: skip
     version: ClassVar[int] = 3
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"signal": "taylor", "views": 17}
+    }
 
     k: Annotated[int, Ge(1)] = 16
     gamma: Annotated[float, Gt(0)] = 2.0

@@ -240,7 +240,8 @@ def scored(evidence: Mapping[str, Evidence]) -> Tensor:
         elif name == "rmia":
             scores.append(one.asked[:, 0] - prior(one))
         else:
-            scores.append(log_ratio(one, kind=kind("auto", one, online=True)))
+            variance = "bayes" if name == "label-lira" else kind("auto", one, online=True)
+            scores.append(log_ratio(one, kind=variance))
     return torch.stack(scores, dim=1)
 
 

@@ -7,9 +7,9 @@ scikit-learn estimator is copied with its parameters, gets another ``random_stat
 *Rows*: x (n, *shape) float32 in the units of your files, (n, columns) for an estimator; y (n,)
 classes from 0, or the numbers that a regression is to answer.
 
-*What is kept*: a shadow's answers to all rows of the audit, as numbers. No model is stored, so
-nothing is unpickled. An attack that asks other rows, such as copies with noise, trains the shadow
-once more, in memory.
+*What is kept*: a shadow's answers to all rows of the audit, and to the mirror images of colour
+pictures, as numbers. No model is stored, so nothing is unpickled. An attack that asks other rows,
+such as copies with noise, trains the shadow once more, in memory.
 
 The key of a shadow holds its rows, its seed, a digest of your code and of the parameters that are
 cloned, and the rows that it is asked.
@@ -58,6 +58,7 @@ _HIDDEN = 64  # of the untrained network
 _BYTES = 255.0
 _SEEDS = 2**31
 _BLOCK = 512  # rows of a query
+_PICTURES, _COLOURS = 4, 3  # axes of pictures; channels of those that are asked mirrored
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ class Shadow(nn.Module):
 
     Attributes:
         fit: how it is trained.
-        answers: (rows of the audit, width) log-posteriors, logits, embeddings or values.
+        answers: (rows that are asked, width) log-posteriors, logits, embeddings or values.
     """
 
     answers: Tensor
@@ -288,11 +289,16 @@ def _shadow(model: Model) -> Shadow:
 
 @functools.lru_cache(maxsize=2)
 def _asked(path: str) -> tuple[Tensor, dict[bytes, int]]:
-    """Return the rows of an audit, float in [0, 1], and where each is by its key."""
+    """Return what shadows are asked, float in [0, 1], and where each row is by its key.
+
+    It is the rows of the audit, and the mirror images of colour pictures, which attacks ask too.
+    """
     if not path:
         return torch.zeros(0, 1), {}
     with np.load(path, allow_pickle=False) as file:
         x = as_float(torch.from_numpy(file["x"]), _BYTES)
+    if x.ndim == _PICTURES and x.shape[1] == _COLOURS:
+        x = torch.cat([x, x.flip(-1)])
     return x, {key: i for i, key in enumerate(_keys(x))}
 
 
