@@ -14,10 +14,10 @@ Steps:
 3. Online score: log-likelihood ratio. Offline score: standard deviations above the mean.
 4. Of several views of a row, the signals are added up before, each with a weight.
 
-Deviations: see each class. What to expect: online, of the attacks of its
-time, the strongest at low FPR (authors' demonstration, CIFAR-10, 16 shadows, pooled variance: 5.9 %
-TPR at 0.1 % FPR online, 3.0 % offline, where one threshold for all rows has 0.09 %); 0.5 on a
-victim that answers members and nonmembers alike. Each shadow costs a full training, shared by all attacks that use shadows of
+Deviations: see each class. What to expect: online, of the attacks of its time, the strongest at low
+FPR (authors' demonstration, CIFAR-10, 16 shadows, pooled variance: 5.9 % TPR at 0.1 % FPR online,
+3.0 % offline, where one threshold for all rows has 0.09 %); 0.5 on a victim that answers members
+and nonmembers alike. Each shadow costs a full training, shared by all attacks that use shadows of
 the same origin (online or offline).
 """
 
@@ -42,15 +42,15 @@ DEVIATIONS = (
     "variance is that of `bayes`, which online also shrinks the gaps between both means towards "
     "the usual one; the paper's is pooled. On classifiers of CIFAR-10, Adult and Location-30 the "
     "former found more members at 1 % FPR. The pooled variance is of residuals from each row's "
-    "location, with as many degrees of freedom as they leave; the released code takes the spread between "
-    "rows with it, and takes the nonmembers' from the members' signals. The row with the fewest "
-    "shadows of a sort decides on the variance, not the number of shadows, since a world here "
-    "may hold fewer than half of the rows. The prior of `bayes` is estimated from the variances of "
-    "all rows; how BaVarIA's is set could not be checked. BaVarIA's abstract (arXiv 2603.11799) "
-    "has conjugate normal-inverse-gamma priors; `bayes` has an inverse-gamma variance and a flat "
-    "mean. More views are random flips and shifts (theirs: all 18 combinations of fixed ones). "
-    "Their signals are added up by the weights of Fisher's discriminant over shadows; the paper "
-    "fits a Gaussian of as many dimensions as views. "
+    "location, with as many degrees of freedom as they leave; the released code takes the spread "
+    "between rows with it, and takes the nonmembers' from the members' signals. The row with the "
+    "fewest shadows of a sort decides on the variance, not the number of shadows, since a world "
+    "here may hold fewer than half of the rows. The prior of `bayes` is estimated from the "
+    "variances of all rows; how BaVarIA's is set could not be checked. BaVarIA's abstract (arXiv "
+    "2603.11799) has conjugate normal-inverse-gamma priors; `bayes` has an inverse-gamma variance "
+    "and a flat mean. More views are random flips and shifts (theirs: all 18 combinations of "
+    "fixed ones). Their signals are added up by the weights of Fisher's discriminant over "
+    "shadows; the paper fits a Gaussian of as many dimensions as views. "
 )
 
 
