@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from privbench import MembershipQuestion
+from privbench.measure.data.augmentation import Augmentation
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.metrics import auc
 from privbench.testing import arena, auc_band, memoriser, tiny_split
 from privbench.toolbox.likelihood import Evidence, of_views, threshold
+from privbench_plugins.attacks.informia import InfoRMIA, InfoRMIAOffline
 from privbench_plugins.attacks.rmia import (
     RMIA,
     RMIAOffline,
@@ -278,3 +281,24 @@ def test_rows_without_a_label_get_a_neutral_score(attack: Any) -> None:
     assert (answer.scores[blank] == 0.5).all()
     assert not answer.decisions[blank].any()
     assert auc(answer.scores[~blank].numpy(), split.member[~blank].numpy()).value > 0.95
+
+
+@pytest.mark.parametrize("attack", [RMIA(), RMIAOffline(), InfoRMIA(), InfoRMIAOffline()], ids=str)
+def test_a_mirror_image_that_tells_nothing_changes_nothing(attack: Any) -> None:
+    """The memoriser knows rows as they are only, so shadows say that mirror images are noise."""
+    split = tiny_split()
+    question, _ = GAMES["membership"].pose(
+        split, memoriser(split.victim()), max_rows=None, sensitive=()
+    )
+    answers, queries = [], []
+    for flip in (0.0, 0.5):
+        oracle, ctx = arena(attack, memoriser(split.victim()))
+        ctx.card = replace(ctx.card, limits=Augmentation(flip=flip))
+        answers.append(attack.answer(oracle, question, ctx))
+        queries.append(oracle.queries)
+    rows = len(question.examples)
+    assert queries == [queries[0], 2 * queries[0]]
+    assert queries[0] >= rows
+    plain, mirrored = (answer.scores for answer in answers)
+    assert (plain - mirrored).abs().mean() < 0.02 * plain.std()
+    assert auc(plain.numpy(), split.member.numpy()).value > 0.9
