@@ -49,7 +49,7 @@ FAST: dict[str, dict[str, Any]] = {
     "imia": {"models": 3, "epochs": 20, "warm_up": 10, "in_updates": 200, "lr": 1e-2},
     "informia": {"k": 8},
     "informia-offline": {"k": 8},
-    "label-lira": {"k": 8, "queries": 80},
+    "label-lira": {"queries": 80},
     "label-only-augment": {"steps": 150, "epochs": 1},
     "label-only-boundary": {"iterations": 2},
     "lira": {"k": 8},

@@ -111,7 +111,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "rmia-offline": (0, 8, 500),
     "shokri": (2, 12, 129),
     "squared-error": (0, 0, 9),
-    "union": (16, 45, 1736),
+    "union": (16, 45, 1741),
 }
 
 #: Defense of small sizes -> synchronisations and operators of a query of posteriors through its

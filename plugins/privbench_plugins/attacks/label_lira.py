@@ -8,9 +8,9 @@ The adversary sees only the predicted class, for any input of its choice, knows 
 owns k shadow models trained as the target is. Steps:
 
 1. Signal of a row: how far the model's decision lies from it. Either copies with noise of several
-   levels are asked, and the signal is the log-odds that a copy keeps the *true* class, summed over
-   levels, each with a weight that follows from the shadows; or HopSkipJump finds the distance to
-   the decision boundary.
+   levels are asked, and the signal is the mean over levels of the log-odds that a copy keeps the
+   *true* class (weights by ``weights_of_views`` found fewer members of a forest); or HopSkipJump
+   finds the distance to the decision boundary.
 2. Every shadow is asked the same about the same rows, with the same noise.
 3. The score compares the victim's signal with those of shadows with the row and without it, as LiRA
    does (``privbench.toolbox.likelihood_ratio``).
@@ -88,8 +88,8 @@ class LabelLiRA(MembershipAttack):
     )  # fmt: skip
     deviations: ClassVar[str] = (
         "The signal is a row's robustness in place of the scaled logit, so labels suffice. A share "
-        "of copies becomes log-odds with half a copy added to each side; how much "
-        "a level counts follows from the shadows. A misclassified row has distance 0 and keeps it. "
+        "of copies becomes log-odds with half a copy added to each side. "
+        "A misclassified row has distance 0 and keeps it. "
         "Shadows, variance and thresholds are those of `lira`."
     )
 
@@ -129,7 +129,7 @@ class LabelLiRA(MembershipAttack):
         )
 
     def _kept(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
-        """Return the log-odds (n, levels) float64 that a copy keeps the true class."""
+        """Return the log-odds (n, 1) float64 that a copy keeps the true class, mean over levels."""
         levels = self.flips if ctx.card.kind == "binary" else self.levels
         copies = max(1, self.queries // len(levels))
         at = noisy(ctx, copies)
@@ -137,7 +137,7 @@ class LabelLiRA(MembershipAttack):
         for level in levels:
             kept = survivors(oracle, rows, at(level), copies).double().sum(1)
             odds.append((kept + 0.5).log() - (copies - kept + 0.5).log())
-        return torch.stack(odds, dim=1)
+        return torch.stack(odds, dim=1).mean(1, keepdim=True)
 
     def _distance(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
         """Return the L2 distance (n, 1) float64 to the decision boundary, in [0, sqrt(d)]."""

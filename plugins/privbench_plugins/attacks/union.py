@@ -209,14 +209,14 @@ class Union(MembershipAttack):
         return {n: asks[n] for n in takes_part(self.components, oracle.access, ctx.card)}
 
     def _kept(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
-        """Return the log-odds (n, levels) that a noisy copy keeps the true class."""
+        """Return the log-odds (n, 1) that a noisy copy keeps the true class, mean over levels."""
         levels = FLIPS if ctx.card.kind == "binary" else LEVELS
         copies = self.queries // len(levels)
         at, odds = noisy(ctx, copies), []
         for level in levels:
             kept = survivors(oracle, rows, at(level), copies).double().sum(1)
             odds.append((kept + 0.5).log() - (copies - kept + 0.5).log())
-        return torch.stack(odds, dim=1)
+        return torch.stack(odds, dim=1).mean(1, keepdim=True)
 
 
 # ---- components ----------------------------------------------------------------------------------
