@@ -185,7 +185,7 @@ class InfoRMIA(_InfoRMIA):
     """Online InfoRMIA: p(x) is the mean over shadows with the row and shadows without it.
 
     The adversary has posteriors and labels, and can train shadows on the candidate rows.
-    Cost: 1 + `views` queries per row, and as many for each row of the population, once.
+    Cost: at most 1 + `views` queries per row, and as many for each row of the population, once.
     """
 
     name: ClassVar[str] = "informia"
@@ -204,7 +204,7 @@ class InfoRMIAOffline(_InfoRMIA):
     """Offline InfoRMIA: p(x) is estimated from shadows without the row.
 
     The adversary has posteriors and labels, and trains shadows on its own rows only.
-    Cost: 1 + `views` queries per row, and as many for each row of the population, once.
+    Cost: at most 1 + `views` queries per row, and as many for each row of the population, once.
     """
 
     name: ClassVar[str] = "informia-offline"

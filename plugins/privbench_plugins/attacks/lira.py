@@ -110,7 +110,7 @@ class LiRA(_LiRA):
     """Online LiRA: the likelihood ratio of shadows with the row to shadows without it.
 
     The adversary has posteriors and labels, and can train shadows on the candidate rows. A row is
-    called a member if the ratio is at least 1. Cost: 1 + `views` queries per row.
+    called a member if the ratio is at least 1. Cost: at most 1 + `views` queries per row.
     """
 
     name: ClassVar[str] = "lira"
@@ -131,7 +131,7 @@ class LiRAOffline(_LiRA):
     """Offline LiRA: how many standard deviations the row is above shadows without it.
 
     The adversary has posteriors and labels, and trains shadows on its own rows only. The threshold
-    is the best one on a shadow that the other shadows score. Cost: 1 + `views` queries per row.
+    is the best one on a shadow that the other shadows score. At most 1 + `views` queries per row.
     """
 
     name: ClassVar[str] = "lira-offline"

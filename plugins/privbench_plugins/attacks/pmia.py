@@ -48,7 +48,7 @@ class PMIA(MembershipAttack):
     """The likelihood ratio of proxies that shadows hold to the row that they do not hold.
 
     The adversary has posteriors and labels, and trains shadows on its own rows only. A row is
-    called a member if the ratio is at least 1. Cost: 1 + `views` queries per row.
+    called a member if the ratio is at least 1. Cost: at most 1 + `views` queries per row.
 
     Attributes:
         k: number of shadow models, each a full training.

@@ -186,7 +186,7 @@ class RMIA(_RMIA):
     """Online RMIA: p(x) is the mean over shadows with the row and shadows without it.
 
     The adversary has posteriors and labels, and can train shadows on the candidate rows.
-    Cost: 1 + `views` queries per row, and as many for each row of the population, once.
+    Cost: at most 1 + `views` queries per row, and as many for each row of the population, once.
     """
 
     name: ClassVar[str] = "rmia"
@@ -205,7 +205,7 @@ class RMIAOffline(_RMIA):
     """Offline RMIA: p(x) is estimated from shadows without the row.
 
     The adversary has posteriors and labels, and trains shadows on its own rows only.
-    Cost: 1 + `views` queries per row, and as many for each row of the population, once.
+    Cost: at most 1 + `views` queries per row, and as many for each row of the population, once.
     """
 
     name: ClassVar[str] = "rmia-offline"
