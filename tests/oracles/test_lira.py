@@ -427,7 +427,7 @@ def test_planted_and_null_victim(attack: Any) -> None:
     answer, _ = play(attack, memoriser(split.victim()))
     assert value(answer) > 0.98
     assert answer.decisions is not None
-    assert (answer.decisions == split.member).double().mean() > 0.9
+    assert (answer.decisions == split.member).double().mean() >= 0.95
     null, _ = play(attack, memoriser(split.null()))
     assert value(null) == pytest.approx(0.5, abs=auc_band(80, 80))
 

@@ -252,7 +252,7 @@ def test_the_stand_in_is_asked_about_other_rows_than_the_population() -> None:
     _, ctx = arena(attack, memoriser(split.victim()))
     first = ctx.shadows[0]
     of_it = torch.cat([first.world.members.index, first.nonmembers.index])
-    given = (ctx, of_views(ctx, 0, attack._signal), double([1.0]))
+    given = (ctx, lambda oracle, rows: of_views(ctx, 0, attack._signal)(oracle, rows)[:, 0])
     assert attack._threshold(split.candidates, split.pool, *given) is not None
     only = split.pool.select(torch.isin(split.pool.index, of_it))
     assert attack._threshold(split.candidates, only, *given) is None

@@ -116,14 +116,14 @@ class _InfoRMIA(MembershipAttack):
         weights = weights_of_views(trained.known, trained.inside)
         of_z = of_z.joined(weights)
         scores = self._scores(of_x.joined(weights), of_z)
-        limit = self._threshold(question.examples, z, ctx, ask, weights)
+        limit = self._threshold(question.examples, z, ctx, lambda o, rows: ask(o, rows) @ weights)
         decisions = None if limit is None else scores >= limit
         notes = {"population": float(len(z)), "nats of the population": float(self._usual(of_z))}
         notes |= {} if limit is None else {"threshold": limit}
         return Membership(scores.nan_to_num(0.0), decisions, notes)
 
     def _threshold(
-        self, asked: Examples, z: Examples, ctx: AttackContext, ask: Ask, weights: Tensor
+        self, asked: Examples, z: Examples, ctx: AttackContext, ask: Ask
     ) -> float | None:
         """Return the best threshold for a stand-in shadow, on z that it did not train on."""
         known = stand_in(ctx.shadows, asked if self.online else None)
@@ -134,8 +134,8 @@ class _InfoRMIA(MembershipAttack):
         if len(z) == 0:
             return None
         scores = self._scores(
-            observe(ask, known.oracle, known.judges, *known.parts).joined(weights),
-            observe(ask, known.oracle, known.judges, z).joined(weights),
+            observe(ask, known.oracle, known.judges, *known.parts),
+            observe(ask, known.oracle, known.judges, z),
         )
         return threshold(scores, known.member)
 

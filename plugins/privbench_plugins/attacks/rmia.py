@@ -134,13 +134,13 @@ class _RMIA(MembershipAttack):
         trained = of_x if self.online else of_z  # shadows hold some of these rows
         weights = weights_of_views(trained.known, trained.inside)
         scores = self._scores(of_x.joined(weights), of_z.joined(weights))
-        limit = self._threshold(question.examples, z, ctx, ask, weights)
+        limit = self._threshold(question.examples, z, ctx, lambda o, rows: ask(o, rows) @ weights)
         decisions = None if limit is None else scores >= limit
         notes = {"population": float(len(z))} | ({} if limit is None else {"threshold": limit})
         return Membership(scores.nan_to_num(0.5), decisions, notes)
 
     def _threshold(
-        self, asked: Examples, z: Examples, ctx: AttackContext, ask: Ask, weights: Tensor
+        self, asked: Examples, z: Examples, ctx: AttackContext, ask: Ask
     ) -> float | None:
         """Return the best threshold for a stand-in shadow, on z that it did not train on."""
         known = stand_in(ctx.shadows, asked if self.online else None)
@@ -151,8 +151,8 @@ class _RMIA(MembershipAttack):
         if len(z) == 0:
             return None
         scores = self._scores(
-            observe(ask, known.oracle, known.judges, *known.parts).joined(weights),
-            observe(ask, known.oracle, known.judges, z).joined(weights),
+            observe(ask, known.oracle, known.judges, *known.parts),
+            observe(ask, known.oracle, known.judges, z),
         )
         return threshold(scores, known.member)
 
