@@ -64,8 +64,8 @@ def _bound(one: Any) -> list[Any]:
 def read(form: Any) -> Any:  # noqa: PLR0911 - one for each form
     """Return the annotation that was written.
 
-    >>> read(written(Annotated[int, annotated_types.Ge(1)] | None))
-    typing.Optional[typing.Annotated[int, Ge(ge=1)]]
+    >>> read(["bounded", ["type", "int"], [["Ge", 1]]])
+    typing.Annotated[int, Ge(ge=1)]
 
     Raises:
         ValueError: for anything that ``written`` does not return.
