@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import torch
 
-from privbench.grid.cell import Trial
 from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.machine import make_strict
 from privbench.ground.store.store import Store

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from privbench import Access, Membership, MembershipAttack, Shadows
-from privbench.grid.cell import Trial
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.data.canaries import Canaries
 from privbench.measure.data.protocol import Protocol

@@ -11,10 +11,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional as F
 
-from privbench.grid.cell import Trial
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.data.examples import as_float
 from privbench.measure.data.row_random import fold, uniform

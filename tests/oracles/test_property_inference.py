@@ -13,8 +13,8 @@ import torch
 from scipy.stats import entropy
 
 from privbench import BadAnswerError, BadInputError, Property, PropertyAttack
-from privbench.grid.cell import Trial
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.metrics import Estimate

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from torch import Tensor
 
 from privbench.cli.main import main
-from privbench.grid.cell import Trial
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.store import Store
 from privbench.measure.data.canaries import Canaries
@@ -436,7 +436,7 @@ def test_null_victims_and_the_untrained_control_have_random_weights(
     assert not trained(builder.victim(spec(target, "null", asked)))  # nothing else is unseen
     assert trained(builder.victim(spec(target, "null")))  # the question is about the classifier
     assert not trained(builder.untrained(spec(target)))
-    assert builder.untrained(spec(target)).key == builder.plan(spec(target)).untrained
+    assert builder.untrained(spec(target)).key == builder.keys(spec(target)).untrained
     first, other = (builder.draft(spec(target, o, asked)).base for o in ("victim", "null"))
     assert first != other
 

@@ -214,7 +214,7 @@ def test_a_convolutional_network_wants_pictures() -> None:
 
 def test_what_it_decides_at_is_in_the_record() -> None:
     from privbench import Adversary, Attack, Cell
-    from privbench.grid.cell import cell_record
+    from privbench.grid.trial import cell_record
     from privbench.testing.fixtures import TinyImages, TinyTarget
     from privbench_plugins.attacks.lira import LiRA
     from privbench_plugins.attacks.metric import MetricLoss

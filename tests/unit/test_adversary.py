@@ -18,10 +18,10 @@ from privbench import (
     MembershipAttack,
     Shadows,
 )
-from privbench.grid.cell import Trial
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.data.examples import adopted
 from privbench.plugins.registry import Plugin, Registry

@@ -21,9 +21,9 @@ from privbench.cli import index
 from privbench.cli.main import _suite as suite_of
 from privbench.cli.main import main, run
 from privbench.grid import judging
-from privbench.grid.cell import plain
 from privbench.grid.resolver import Resolver
 from privbench.grid.suite import read_suite
+from privbench.grid.trial import plain
 from privbench.ground.judges import EVERY, Wanted
 from privbench.ground.judges import judges as judges_of
 from privbench.results.record import MethodRecord

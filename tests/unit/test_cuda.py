@@ -20,8 +20,8 @@ from tests.unit.test_pretend_device import WAITS
 from tests.unit.test_suites_run import SUITES, covering, made_small, planned
 
 import privbench
-from privbench.grid.cell import Trial
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.data.split import cut
 from privbench.measure.training.loop import Training

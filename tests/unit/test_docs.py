@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 import privbench
 from privbench.cli.main import main
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.plugins import registry
 
 if TYPE_CHECKING:

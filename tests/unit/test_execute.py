@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from privbench.grid.cell import Trial
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import PluginError
 from privbench.ground.store.machine import machine
 from privbench.ground.store.store import Store
@@ -259,7 +259,7 @@ def test_making_victims_is_no_part_of_what_the_trial_took(
         now[0] += 1000
         return make(job)
 
-    monkeypatch.setattr("privbench.grid.trial.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("privbench.grid.trial_runner.time.perf_counter", lambda: now[0])
     monkeypatch.setattr(lab.builder, "victim", slowly)
     record = _ok(lab.run(_trial(Confident(), Smooth())))
     assert now[0] >= 2000  # the victim and its null
@@ -460,5 +460,5 @@ def test_protocols_that_differ_in_what_a_phase_sees_have_different_victims(
     for encoder in (("members",), ("public", "members")):
         protocol = replace(base, encoder=encoder)
         there = replace(cell, protocol=protocol)
-        keys.append(lab.builder.plan(lab.materials.models(there, 0).victims()[0]).key)
+        keys.append(lab.builder.keys(lab.materials.needed(there, 0).victims()[0]).key)
     assert keys[0] != keys[1]

@@ -16,7 +16,7 @@ from privbench.grid.plan import plan
 from privbench.grid.processes import Processes
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.plugins.registry import load
 from privbench.testing import CPU

@@ -18,8 +18,8 @@ from privbench import (
     Shadows,
     as_float,
 )
-from privbench.grid.cell import Trial
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.methods.adversary import Adversary
 from privbench.measure.methods.cell import Cell

@@ -22,9 +22,9 @@ from privbench import (
     Release,
     Strength,
 )
-from privbench.grid.cell import learning_from_reference
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
+from privbench.grid.trial import learning_from_reference
 from privbench.ground.errors import PluginError
 from privbench.measure.games.catalog import GAMES
 from privbench.plugins import registry as plugins

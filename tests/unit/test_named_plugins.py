@@ -14,7 +14,7 @@ from privbench.grid.outcome import new_record
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.source import source_digest
 from privbench.ground.store.store import Store
 from privbench.results.files import read
@@ -22,7 +22,7 @@ from privbench.results.files import read
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench.grid.cell import Trial
+    from privbench.grid.trial import Trial
     from privbench.plugins.registry import Registry
     from privbench.results.record import Record
 

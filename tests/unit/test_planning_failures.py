@@ -13,7 +13,7 @@ from privbench.grid.here import PlannedHere
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.plugins.registry import Plugin, Registry
 from privbench.plugins.valid import misfit

@@ -11,8 +11,8 @@ import torch
 from tests.pretend_device import NAME, pretend_device
 from tests.unit.test_suites_run import SUITES, covering, made_small, planned, small
 
-from privbench.grid.cell import Trial
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.data.split import cut
 from privbench.measure.games.catalog import GAMES

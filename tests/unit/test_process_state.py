@@ -18,8 +18,8 @@ import torch
 
 from privbench import Access, Membership, MembershipAttack
 from privbench.boards.checks import refuse_unfit
-from privbench.grid.cell import Trial
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.store import Store
 from privbench.measure.methods.adversary import Adversary
@@ -166,7 +166,7 @@ def test_the_precision_is_part_of_every_key(tmp_path: Path) -> None:
         record = runner.run(trial)
         assert record.status == "ok", record.traceback
         assert record.provenance["precision"] == precision
-        (victim,) = runner.materials.models(trial.cell, 0).victims()
+        (victim,) = runner.materials.needed(trial.cell, 0).victims()
         models.append((record, runner.materials.victim(victim).model.state_dict()))
     (one, exact), (two, coarse) = models
     assert one.trial != two.trial

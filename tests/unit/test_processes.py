@@ -29,7 +29,7 @@ from privbench.grid.processes import Processes
 from privbench.grid.run import execute
 from privbench.grid.schedule import Schedule, depths
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import BadInputError, PluginError
 from privbench.ground.store.store import Store
 from privbench.plugins.registry import load
@@ -140,13 +140,13 @@ def test_answers_about_victims_that_are_not_there_are_not_looked_for(
     trials = [item.trial for item in _planned({**GRID, "defenses": []}) if not item.skip]
     runner = _runner(tmp_path)
     origins: list[str] = []
-    keyed = runner.builder.plan
+    keyed = runner.builder.keys
 
     def noted(spec: Any) -> Any:
         origins.append(spec.world.origin)
         return keyed(spec)
 
-    monkeypatch.setattr(runner.builder, "plan", noted)
+    monkeypatch.setattr(runner.builder, "keys", noted)
     graph(trials, runner)
     assert "victim" in origins
     assert not {"offline", "online"} & set(origins), "their keys would take longest"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from privbench.grid.cell import Trial
+    from privbench.grid.trial import Trial
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from privbench.grid.processes import Processes
 from privbench.grid.run import execute
 from privbench.grid.same_answers import _difference
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import PluginError
 from privbench.ground.store.store import Store
 from privbench.plugins.registry import load
@@ -203,7 +203,7 @@ def test_the_process_that_trains_is_compared_too(planned: Any, tmp_path: Path) -
     none, trial = (item.trial for item in planned(["a-seen"]))
     assert none.cell.defenses != trial.cell.defenses
     runner = TrialRunner(Store(tmp_path / "store"), CPU)
-    last = runner.builder.plan(runner.specs(trial)["victim"]).stages[-1].digest
+    last = runner.builder.keys(runner.specs(trial)["victim"]).stages[-1].digest
     with pytest.raises(PluginError, match="a-seen answers the same 64 rows differently in a fresh"):
         runner.make(trial, Role("victim"), last)
 

@@ -20,12 +20,12 @@ from privbench import (
     Release,
     Strength,
 )
-from privbench.grid.cell import cell_record
 from privbench.grid.compatible import why_not
 from privbench.grid.here import PlannedHere
 from privbench.grid.plan import PlannedTrial, plan
 from privbench.grid.run import execute
 from privbench.grid.suite import suite_from
+from privbench.grid.trial import cell_record
 from privbench.ground.errors import PluginError, UnknownNameError
 from privbench.measure.methods.attack import Shadows
 from privbench.plugins.registry import Plugin, Registry
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from privbench.grid.cell import Trial
-    from privbench.grid.trial import TrialRunner
+    from privbench.grid.trial import Trial
+    from privbench.grid.trial_runner import TrialRunner
 
 
 @dataclass(frozen=True)

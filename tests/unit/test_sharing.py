@@ -9,7 +9,7 @@ import pytest
 
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.data.split import cut
 from privbench.measure.methods.oracle import Views

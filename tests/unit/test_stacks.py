@@ -12,7 +12,7 @@ from privbench.grid.here import PlannedHere
 from privbench.grid.plan import plan
 from privbench.grid.run import execute
 from privbench.grid.suite import Suite
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.methods.oracle import Oracle
 from privbench.measure.victims.build import Builder

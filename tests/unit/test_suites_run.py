@@ -19,10 +19,10 @@ import torch
 
 from privbench import backbone
 from privbench.api.planning import Planning
-from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
 from privbench.grid.plan import PlannedTrial, plan
 from privbench.grid.suite import read_suite
+from privbench.grid.trial import Trial
 from privbench.measure.data.protocol import Part, Protocol
 from privbench.testing import Generated
 from privbench.toolbox.phases import chosen_backbone

@@ -13,7 +13,7 @@ from privbench.boards.board import Board
 from privbench.boards.verdicts import idle_encoder
 from privbench.grid.plan import plan
 from privbench.grid.suite import read_suite
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.methods.context import TargetContext
 from privbench.measure.victims.play import gain, probe

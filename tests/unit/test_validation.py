@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from privbench import BadInputError, Card, Dataset, Examples, Protocol
-from privbench.grid.cell import Trial
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import Trial
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.measure.data.validation import validated
 from privbench.measure.methods.adversary import Adversary

@@ -29,9 +29,9 @@ from privbench.api.own_model.telling import documented, told
 from privbench.api.own_model.words import reworded
 from privbench.api.planning import Planning
 from privbench.api.session import Session
-from privbench.grid.cell import cell_record
 from privbench.grid.plan import NothingRunsError
 from privbench.grid.suite import suite_from
+from privbench.grid.trial import cell_record
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.store.store import default_root
 from privbench.ground.text import several, shown

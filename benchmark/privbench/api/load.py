@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.api.arguments import named_as_arguments
 from privbench.api.planning import Planning
 from privbench.api.session import suite_of
-from privbench.grid.cell import cell_record
+from privbench.grid.trial import cell_record
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.text import shown
 from privbench.measure.training.process_state import threads as thread_count
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from privbench.grid.plan import PlannedTrial
     from privbench.grid.suite import Suite
-    from privbench.grid.trial import TrialRunner
+    from privbench.grid.trial_runner import TrialRunner
     from privbench.measure.data.examples import Examples
     from privbench.measure.data.split import World
     from privbench.measure.methods.cell import Cell

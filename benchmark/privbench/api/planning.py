@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privbench.api import options as run_options
-from privbench.grid.cell import cell_record
 from privbench.grid.here import PlannedHere
 from privbench.grid.judging import judging
 from privbench.grid.kept import is_kept
 from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
 from privbench.grid.plugins import can_be_sent, code_of, sealed
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial import cell_record
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.stamps import imported_files
 from privbench.ground.store.store import Store, default_root

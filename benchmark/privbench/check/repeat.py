@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from privbench.grid.cell import cell_record, protocol_record
 from privbench.grid.outcome import new_record
 from privbench.grid.suite import Suite, suite_from
+from privbench.grid.trial import cell_record, protocol_record
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.text import shown
 from privbench.measure.data.protocol import protocol_named
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from privbench.check.challenge import Victim
-    from privbench.grid.cell import Trial
+    from privbench.grid.trial import Trial
     from privbench.measure.methods.attack import Attack
     from privbench.plugins.registry import Registry
     from privbench.results.record import CellRecord, MethodRecord, Record

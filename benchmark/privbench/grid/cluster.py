@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from privbench.grid.isolated import IsolatedAttack
     from privbench.grid.messages import Node
     from privbench.grid.planned import Planned
-    from privbench.grid.trial import TrialRunner
+    from privbench.grid.trial_runner import TrialRunner
     from privbench.grid.worker import Reporter
 
 

@@ -20,8 +20,8 @@ from privbench.measure.victims.stages import LearnedRelease
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from privbench.grid.cell import Trial
-    from privbench.grid.trial import TrialRunner
+    from privbench.grid.trial import Trial
+    from privbench.grid.trial_runner import TrialRunner
     from privbench.ground.store.store import Key
     from privbench.measure.victims.build import Builder
     from privbench.measure.victims.spec import VictimSpec

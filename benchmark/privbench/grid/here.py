@@ -16,10 +16,10 @@ from privbench.plugins.plugin_file import loaded_files
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from privbench.grid.cell import Trial
     from privbench.grid.messages import Node
     from privbench.grid.plan import PlannedTrial
-    from privbench.grid.trial import TrialRunner
+    from privbench.grid.trial import Trial
+    from privbench.grid.trial_runner import TrialRunner
     from privbench.measure.training.phase import Progress
     from privbench.results.record import Record
 

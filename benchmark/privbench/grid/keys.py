@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from privbench.measure.methods.cell import Cell
     from privbench.measure.methods.dataset import Dataset
     from privbench.measure.training.numerics import Numerics
-    from privbench.measure.victims.play import Models
+    from privbench.measure.victims.play import NeededModels
 
 #: Code that determines a result.
 CODE_OF_RESULTS = ("privbench.measure",)
@@ -76,7 +76,7 @@ def of_trial(cell: Cell, seed: int, device: str, numerics: Numerics) -> str:
 
 
 def of_answer(
-    models: Models,
+    needed: NeededModels,
     served: str,
     own_key: str,
     shadows: Sequence[str],
@@ -87,19 +87,19 @@ def of_answer(
     """Return the key of an answer, and the digest of everything that the attack may read.
 
     Args:
-        models: models of the cell.
+        needed: models of the cell.
         served: key of the victim or control that the attack queries.
         own_key: key of the same, as it answers the adversary's own rows.
         shadows: keys of those that the attack gets.
         device: kind of device.
         numerics: of the trial.
     """
-    cell, parts = models.cell, models.split
+    cell, parts = needed.cell, needed.split
     readable: dict[str, Any] = {
         "victim": served, "own": own_key, "shadows": list(shadows),
         "sensitive": list(cell.sensitive), "dataset": dataset_of(cell).digest,
         "card": cell.card, "protocol": cell.protocol, "split": parts.digest, "seed": parts.seed,
-        "pool": models.pool.digest, "access": str(cell.access),
+        "pool": needed.pool.digest, "access": str(cell.access),
         "target": cell.target.digest, "code": code_digest(), "torch": torch.__version__,
         "device": device, "numerics": numerics,
     }  # fmt: skip

@@ -17,7 +17,7 @@ from privbench.measure.games.controls import Pixels
 from privbench.measure.methods.context import Shadow
 from privbench.measure.methods.oracle import Oracle
 from privbench.measure.training.process_state import known
-from privbench.measure.victims.play import Models, gain, probe, utility, wins
+from privbench.measure.victims.play import NeededModels, gain, probe, utility, wins
 from privbench.results.record import Number
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ class Materials:
             self._splits[at] = parts.foreign(rows, card)
         return self._splits[at]
 
-    def models(self, cell: Cell, seed: int) -> Models:
+    def needed(self, cell: Cell, seed: int) -> NeededModels:
         """Return the models that the cell needs under that seed."""
         parts = self.split(cell, seed)
-        return Models(cell, parts, self.adversary_split(cell, parts))
+        return NeededModels(cell, parts, self.adversary_split(cell, parts))
 
     def victim(self, spec: VictimSpec, room: int = 64) -> Victim:
         """Build or load a victim; at most ``room`` of them stay in memory."""
@@ -125,15 +125,15 @@ class Materials:
             shadows.append(Shadow(spec.world, others, oracle, shadow.model))
         return tuple(shadows)
 
-    def control(self, name: str, models: Models) -> list[Served]:
+    def control(self, name: str, needed: NeededModels) -> list[Served]:
         """Return what a control of that name puts in the victims' place."""
         if name == "null":
-            return [self.victim(spec) for spec in models.nulls()]
+            return [self.victim(spec) for spec in needed.nulls()]
         if name == "untrained":
-            return [self.builder.untrained(models.undefended())]
+            return [self.builder.untrained(needed.undefended())]
         if name == "pixels":
-            return [Pixels(models.cell.card)]
-        raise PluginError(f"{models.game.name}: there is no control {name!r}: name null, "
+            return [Pixels(needed.cell.card)]
+        raise PluginError(f"{needed.game.name}: there is no control {name!r}: name null, "
                           "untrained or pixels")  # fmt: skip
 
     def baselines_key(self, cell: Cell, seed: int) -> Key:
@@ -160,26 +160,28 @@ class Materials:
             for name, metrics in self.store.make(key, compute).facts["metrics"].items()
         }
 
-    def utility(self, models: Models, victim: Victim) -> tuple[dict[str, float], float | None]:
+    def utility(
+        self, needed: NeededModels, victim: Victim
+    ) -> tuple[dict[str, float], float | None]:
         """Return accuracies of the victim, what training gave its encoder, and seconds per query.
 
         See ``utility``, ``gain`` and ``wins`` of ``victims.play``. Wins are counted for contrastive
         targets only: boards do not rank one whose encoder learnt nothing.
         """
-        cell, parts = models.cell, models.split
+        cell, parts = needed.cell, needed.split
         if cell.card.classes is None or "classifier" not in victim.model:
             return {}, None
         key = keys.of_utility(victim.key, parts)
-        world = models.victims()[0].world
+        world = needed.victims()[0].world
         facts = self.store.make(key, lambda: ({}, utility(victim, parts, world))).facts
         named = ("test_accuracy", "train_accuracy", "reference_accuracy", "gap", "test_rows")
         accuracies = {name: facts[name] for name in named if name in facts}
         if cell.protocol.trained_elsewhere:
             return accuracies, facts["seconds_per_query"]
-        untrained = self.builder.plan(models.undefended()).untrained
+        untrained = self.builder.keys(needed.undefended()).untrained
         probes = (
             self._probe(victim.key, parts, lambda: victim),
-            self._probe(untrained, parts, lambda: self.builder.untrained(models.undefended())),
+            self._probe(untrained, parts, lambda: self.builder.untrained(needed.undefended())),
         )
         counted = wins(*probes) if cell.target.contrastive else {}
         return accuracies | gain(*probes) | counted, facts["seconds_per_query"]

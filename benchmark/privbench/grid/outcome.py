@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.grid.cell import cell_record, strengths
 from privbench.grid.plugins import provenance_of
+from privbench.grid.trial import cell_record, strengths
 from privbench.ground.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
 from privbench.measure.games.catalog import GAMES
 from privbench.results.limits import cut
@@ -14,7 +14,7 @@ from privbench.results.record import Number, Record
 if TYPE_CHECKING:
     import torch
 
-    from privbench.grid.cell import Trial
+    from privbench.grid.trial import Trial
     from privbench.measure.games.game import Metrics
 
 

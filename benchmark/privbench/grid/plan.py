@@ -6,10 +6,10 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from privbench.grid.cell import Trial
 from privbench.grid.compatible import why_not
 from privbench.grid.outcome import encodable
 from privbench.grid.resolver import Resolver
+from privbench.grid.trial import Trial
 from privbench.ground.errors import BadInputError, PluginError, PrivbenchError
 from privbench.ground.text import shown
 from privbench.measure.methods.access import BLACK_BOX

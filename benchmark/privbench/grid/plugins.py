@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from privbench.grid.cell import plain
 from privbench.grid.keys import code_digest, dataset_of
 from privbench.grid.sealed import SealedAttack
+from privbench.grid.trial import plain
 from privbench.ground.store.source import digest, source_digest
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.methods.access import Access
@@ -25,7 +25,7 @@ from privbench.results.provenance import provenance
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from privbench.grid.cell import Trial
+    from privbench.grid.trial import Trial
     from privbench.measure.methods.cell import Cell
     from privbench.measure.methods.method import Method
 

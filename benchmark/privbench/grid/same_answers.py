@@ -199,7 +199,7 @@ def answer_afresh(pipe: Connection, lifeline: Connection, files: Sequence[Plugin
 
 
 def _loaded(builder: Builder, spec: VictimSpec, key: str, x: Tensor) -> dict[str, Tensor]:
-    plan = builder.plan(spec)
+    plan = builder.keys(spec)
     if plan.key != key:
         raise PluginError(
             "there it has another key, so what a hook returns depends on what ran before; or the "

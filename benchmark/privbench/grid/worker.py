@@ -18,7 +18,7 @@ from privbench.grid.messages import CHANGED, Begun, Done, Lost, PhaseProgress
 from privbench.grid.outcome import encodable, reason
 from privbench.grid.plugins import is_of_others
 from privbench.grid.server import PATIENCE, begin
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import PluginError
 from privbench.ground.store.store import Store
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from privbench.grid.cell import Trial
     from privbench.grid.messages import Node, Setup
+    from privbench.grid.trial import Trial
     from privbench.measure.training.phase import Progress
 
 

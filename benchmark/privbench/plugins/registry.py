@@ -9,7 +9,6 @@ import functools
 import importlib.metadata
 import os
 import re
-import sys
 import traceback
 from dataclasses import dataclass, field
 from functools import partial
@@ -350,10 +349,6 @@ def _guarded(plugin: Plugin, what: str, call: Callable[[], Any]) -> Any:
         raise
     except BaseException as error:  # noqa: BLE001 - see above
         plugin.broke(f"{what} {type(error).__name__}: {error}", traceback.format_exc())
-        if isinstance(error, StopIteration) and sys.version_info >= (3, 14):
-            # Its classes have no annotations to read otherwise.
-            needed = "on Python 3.14 begin with `from __future__ import annotations`"
-            plugin.problems.insert(0, needed)
         return None
 
 

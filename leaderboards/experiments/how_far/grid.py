@@ -15,7 +15,7 @@ from privbench.grid.graph import graph
 from privbench.grid.messages import Node, Role
 from privbench.grid.plan import plan
 from privbench.grid.suite import suite_from
-from privbench.grid.trial import TrialRunner
+from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.store.store import Store
 from privbench.plugins.registry import load
 

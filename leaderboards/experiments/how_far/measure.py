@@ -38,8 +38,8 @@ from privbench.results.files import read_all
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from privbench.grid.cell import Trial
     from privbench.grid.messages import Message, Node, Setup
+    from privbench.grid.trial import Trial
 
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "digits-operating-points.jsonl"

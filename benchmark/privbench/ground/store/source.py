@@ -41,6 +41,7 @@ _STDLIB = sysconfig.get_path("stdlib")
 #: Attributes of a class without source that may differ between processes with the same code.
 _BOOKKEEPING = {"__dict__", "__weakref__", "__doc__", "__module__"}
 _BOOKKEEPING |= {"__firstlineno__", "__static_attributes__"}
+_BOOKKEEPING |= {"__annotations__", "__annotate_func__", "__annotations_cache__"}
 
 
 def source_digest(*objects: Any) -> str:

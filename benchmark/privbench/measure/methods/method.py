@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import sys
 import typing
 from abc import ABC
@@ -168,9 +169,18 @@ def annotation(cls: type, field: str) -> Any:
     ``typing.get_type_hints`` is not used: it evaluates all annotations of all bases, so a single
     ``ClassVar`` that names a type-checking import would make the whole class fail.
     """
-    owner = next(base for base in cls.__mro__ if field in base.__dict__.get("__annotations__", {}))
-    written = owner.__dict__["__annotations__"][field]
+    owner = next(base for base in cls.__mro__ if field in _written(base))
+    written = _written(owner)[field]
     if isinstance(written, str):
         names = {**vars(typing), **vars(sys.modules[owner.__module__])}
         return eval(written, names)  # noqa: S307 - the plugin's own source, already running
     return written
+
+
+def _written(cls: type) -> dict[str, Any]:
+    """The annotations of one class; since Python 3.14 those that can be evaluated are."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF)
+    return inspect.get_annotations(cls)

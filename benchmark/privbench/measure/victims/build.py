@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Plan:
+class VictimKeys:
     """What is known about a victim before anything is trained.
 
     Attributes:
@@ -73,7 +73,7 @@ class Builder(Planner):
         super().__init__(store, device, numerics)
         self.progress = progress
         self.trained_phases = 0
-        self._plans: dict[str, Plan] = {}
+        self._keys: dict[str, VictimKeys] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to this process."""
@@ -124,24 +124,24 @@ class Builder(Planner):
                 keys[stage.key] = stage.key in self.store
         return keys
 
-    def plan(self, spec: VictimSpec) -> Plan:
+    def keys(self, spec: VictimSpec) -> VictimKeys:
         """Return what is known about a victim before it is built; cached by identity.
 
         ``draft`` is what will be done, ``planned`` which artifacts of it the store holds.
         """
-        if spec.identity not in self._plans:
+        if spec.identity not in self._keys:
             draft = self.draft(spec)
             keys = tuple(stage.key for stage in draft.stages if stage.stored)
-            self._plans[spec.identity] = Plan(
+            self._keys[spec.identity] = VictimKeys(
                 draft.key, _untrained_key(draft), keys, bool(draft.releases)
             )
-        return self._plans[spec.identity]
+        return self._keys[spec.identity]
 
     def recorded(self, spec: VictimSpec) -> dict[str, Any]:
         """Return build seconds by artifact, and machines, of the stages that the store holds."""
         spent: dict[str, float] = {}
         made_on: list[Any] = []
-        for key in self.plan(spec).stages:
+        for key in self.keys(spec).stages:
             fact = self.store.facts(key)
             if fact is not None:
                 spent |= {key.digest: fact["seconds"], **fact.get("spent", {})}

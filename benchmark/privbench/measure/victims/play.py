@@ -44,7 +44,7 @@ _TWO = 2  # classes that a probe needs
 
 
 @dataclass(frozen=True)
-class Models:
+class NeededModels:
     """Which models a cell needs under one seed, as specs; ``grid.materials`` has them built.
 
     Attributes:

@@ -119,7 +119,7 @@ class Draft:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """All stages, in order."""
-        return tuple(_Planner(self).plan())
+        return tuple(_Chain(self).stages())
 
     @cached_property
     def key(self) -> str:
@@ -180,7 +180,7 @@ class Draft:
         }
 
 
-class _Planner:
+class _Chain:
     """Chains the keys of a draft's stages."""
 
     def __init__(self, draft: Draft) -> None:
@@ -189,7 +189,7 @@ class _Planner:
         self.changed: set[str] = set()
         self.public = {id(phase) for phase in draft.phases[: shared_phases(draft.phases)]}
 
-    def plan(self) -> Iterable[Stage]:
+    def stages(self) -> Iterable[Stage]:
         """Yield the stages in order.
 
         Releases of embeddings learn before those of posteriors, which stand behind them.
