@@ -135,6 +135,16 @@ class Seen:
         return [one for one in found if one[2].loss is None or one[2].loss.mean <= DEAREST]
 
     @property
+    def lines(self) -> list[DefenseRow]:
+        """Defenses of which the leak is known."""
+        return [line for *_, line in self.defended]
+
+    @property
+    def judged(self) -> set[tuple[str, ...]]:
+        """Stacks of defenses that met all attacks that judge them."""
+        return {stack(line) for line in self.lines if not line.not_met.get(self.aim)}
+
+    @property
     def source(self) -> str:
         """The board, and whether it is a draft."""
         draft = "" if len(self.panel.seeds) >= FEWEST_SEEDS else ", a draft"
@@ -208,8 +218,8 @@ def _finding(mine: Sequence[Seen], known: Judging) -> list[str]:
         leak = f"{panel.metric[most.aim]} {most.sign * most.leak:.3f}"
         by = panel.rows[0].worst[most.aim].attack
         leaks = f"{markdown(f'{panel.target}: {leak} by {by}')} {most.source}"
-    widest = max(mine, key=lambda one: (len({stack(line) for *_, line in one.defended}),
-                                        len(one.defended), one.leak))  # fmt: skip
+    widest = max(mine, key=lambda one: (len(one.judged), len({*map(stack, one.lines)}),
+                                        len(one.lines), one.leak))  # fmt: skip
     if widest.usable:
         told, cost = _best(widest, known)
         best = f"{markdown(told)} {widest.source}"
