@@ -154,7 +154,7 @@ def test_missing_files_say_what_where_and_where_from(tmp_path: Path, given_root:
     [
         ("State-gov", "Stategov", "line 1: 'Stategov' is no workclass"),
         ("39", "old", "line 1: invalid literal"),
-        ("<=50K", "50K", "line 1: '50K' is not in list"),
+        ("<=50K", "50K", "line 1: '50K' is no class"),
         (", 40", "", "line 1: 13 fields before the label, not 14"),
         ("39", "39\N{DEGREE SIGN}", "UnicodeDecodeError"),
         (TRAIN[TRAIN.index("52") :], "", "holds 1 rows where 2"),

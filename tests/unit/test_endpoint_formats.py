@@ -356,9 +356,8 @@ def test_a_refusal_shows_both_sides_without_rows_and_secrets(
     with pytest.raises(BadInputError) as error:
         Endpoint(f"{served.url}?key=0p3nS3same", format="tf-serving")(X)
     sentence = str(error.value)
-    assert (
-        'it refuses (422 Unprocessable Entity); it answers {"at": "?key=***", "for": ' in sentence
-    )
+    assert "it refuses (422 Unprocessable " in sentence  # Python 3.13: Content, before: Entity
+    assert '); it answers {"at": "?key=***", "for": ' in sentence
     assert '"msg": "Field required", "input": {"inputs": [[…], […]]}' in sentence
     assert sentence.endswith('and was sent {"instances": "$rows"}: choose another format, or write '
                              "the request as it wants it (request)")  # fmt: skip

@@ -219,9 +219,12 @@ def _read(file: Path) -> tuple[np.ndarray, np.ndarray]:
         if not line.strip() or line.startswith("|"):
             continue
         *fields, label = (field.strip() for field in line.split(","))
+        label = label.removesuffix(".")
         try:
+            if label not in CLASSES:
+                raise ValueError(f"'{label}' is no class")  # noqa: TRY301 - as of the fields
             codes.append(codes_of(fields))
-            y.append(CLASSES.index(label.removesuffix(".")))
+            y.append(CLASSES.index(label))
         except ValueError as error:
             raise damaged("adult", file, f"line {number}: {error}") from error
     return np.array(codes, dtype=np.int64).reshape(-1, len(COLUMNS)), np.array(y, dtype=np.int64)
