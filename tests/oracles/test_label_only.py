@@ -388,6 +388,26 @@ def test_each_row_is_judged_against_its_own_shadows() -> None:
     assert m.auc(answer.scores.numpy(), truth).value == 1
 
 
+def test_levels_end_where_a_linear_model_loses_half_of_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At a margin m and noise s it is right with Phi(m / s): .75 of two classes at s = 1.48 m."""
+    served, normal = plane(3)
+    monkeypatch.setattr(copies, "COPIES", 5000)
+    every = at(torch.full((6,), 0.1), normal)
+    own, held = every.select(slice(0, 2)), every.select(slice(2, 6))
+    *_, ctx = play(LabelOnlyNoise(), served, held, known=(held, held), own=own)
+    levels = copies.fitting_levels(ctx)
+    assert levels[-1] == pytest.approx(0.5 * 2**-1.5)  # .177; Phi(m / .125) is .79
+    assert [one / levels[-1] for one in levels] == pytest.approx([0.1, 0.3, 0.5, 0.7, 1])
+    # No noise changes an answer that is always the same, and no shadow is asked about its members.
+    *_, ctx = play(LabelOnlyNoise(), Rule(served.card, lambda x: torch.ones(len(x)).long()), held,
+                   known=(held, held), own=own)  # fmt: skip
+    assert copies.fitting_levels(ctx)[-1] == 0.5
+    *_, ctx = play(LabelOnlyNoise(), served, held, known=(own, held), own=own)
+    assert copies.fitting_levels(ctx)[-1] == 0.5
+
+
 def test_log_odds_of_a_linear_model_and_the_ratio_by_hand() -> None:
     """The shares of a plane under noise are known; so are Gaussians of two shadows of a kind.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import torch
 from privbench.measure.data.examples import as_float
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 #: Approximate bytes of a block of copies; it has at least the copies of one row.
 BLOCK = 64 * 2**20
+#: Own rows, and copies of each, that ``fitting_levels`` asks about.
+ROWS, COPIES = 100, 8
+#: Noises that it tries, from little to all; and its levels, in units of the one that it finds.
+TRIED = tuple(2 ** (i / 2) for i in range(-12, 1))
+PARTS = (0.1, 0.3, 0.5, 0.7, 1.0)
 
 
 def survivors(oracle: Oracle, rows: Examples, copies: Callable[[Tensor], Tensor], m: int) -> Tensor:
@@ -43,6 +49,28 @@ def survivors(oracle: Oracle, rows: Examples, copies: Callable[[Tensor], Tensor]
     return torch.cat(labels).view(len(x), m).to(y.device) == y[:, None]
 
 
+def kept(
+    oracle: Oracle, rows: Examples, ctx: AttackContext, levels: Sequence[float], queries: int
+) -> Tensor:
+    """Return the log-odds (n, 1) float64 that a noisy copy keeps the true class, mean over levels.
+
+    Half a copy is added to each side.
+
+    Args:
+        oracle: answers with labels.
+        rows: with their true classes.
+        ctx: of the attack; all models get the same noise.
+        levels: see ``noisy``.
+        queries: copies of a row, over all levels.
+    """
+    copies = max(1, queries // len(levels))
+    at, odds = noisy(ctx, copies), []
+    for level in levels:
+        count = survivors(oracle, rows, at(level), copies).double().sum(1)
+        odds.append((count + 0.5).log() - (copies - count + 0.5).log())
+    return torch.stack(odds, dim=1).mean(1, keepdim=True)
+
+
 def noisy(ctx: AttackContext, m: int) -> Callable[[float], Callable[[Tensor], Tensor]]:
     """Return what makes, for a level of noise, m copies of every row, as ``survivors`` takes it.
 
@@ -55,6 +83,30 @@ def noisy(ctx: AttackContext, m: int) -> Callable[[float], Callable[[Tensor], Te
     if binary:
         return lambda level: partial(flipped, flips=u < level / u[0].numel())
     return lambda level: partial(blurred, noise=level * u)
+
+
+def fitting_levels(ctx: AttackContext) -> tuple[float, ...]:
+    """Return five levels, up to the noise under which models lose half of what they know.
+
+    Noise that no model notices tells rows apart as little as noise that hides every row. Shadows
+    are asked about rows of the adversary's on which they were not trained; what they know is the
+    share of right labels beyond chance (one over the number of classes). Without such rows, or
+    where no noise does as much, the largest level is half a unit, or half of a binary table's
+    columns.
+    """
+    most = math.prod(ctx.card.shape) / 2 if ctx.card.kind == "binary" else 0.5
+    own = ctx.auxiliary.select((ctx.auxiliary.y >= 0).nonzero()[:ROWS, 0])
+    at = noisy(ctx, COPIES)
+    asked = [(one.oracle, own.select(~one.world.contains(own))) for one in ctx.shadows]
+
+    def right(copies: Callable[[Tensor], Tensor], m: int) -> float:
+        kept = [survivors(oracle, rows, copies, m).double().mean() for oracle, rows in asked
+                if len(rows)]  # fmt: skip
+        return float(torch.stack(kept).mean()) if kept else 1.0
+
+    half = (right(lambda x: x[:, None], 1) + 1 / (ctx.card.classes or 1)) / 2
+    found = next((most * part for part in TRIED if right(at(most * part), COPIES) < half), most)
+    return tuple(found * part for part in PARTS)
 
 
 def blurred(x: Tensor, noise: Tensor) -> Tensor:

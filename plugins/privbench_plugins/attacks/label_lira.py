@@ -8,9 +8,10 @@ The adversary sees only the predicted class, for any input of its choice, knows 
 owns k shadow models trained as the target is. Steps:
 
 1. Signal of a row: how far the model's decision lies from it. Either copies with noise of several
-   levels are asked, and the signal is the mean over levels of the log-odds that a copy keeps the
-   *true* class (weights by ``weights_of_views`` found fewer members of a forest); or HopSkipJump
-   finds the distance to the decision boundary.
+   levels are asked, up to the noise under which shadows lose half of what they know, and the
+   signal is the mean over levels of the log-odds that a copy keeps the *true* class (weights by
+   ``weights_of_views`` found fewer members of a forest); or HopSkipJump finds the distance to the
+   decision boundary.
 2. Every shadow is asked the same about the same rows, with the same noise.
 3. The score compares the victim's signal with those of shadows with the row and without it, as LiRA
    does (``privbench.toolbox.likelihood_ratio``).
@@ -20,7 +21,9 @@ like members. Here each row has its own, and a release that hides or alters post
 nothing.
 
 Deviations: see the class. What to expect: on victims that show labels only, or whose posteriors are
-masked, about what ``lira`` reaches with posteriors; on others somewhat less.
+masked, about what ``lira`` reaches with posteriors; on others somewhat less. On Location-30 (seed
+0) it finds 51.3 % of the members at 1 % of false alarms (``lira``: 77 %), with levels of 1, 2, 4, 8
+and 16 columns 17.5 %.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from privbench import (
     as_float,
     hookimpl,
 )
-from privbench.toolbox.copies import noisy, survivors
+from privbench.toolbox.copies import fitting_levels, kept
 from privbench.toolbox.hopskipjump import boundary
 from privbench.toolbox.likelihood_ratio import Variance, likelihood_ratio
 
@@ -70,14 +73,15 @@ class LabelLiRA(MembershipAttack):
         signal: ``noise`` asks about noisy copies; ``boundary`` measures distances by HopSkipJump.
         queries: per row; copies are as many as each level can have, and HopSkipJump stops before
             an iteration that could exceed it.
-        levels: standard deviations of Gaussian noise, on inputs in [0, 1].
-        flips: for binary tables instead: expected numbers of flipped columns.
+        levels: standard deviations of Gaussian noise, on inputs in [0, 1]; for binary tables,
+            expected numbers of flipped columns. None for five that fit the model, see
+            ``privbench.toolbox.copies.fitting_levels``.
         variance: of the shadows' signals, see ``lira``.
         rows: maximum number of candidate rows.
     """
 
     name: ClassVar[str] = "label-lira"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     needs: ClassVar[Access] = Access.LABELS
     requires: ClassVar[tuple[str, ...]] = ("pool",)
     paper: ClassVar[Paper] = Paper(
@@ -97,10 +101,7 @@ class LabelLiRA(MembershipAttack):
     online: bool = True
     signal: Literal["noise", "boundary"] = "noise"
     queries: Annotated[int, Ge(8)] = 240
-    levels: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] = (
-        0.05, 0.15, 0.25, 0.35, 0.5,
-    )  # fmt: skip
-    flips: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (1, 2, 4, 8, 16)
+    levels: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] | None = None
     variance: Variance = "bayes"
     rows: Annotated[int, Ge(2)] = 1000
 
@@ -118,26 +119,19 @@ class LabelLiRA(MembershipAttack):
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
         """Score (n,) by comparing the victim's signals with the shadows'."""
-        measure = self._kept if self.signal == "noise" else self._distance
+        levels = (self.levels or fitting_levels(ctx)) if self.signal == "noise" else ()
 
         def ask(oracle: Oracle, rows: Examples) -> Tensor:
-            found = measure(oracle, rows, ctx)
+            found = (
+                kept(oracle, rows, ctx, levels, self.queries)
+                if levels
+                else self._distance(oracle, rows, ctx)
+            )
             return found.masked_fill((rows.y < 0)[:, None].to(found.device), torch.nan)
 
         return likelihood_ratio(
             ask, oracle, question.examples, ctx.shadows, online=self.online, variance=self.variance
         )
-
-    def _kept(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
-        """Return the log-odds (n, 1) float64 that a copy keeps the true class, mean over levels."""
-        levels = self.flips if ctx.card.kind == "binary" else self.levels
-        copies = max(1, self.queries // len(levels))
-        at = noisy(ctx, copies)
-        odds = []
-        for level in levels:
-            kept = survivors(oracle, rows, at(level), copies).double().sum(1)
-            odds.append((kept + 0.5).log() - (copies - kept + 0.5).log())
-        return torch.stack(odds, dim=1).mean(1, keepdim=True)
 
     def _distance(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
         """Return the L2 distance (n, 1) float64 to the decision boundary, in [0, sqrt(d)]."""

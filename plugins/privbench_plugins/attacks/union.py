@@ -45,7 +45,7 @@ from privbench import (
     Shadows,
     hookimpl,
 )
-from privbench.toolbox.copies import noisy, survivors
+from privbench.toolbox.copies import fitting_levels, kept
 from privbench.toolbox.likelihood import (
     Evidence,
     log_confidence,
@@ -83,8 +83,6 @@ READS: dict[str, Access] = {
 }  # fmt: skip
 #: Views of ``lira-encoder``.
 VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
-#: Levels of noise of ``label-lira`` (``flips`` for binary tables).
-LEVELS, FLIPS = (0.05, 0.15, 0.25, 0.35, 0.5), (1, 2, 4, 8, 16)
 #: Views of ``lira`` and ``rmia``, and temperature of the latter.
 MIRROR, TEMPERATURE = 1, 2.0
 #: Smallest probability and smallest distance of a cosine from 1.
@@ -114,7 +112,7 @@ class Union(MembershipAttack):
     """
 
     name: ClassVar[str] = "union"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     needs: ClassVar[Access] = Access.LABELS
     wants: ClassVar[Access] = Access.POSTERIORS | Access.EMBEDDINGS
     paper: ClassVar[Paper] = Paper(
@@ -197,26 +195,17 @@ class Union(MembershipAttack):
         self, oracle: Oracle, ctx: AttackContext
     ) -> Mapping[str, Callable[[Oracle, Examples], Tensor]]:
         """Return what asks each component's signal (n, v), of those that can take part."""
+        levels = fitting_levels(ctx) if "label-lira" in self.components else ()
         asks: dict[str, Callable[[Oracle, Examples], Tensor]] = {
             "lira": of_views(ctx, MIRROR),
             "rmia": of_views(ctx, MIRROR, warm),
             "metric-modified-entropy": lambda o, r: certainty(o.log_posteriors(r), r.y)[:, None],
-            "label-lira": lambda o, r: self._kept(o, r, ctx),
+            "label-lira": lambda o, r: kept(o, r, ctx, levels, self.queries),
             "lira-encoder": lambda o, r: likeness(
                 o.embeddings(ctx.views(r, VIEWS, self.views))
             )[:, None],
         }  # fmt: skip
         return {n: asks[n] for n in takes_part(self.components, oracle.access, ctx.card)}
-
-    def _kept(self, oracle: Oracle, rows: Examples, ctx: AttackContext) -> Tensor:
-        """Return the log-odds (n, 1) that a noisy copy keeps the true class, mean over levels."""
-        levels = FLIPS if ctx.card.kind == "binary" else LEVELS
-        copies = self.queries // len(levels)
-        at, odds = noisy(ctx, copies), []
-        for level in levels:
-            kept = survivors(oracle, rows, at(level), copies).double().sum(1)
-            odds.append((kept + 0.5).log() - (copies - kept + 0.5).log())
-        return torch.stack(odds, dim=1).mean(1, keepdim=True)
 
 
 # ---- components ----------------------------------------------------------------------------------
