@@ -82,7 +82,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "imia": (8, 57, 2251),
     "informia": (0, 14, 269),
     "informia-offline": (0, 14, 266),
-    "label-lira": (0, 28, 555),
+    "label-lira": (0, 45, 586),
     "label-only-augment": (60, 14, 1013),
     "label-only-boundary": (1, 18, 883),
     "label-only-noise": (1, 3, 41),
@@ -111,7 +111,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "rmia-offline": (0, 8, 500),
     "shokri": (2, 12, 129),
     "squared-error": (0, 0, 9),
-    "union": (16, 45, 1741),
+    "union": (16, 80, 1842),
 }
 
 #: Defense of small sizes -> synchronisations and operators of a query of posteriors through its
