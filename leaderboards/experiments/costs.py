@@ -159,12 +159,12 @@ def at_hand(dataset: Dataset, rows: dict[str, Examples], root: Path | None) -> D
 
 def specs(cell: Cell, runner: TrialRunner) -> Iterator[tuple[str, VictimSpec]]:
     """The models that a trial needs, each with its part in it."""
-    models = runner.materials.models(cell, 0)
-    for spec in models.victims():
+    needed = runner.materials.needed(cell, 0)
+    for spec in needed.victims():
         yield "victim", spec
-    for spec in models.nulls() if "null" in models.game.controls else ():
+    for spec in needed.nulls() if "null" in needed.game.controls else ():
         yield "null", spec
-    for spec, _ in models.shadows():
+    for spec, _ in needed.shadows():
         yield cell.attack.shadows.origin, spec
 
 

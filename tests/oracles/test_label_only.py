@@ -406,6 +406,20 @@ def test_levels_end_where_a_linear_model_loses_half_of_what_it_knows(
     assert copies.fitting_levels(ctx)[-1] == 0.5
     *_, ctx = play(LabelOnlyNoise(), served, held, known=(own, held), own=own)
     assert copies.fitting_levels(ctx)[-1] == 0.5
+    # A model that is always wrong knows nothing.
+    wrong = Rule(served.card, lambda x: 1 - served.rule(x))
+    *_, ctx = play(LabelOnlyNoise(), wrong, held, known=(held, held), own=own)
+    assert copies.fitting_levels(ctx)[-1] == 0.5
+
+
+def test_levels_of_a_binary_table_are_numbers_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads one column of 20: right with 1 - k / 20 under k flips, .75 at k = 5."""
+    monkeypatch.setattr(copies, "COPIES", 5000)
+    every = rows(torch.ones(6, 20), torch.ones(6).long())
+    own, held = every.select(slice(0, 2)), every.select(slice(2, 6))
+    served = Rule(card("binary", 20), lambda x: x[:, 0].long())
+    *_, ctx = play(LabelOnlyNoise(), served, held, known=(held, held), own=own)
+    assert copies.fitting_levels(ctx)[-1] == pytest.approx(10 * 2**-0.5)  # 7.1; the next is 5
 
 
 def test_log_odds_of_a_linear_model_and_the_ratio_by_hand() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from privbench.grid.messages import Role
 from privbench.grid.plan import plan
 from privbench.grid.processes import Processes
 from privbench.grid.run import execute
-from privbench.grid.same_answers import _difference
+from privbench.grid.same_answers import _difference, _loaded
 from privbench.grid.suite import suite_from
 from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import PluginError
@@ -206,6 +207,18 @@ def test_the_process_that_trains_is_compared_too(planned: Any, tmp_path: Path) -
     last = runner.builder.keys(runner.specs(trial)["victim"]).stages[-1].digest
     with pytest.raises(PluginError, match="a-seen answers the same 64 rows differently in a fresh"):
         runner.make(trial, Role("victim"), last)
+
+
+def test_a_builder_in_another_process_finds_its_own_keys(planned: Any, tmp_path: Path) -> None:
+    (_, trial) = (item.trial for item in planned(["a-seen"]))
+    runner = TrialRunner(Store(tmp_path / "store"), CPU)
+    spec = runner.specs(trial)["victim"]
+    key = runner.builder.keys(spec).key
+    there = copy(runner.builder)
+    with pytest.raises(PluginError, match="there it has another key"):
+        _loaded(there, spec, key + "0", torch.zeros(1))
+    vars(there.keys(spec))["key"] = "0"
+    assert copy(there).keys(spec).key == key
 
 
 def test_answers_that_differ_by_rounding_are_the_same() -> None:

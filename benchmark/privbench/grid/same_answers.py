@@ -199,13 +199,13 @@ def answer_afresh(pipe: Connection, lifeline: Connection, files: Sequence[Plugin
 
 
 def _loaded(builder: Builder, spec: VictimSpec, key: str, x: Tensor) -> dict[str, Tensor]:
-    plan = builder.keys(spec)
-    if plan.key != key:
+    keys = builder.keys(spec)
+    if keys.key != key:
         raise PluginError(
             "there it has another key, so what a hook returns depends on what ran before; or the "
             "code changed during the run"
         )
-    if missing := [stage for stage in plan.stages if stage not in builder.store]:
+    if missing := [stage for stage in keys.stages if stage not in builder.store]:
         raise PluginError(f"the store has no {missing[0].kind} {missing[0].digest}")
     return _answers(builder.victim(spec), x)
 

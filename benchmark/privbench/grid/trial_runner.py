@@ -328,24 +328,24 @@ class TrialRunner:
             served: key of the victim or control that the attack queries.
             own_key: key of the same, as it answers the adversary's own rows.
         """
-        plans = [self.builder.keys(spec) for spec, _ in shadows]
+        known = [self.builder.keys(spec) for spec, _ in shadows]
         return keys.of_answer(
-            needed, served, own_key, [plan.key for plan in plans],
+            needed, served, own_key, [one.key for one in known],
             device=self.device.type, numerics=self.builder.numerics,
         )  # fmt: skip
 
     def _answered(self, needed: NeededModels) -> bool:
         """Return whether the store holds the answers about the victim and all controls.
 
-        Answers about victims that are not there are not looked for: their keys need the plans of
-        all shadows.
+        Answers about victims that are not there are not looked for: their keys need those of all
+        shadows.
         """
         named = needed.game.controls
         specs = [*needed.victims(), *(needed.nulls() if "null" in named else ())]
-        plans = [self.builder.keys(spec) for spec in specs]
-        if any(stage not in self.store for plan in plans for stage in plan.stages):
+        known = [self.builder.keys(spec) for spec in specs]
+        if any(stage not in self.store for one in known for stage in one.stages):
             return False
-        asked = [(plan.key, plan.released) for plan in plans]
+        asked = [(one.key, one.released) for one in known]
         if "untrained" in named:
             asked.append((self.builder.keys(needed.undefended()).untrained, False))
         if "pixels" in named:

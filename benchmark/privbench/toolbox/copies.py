@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.measure.data.examples import Examples
+    from privbench.measure.data.split import World
     from privbench.measure.methods.context import AttackContext
     from privbench.measure.methods.oracle import Oracle
 
@@ -89,24 +90,31 @@ def fitting_levels(ctx: AttackContext) -> tuple[float, ...]:
     """Return five levels, up to the noise under which models lose half of what they know.
 
     Noise that no model notices tells rows apart as little as noise that hides every row. Shadows
-    are asked about rows of the adversary's on which they were not trained; what they know is the
-    share of right labels beyond chance (one over the number of classes). Without such rows, or
-    where no noise does as much, the largest level is half a unit, or half of a binary table's
-    columns.
+    are asked about up to 100 labelled rows of the adversary's from which neither training nor a
+    defense learned, 105 times each; what they know is the share of right labels beyond chance (one
+    over the number of classes). Where they know nothing, where there are no such rows and where no
+    noise takes as much, the largest level is half a unit, or half of a binary table's columns.
     """
     most = math.prod(ctx.card.shape) / 2 if ctx.card.kind == "binary" else 0.5
     own = ctx.auxiliary.select((ctx.auxiliary.y >= 0).nonzero()[:ROWS, 0])
     at = noisy(ctx, COPIES)
-    asked = [(one.oracle, own.select(~one.world.contains(own))) for one in ctx.shadows]
+    asked = [(one.oracle, own.select(~_learned(one.world, own))) for one in ctx.shadows]
 
     def right(copies: Callable[[Tensor], Tensor], m: int) -> float:
-        kept = [survivors(oracle, rows, copies, m).double().mean() for oracle, rows in asked
-                if len(rows)]  # fmt: skip
-        return float(torch.stack(kept).mean()) if kept else 1.0
+        shares = [survivors(oracle, rows, copies, m).double().mean() for oracle, rows in asked
+                  if len(rows)]  # fmt: skip
+        return float(torch.stack(shares).mean()) if shares else 1.0
 
-    half = (right(lambda x: x[:, None], 1) + 1 / (ctx.card.classes or 1)) / 2
-    found = next((most * part for part in TRIED if right(at(most * part), COPIES) < half), most)
+    chance = 1 / (ctx.card.classes or 1)
+    half = (max(right(lambda x: x[:, None], 1), chance) + chance) / 2
+    little = (most * part for part in TRIED if right(at(most * part), COPIES) < half)
+    found = next(little, most) if half > chance else most
     return tuple(found * part for part in PARTS)
+
+
+def _learned(world: World, rows: Examples) -> Tensor:
+    """Which rows (n,) training or a defense may have learned from."""
+    return torch.isin(rows.index, torch.cat([part.index for part in world.parts.values()]))
 
 
 def blurred(x: Tensor, noise: Tensor) -> Tensor:

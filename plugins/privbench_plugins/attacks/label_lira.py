@@ -21,7 +21,7 @@ like members. Here each row has its own, and a release that hides or alters post
 nothing.
 
 Deviations: see the class. What to expect: on victims that show labels only, or whose posteriors are
-masked, about what ``lira`` reaches with posteriors; on others somewhat less. On Location-30 (seed
+masked, about what ``lira`` reaches with posteriors; on others less. On Location-30 (seed
 0) it finds 51.3 % of the members at 1 % of false alarms (``lira``: 77 %), with levels of 1, 2, 4, 8
 and 16 columns 17.5 %.
 """
@@ -65,7 +65,8 @@ class LabelLiRA(MembershipAttack):
     """Compares a row's robustness to noise with that under shadows with the row and without it.
 
     Access: labels only. Cost: at most `queries` queries per candidate row, of the victim and of
-    every shadow (one more where a label is missing; `boundary` also asks about 100 own rows once).
+    every shadow (one more where a label is missing; `boundary` also asks about 100 own rows once,
+    and without `levels` every shadow answers up to 10,500 queries about own rows).
 
     Attributes:
         k: number of shadow models, each a full training.

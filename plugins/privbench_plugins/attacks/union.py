@@ -98,7 +98,8 @@ class Union(MembershipAttack):
     The adversary has predicted classes and true labels, uses posteriors and embeddings where they
     are granted, and can train shadows on the candidate rows. Cost per row: two queries for
     ``lira`` and as many for ``rmia``, one for ``metric-modified-entropy``,
-    `queries` for ``label-lira``, `views` for ``lira-encoder``.
+    `queries` for ``label-lira`` (whose noise also takes up to 10,500 of every shadow), `views` for
+    ``lira-encoder``.
 
     Attributes:
         components: attacks that take part. Those whose access is not granted, and ``lira-encoder``

@@ -77,7 +77,7 @@ class Builder(Planner):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to this process."""
-        return {**vars(self), "progress": None, "trained_phases": 0, "_plans": {}}
+        return {**vars(self), "progress": None, "trained_phases": 0, "_keys": {}}
 
     # ---- results ---------------------------------------------------------------------------
 
