@@ -221,12 +221,12 @@ def _read(file: Path) -> tuple[np.ndarray, np.ndarray]:
         *fields, label = (field.strip() for field in line.split(","))
         label = label.removesuffix(".")
         try:
-            if label not in CLASSES:
-                raise ValueError(f"'{label}' is no class")  # noqa: TRY301 - as of the fields
             codes.append(codes_of(fields))
-            y.append(CLASSES.index(label))
         except ValueError as error:
             raise damaged("adult", file, f"line {number}: {error}") from error
+        if label not in CLASSES:
+            raise damaged("adult", file, f"line {number}: '{label}' is no class")
+        y.append(CLASSES.index(label))
     return np.array(codes, dtype=np.int64).reshape(-1, len(COLUMNS)), np.array(y, dtype=np.int64)
 
 

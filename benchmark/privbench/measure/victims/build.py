@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VictimKeys:
-    """What is known about a victim before anything is trained.
+    """The keys of a victim, which are known before anything is trained.
 
     Attributes:
         key: key of its answers.
@@ -125,7 +125,7 @@ class Builder(Planner):
         return keys
 
     def keys(self, spec: VictimSpec) -> VictimKeys:
-        """Return what is known about a victim before it is built; cached by identity.
+        """Return the keys of a victim before it is built; cached by identity.
 
         ``draft`` is what will be done, ``planned`` which artifacts of it the store holds.
         """
