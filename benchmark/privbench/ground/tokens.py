@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 #: What stands for a secret.
@@ -66,15 +67,21 @@ def token_in(values: Any, at: str = "") -> str:
     """
     if isinstance(values, str):
         name = at.rpartition(".")[2]
-        return at if _TOKEN.search(values) or _TOKEN.search(f"{name}={values}") else ""
+        return at if _is_token(values) or _is_token(f"{name}={values}") else ""
     if isinstance(values, list):
         values = dict(enumerate(values))
     if not isinstance(values, dict):
         return ""
     for name, value in values.items():
-        inside = f"{at}.{name}".lstrip(".")
-        if _TOKEN.search(str(name)):
+        if _is_token(str(name)):
             return f"a name in {at}"
-        if found := token_in(value, inside):
+        nested = isinstance(value, str | list | dict)
+        if nested and (found := token_in(value, f"{at}.{name}".lstrip("."))):
             return found
     return ""
+
+
+@lru_cache(10_000)
+def _is_token(text: str) -> bool:
+    """Whether a text holds what looks like a token; results of a run share most of their texts."""
+    return bool(_TOKEN.search(text))
