@@ -103,6 +103,14 @@ _PLANTED = {
 _UNSTEADY = "encodermi-baseline-c"
 
 
+#: Their checks take long, and run lines that other methods' checks and their oracle tests run too.
+_SLOW = {
+    "attribute-decensoring", "dino", "encodermi-baseline-a", "encodermi-baseline-b",
+    "encodermi-baseline-c", "encodermi-s", "imia", "label-lira", "lira-encoder", "memguard",
+    "property-inference", "reconstruction", "union",
+}  # fmt: skip
+
+
 def _all() -> list[Method]:
     """In-tree methods, with settings that make their checks quick, and the kit's own."""
     registry = plugins.load()
@@ -132,7 +140,11 @@ _NOTHING = {
 _BROUGHT = {"clip", "hf", "own-model", "own-recipe", "timm"}
 
 
-@pytest.mark.parametrize("method", _all(), ids=lambda method: method.name)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=[pytest.mark.slow] if m.name in _SLOW else [], id=m.name)
+     for m in _all()],
+)  # fmt: skip
 def test_conformance(method: Method) -> None:
     wrong = []
     for check in _checks(method):

@@ -94,6 +94,7 @@ def accuracy(answer: Attributes, asked: Examples, name: str = "a") -> float:
     return float((answer.probabilities[name].argmax(1) == asked.attributes[name]).double().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", [torch.eye(D), mixing()], ids=["nothing", "invertible"])
 def test_a_linear_censoring_that_can_be_undone_is_undone(through: Tensor) -> None:
     auxiliary, asked = people(500, 0), people(300, 1)

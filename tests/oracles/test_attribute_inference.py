@@ -277,6 +277,7 @@ def test_several_attributes_and_missing_values() -> None:
     assert answer.probabilities["b"].shape == (100, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [WELL, AttributeInferencePaper(epochs=3)])
 def test_one_value_only_and_a_rare_one_are_no_error(attack: Any) -> None:
     auxiliary, asked = people(100, 0), people(20, 1)
@@ -369,6 +370,7 @@ def test_the_network_is_trained_on_from_one_number_of_updates_to_the_next(
     assert steps == [50, 100]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [WELL.replace(updates=(20,)), AttributeInferencePaper(epochs=5)])
 def test_permuted_question_and_global_generator(attack: Any) -> None:
     auxiliary, asked = people(100, 0), people(40, 1)

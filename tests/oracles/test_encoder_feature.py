@@ -85,6 +85,7 @@ def truth(answer: Membership) -> Tensor:
     return torch.arange(len(answer.scores)) < len(answer.scores) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0, 0.01])
 def test_a_coordinate_that_says_membership_is_found_at_any_scale(scale: float) -> None:
     known = cloud(100, 0, told=1, scale=scale), cloud(100, 1, told=-1, scale=scale)

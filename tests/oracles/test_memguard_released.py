@@ -105,6 +105,7 @@ def accuracies(experiment: Any, released: Any) -> dict[float, float]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     ("budget", "expected", "tolerance"),  # published: .73, .69, .62, .55, .52, .50

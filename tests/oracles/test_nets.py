@@ -159,6 +159,7 @@ def torchvision_stock(name: str) -> nn.Module:
     return net
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet50-stock", "mobilenetv2", "vgg11-bn"])
 def test_stock_backbones_are_torchvisions(name: str) -> None:
     theirs, ours = torchvision_stock(name), backbone(name, (3, 40, 48))

@@ -81,6 +81,7 @@ def test_features_do_not_depend_on_the_order_of_other_classes() -> None:
         assert torch.equal(talos_features(p[:, order], y), talos_features(p, y))
 
 
+@pytest.mark.slow
 def test_separable_answers_are_told_apart_even_from_a_small_shadow() -> None:
     known = cloud(60, 0, 8.0), cloud(60, 1, 1.5)
     asked = join([cloud(80, 2, 8.0), cloud(80, 3, 1.5)])

@@ -185,6 +185,7 @@ def _auc(attack: PartCrop, served: Victim) -> tuple[float, float]:
     return auc.value, accuracy.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attacker", ["v1", "v2"])
 def test_it_finds_members_whose_parts_respond_alike(attacker: Any) -> None:
     auc, accuracy = _auc(QUICK.replace(attacker=attacker), _planted(_split().victim().members))

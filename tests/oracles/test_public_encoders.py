@@ -131,6 +131,7 @@ def spec(target: PublicEncoder, origin: str = "victim", protocol: Protocol = CLA
 # ── the encoder ──────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_embeddings_are_the_librarys(kind: str, saved: Any) -> None:
     target, theirs = saved[kind]
@@ -463,6 +464,7 @@ def refused(registry: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> A
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_bad_paths_get_one_sentence(kind: str, refused: Any, libraries: Any) -> None:
     del libraries
@@ -536,6 +538,7 @@ def test_a_size_that_the_model_cannot_read(libraries: Any, tmp_path: Path) -> No
         Timm(weights=str(tmp_path / "vit.pt"), model="test_vit", size=17)
 
 
+@pytest.mark.slow
 def test_bad_folders_get_one_sentence(
     refused: Any, saved: Any, libraries: Any, tmp_path: Path
 ) -> None:

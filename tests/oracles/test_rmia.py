@@ -283,6 +283,7 @@ def test_rows_without_a_label_get_a_neutral_score(attack: Any) -> None:
     assert auc(answer.scores[~blank].numpy(), split.member[~blank].numpy()).value > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [RMIA(), RMIAOffline(), InfoRMIA(), InfoRMIAOffline()], ids=str)
 def test_a_mirror_image_that_tells_nothing_changes_nothing(attack: Any) -> None:
     """The memoriser knows rows as they are only, so shadows say that mirror images are noise."""

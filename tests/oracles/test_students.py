@@ -79,6 +79,7 @@ def test_rows_left_out_add_nothing_to_loss_and_gradient() -> None:
     assert int(surest(torch.full((9, 2), 0.5).double(), 1e-3).sum()) == 1
 
 
+@pytest.mark.slow
 def test_distillation_hides_what_is_learnt_by_heart(tmp_path: Path) -> None:
     builder, target = Builder(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=60, lr=5e-3)
     split = tiny_split()

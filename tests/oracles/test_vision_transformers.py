@@ -317,6 +317,7 @@ def test_published_sizes_can_be_built() -> None:
         assert paper.grid(card) == (14, 14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("released", ["map", "vector"])
 def test_partcrop_reads_a_released_map(released: Any, tmp_path: Path) -> None:
     """A part has the mean of its places; the whole image all of them, or windows."""

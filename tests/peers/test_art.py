@@ -140,6 +140,7 @@ def seeded(membership: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     np.random.set_state(before)  # noqa: NPY002
 
 
+@pytest.mark.slow
 def test_rule_based_decisions_are_those_of_metric_correctness(
     scene: Scene, membership: Any, wrapped: Callable[[Victim], Any]
 ) -> None:
@@ -152,6 +153,7 @@ def test_rule_based_decisions_are_those_of_metric_correctness(
 
 
 # Measured: AUC .945 (ART), .947 (shokri), .954 (nn-mia); ranks .89, .85; equal decisions .90, .93.
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [Shokri(k=SHADOWS), NNMIA()], ids=lambda attack: attack.name)
 def test_attacks_learned_on_posteriors_agree(
     scene: Scene,
@@ -202,6 +204,7 @@ def test_an_attack_learned_on_losses_agrees(
 
 # Measured over four seeds of ART: ranks .96 to .98 (.82 to .90 among rows classified rightly), AUC
 # .963 to .968 (ART) and .955 (ours), equal decisions .90 to .93, distances 1.32 to 1.34 times ours.
+@pytest.mark.slow
 @pytest.mark.usefixtures("seeded")
 def test_label_only_distances_agree(
     scene: Scene,

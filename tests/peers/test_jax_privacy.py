@@ -26,6 +26,7 @@ def auditing() -> Any:
 
 
 # Measured: 273 of 480 positive, largest difference 1.1e-06; both search to a millionth.
+@pytest.mark.slow
 def test_the_epsilon_of_one_run_is_theirs(auditing: Any) -> None:
     cases = list(product(_cases(40, 200, 1000, 4000), (0.0, 1e-8, 1e-5, 1e-3, 0.01)))
     ours = [bound(of, delta) for of, delta in cases]
@@ -36,6 +37,7 @@ def test_the_epsilon_of_one_run_is_theirs(auditing: Any) -> None:
 
 
 # Measured: 38 of 48 positive, largest difference 6.4e-07.
+@pytest.mark.slow
 def test_the_mu_of_one_run_is_theirs(auditing: Any) -> None:
     """They report mu as the epsilon of mu-GDP at a delta."""
     epsilon = pytest.importorskip("dp_accounting").get_epsilon_gaussian

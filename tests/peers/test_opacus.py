@@ -61,6 +61,7 @@ def test_books_are_those_of_opacus_step_by_step(
 
 
 # Measured: prv is .0100 to .0105 above their accountant of privacy losses; rdp is theirs to 1e-4.
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "runs", "delta"), BOOKS)
 def test_books_are_those_of_dp_accounting(
     google: Any, sigma: float, runs: tuple[tuple[float, int], ...], delta: float

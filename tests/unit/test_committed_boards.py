@@ -291,6 +291,7 @@ def test_the_command_of_a_page_runs_what_it_shows(path: Path) -> None:
     assert names == {one.cell.dataset.name for one in shown}
 
 
+@pytest.mark.slow
 def test_what_judges_a_defense_is_in_its_suite_or_the_page_says_so(registry: Any) -> None:
     known = judging.judging(registry)
     for path in sorted(ROOT.glob("leaderboards/results/*.jsonl")):
@@ -347,6 +348,7 @@ def test_other_results_or_another_suite_make_a_board_stale(checkout: Path) -> No
     assert FRONT in script().stale(checkout)
 
 
+@pytest.mark.slow
 def test_a_figure_that_nothing_draws_is_stale_and_removed(checkout: Path) -> None:
     folder = checkout / "leaderboards"
     lines = (folder / "results" / "tiny.jsonl").read_text(encoding="utf-8").splitlines(True)

@@ -295,6 +295,7 @@ def test_a_damaged_result_is_named_set_aside_and_made_again(run: Any, name: str)
     assert "ok (kept)" in run(*RUN).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_lone_reader_says_which_result_is_damaged(run: Any, name: str) -> None:
     damage, reason = RESULTS[name]

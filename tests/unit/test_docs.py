@@ -171,6 +171,7 @@ def test_there_are_commands_to_run() -> None:
     assert sum(map(len, found.values())) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_the_python_of_the_page_runs() -> None:
     known: dict[str, Any] = {}

@@ -381,6 +381,7 @@ def test_advice_is_about_the_state(served: Served, state: int, advice: str) -> N
 # ---- how many rows -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_will_be_sent_is_said_first(tmp_path: Path, served: Served) -> None:
     heard = Console(file=io.StringIO(), width=300)
 

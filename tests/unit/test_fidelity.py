@@ -17,6 +17,7 @@ def fidelity() -> Any:
     return script("fidelity.py")
 
 
+@pytest.mark.slow
 def test_the_committed_files_are_those_of_the_committed_results(fidelity: Any) -> None:
     for name, text in fidelity.committed().items():
         found = (ROOT / "leaderboards" / name).read_text("utf-8")

@@ -49,6 +49,7 @@ def ask(method: Any, field: str, value: object) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_index_and_class_say_the_same_of_every_value(registry: Registry) -> None:
     apart = {}
     for kind in KINDS:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 N = 120
 KINDS = ("npz", "csv", "imagefolder")
+#: The same, where each kind is a run of its own.
+RUNS = ["npz", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("csv", "imagefolder"))]
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +137,7 @@ def test_conformance(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RUNS)
 def test_a_two_line_suite_and_two_options_run(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +209,7 @@ def test_a_file_that_changes_after_planning_is_refused(kind: str, tmp_path: Path
 
 
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RUNS)
 def test_a_changed_file_never_gets_old_results(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

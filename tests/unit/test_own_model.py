@@ -537,6 +537,7 @@ def server() -> Iterator[tuple[Server, str]]:
     http.server_close()
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_asked_each_row_once_and_resumes(
     tmp_path: Path, server: tuple[Server, str], clock: Clock
 ) -> None:
@@ -880,6 +881,7 @@ def test_weights_change_the_key(tmp_path: Path, module: str) -> None:
 # ---- the answers are the identity ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_pickled_forest_is_itself_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time that joblib loads a forest, other bytes fill the gaps of its nodes."""
     import joblib

@@ -173,6 +173,7 @@ def test_clones_find_what_no_threshold_finds(tmp_path: Path) -> None:
         assert share(found(shadowed)[attack]) >= alone_there
 
 
+@pytest.mark.slow
 def test_posteriors_of_zero_do_not_hide_members(tmp_path: Path) -> None:
     """A forest of 20 trees answers 0 and 1: with infinite logits LiRA would see only these."""
     forest = RandomForestClassifier(20, random_state=0).fit(*MEMBERS.values())
@@ -219,6 +220,7 @@ def test_one_process_and_two_find_the_same(
     assert one.summary == two.summary
 
 
+@pytest.mark.slow
 def test_rows_that_were_not_asked_before_train_a_shadow_once_more(
     tmp_path: Path, seeds: Path
 ) -> None:
@@ -230,6 +232,7 @@ def test_rows_that_were_not_asked_before_train_a_shadow_once_more(
     assert len(calls(seeds)) == 8
 
 
+@pytest.mark.slow
 def test_other_pictures_than_mirror_images_train_a_network_once_more(
     tmp_path: Path, seeds: Path
 ) -> None:
@@ -247,6 +250,7 @@ def test_other_pictures_than_mirror_images_train_a_network_once_more(
     assert count == [1 + 4, 1 + 4 + 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["logits", "module"])
 def test_shadows_answer_as_the_model_does(answers: str, tmp_path: Path) -> None:
     def ask(model: Any) -> Any:

@@ -53,6 +53,7 @@ def auc(found: Any, attack: str) -> float:
     return float(one.metrics["auc"].value)
 
 
+@pytest.mark.slow
 def test_clones_find_what_the_error_alone_does_not(tmp_path: Path) -> None:
     found = run(tmp_path, shadow_recipe="clone")
     assert auc(found, "lira-residual") > auc(found, "squared-error") + 0.05 > 0.6
@@ -73,6 +74,7 @@ def test_clones_find_what_the_error_alone_does_not(tmp_path: Path) -> None:
     assert f"{Y[row]:g}" in sheet
 
 
+@pytest.mark.slow
 def test_a_model_that_knows_no_row_leaks_nothing(tmp_path: Path) -> None:
     more, y = make_friedman1(N, noise=1.0, random_state=7)
     found = run(tmp_path, RandomForestRegressor(30, random_state=0).fit(more, y),
@@ -81,6 +83,7 @@ def test_a_model_that_knows_no_row_leaks_nothing(tmp_path: Path) -> None:
     assert "No leak was found" in found.summary
 
 
+@pytest.mark.slow
 def test_the_unit_of_y_does_not_count(tmp_path: Path) -> None:
     """A forest splits in the same way whatever the unit; prices have a long tail."""
     one = run(tmp_path / "one", shadow_recipe="clone")
@@ -140,6 +143,7 @@ def test_tables_of_two_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "The model leaks who its members are. The strongest of 2 attacks, lira-res" in words[0]
 
 
+@pytest.mark.slow
 def test_boosters_and_modules_need_no_adapter(tmp_path: Path) -> None:
     lightgbm = pytest.importorskip("lightgbm", reason="needs lightgbm")
     xgboost = pytest.importorskip("xgboost", reason="needs xgboost")
@@ -260,6 +264,7 @@ def test_swapped_files_get_no_verdict(tmp_path: Path) -> None:
     assert "No verdict: the median error is " in found.summary
 
 
+@pytest.mark.slow
 def test_one_far_number_hides_nothing(tmp_path: Path) -> None:
     """Residuals are taken before numbers are rounded, and divided by the median error."""
     y = Y.copy()

@@ -116,6 +116,7 @@ def test_a_model_gets_the_table_as_it_is(tmp_path: Path, library: str) -> None:
     assert found.summary.startswith("No leak was found")
 
 
+@pytest.mark.slow
 def test_a_pipeline_is_audited_and_cloned(tmp_path: Path) -> None:
     found = run(tmp_path, pipeline(), attacks=[*QUICK, "lira"], shadow_recipe="clone")
     assert auc(found) > 0.7
@@ -183,6 +184,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     sys.modules.pop("my_tables", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
 def test_files_of_tables_on_the_command_line(tmp_path: Path, module: str, kind: str) -> None:
     if kind == "parquet":
@@ -228,6 +230,7 @@ def texts(n: int, seed: int, words: str = "red green blue one two three four fiv
     return some, np.array(["spam" if draw.random() < 0.5 else "ham" for _ in some])
 
 
+@pytest.mark.slow
 def test_a_text_classifier_is_audited(tmp_path: Path) -> None:
     members, nonmembers = texts(120, 0), texts(120, 1)
     model = make_pipeline(TfidfVectorizer(), LogisticRegression(C=1000)).fit(*members)
@@ -381,6 +384,7 @@ def test_missing_numbers_in_arrays_reach_the_model(tmp_path: Path) -> None:
 # ---- classes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["low", "mid", "top"], [-1, 0, 1], [3, 5, 9], [0, 1, 2]])
 @pytest.mark.parametrize("probability", [True, False])
 def test_classes_are_those_of_the_model_also_without_rows(

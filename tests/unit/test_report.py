@@ -156,6 +156,7 @@ def test_findings_controls_and_legends_are_the_boards() -> None:
     assert "ValueError: first second" in text
 
 
+@pytest.mark.slow
 def test_order_of_results_does_not_matter() -> None:
     made = everything()
     samples = with_samples(made)
@@ -481,6 +482,7 @@ def hostile(text: str) -> list[Record]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [*HOSTILE, "</script><b>", "</style><b>", '" onload="x', "'-x-'",
                                   "</title><b>", "{{ 7 * 7 }}", "]]><b>", "[a](javascript:x)"],
                          ids=ascii)  # fmt: skip

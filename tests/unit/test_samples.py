@@ -107,6 +107,7 @@ def record_of(folder: str, game: str = "membership", seed: int = 0) -> Record:
 # ---- what is kept --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_columns_are_the_rows_the_truth_and_the_answers(run: Any) -> None:
     done(run(*ALL))
     split = cut(DATA.load(None), DATA.card(None), DATA.protocols["default"], 0)
@@ -286,6 +287,7 @@ def test_merge_carries_the_file_and_says_where_it_lacks(run: Any) -> None:
     assert f"{path} is not" in done(run("merge", "results", "--out", "never"), 2).stderr
 
 
+@pytest.mark.slow
 def test_published_results_keep_the_curve_of_their_scores(run: Any) -> None:
     done(run(*ALL))
     done(run("merge", "results", "--out", "one.jsonl"))

@@ -94,6 +94,7 @@ def test_the_online_pool_is_online_and_the_offline_one_is_not(
                 assert (job.world.origin == "online") == online
 
 
+@pytest.mark.slow
 def test_the_encodermi_attacks_share_their_views(
     tmp_path: Path, tiny_registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

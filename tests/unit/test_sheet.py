@@ -187,6 +187,7 @@ def test_class_names_of_an_audit_are_escaped(tmp_path: Path) -> None:
     assert {one.name for one in found.subgroups.tested} == {"class <b>", "class '\"><script>"}
 
 
+@pytest.mark.slow
 def test_an_audit_without_a_verdict_says_only_that(parts: tuple[Document, Evidence]) -> None:
     of, shows = parts
     bad = of.model_copy(update={

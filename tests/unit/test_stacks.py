@@ -97,6 +97,7 @@ def test_stacks_make_victims_that_answer(tmp_path: Path, registry: Registry, nam
     assert len(victim.releases) <= releasing
 
 
+@pytest.mark.slow
 def test_two_orders_of_a_stack_are_two_victims(tmp_path: Path, registry: Registry) -> None:
     """They draw differently, so they share no artifact and no kept answer."""
     store, orders = Store(tmp_path / "shared"), ("uniform-noise+memguard", "memguard+uniform-noise")

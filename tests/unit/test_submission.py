@@ -81,6 +81,7 @@ def test_an_honest_submission_passes(run: Any, sent: Any) -> None:  # noqa: F811
         jsonschema.validate(line, schema())
 
 
+@pytest.mark.slow
 def test_a_submission_is_read_as_any_results(run: Any) -> None:  # noqa: F811
     done(run(*ALL))
     done(run("merge", "results", "--scores", "--out", FILE))

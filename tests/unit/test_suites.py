@@ -84,6 +84,7 @@ def test_boards_of_defenses_are_no_drafts() -> None:
             assert len(read_suite(path).seed_list) >= FEWEST_SEEDS, path.stem
 
 
+@pytest.mark.slow
 def test_memguard_has_its_full_size(registry: Any) -> None:
     full = registry.get("defense", "memguard")
     for path in SUITES:

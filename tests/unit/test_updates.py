@@ -177,6 +177,7 @@ def test_an_encoder_must_be_ahead_of_an_untrained_one_beyond_the_spread_of_seeds
     assert idle([_result(0, {"test_accuracy": 0.1})]) == ""
 
 
+@pytest.mark.slow
 def test_records_hold_both_probes_and_the_flag(registry: Any, tmp_path: Path) -> None:
     """An encoder of no epochs is the untrained one; one defense changes nothing about that."""
     suite = tmp_path / "suite.yaml"
