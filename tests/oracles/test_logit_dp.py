@@ -22,6 +22,7 @@ from privbench.measure.victims.build import Builder
 from privbench.testing import CPU, AnyAttack, TinyContrastive, TinyPairs
 from privbench.testing.fixtures import tiny_spec, tiny_split
 from privbench_plugins.targets.byol import BYOL
+from privbench_plugins.targets.dino import DINO
 from privbench_plugins.targets.moco import MoCo
 from privbench_plugins.targets.simclr import SimCLR, nt_xent
 from privbench_plugins.targets.supervised import Supervised
@@ -313,7 +314,7 @@ def _refused(target: Any) -> str | None:
 def test_other_targets_are_refused() -> None:
     assert _refused(SimCLR()) is None
     assert _refused(Supervised()) == "logit-dp is for contrastive losses: use dp-sgd for supervised"
-    for target in (MoCo(), BYOL(), TinyContrastive()):
+    for target in (MoCo(), BYOL(), DINO(), TinyContrastive()):
         assert f"the loss of {target.name} is another one" in (_refused(target) or "")
 
 

@@ -168,7 +168,7 @@ class LogitDP(Defense):
         settings = target.hyperparameters()
         if not target.contrastive:
             return f"logit-dp is for contrastive losses: use dp-sgd for {target.name}"
-        if "temperature" not in settings or "queue" in settings:
+        if "temperature" not in settings or {"queue", "teacher_temperature"} & settings.keys():
             return (
                 "logit-dp bounds NT-Xent with negatives from the batch, as of simclr, and the loss "
                 f"of {target.name} is another one"
