@@ -161,7 +161,6 @@ def test_an_epsilon_that_promises_nothing_needs_no_grid() -> None:
     assert spent_epsilon(2.0, 1e-5, runs, "prv") < spent_epsilon(2.0, 1e-5, runs, "rdp")
 
 
-@pytest.mark.slow
 def test_noise_follows_from_the_target_epsilon() -> None:
     runs = ((0.5, 30), (0.2, 10))
     sigma = least_noise(4.0, 1e-5, runs, "rdp")

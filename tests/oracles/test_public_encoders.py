@@ -131,7 +131,6 @@ def spec(target: PublicEncoder, origin: str = "victim", protocol: Protocol = CLA
 # ── the encoder ──────────────────────────────────────────────────────────────
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_embeddings_are_the_librarys(kind: str, saved: Any) -> None:
     target, theirs = saved[kind]

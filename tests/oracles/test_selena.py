@@ -80,7 +80,6 @@ def test_equal_rows_are_withheld_together(tmp_path: Path) -> None:
     assert torch.equal(saw[:80], saw[80:])
 
 
-@pytest.mark.slow
 def test_the_victim_learns_the_soft_labels(tmp_path: Path) -> None:
     shop, target = Builder(Store(tmp_path), CPU), Supervised(backbone="mlp", epochs=60, lr=5e-3)
     split = tiny_split()

@@ -189,7 +189,6 @@ def test_pate_a_row_less_changes_one_teacher_and_one_vote(
     assert whole.victim.facts["claims"] == fewer.victim.facts["claims"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("alone", [True, False], ids=["only row of its shard", "one of several"])
 @pytest.mark.parametrize("target", ONE_IS_SLOW, ids=lambda t: t.name)
 def test_pate_a_row_reaches_the_student_through_votes_only(

@@ -202,7 +202,6 @@ def test_in_python_with_other_rows_in_another_order(tmp_path: Path) -> None:
     assert written["lower"] == pytest.approx(found.claim.lower)
 
 
-@pytest.mark.slow
 def test_an_attack_that_leaves_rows_out_does_not_count(tmp_path: Path) -> None:
     """It asks about the first rows: a candidate is more likely to be asked about if it is out."""
     train = privbench.coins(ROWS, count=COUNT, seed_file=tmp_path / "secret")

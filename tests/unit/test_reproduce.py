@@ -309,7 +309,6 @@ def test_what_a_store_holds_is_not_believed(
     assert after == before
 
 
-@pytest.mark.slow
 def test_other_numbers_differ(run: Any) -> None:
     done(run(*RUN))
     path = min(Path("results").glob("*.json"))
@@ -324,7 +323,6 @@ def test_other_numbers_differ(run: Any) -> None:
     assert "other rows were drawn for: members" in said
 
 
-@pytest.mark.slow
 def test_a_truth_that_is_not_that_of_the_split(run: Any) -> None:
     done(run(*RUN))
     path = min(Path("results").glob("*.json"))

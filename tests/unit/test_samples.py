@@ -107,7 +107,6 @@ def record_of(folder: str, game: str = "membership", seed: int = 0) -> Record:
 # ---- what is kept --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_columns_are_the_rows_the_truth_and_the_answers(run: Any) -> None:
     done(run(*ALL))
     split = cut(DATA.load(None), DATA.card(None), DATA.protocols["default"], 0)

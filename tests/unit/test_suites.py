@@ -49,7 +49,7 @@ OWN_QUESTION = {
     "digits-audit", "digits-audit-gradients", "digits-audit-weights",
 }  # fmt: skip
 #: Cross products: cells that do not fit are left out, for whatever stated reason.
-CROSS = {"main", "main-paper"}
+CROSS = {"main", "main-paper", "encoders"}
 
 
 @cache
