@@ -75,8 +75,7 @@ def token_in(values: Any, at: str = "") -> str:
     for name, value in values.items():
         if _is_token(str(name)):
             return f"a name in {at}"
-        nested = isinstance(value, str | list | dict)
-        if nested and (found := token_in(value, f"{at}.{name}".lstrip("."))):
+        if found := token_in(value, f"{at}.{name}".lstrip(".")):
             return found
     return ""
 
