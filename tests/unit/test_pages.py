@@ -793,6 +793,15 @@ def test_a_page_says_what_it_lacks() -> None:
     assert "Draft" not in page(Board(seeds("a", "none", [0.7] * 5)), "t")
 
 
+def test_a_page_names_the_defenses_that_its_suite_asks_for_and_no_result_is_about() -> None:
+    made = [record("a"), record("a", "talos"), record("a", "memguard", status="skipped")]
+    told = "Not measured yet, though the suite asks for it: ars, mist."
+    asked = ["talos", "mist", "memguard", "ars"]
+    assert told in page(Board(made, asked=asked), "t").splitlines()
+    assert "Not measured" not in page(Board(made, asked=asked[:1]), "t")
+    assert "Not measured" not in page(Board(made), "t")
+
+
 def test_cells_without_a_number_are_counted_by_reason() -> None:
     lines = page(Board(everything()), "t").splitlines()
     assert "- skipped 1: white needs WEIGHTS \\| more" in lines

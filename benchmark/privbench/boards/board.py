@@ -14,7 +14,7 @@ from privbench.results.seeds import Seeds
 from privbench.results.statistics import significant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from privbench.boards.operating import Group, OperatingPoint
     from privbench.boards.panel import Panel
@@ -32,6 +32,7 @@ class Board:
         bound: largest loss of accuracy on reference rows at which a setting counts as an operating
             point; None shows every setting.
         judges: defense -> attacks that must have met it before it is ranked; empty ranks all.
+        asked: names of the defenses that its suite asks for; empty for unknown.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class Board:
         records: Iterable[Record],
         bound: float | None = None,
         judges: Mapping[str, Sequence[Wanted]] | None = None,
+        asked: Collection[str] = (),
     ) -> None:
         """Take the results; nothing is computed before it is asked for."""
         self.records, self.bound, self.judges = list(records), bound, judges or {}
+        self.asked = asked
         self._seeds: dict[frozenset[int], Seeds] = {}
 
     # ---- cells -----------------------------------------------------------------------------------
@@ -150,6 +153,11 @@ class Board:
     def probes(self) -> Mapping[str, tuple[float, float]]:
         """Victim without a defense -> mean accuracy of a linear probe, and of an untrained one."""
         return verdicts.probes(self.records)
+
+    @cached_property
+    def unmeasured(self) -> list[str]:
+        """The defenses that its suite asks for and no result is about."""
+        return sorted({*self.asked} - {of.name for one in self.records for of in one.cell.defenses})
 
     # ---- panels ----------------------------------------------------------------------------------
 

@@ -192,7 +192,7 @@ def _of_method(record: Record) -> tuple[str, str]:
 
 
 def reproduce(board: Board, again: Sequence[str], table: str) -> list[str]:
-    """How to repeat the numbers, where all of them are, how to cite them.
+    """What its suite asks for in vain, how to repeat the numbers, where all are, how to cite them.
 
     Args:
         board: with the results.
@@ -200,6 +200,9 @@ def reproduce(board: Board, again: Sequence[str], table: str) -> list[str]:
         table: path of the csv file; "" for none.
     """
     lines = []
+    if lacking := board.unmeasured:
+        told = f"Not measured yet, though the suite asks for it: {', '.join(lacking)}."
+        lines += [markdown(shown(told, LONG)), ""]
     if again:
         lines += ["Reproduce, with the code named above:", "", "```",
                   f"uv run privbench run {shown(shlex.join(again), LONG)} --jobs auto",

@@ -156,7 +156,9 @@ def _named(
     name = title or (made_by.name if made_by else "privbench leaderboard")
     again = _again(suite, made_by, records) if suite and made_by else []
     refuse_tokens(records, {"the title": name, "the suite": again})
-    return Board(records, bound, index(chosen).judging), name, again
+    methods = made_by.names or () if made_by else ()
+    asked = {called for kind, called in methods if kind == "defense"}
+    return Board(records, bound, index(chosen).judging, asked), name, again
 
 
 def _again(path: Path, suite: Suite, records: Sequence[Record]) -> list[str]:
