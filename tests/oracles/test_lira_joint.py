@@ -16,15 +16,8 @@ from privbench.measure.games.metrics import auc
 from privbench.testing import arena, memoriser, tiny_split
 from privbench.toolbox.likelihood import Evidence
 from privbench.toolbox.likelihood_ratio import log_ratio
-from privbench_plugins.attacks.lira_joint import (
-    LEAF,
-    TREES,
-    LiRAJoint,
-    Pulls,
-    bounded,
-    joint,
-    pulls,
-)
+from privbench.toolbox.neighbours import LEAF, TREES, Pulls, bounded, joint, pulls
+from privbench_plugins.attacks.lira_joint import LiRAJoint
 
 N, SHADOWS = 400, 16
 

@@ -40,6 +40,7 @@ ATTACKS = {a.name: a for a in plugins.load().all("attack") if a.game == "members
 #: Settings that make an attack quick, and do not change what it does.
 FAST: dict[str, dict[str, Any]] = {
     "adversarial-mia-targeted": {"epochs": 10, "updates": 100},
+    "cmia": {"k": 8, "rounds": 2},
     "encoder-feature": {"epochs": 10, "steps": 200},
     "encodermi-baseline-a": {"epochs": 50, "updates": 150},
     "encodermi-baseline-b": {"epochs": 50, "updates": 150},

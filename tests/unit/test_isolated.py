@@ -141,9 +141,10 @@ def test_the_truth_is_found_only_where_the_attack_shares_a_process(run: Any) -> 
 )
 @pytest.mark.slow
 def test_results_are_equal(run: Any) -> None:
-    attacks = ["trains", {"lira": {"k": 2}}]
+    attacks = ["trains", {"lira": {"k": 2}}, {"cmia": {"k": 4, "rounds": 2}}]
     serial, apart = run(attacks, Serial()), run(attacks, Processes(2, isolate=True))
     assert not [record.traceback for record in apart.values() if record.status != "ok"]
+    assert [r.notes["shadows"] for r in apart.values() if "shadows" in r.notes] == [8.0]
     assert [r.digest for r in serial.values()] == [r.digest for r in apart.values()]
 
 

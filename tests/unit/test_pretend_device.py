@@ -70,6 +70,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "attribute-decensoring": (18, 8, 2062),
     "attribute-inference": (22, 36, 321),
     "attribute-inference-paper": (6, 5, 729),
+    "cmia": (8, 12, 78),
     "deja-vu": (0, 6, 17),
     "encoder-feature": (6, 1, 317),
     "encodermi-baseline-a": (10, 19, 457),

@@ -14,10 +14,8 @@ from privbench.measure.data.split import Split, cut
 from privbench.measure.data.validation import validated
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.controls import Pixels
-from privbench.measure.methods.context import Shadow
-from privbench.measure.methods.oracle import Oracle
 from privbench.measure.training.process_state import known
-from privbench.measure.victims.play import NeededModels, gain, probe, utility, wins
+from privbench.measure.victims.play import NeededModels, as_shadow, gain, probe, utility, wins
 from privbench.results.record import Number
 
 if TYPE_CHECKING:
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from privbench.ground.store.store import Key, Store
     from privbench.measure.games.game import Metrics
     from privbench.measure.methods.cell import Cell
+    from privbench.measure.methods.context import Shadow
     from privbench.measure.methods.dataset import Dataset
     from privbench.measure.methods.oracle import Served
     from privbench.measure.victims.build import Builder
@@ -111,19 +110,12 @@ class Materials:
         self, cell: Cell, worlds: Sequence[tuple[VictimSpec, Examples]]
     ) -> tuple[Shadow, ...]:
         """Build or load the shadows that the attack declared."""
-        shadows = []
-        for spec, others in worlds:
-            shadow = self.victim(spec, room=64 + len(worlds))
-            asker = cell.attack.name
-            oracle = Oracle(
-                shadow.session(asker),
-                shadow.grants,
-                asker=asker,
-                store=self.store,
-                models=len(worlds),
-            )
-            shadows.append(Shadow(spec.world, others, oracle, shadow.model))
-        return tuple(shadows)
+        count, asker = len(worlds), cell.attack.name
+        return tuple(
+            as_shadow(self.victim(spec, room=64 + count), spec.world, others, asker=asker,
+                      store=self.store, models=count)
+            for spec, others in worlds
+        )  # fmt: skip
 
     def control(self, name: str, needed: NeededModels) -> list[Served]:
         """Return what a control of that name puts in the victims' place."""

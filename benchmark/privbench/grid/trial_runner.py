@@ -26,6 +26,7 @@ from privbench.measure.victims.build import Builder
 from privbench.measure.victims.play import (
     Match,
     NeededModels,
+    ShadowTrainer,
     Trainer,
     as_adversary_sees,
     key_as_adversary_sees,
@@ -302,6 +303,7 @@ class TrialRunner:
         match = Match(
             cell, served, own_view, question, pool.pool, pool.seed,
             Trainer(self.builder, needed.of_the_adversary()), self.store, self.device, scope,
+            self._shadow_trainer(needed, shadows),
         )  # fmt: skip
         apart = self.isolated if self.isolated and self.isolated.takes(attack) else None
         answer = apart.answer if apart else Match.answer
@@ -312,6 +314,16 @@ class TrialRunner:
             return named_answer(made, cell)
 
         return truth, self.store.make(key, answered)
+
+    def _shadow_trainer(
+        self, needed: NeededModels, shadows: Sequence[tuple[VictimSpec, Examples]]
+    ) -> ShadowTrainer | None:
+        """Return what trains shadows on candidates that an attack with online shadows chooses."""
+        attack = needed.cell.attack
+        if attack.shadows.origin != "online" or not shadows:
+            return None
+        candidates = needed.split.candidates.without_source()
+        return ShadowTrainer(self.builder, shadows, candidates, attack.name)
 
     def _answer_key(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -257,8 +257,17 @@ def arena(
         store=store, seed=seed, scope="kit", shadows=tuple(shadows), auxiliary=split.pool,
         auxiliary_oracle=own.oracles[0], siblings=own.ask_for, data_seed=seed, train=_train,
         build=_untrained,
+        train_shadow=partial(_train_shadow, split) if wanted.origin == "online" else None,
     )  # fmt: skip
     return Oracle(served, access, asker=attack.name), ctx
+
+
+def _train_shadow(split: Split, members: Examples, number: int) -> Shadow:
+    """Return a memoriser of the members as a shadow."""
+    world = replace(split.online(0)[0].replace(members=members), index=100 + number)
+    made = memoriser(world)
+    others = split.candidates.select(~torch.isin(split.candidates.index, members.index))
+    return Shadow(world, others, Oracle(made, made.grants, asker="kit"), made.model)
 
 
 def _train(examples: Examples, target: Target | None) -> Model:

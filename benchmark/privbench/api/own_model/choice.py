@@ -34,6 +34,8 @@ _CHANGES = {
     "label-lira", "label-only-boundary", "label-only-noise", "adversarial-mia",
     "adversarial-mia-targeted",
 }  # fmt: skip
+#: Attacks that train more shadows once they have asked the model.
+_TRAINS_MORE = {"cmia"}
 #: Attacks that train models on the rows' numbers.
 _LEARNS = {"quantile", "imia", "label-only-transfer"}
 
@@ -202,6 +204,9 @@ def attacks_for(
             continue
         if (own or lookup) and attack.name == "union":
             chosen.append(_QUICK_UNION)
+            continue
+        if attack.name in _TRAINS_MORE and shadow:
+            left[attack.name] = "it trains four times as many shadows: name it to run it"
             continue
         if attack.game == "membership" and attack.max_rows is not None:
             left[attack.name] = "it asks many queries for each row: name it to run it"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from privbench.ground.errors import PluginError
 from privbench.ground.store.source import source_digest
 from privbench.ground.store.store import Key
 from privbench.measure.data.row_random import fold, salt, uniform
@@ -258,11 +259,13 @@ class AttackContext(Context):
         train: Callable[[Examples, Target | None], Model],
         siblings: Callable[[int], tuple[Oracle, ...]] | None = None,
         build: Callable[[int], Model] | None = None,
+        train_shadow: Callable[[Examples, int], Shadow] | None = None,
         **common: Any,
     ) -> None:
         """Create a context; see ``Context``.
 
-        ``train`` trains a target on chosen rows; ``build`` makes the victim's, with that seed.
+        ``train`` trains a target on chosen rows; ``build`` makes the victim's, with that seed;
+        ``train_shadow`` trains a shadow on chosen candidates.
         Without ``siblings`` there is no other oracle than ``auxiliary_oracle``.
         """
         super().__init__(**common)
@@ -273,6 +276,7 @@ class AttackContext(Context):
         self._train = train
         self._siblings = siblings
         self._build = build
+        self._train_shadow = train_shadow
 
     def siblings(self, n: int) -> tuple[Oracle, ...]:
         """Return up to n oracles of the victim, each with its own randomness at release.
@@ -294,6 +298,23 @@ class AttackContext(Context):
     def train(self, examples: Examples, target: Target | None = None) -> Model:
         """Train the victim's target (or another one) with these rows as members of a new world."""
         return self._train(examples, target)
+
+    def train_shadow(self, members: Examples, number: int) -> Shadow:
+        """Train one more shadow, as the declared ones, with chosen candidates as its members.
+
+        For an attack that declares online shadows. With members that it is sure of, a shadow comes
+        closer to the victim. Rows that every shadow holds are added, see ``Split.always``.
+
+        Args:
+            members: candidates that the shadow holds; labels and order do not count.
+            number: from 0 on; another number is trained with other randomness.
+
+        Raises:
+            PluginError: if the attack declares no online shadows, or if a member is no candidate.
+        """
+        if self._train_shadow is None:
+            raise PluginError("an attack that trains shadows declares some: Shadows(2, 'online')")
+        return self._train_shadow(members, number)
 
     def untrained(self, *purpose: str | int) -> Model:
         """Build the victim's target, without defenses; the purpose decides its initial weights.

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from privbench.ground.errors import AccessDeniedError
+from privbench.ground.errors import AccessDeniedError, PluginError
+from privbench.measure.data.examples import join
 from privbench.measure.data.row_random import salt
 from privbench.measure.games.catalog import GAMES
-from privbench.measure.methods.context import AttackContext, seeded
+from privbench.measure.methods.context import AttackContext, Shadow, seeded
 from privbench.measure.methods.oracle import Oracle
 from privbench.measure.victims.served import Victim, sibling_key, unreleased_key
 from privbench.measure.victims.spec import VictimSpec
 from privbench.measure.victims.stages import differing, load, state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from privbench.measure.games.game import Game
     from privbench.measure.methods.access import Access
     from privbench.measure.methods.cell import Cell
-    from privbench.measure.methods.context import Shadow
     from privbench.measure.methods.defense import Defense
     from privbench.measure.methods.oracle import Served
     from privbench.measure.methods.target import Target
@@ -137,6 +137,51 @@ class Trainer:
 
 
 @dataclass(frozen=True)
+class ShadowTrainer:
+    """Trains shadows on candidates that the adversary chooses.
+
+    Attributes:
+        builder: builds them.
+        drawn: the shadows that the attack declared, each with its nonmembers.
+        candidates: all of them, without their source.
+        asker: name of the attack.
+    """
+
+    builder: Builder
+    drawn: Sequence[tuple[VictimSpec, Examples]]
+    candidates: Examples
+    asker: str
+
+    def __call__(self, members: Examples, number: int) -> Shadow:
+        """Train one, in a world that differs from a declared one in its members.
+
+        Raises:
+            PluginError: if there are no members, or if one of them is no candidate.
+        """
+        inside = torch.isin(self.candidates.index, members.index.to(self.candidates.index))
+        known = torch.isin(members.index.to(self.candidates.index), self.candidates.index)
+        if not len(members) or not known.all():
+            raise PluginError(f"attack '{self.asker}' trains a shadow: its members must be some of "
+                              "the candidates")  # fmt: skip
+        like, _ = self.drawn[number % len(self.drawn)]
+        held = like.world.members
+        always = held.select(~torch.isin(held.index, self.candidates.index))
+        parts = {**like.world.parts, "members": join([always, self.candidates.select(inside)])}
+        world = replace(like.world, parts=parts, index=len(self.drawn) + number)
+        served = self.builder.victim(replace(like, world=world))
+        others = self.candidates.select(~inside)
+        return as_shadow(served, world, others, asker=self.asker, store=self.builder.store)
+
+
+def as_shadow(
+    victim: Victim, world: World, others: Examples, *, asker: str, store: Store, models: int = 1
+) -> Shadow:
+    """Return a victim as a shadow of an attack, which asks so many ``models`` at a time."""
+    oracle = Oracle(victim.session(asker), victim.grants, asker=asker, store=store, models=models)
+    return Shadow(world, others, oracle, victim.model)
+
+
+@dataclass(frozen=True)
 class Match:
     """Everything that an attack's answer depends on.
 
@@ -149,6 +194,7 @@ class Match:
         seed: seed of the split.
         train: trains a target on rows that the adversary chooses.
         store, device, scope: see ``AttackContext``.
+        train_shadow: trains a shadow on chosen candidates; None without online shadows.
     """
 
     cell: Cell
@@ -161,6 +207,7 @@ class Match:
     store: Store
     device: torch.device
     scope: str
+    train_shadow: ShadowTrainer | None = None
 
     def oracles(self) -> tuple[Oracle, Siblings]:
         """Return what the attack asks: about the question, and about the adversary's own rows."""
@@ -182,7 +229,7 @@ class Match:
             shadows=tuple(_private(shadow) for shadow in shadows),
             auxiliary=self.auxiliary.private(), auxiliary_oracle=own.oracles[0],
             siblings=own.ask_for, data_seed=self.seed, train=self.train,
-            build=self.train.untrained,
+            build=self.train.untrained, train_shadow=self.train_shadow,
         )  # fmt: skip
         question = copy.deepcopy(self.question)
         with _untouched(self.served, attack.name, asked, own):
