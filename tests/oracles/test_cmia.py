@@ -18,7 +18,7 @@ from privbench.ground.errors import PluginError
 from privbench.measure.games.metrics import auc
 from privbench.measure.methods.access import Access
 from privbench.measure.methods.oracle import Oracle
-from privbench.measure.victims.play import ShadowTrainer
+from privbench.measure.victims.play import ShadowTrainer, as_shadow
 from privbench.testing import AnyAttack, arena, memoriser, tiny_builder, tiny_spec, tiny_split
 from privbench_plugins.attacks.cmia import CMIA, beyond, deal
 from privbench_plugins.attacks.lira import LiRA
@@ -49,9 +49,8 @@ def test_equal_scores_pass_together_or_not_at_all() -> None:
 def test_a_deal_has_no_row_twice_and_every_class_evenly() -> None:
     rows = tiny_split().candidates
     free = torch.rand(len(rows), generator=torch.Generator().manual_seed(0)) < 0.8
-    _, ctx = arena(AnyAttack(), memoriser(tiny_split().victim()))
     need = int(free.sum()) // 3 - 1
-    hands = list(itertools.islice(deal(rows, free, need, ctx, 1), 6))
+    hands = list(itertools.islice(deal(rows, free, need, 1), 6))
     for hand in hands:
         assert int(hand.sum()) == need
         assert not (hand & ~free).any()
@@ -61,8 +60,28 @@ def test_a_deal_has_no_row_twice_and_every_class_evenly() -> None:
         assert not (first & second).any()
     assert (hands[0] & hands[3]).any()
     assert not hands[0].equal(hands[3])
-    assert next(deal(rows, free, need, ctx, 1)).equal(hands[0])
-    assert not next(deal(rows, free, need, ctx, 2)).equal(hands[0])
+    assert next(deal(rows, free, need, 1)).equal(hands[0])
+    assert not next(deal(rows, free, need, 2)).equal(hands[0])
+
+
+@pytest.mark.parametrize("classes", [1, 2, 40, 200])
+def test_every_free_row_is_drawn_as_often(classes: int) -> None:
+    """Also where a deal is one hand, and where classes have one row."""
+    x = torch.rand(N, 2, generator=torch.Generator().manual_seed(0))
+    rows = Examples.of(x, torch.arange(N) % classes, scale=1.0)
+    for need in (40, 110):
+        drawn = torch.stack([*itertools.islice(deal(rows, torch.ones(N) > 0, need, 3), 200)])
+        share = drawn.double().mean(0)
+        assert (share - need / N).abs().max() < 4 * math.sqrt(0.25 / 200)
+        assert len({tuple(one) for one in drawn.tolist()}) == 200
+
+
+def test_equal_rows_are_drawn_apart_from_each_other() -> None:
+    x = torch.rand(N // 2, 2, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
+    rows = Examples.of(x, torch.zeros(N, dtype=torch.int64), scale=1.0)
+    drawn = torch.stack([*itertools.islice(deal(rows, torch.ones(N) > 0, N // 2, 3), 100)])
+    together = (drawn[:, : N // 2] & drawn[:, N // 2 :]).double().mean()
+    assert together == pytest.approx(0.25, abs=0.03)
 
 
 # ---- the attack, on signals that are known -------------------------------------------------------
@@ -94,7 +113,8 @@ class _Game:
 
     def __init__(self, seed: int, *, pull: float = 3.0) -> None:
         self.draw, self.pull = np.random.default_rng(seed), pull
-        self.rows = Examples.of(torch.zeros(N, 1), torch.zeros(N, dtype=torch.int64), scale=1.0)
+        x = torch.rand(N, 2, generator=torch.Generator().manual_seed(seed))
+        self.rows = Examples.of(x, torch.zeros(N, dtype=torch.int64), scale=1.0)
         self.member = self._half()
         self.trained: list[tuple[Tensor, int]] = []
 
@@ -113,12 +133,12 @@ class _Game:
         self.trained.append((members.index, number))
         return self.shadow(np.isin(np.arange(N), members.index.numpy()))
 
-    def play(self, attack: CMIA) -> Membership:
-        halves = [self._half() for _ in range(attack.k // 2)]
+    def play(self, attack: CMIA, shadows: int = 0) -> Membership:
+        halves = [self._half() for _ in range((shadows or attack.k) // 2)]
         _, kit = arena(AnyAttack(), memoriser(tiny_split().victim()))
         ctx: Any = SimpleNamespace(
             shadows=[self.shadow(one) for half in halves for one in (half, ~half)],
-            card=SimpleNamespace(kind="table", limits=None), uniform=kit.uniform,
+            card=SimpleNamespace(kind="table", limits=None), salt=kit.salt,
             train_shadow=self.train_shadow,
         )  # fmt: skip
         oracle: Any = self.model(self.member)
@@ -133,7 +153,7 @@ def test_sure_rows_tell_others() -> None:
     four = CMIA(k=16, rounds=4, neighbours=0)
     cascade = [_Game(seed).found(four) for seed in range(3)]
     at_once = [_Game(seed).found(CMIA(k=64, rounds=1, neighbours=0)) for seed in range(3)]
-    assert np.mean(cascade) > np.mean(at_once) + 0.03
+    assert np.mean(cascade) > np.mean(at_once) + 0.06
     independent = [_Game(seed, pull=0.0) for seed in range(3)]
     assert [one.found(four) for one in independent] == pytest.approx(
         [_Game(seed, pull=0.0).found(CMIA(k=64, rounds=1, neighbours=0)) for seed in range(3)],
@@ -145,6 +165,7 @@ def test_new_shadows_hold_the_sure_members_and_no_sure_nonmember() -> None:
     game = _Game(0)
     answer = game.play(CMIA(k=8, rounds=3, share=0.1, tolerance=0, neighbours=0))
     assert [number for _, number in game.trained] == list(range(16))
+    assert len({tuple(index.tolist()) for index, _ in game.trained}) == 16
     held = torch.zeros(16, N, dtype=torch.bool)
     for i, (index, _) in enumerate(game.trained):
         assert len(index) == N // 2
@@ -194,19 +215,31 @@ def test_one_round_is_the_attack_that_scores(attack: Any, same: Any) -> None:
     assert answers[0].decisions.equal(answers[1].decisions.cpu())
 
 
-def test_rows_without_a_label_score_nothing_and_are_never_sure() -> None:
+def test_with_fewer_shadows_than_it_declared_each_stands_in_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in the leave-one-out metrics on canaries."""
+    seen: list[int] = []
+
+    def counted(scores: Tensor, member: Tensor, tolerance: int) -> tuple[float, float]:
+        seen.append(int(member.sum()))
+        return beyond(scores, member, tolerance)
+
+    monkeypatch.setattr("privbench_plugins.attacks.cmia.beyond", counted)
     game = _Game(0)
-    blank = torch.arange(N) % 4 == 0
-    game.rows = game.rows.with_y(game.rows.y.masked_fill(blank, -1))
-    answer = game.play(CMIA(k=8, rounds=2, neighbours=0))
-    assert (answer.scores[blank] == 0).all()
-    assert answer.decisions is not None
-    assert not answer.decisions[blank].any()
-    held = torch.stack([torch.isin(torch.arange(N), index) for index, _ in game.trained])
-    assert not held.all(0)[blank].any()
-    assert held.any(0)[blank].all()
+    game.play(CMIA(k=16, rounds=2, neighbours=0), shadows=14)
+    assert len(seen) == 14
+    assert len(game.trained) == 16
+
+
+def test_without_labels_all_rows_score_nothing() -> None:
+    game = _Game(0)
     game.rows = game.rows.with_y(torch.full((N,), -1))
-    assert not game.play(CMIA(k=8, neighbours=0)).scores.any()
+    answer = game.play(CMIA(k=8, neighbours=0))
+    assert not answer.scores.any()
+    assert answer.decisions is not None
+    assert not answer.decisions.any()
+    assert game.trained == []
 
 
 # ---- shadows on chosen rows ----------------------------------------------------------------------
@@ -218,7 +251,7 @@ def trainer(tmp: Any) -> tuple[ShadowTrainer, Any]:
     for i in range(2):
         world, others = split.online(i)
         drawn.append((replace(like, world=world), others))
-    return ShadowTrainer(tiny_builder(str(tmp)), drawn, split.candidates, "mine"), split
+    return ShadowTrainer(tiny_builder(str(tmp)), drawn, split.candidates, CMIA(k=2)), split
 
 
 def test_a_shadow_is_trained_on_the_chosen_rows_and_is_served_as_others(tmp_path: Any) -> None:
@@ -239,12 +272,34 @@ def test_a_shadow_is_trained_on_the_chosen_rows_and_is_served_as_others(tmp_path
     other = train(chosen, 1).oracle.posteriors(chosen)
     assert not torch.allclose(other, first)  # another number, other weights
     assert isinstance(shadow.oracle, Oracle)
+    fewer = replace(train, drawn=train.drawn[:1])  # one is in the victim's place
+    salts = {one.world.salt("init") for one in (fewer(chosen, 0), fewer(chosen, 1))}
+    assert not salts & {spec.world.salt("init") for spec, _ in train.drawn}
+
+
+def test_what_an_attack_does_to_its_shadow_stays_there(tmp_path: Any) -> None:
+    train, split = trainer(tmp_path)
+    before = train.drawn[0][0].world.reference.x.clone()
+    train(split.candidates.select(torch.arange(160) < 80), 0).world.reference.x.fill_(0)
+    assert train.drawn[0][0].world.reference.x.equal(before)
+
+
+def test_shadows_show_no_label_where_some_candidates_have_none(tmp_path: Any) -> None:
+    """A label would tell members from nonmembers, so the question shows none either."""
+    train, _ = trainer(tmp_path)
+    served = train.builder.victim(train.drawn[0][0])
+    world, others = train.drawn[0][0].world, train.drawn[0][1]
+    mixed = others.with_y(others.y.masked_fill(torch.arange(len(others)) == 0, -1))
+    shadow = as_shadow(served, world, mixed, asker="mine", store=train.builder.store, models=1)
+    assert (shadow.world.members.y == -1).all()
+    assert (shadow.nonmembers.y == -1).all()
+    assert (world.members.y >= 0).all()
 
 
 def test_rows_that_every_world_holds_are_added(tmp_path: Any) -> None:
     train, split = trainer(tmp_path)
     some = split.candidates.select(torch.arange(len(split.candidates)) < 100)
-    fewer = ShadowTrainer(train.builder, train.drawn, some, "mine")
+    fewer = replace(train, candidates=some)
     held = train.drawn[0][0].world.members
     always = held.index[~torch.isin(held.index, some.index)]
     made = fewer(some.select(torch.arange(100) < 5), 0).world.members
@@ -254,7 +309,7 @@ def test_rows_that_every_world_holds_are_added(tmp_path: Any) -> None:
 def test_other_rows_are_refused(tmp_path: Any) -> None:
     train, split = trainer(tmp_path)
     for rows in (split.pool, split.candidates.select(torch.zeros(160, dtype=torch.bool))):
-        with pytest.raises(PluginError, match="attack 'mine' trains a shadow: its members must be"):
+        with pytest.raises(PluginError, match="attack 'cmia' trains a shadow: its members must be"):
             train(rows, 0)
 
 

@@ -156,8 +156,18 @@ class Board:
 
     @cached_property
     def unmeasured(self) -> list[str]:
-        """The defenses that its suite asks for and no result is about."""
-        return sorted({*self.asked} - {of.name for one in self.records for of in one.cell.defenses})
+        """The defenses that its suite asks for and that are not measured yet.
+
+        One without a number is, if as many attacks were skipped there as any other has met.
+        """
+        met: dict[str, set[str]] = {name: set() for name in self.asked}
+        numbers = set[str]()
+        for one in self.records:
+            for name in {of.name for of in one.cell.defenses} & met.keys():
+                met[name].add(one.cell.attack.label)
+                numbers |= {name} if one.status == "ok" else set()
+        most = max(map(len, met.values()), default=0)
+        return sorted(name for name, of in met.items() if name not in numbers and len(of) < most)
 
     # ---- panels ----------------------------------------------------------------------------------
 

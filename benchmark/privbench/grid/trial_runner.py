@@ -323,7 +323,7 @@ class TrialRunner:
         if attack.shadows.origin != "online" or not shadows:
             return None
         candidates = needed.split.candidates.without_source()
-        return ShadowTrainer(self.builder, shadows, candidates, attack.name)
+        return ShadowTrainer(self.builder, shadows, candidates, attack)
 
     def _answer_key(
         self,

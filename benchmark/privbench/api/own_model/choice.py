@@ -206,7 +206,7 @@ def attacks_for(
             chosen.append(_QUICK_UNION)
             continue
         if attack.name in _TRAINS_MORE and shadow:
-            left[attack.name] = "it trains four times as many shadows: name it to run it"
+            left[attack.name] = "it trains up to 96 more shadows: name it to run it"
             continue
         if attack.game == "membership" and attack.max_rows is not None:
             left[attack.name] = "it asks many queries for each row: name it to run it"

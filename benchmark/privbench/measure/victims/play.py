@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from privbench.measure.data.split import Split, World
     from privbench.measure.games.game import Game
     from privbench.measure.methods.access import Access
+    from privbench.measure.methods.attack import Attack
     from privbench.measure.methods.cell import Cell
     from privbench.measure.methods.defense import Defense
     from privbench.measure.methods.oracle import Served
@@ -142,15 +143,15 @@ class ShadowTrainer:
 
     Attributes:
         builder: builds them.
-        drawn: the shadows that the attack declared, each with its nonmembers.
+        drawn: the shadows that the attack gets, each with its nonmembers.
         candidates: all of them, without their source.
-        asker: name of the attack.
+        attack: declares shadows; worlds are numbered after these.
     """
 
     builder: Builder
     drawn: Sequence[tuple[VictimSpec, Examples]]
     candidates: Examples
-    asker: str
+    attack: Attack
 
     def __call__(self, members: Examples, number: int) -> Shadow:
         """Train one, in a world that differs from a declared one in its members.
@@ -161,22 +162,31 @@ class ShadowTrainer:
         inside = torch.isin(self.candidates.index, members.index.to(self.candidates.index))
         known = torch.isin(members.index.to(self.candidates.index), self.candidates.index)
         if not len(members) or not known.all():
-            raise PluginError(f"attack '{self.asker}' trains a shadow: its members must be some of "
-                              "the candidates")  # fmt: skip
+            raise PluginError(f"attack '{self.attack.name}' trains a shadow: its members must be "
+                              "some of the candidates")  # fmt: skip
         like, _ = self.drawn[number % len(self.drawn)]
         held = like.world.members
         always = held.select(~torch.isin(held.index, self.candidates.index))
         parts = {**like.world.parts, "members": join([always, self.candidates.select(inside)])}
-        world = replace(like.world, parts=parts, index=len(self.drawn) + number)
+        index = self.attack.shadows.count + number
+        world = replace(like.world, parts=parts, index=index)
         served = self.builder.victim(replace(like, world=world))
         others = self.candidates.select(~inside)
-        return as_shadow(served, world, others, asker=self.asker, store=self.builder.store)
+        return as_shadow(served, world.private(), others, asker=self.attack.name,
+                         store=self.builder.store, models=len(self.drawn))  # fmt: skip
 
 
 def as_shadow(
-    victim: Victim, world: World, others: Examples, *, asker: str, store: Store, models: int = 1
+    victim: Victim, world: World, others: Examples, *, asker: str, store: Store, models: int
 ) -> Shadow:
-    """Return a victim as a shadow of an attack, which asks so many ``models`` at a time."""
+    """Return a victim as a shadow of an attack, which asks so many ``models`` at a time.
+
+    If candidates lack labels, no label of a candidate is shown, as in the question.
+    """
+    rows = (world.members, others)
+    if world.origin == "online" and any(bool((one.y < 0).any()) for one in rows):
+        members, others = (one.with_y(torch.full_like(one.y, -1)) for one in rows)
+        world = world.replace(members=members)
     oracle = Oracle(victim.session(asker), victim.grants, asker=asker, store=store, models=models)
     return Shadow(world, others, oracle, victim.model)
 
