@@ -17,8 +17,8 @@ posteriors, knows true labels, and trains shadow models on subsets of the candid
 
 Deviations: see the class. What to expect: more than attacks with one round where no defense acts.
 Audits with ``--shadow-recipe clone``, TPR at 1 % FPR and AUC: a forest with 2,000 members of Adult
-50.8 %, .935 (``lira-joint`` 36.8 %, .909), one with 600 of digits 83.0 %, .990 (73.2 %, .983).
-``supervised`` on digits, 100 members among 500 rows, mean of 3 seeds: 35.0 %, .888 (``lira``
+52.8 %, .934 (``lira-joint`` 36.8 %, .909), one with 600 of digits 81.5 %, .991 (73.2 %, .983).
+``supervised`` on digits, 100 members among 500 rows, mean of 3 seeds: 34.7 %, .886 (``lira``
 18.3 %, .785, with 64 shadows 21.7 %, .821). 0.5 on a victim that answers members and nonmembers
 alike.
 """
