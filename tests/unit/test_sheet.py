@@ -118,7 +118,7 @@ def test_it_says_all_that_a_signer_needs(made: tuple[Path, Any]) -> None:
         "101 members, 100 nonmembers", "Overfitting The model is right about",
         "Duplicates 1 member is equal to another member", "No shadows This is a lower bound",
         "rests on 1 of the nonmembers", "auc=0.55 failed. Above it: ",
-        "shadows are needed (a shadow recipe, or shadow rows) lira",
+        "shadows are needed (a shadow recipe, or shadow rows) cmia",
     ):  # fmt: skip
         assert text in page.text, text
     assert "No single row stands out" in page.text  # nonmembers have the same scores

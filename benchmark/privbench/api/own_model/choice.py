@@ -205,7 +205,7 @@ def attacks_for(
         if (own or lookup) and attack.name == "union":
             chosen.append(_QUICK_UNION)
             continue
-        if attack.name in _TRAINS_MORE and shadow:
+        if attack.name in _TRAINS_MORE and (shadow or own):
             left[attack.name] = "it trains up to 96 more shadows: name it to run it"
             continue
         if attack.game == "membership" and attack.max_rows is not None:
