@@ -125,9 +125,12 @@ def run(folder: Path, plugin: str, *more: str) -> str:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("how", [(), ("--jobs", "2"), ("--isolate",)], ids=" ".join)
+@pytest.mark.parametrize("how", [(), ("--isolate",)], ids=" ".join)
 def test_bystanders_keep_their_numbers(how: tuple[str, ...], tmp_path: Path) -> None:
-    """What runs later in that process fails; run again, it has the numbers of a clean store."""
+    """What runs later in that process fails; run again, it has the numbers of a clean store.
+
+    With two jobs: test_contained.
+    """
     attacks = ("--attack", "a-loud", "--attack", "metric-loss", *how)
     told = run(tmp_path, PLUGIN.format(at_import="", in_answer=HOOK), *attacks)
     assert "a-loud × none × supervised(epochs=20) × digits, adaptive, seed 0: FAILED" in told
