@@ -344,6 +344,7 @@ class Grower:
         signal.signal(signal.SIGINT, self.stopper)
         signal.signal(signal.SIGTERM, self.stopper)
         end = time.monotonic() + 3600 * hours
+        self.tidy()
         status = self.publish()  # one that was killed may have left old pages
         while not self.stopper.asked:
             boards = [self.board(one) for one in self.queue if one.suite not in self.failed]
@@ -413,6 +414,13 @@ class Grower:
         self.join(one, out)
         self._file(name, "partial").unlink(missing_ok=True)
         return True
+
+    def tidy(self) -> None:
+        """Remove what was kept of seeds that are published: one was killed before it did so."""
+        for wanted in self.queue:
+            kept = {record.seed for record in self._read(wanted.suite, "partial")}
+            if kept and not kept & {*self.board(wanted).missing}:
+                self._file(wanted.suite, "partial").unlink()
 
     def keep(self, one: Board, out: Path) -> None:
         """Keep what a seed has so far, so that it goes on from there on any machine."""

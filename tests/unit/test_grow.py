@@ -322,6 +322,7 @@ def test_a_queue_that_is_stopped_and_killed_ends_as_one_that_is_not(
     assert f"one, seed 0: {len(kept)} results kept in" in said
     assert kept
     assert not (results / "one.jsonl").exists()
+    shutil.copy(partial / "one.jsonl", tmp_path)
 
     run = start(root, third, "--hours", "0.001")  # too short for any seed
     said = run.communicate(timeout=120)[0]
@@ -329,7 +330,8 @@ def test_a_queue_that_is_stopped_and_killed_ends_as_one_that_is_not(
     assert "the time is over" in said
     run = start(root, third, "--hours", "1")
     until((results / "one.jsonl").exists, run)
-    killed(run)  # before the pages of that seed are written
+    killed(run)  # before the pages of that seed are written, and before what was kept is removed
+    shutil.copy(tmp_path / "one.jsonl", partial)
     run = start(root, third, "--hours", "1")
     said = run.communicate(timeout=300)[0]
     assert run.returncode == 0, said
