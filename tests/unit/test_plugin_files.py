@@ -227,19 +227,18 @@ WORKERS = """
 import sys, privbench
 suite = {"attacks": ["loud-file"], "targets": ["supervised"], "set": {"supervised": {"epochs": 1}},
          "seeds": 2}
-given = {"serial": {}, "jobs": {"jobs": 2}, "isolate": {"isolate": True},
-         "ray": {"executor": "ray"}}
+given = {"serial": {}, "jobs": {"jobs": 2}, "isolate": {"isolate": True}}
 made = privbench.run(suite, out=sys.argv[1], plugins=["loud.py"], **given[sys.argv[1]])
 assert [r.status for r in made] == ["ok", "ok"], [r.reason for r in made]
 print(sorted((r.trial, r.metrics["auc"].value) for r in made))
 """
 
 
-@pytest.mark.timeout(1500)  # four runs, one on Ray, which takes minutes on busy cores
 @pytest.mark.end_to_end
 def test_every_kind_of_worker_loads_the_file(tmp_path: Path) -> None:
+    """Those of a cluster: test_cluster."""
     printed = set()
-    for how in ("serial", "jobs", "isolate", "ray"):
+    for how in ("serial", "jobs", "isolate"):
         done = subprocess.run(
             [sys.executable, "-c", WORKERS, how], cwd=tmp_path, capture_output=True, text=True,
             check=False, timeout=600,
