@@ -90,8 +90,8 @@ def test_a_stand_in_s_threshold_separates_the_victim_s_rows() -> None:
         return Evidence(p[0], p[1:], held)
 
     z = draw(member & False, judged)
-    limit = threshold(attack._scores(draw(member, judged), z), member)
-    decisions = attack._scores(draw(member, nobody), z) >= limit
+    limit = threshold(attack._ranks(draw(member, judged), z), member)
+    decisions = attack._ranks(draw(member, nobody), z) >= limit
     assert (decisions == member).double().mean() > 0.75  # .82; .50 if judges that hold a row count
 
 
@@ -220,14 +220,38 @@ def test_planted_and_null_victim(attack: Any) -> None:
         assert (answer.decisions == split.member).double().mean() > 0.9
 
 
-def test_scores_have_steps_of_one_over_the_population() -> None:
+def test_scores_have_steps_of_one_over_the_population_and_order_rows_within_them() -> None:
     served = memoriser(tiny_split().victim())
     for attack, size in [(RMIAOffline(), 400), (RMIAOffline(population=64), 64)]:
         answer = play(attack, served)
         assert answer.notes["population"] == size
-        steps = answer.scores * size
-        torch.testing.assert_close(steps, steps.round())
         assert 0 <= answer.scores.min() <= answer.scores.max() <= 1
+    x, z = (double(values).log() for values in ([0.1, 0.4, 0.3, 0.9], [0.2, 0.2, 0.2, 0.4]))
+    none = torch.zeros(1, 4).bool()
+    asked = [Evidence(of, torch.zeros(1, 4).double(), none) for of in (x, z)]
+    shares, ranks = RMIAOffline(a=1.0)._scores(*asked), RMIAOffline(a=1.0)._ranks(*asked)
+    assert shares.tolist() == [0.0, 0.75, 0.0, 1.0]
+    expected = [
+        (4 * share + r / (1 + r)) / 5 for share, r in zip(shares.tolist(), x.exp(), strict=True)
+    ]
+    torch.testing.assert_close(ranks, double(expected))
+
+
+@pytest.mark.parametrize("attack", [RMIA(), RMIAOffline()], ids=str)
+def test_flat_answers_still_order_rows(attack: Any) -> None:
+    """As under ``hamp``: nothing is favoured by gamma, and the share of all rows is 0."""
+    generator = torch.Generator().manual_seed(0)
+    member, held = torch.arange(200) % 2 == 0, torch.rand(6, 200, generator=generator) < 0.5
+    held &= attack.online
+
+    def flat(member: Tensor, held: Tensor) -> Evidence:
+        known = torch.cat([member[None], held]).double()
+        answers = known.mul(0.02).add(torch.rand(7, 200, generator=generator) * 0.02).add(0.5).log()
+        return Evidence(answers[0], answers[1:], held)
+
+    x, z = flat(member, held), flat(member & False, held & False)
+    assert attack._scores(x, z).unique().numel() == 1
+    assert auc(attack._ranks(x, z).numpy(), member.numpy()).value > 0.9
 
 
 def test_a_shadow_that_holds_z_does_not_count_for_z() -> None:

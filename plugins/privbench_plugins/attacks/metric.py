@@ -11,7 +11,8 @@ class is enough) and knows their true labels. Steps:
    model in the true class, how confident in any class, both at once, or how small is the loss.
 2. Take a threshold from one shadow model, trained as the target is on the adversary's own rows: one
    per true class (the most accurate on the shadow), or the shadow's mean training loss.
-3. Call a row a member if its number reaches the threshold.
+3. Call a row a member if its number reaches the threshold. The score is how far it is above, so
+   that rows of different classes compare as their decisions do.
 
 Without a shadow (``calibration: none``) the number alone is the score, and nothing is decided.
 
@@ -26,7 +27,7 @@ use the one for all classes.
 
 Deviations: a threshold stands in the middle between two observed numbers, not at the upper one; a
 class with few rows, of which the paper's victims have none, shares the threshold of all
-(``best_threshold``). More: see each class.
+(``best_threshold``); the papers only decide, and rank no rows. More: see each class.
 
 What to expect: the gap between training and test accuracy is the floor
 (``metric-correctness``); the others are about as strong as ``shokri`` or ``nn-mia`` without
@@ -35,6 +36,7 @@ training an attack model. A defense that keeps labels cannot lower ``metric-corr
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -127,18 +129,22 @@ class _Posterior(_Metric):
 class _Thresholded(_Posterior):
     """Base of metrics with the threshold of highest balanced accuracy on the shadow.
 
+    Where no threshold of a class beats chance, rows are scored with the one for all rows.
+
     Attributes:
         calibration: see ``_Posterior``.
         per_class: use one threshold per true class, as in the paper; else one for all rows. A
             class with fewer than 30 members or nonmembers in the shadow uses the one for all rows.
     """
 
+    version: ClassVar[int] = 2
+
     per_class: bool = True
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score (n,) by the metric itself; the shadow's thresholds decide."""
+        """Score (n,) by how far the metric is above the shadow's threshold of the row's class."""
         if self.calibration == "none":
             return Membership(self._scores(oracle, question.examples)[0])
         (shadow,) = ctx.shadows
@@ -150,11 +156,24 @@ class _Thresholded(_Posterior):
         by = groups.numpy() if self.per_class else None
         threshold = best_threshold(known.numpy(), member.numpy(), by)
         decisions = threshold.decide(asked.cpu().numpy(), y.cpu().numpy())
+        limits = asked.new_tensor(
+            [threshold.by_group.get(one, threshold.overall) for one in y.tolist()]
+        )
+        for instead in (threshold.overall, 0.0):  # where no threshold beats chance
+            limits = limits.where(limits.isfinite(), limits.new_tensor(instead))
         notes = {
             "threshold of all classes": threshold.overall,
             "classes with their own": float(len(threshold.by_group)),
         }
-        return Membership(asked, torch.from_numpy(decisions).to(asked.device), notes)
+        finite = {one: at for one, at in threshold.by_group.items() if math.isfinite(at)}
+        overall = threshold.overall if math.isfinite(threshold.overall) else 0.0
+        limits = asked.new_tensor([finite.get(one, overall) for one in y.tolist()])
+        above = self.spread(asked) - self.spread(limits)
+        return Membership(above, torch.from_numpy(decisions).to(asked.device), notes)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Return values (n,) on a scale on which a difference means as much at either end."""
+        return values
 
 
 @dataclass(frozen=True)
@@ -192,6 +211,10 @@ class MetricEntropy(_Thresholded):
         log_p, _ = logs(log_posteriors)
         return (log_p.exp() * log_p).sum(1)
 
+    def spread(self, values: Tensor) -> Tensor:
+        """Return minus the log of the entropy: it is near 0 where the model is sure."""
+        return -values.neg().clamp_min(torch.finfo(torch.float64).tiny).log()
+
 
 @dataclass(frozen=True)
 class MetricModifiedEntropy(_Thresholded):
@@ -209,6 +232,8 @@ class MetricModifiedEntropy(_Thresholded):
         log_p, log_rest = logs(log_posteriors)
         others = (log_p.exp() * log_rest).scatter(1, y[:, None], 0).sum(1)
         return others + _of(log_rest.exp() * log_p, y)
+
+    spread = MetricEntropy.spread
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ target is, and has rows z of the population that the victim did not train on. St
    Without shadows that hold x: ``p(x) = ((1 + a) mean_out + 1 - a) / 2``. Compute the same for
    every z, using only the shadows that did not train on z.
 2. LR(x, z) = (p(x | victim) / p(x)) / (p(z | victim) / p(z)).
-3. Score: the share of z with LR(x, z) >= gamma.
+3. Score: the share of z with LR(x, z) >= gamma; between two steps of it, the ratio of x.
 
 The pairs are never formed: with the ratios of all z sorted, the share is a binary search.
 
 Deviations: see each class. What to expect: designed for few shadows, from which ``lira`` cannot
-estimate a variance; 0.5 on a victim that answers members and nonmembers alike. Scores have steps of
-1/|Z|: TPR at 0.1 % FPR needs a thousand z.
+estimate a variance; 0.5 on a victim that answers members and nonmembers alike.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ DEVIATIONS = (
     "softmax of the paper finds fewer members. One view, the mirror image, joined as in `lira`; "
     "the paper averages 18. z comes from the adversary's pool, not from the candidates' "
     "nonmembers. The threshold is the best on a shadow that the others score. A row without a "
-    "label scores one half. "
+    "label scores one half. Rows that dominate equally many z are ordered by their own ratio: a "
+    "victim whose flat answers favour nothing by gamma would give all rows one score. "
 )
 
 
@@ -98,7 +98,7 @@ class _RMIA(MembershipAttack):
         "Low-Cost High-Power Membership Inference Attacks", "Zarifzadeh, Liu, Shokri",
         "ICML 2024", "section 3",
     )  # fmt: skip
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"signal": "taylor", "views": 17}
     }
@@ -126,14 +126,14 @@ class _RMIA(MembershipAttack):
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score (n,) by the share of the population that each row dominates."""
+        """Score (n,) by the share of the population that each row dominates, see ``_ranks``."""
         z = self._population(ctx)
         ask = of_views(ctx, self.views, self._signal)
         of_x = observe(ask, oracle, ctx.shadows, question.examples)
         of_z = observe(ask, oracle, ctx.shadows, z)
         trained = of_x if self.online else of_z  # shadows hold some of these rows
         weights = weights_of_views(trained.known, trained.inside)
-        scores = self._scores(of_x.joined(weights), of_z.joined(weights))
+        scores = self._ranks(of_x.joined(weights), of_z.joined(weights))
         limit = self._threshold(question.examples, z, ctx, lambda o, rows: ask(o, rows) @ weights)
         decisions = None if limit is None else scores >= limit
         notes = {"population": float(len(z))} | ({} if limit is None else {"threshold": limit})
@@ -150,7 +150,7 @@ class _RMIA(MembershipAttack):
         z = z.select(~torch.isin(z.index, of_it))
         if len(z) == 0:
             return None
-        scores = self._scores(
+        scores = self._ranks(
             observe(ask, known.oracle, known.judges, *known.parts),
             observe(ask, known.oracle, known.judges, z),
         )
@@ -174,10 +174,19 @@ class _RMIA(MembershipAttack):
         Offline, shadows that hold x do not count: no shadow holds a candidate, but judges hold
         some of a stand-in's members, and its scores must be of the same kind as the victim's.
         """
-        return dominated(
+        return dominated(*self._ratios(x, z), self.gamma)
+
+    def _ranks(self, x: Evidence, z: Evidence) -> Tensor:
+        """Return that share, and less than a step more the surer the victim is of x than p(x)."""
+        of_x, of_z = self._ratios(x, z)
+        steps = int((~of_z.isnan()).sum())
+        return (dominated(of_x, of_z, self.gamma) * steps + of_x.sigmoid()) / (steps + 1)
+
+    def _ratios(self, x: Evidence, z: Evidence) -> tuple[Tensor, Tensor]:
+        """Return log p(x | victim) - log p(x) and the same of z."""
+        return (
             x.asked - log_prior(x.known, x.inside, self.a, outside_only=not self.online),
             z.asked - log_prior(z.known, z.inside, self.a, outside_only=True),
-            self.gamma,
         )
 
 
