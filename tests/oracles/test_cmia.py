@@ -20,7 +20,8 @@ from privbench.measure.methods.access import Access
 from privbench.measure.methods.oracle import Oracle
 from privbench.measure.victims.play import ShadowTrainer, as_shadow
 from privbench.testing import AnyAttack, arena, memoriser, tiny_builder, tiny_spec, tiny_split
-from privbench_plugins.attacks.cmia import CMIA, beyond, deal
+from privbench_plugins.attacks.cmia import CMIA, LabelCMIA, beyond, deal
+from privbench_plugins.attacks.label_lira import LabelLiRA
 from privbench_plugins.attacks.lira import LiRA
 from privbench_plugins.attacks.lira_joint import LiRAJoint
 from privbench_plugins.targets.supervised import Supervised
@@ -201,6 +202,10 @@ def test_without_anyone_sure_it_ends() -> None:
     [
         (CMIA(k=4, rounds=1, neighbours=0, views=0, variance="auto"), LiRA(k=4, views=0)),
         (CMIA(k=4, rounds=1, views=0), LiRAJoint(k=4)),
+        (
+            LabelCMIA(k=4, rounds=1, neighbours=0, queries=30),
+            LabelLiRA(k=4, queries=30),
+        ),
     ],
 )
 def test_one_round_is_the_attack_that_scores(attack: Any, same: Any) -> None:

@@ -28,6 +28,7 @@ EXPECTED = (
     "dp-features trains a classifier on a frozen encoder, and supervised trains both at once",
     "gaussian is noise on a classifier trained on a frozen encoder, and supervised trains both",
     "laplace is noise on a classifier trained on a frozen encoder, and supervised trains both",
+    "cmia needs POSTERIORS, which target supervised under confidence-masking(mask=label) does not",
     "lira needs POSTERIORS, which target simclr under confidence-masking(mask=label) does not",
     "lira needs POSTERIORS, which target supervised under confidence-masking(mask=label) does not",
     "rmia needs POSTERIORS, which target simclr under confidence-masking(mask=label) does not",

@@ -148,19 +148,18 @@ class _Thresholded(_Posterior):
         if self.calibration == "none":
             return Membership(self._scores(oracle, question.examples)[0])
         (shadow,) = ctx.shadows
-        inside, y_in = self._scores(shadow.oracle, shadow.world.members)
-        outside, y_out = self._scores(shadow.oracle, shadow.nonmembers)
-        asked, y = self._scores(oracle, question.examples)
-        known, groups = torch.cat([inside, outside]).cpu(), torch.cat([y_in, y_out]).cpu()
-        member = torch.arange(len(known)) < len(inside)
-        by = groups.numpy() if self.per_class else None
-        threshold = best_threshold(known.numpy(), member.numpy(), by)
-        decisions = threshold.decide(asked.cpu().numpy(), y.cpu().numpy())
-        limits = asked.new_tensor(
-            [threshold.by_group.get(one, threshold.overall) for one in y.tolist()]
+        (inside, y_in), (outside, y_out), (asked, y) = (
+            [one.cpu() for one in self._scores(of, rows)]
+            for of, rows in (
+                (shadow.oracle, shadow.world.members),
+                (shadow.oracle, shadow.nonmembers),
+                (oracle, question.examples),
+            )
         )
-        for instead in (threshold.overall, 0.0):  # where no threshold beats chance
-            limits = limits.where(limits.isfinite(), limits.new_tensor(instead))
+        member = torch.arange(len(inside) + len(outside)) < len(inside)
+        by = torch.cat([y_in, y_out]).numpy() if self.per_class else None
+        threshold = best_threshold(torch.cat([inside, outside]).numpy(), member.numpy(), by)
+        decisions = torch.from_numpy(threshold.decide(asked.numpy(), y.numpy()))
         notes = {
             "threshold of all classes": threshold.overall,
             "classes with their own": float(len(threshold.by_group)),
@@ -168,8 +167,7 @@ class _Thresholded(_Posterior):
         finite = {one: at for one, at in threshold.by_group.items() if math.isfinite(at)}
         overall = threshold.overall if math.isfinite(threshold.overall) else 0.0
         limits = asked.new_tensor([finite.get(one, overall) for one in y.tolist()])
-        above = self.spread(asked) - self.spread(limits)
-        return Membership(above, torch.from_numpy(decisions).to(asked.device), notes)
+        return Membership(self.spread(asked) - self.spread(limits), decisions, notes)
 
     def spread(self, values: Tensor) -> Tensor:
         """Return values (n,) on a scale on which a difference means as much at either end."""

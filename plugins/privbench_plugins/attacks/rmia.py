@@ -179,7 +179,7 @@ class _RMIA(MembershipAttack):
     def _ranks(self, x: Evidence, z: Evidence) -> Tensor:
         """Return that share, and less than a step more the surer the victim is of x than p(x)."""
         of_x, of_z = self._ratios(x, z)
-        steps = int((~of_z.isnan()).sum())
+        steps = of_z.isnan().logical_not().sum()
         return (dominated(of_x, of_z, self.gamma) * steps + of_x.sigmoid()) / (steps + 1)
 
     def _ratios(self, x: Evidence, z: Evidence) -> tuple[Tensor, Tensor]:

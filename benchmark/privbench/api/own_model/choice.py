@@ -31,11 +31,11 @@ _VECTORS = 2  # axes of answers that are no classes
 _QUICK_UNION = {"union": {"components": ["lira", "rmia", "metric-modified-entropy"]}}
 #: Attacks that ask about changed rows.
 _CHANGES = {
-    "label-lira", "label-only-boundary", "label-only-noise", "adversarial-mia",
+    "label-cmia", "label-lira", "label-only-boundary", "label-only-noise", "adversarial-mia",
     "adversarial-mia-targeted",
 }  # fmt: skip
 #: Attacks that train more shadows once they have asked the model.
-_TRAINS_MORE = {"cmia"}
+_TRAINS_MORE = {"cmia", "label-cmia"}
 #: Attacks that train models on the rows' numbers.
 _LEARNS = {"quantile", "imia", "label-only-transfer"}
 
