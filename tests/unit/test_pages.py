@@ -664,6 +664,22 @@ def test_differences_to_none_are_marked_after_holm() -> None:
     assert "†" not in str(ranking([*mad, *mild]))
 
 
+def test_rates_are_marked_by_their_own_differences() -> None:
+    """An AUC that nothing changes, and one that changes while the rates do not."""
+    rates = {"none": [0.20, 0.22, 0.18, 0.21, 0.19], "few": [0.10, 0.12, 0.09, 0.10, 0.09],
+             "other": [0.21, 0.20, 0.19, 0.22, 0.18]}  # fmt: skip
+    aucs = {"none": 0.7, "few": 0.7, "other": 0.6}
+    noise = [0.01, -0.01, 0.0, 0.005, -0.005]
+    made = [
+        record("loud", name, seed, aucs[name] + noise[(seed + len(name)) % 5], tpr=rate)
+        for name, of in rates.items()
+        for seed, rate in enumerate(of)
+    ]
+    rows, columns = ranking(made), [f"membership: worst {one}" for one in ("AUC", "TPR at 1 % FPR")]
+    marks = {name: [rows[name][one].endswith(" †") for one in columns] for name in rates}
+    assert marks == {"none": [False, False], "few": [False, True], "other": [True, False]}
+
+
 def test_only_the_strongest_attack_without_a_defense_is_tested() -> None:
     made = seeds("a", "none", [0.9, 0.8, 0.85]) + seeds("a", "x", [0.9, 0.79, 0.86])
     made += seeds("b", "none", [0.6, 0.7, 0.65]) + seeds("b", "x", [0.50, 0.61, 0.55])

@@ -35,9 +35,9 @@ RANKED = (
     "them has not met: they are not ranked. In brackets: Student's 95 % interval, whose end on the "
     "weak side is that of the best of so many attacks (Bonferroni). One seed has no interval, and "
     "the best of its attacks is biased upward. †: the attack that is strongest with and without "
-    "the defense, on other seeds, finds another leak (paired, 5 % after Holm's correction). §: the "
-    "defense also learns from the rows by which settings are chosen, so its operating point is "
-    "optimistic. Training is relative to no defense."
+    "the defense, on other seeds, finds another leak (paired, 5 % after Holm's correction, each "
+    "column by itself). §: the defense also learns from the rows by which settings are chosen, so "
+    "its operating point is optimistic. Training is relative to no defense."
 )
 
 
@@ -203,9 +203,10 @@ def ranking(panel: Panel) -> Table | None:
     for line in least_leak_first(panel):
         row = [markdown(line.title) + " §" * line.optimistic + " ‖" * bool(line.not_met)]
         for aim in aims:
-            mark = " †" if (line.title, aim) in panel.certain else ""
-            row.append(_worst(panel, line, aim, line.worst) + mark)
-            row += [_worst(panel, line, aim, line.low)] if aim in low else []
+            for worst, certain in ((line.worst, panel.certain), (line.low, panel.low_certain)):
+                if worst is line.worst or aim in low:
+                    mark = " †" if (line.title, aim) in certain else ""
+                    row.append(_worst(panel, line, aim, worst) + mark)
         row += [with_error(line.accuracy, len(line.accuracies)),
                 "–" if line is none else _signed(line.loss), _times(line.training, none.training),
                 "–" if line.query is None else f"{line.query * 1e3:.3f} ms"]  # fmt: skip

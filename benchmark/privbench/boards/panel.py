@@ -124,6 +124,7 @@ class DefenseRow:
         loss: test accuracy of ``none`` minus its own, paired by seed; None if it cannot be said.
         minus_none: aim -> headline metric minus that of ``none``, of the attack that is strongest
             with and without it, on other seeds (``statistics.compared``).
+        low_minus_none: the same for the true-positive rate at 1 % false-positive rate.
         compared: aim -> names of the attacks that were chosen so.
         not_met: aim -> attacks that judge it and have not met it at full strength, if any.
         training: seconds to train a victim, the median over seeds; None if unknown.
@@ -141,6 +142,7 @@ class DefenseRow:
     accuracies: dict[int, float] = field(default_factory=dict)
     loss: Difference | None = None
     minus_none: dict[Aim, Difference] = field(default_factory=dict)
+    low_minus_none: dict[Aim, Difference] = field(default_factory=dict)
     compared: dict[Aim, list[str]] = field(default_factory=dict)
     not_met: dict[Aim, list[str]] = field(default_factory=dict)
     training: float | None = None
@@ -245,6 +247,13 @@ class Panel:
         """Rows and aims that differ from ``none`` beyond chance, corrected for all of them."""
         return significant(
             {(row.title, aim): one for row in self.rows for aim, one in row.minus_none.items()}
+        )
+
+    @cached_property
+    def low_certain(self) -> set[tuple[str, Aim]]:
+        """The same by the true-positive rate at 1 % false-positive rate."""
+        return significant(
+            {(row.title, aim): one for row in self.rows for aim, one in row.low_minus_none.items()}
         )
 
     @property

@@ -13,7 +13,7 @@ from privbench.boards.operating import accuracy, seen_by
 from privbench.boards.panel import Aim, Answer, AttackColumn, DefenseRow, Panel, Spot
 from privbench.ground.judges import judges
 from privbench.results import audits
-from privbench.results.statistics import FEWEST_SEEDS, compared, paired, worst_case
+from privbench.results.statistics import FEWEST_SEEDS, Attacks, compared, paired, worst_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -275,12 +275,18 @@ def _compare(row: DefenseRow, none: DefenseRow, higher: Mapping[Aim, bool]) -> N
             none_spot is not None and bool(spot.values) and _numbers(spot) == _numbers(none_spot)
         )
     for aim in higher:
-        ours, theirs = (
-            {a.name: s.values for a, s in of.spots.items() if a.aim == aim and _counts(s)}
+        mine, other = (
+            {a.name: s for a, s in of.spots.items() if a.aim == aim and _counts(s)}
             for of in (row, none)
         )
-        if found := compared(ours, theirs, higher=higher[aim]):
+        if found := compared(_by(mine, "values"), _by(other, "values"), higher=higher[aim]):
             row.minus_none[aim], row.compared[aim] = found
+        if found := compared(_by(mine, "rates"), _by(other, "rates")):
+            row.low_minus_none[aim], _ = found
+
+
+def _by(spots: Mapping[str, Spot], what: str) -> Attacks:
+    return {name: getattr(spot, what) for name, spot in spots.items()}
 
 
 def _counts(spot: Spot) -> bool:
