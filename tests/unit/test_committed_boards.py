@@ -170,7 +170,10 @@ def best_of(checkout: Path, *more: Record, seeds: int = 5) -> str:
     return next(row[4] for row in findings(text) if row[:3] == ["digits", "membership", "simclr"])
 
 
-MISSING = "talos met 1 of the 2 attacks that judge it; missing: {} ([tiny](tiny.md))"
+MISSING = (
+    "none is judged yet. Least so far: talos, which met 1 of its 2 judges; missing: {} "
+    "([tiny](tiny.md))"
+)
 
 
 def test_no_defense_is_best_that_an_attack_which_judges_all_has_not_met(
@@ -202,9 +205,7 @@ def test_a_weaker_or_older_attack_does_not_count(
         Wanted("loud", "loud", version, "membership", {"k": 8} if version == 1 else {})
     ]
     told = best_of(checkout)
-    assert (
-        "talos met 0 of the 1 attacks that judge it; missing: loud (only older or weaker)" in told
-    )
+    assert "talos, which met 0 of its 1 judge; missing: loud (only older or weaker)" in told
 
 
 def test_few_seeds_name_no_best(checkout: Path) -> None:

@@ -194,7 +194,7 @@ def test_the_smallest_leak_that_could_be_seen_by_hand() -> None:
     made = [record(seed=seed) for seed in range(4)]
     for one in made:
         one.sizes = {"members": 100, "nonmembers": 400}
-    told = "the smallest leak that attacks could have seen is an AUC of {}."
+    told = "the smallest leak that an attack could have seen is an AUC of {}."
     assert told.format("0.532") in page(Board(made), "T")
     assert told.format("0.563") in page(Board(made[:1]), "T")
     other = [record(seed=seed, target="moco") for seed in range(4)]

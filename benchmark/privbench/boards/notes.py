@@ -129,20 +129,21 @@ def _range(of: Range) -> str:
 
 
 def _smallest(board: Board) -> list[str]:
-    """The smallest leak of membership whose mean AUC is beyond chance (5 %), over panels."""
+    """The smallest leak of membership whose mean AUC is beyond chance (5 %), over attacks."""
     found = set[float]()
     for panel in board.foremost:
-        of: dict[int, float] = {}  # seed -> variance of an AUC without signal
-        for record in (one for s in panel.rows[0].spots.values() for one in s.over.ok):
-            m, n = (record.sizes.get(name, 0) for name in ("members", "nonmembers"))
-            if record.cell.game == "membership" and m and n:
-                of[record.seed] = auc_band(m, n, 0.05) ** 2
-        if of:
-            found.add(0.5 + math.sqrt(math.fsum(of.values())) / len(of))
+        for spot in panel.rows[0].spots.values():
+            of: dict[int, float] = {}  # seed -> variance of an AUC without signal
+            for record in spot.over.ok:
+                m, n = (record.sizes.get(name, 0) for name in ("members", "nonmembers"))
+                if record.cell.game == "membership" and m and n:
+                    of[record.seed] = auc_band(m, n, 0.05) ** 2
+            if of:
+                found.add(0.5 + math.sqrt(math.fsum(of.values())) / len(of))
     if not found:
         return []
     ends = dict.fromkeys(f"{one:.3f}" for one in (min(found), max(found)))
-    return [f"the smallest leak that attacks could have seen is an AUC of {' to '.join(ends)}"]
+    return [f"the smallest leak that an attack could have seen is an AUC of {' to '.join(ends)}"]
 
 
 def _planted(board: Board) -> list[str]:

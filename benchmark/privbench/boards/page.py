@@ -206,7 +206,9 @@ def _finding(panel: Panel, aim: Aim) -> str:
         told += _range(known, sign * none_leak, sign, aim)
         differ = sum((line.title, aim) in panel.certain for line in defenses)
         if len(panel.seeds) >= FEWEST_TESTED:
-            told += f"; {differ} of {len(known)} defenses differ from none beyond chance"
+            one = len({line.name for _, line in known}) == 1 < len(known)
+            what = f"settings of {known[0][1].name}" if one else "defenses"
+            told += f"; {differ} of {len(known)} {what} differ from none beyond chance"
         else:
             told += "; too few seeds to tell a difference from chance"
     if left := matrix.without_number(panel, aim):
@@ -233,7 +235,7 @@ def _range(known: Sequence[tuple[float, DefenseRow]], none_leak: float, sign: in
         cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
         told = f"; least with {best.title}, {sign * least:.3f}{cost}"
     most, worst = max(known, key=_leak)
-    if worst is not best and most > none_leak:
+    if worst is not best and round(most, 3) > round(none_leak, 3):
         told += f"; most with {worst.title}, {sign * most:.3f}"
     return told
 
