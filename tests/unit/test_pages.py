@@ -680,6 +680,14 @@ def test_rates_are_marked_by_their_own_differences() -> None:
     assert marks == {"none": [False, False], "few": [False, True], "other": [True, False]}
 
 
+def test_a_rate_of_tied_scores_says_so() -> None:
+    made = [r for name in ("a", "b") for r in seeds(name, "none", [0.7, 0.71, 0.72], tpr=0.0)]
+    assert "| 0.000 ±0.000 |" in page(Board(made), "T")
+    for one in made:
+        one.metrics["tpr_at_fpr_0.01"] = Number(value=0.0, low=0.0, high=0.8)
+    assert "| 0 (tied scores) |" in page(Board(made), "T")
+
+
 def test_only_the_strongest_attack_without_a_defense_is_tested() -> None:
     made = seeds("a", "none", [0.9, 0.8, 0.85]) + seeds("a", "x", [0.9, 0.79, 0.86])
     made += seeds("b", "none", [0.6, 0.7, 0.65]) + seeds("b", "x", [0.50, 0.61, 0.55])

@@ -162,7 +162,8 @@ def rate_text(spot: Spot | None, panel: Panel) -> str:
     """Return the true-positive rate at 1 % FPR over seeds, as markdown."""
     if spot is None or not spot.rates:
         return "–"
-    return with_error(spot.rate, len(spot.rates)) + _few(len(spot.rates), panel)
+    told = "0 (tied scores)" if spot.tied else with_error(spot.rate, len(spot.rates))
+    return told + _few(len(spot.rates), panel)
 
 
 def strongest_first(panel: Panel, attacks: Iterable[AttackColumn]) -> list[AttackColumn]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 #: Metric that is reported at its worst beside the headline.
 LOW_FPR = "tpr_at_fpr_0.01"
+#: A rate of 0 whose interval over the rows of a seed ends beyond it is one of tied scores: of ten
+#: members none is found with an interval that ends at .31.
+TIED = 0.35
 
 Aim = tuple[str, str]  # game, attributes that are guessed
 
@@ -82,6 +85,12 @@ class Spot:
     def rates(self) -> Mapping[int, float]:
         """Seed -> true-positive rate at 1 % false-positive rate."""
         return {} if self._several else self.over.of("metrics", LOW_FPR).by_seed
+
+    @property
+    def tied(self) -> bool:
+        """Whether its rates are 0 since many rows share the highest score, which tells nothing."""
+        ends = [high or 0.0 for _, high in self.over.of("metrics", LOW_FPR).row_intervals]
+        return bool(self.rates) and not any(self.rates.values()) and min(ends, default=0) > TIED
 
     @property
     def estimate(self) -> Estimate | None:
