@@ -22,7 +22,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from privbench.ground.text import markdown
+from privbench.ground.text import markdown, several
 from privbench.measure.games.metrics import Estimate
 from privbench.results.files import read_all
 from privbench.results.statistics import Difference, accuracy_interval, mean_over_seeds, paired
@@ -451,16 +451,19 @@ def page(published: Published, suites: Suites) -> str:
     quoted = [one for one in everything if one.quoted]
     rest = [one for one in everything if one.ours is None and not one.quoted]
     leaks = [one.verdict for one in measured if one.section == LEAKS]
+    tables = {(one.table.paper, one.table.where) for one in measured
+              if one.section == LEAKS and one.verdict == "agrees"}  # fmt: skip
+    of = f" (of {several(len(tables), 'table')})" if tables else ""
     verdicts = [one.verdict for one in tested]
     parts = [
         "# Fidelity: what papers published, and what is measured here",
         (
             f"{len(everything)} published numbers of {len(published.papers)} papers. "
             f"{len(measured)} are measured here. {len(leaks)} of these are leaks by the paper's "
-            f"attacker: {leaks.count('agrees')} agree, {leaks.count('differs')} differ, the others "
-            f"are open. {len(rest)} are not measured, {len(quoted)} are quotations. "
-            f"Of {len(tested)} tests "
-            f"of findings {verdicts.count('borne out')} bear the finding out, "
+            f"attacker: {leaks.count('agrees')} agree{of}, "
+            f"{leaks.count('differs')} differ, the others are open. {len(rest)} are not measured, "
+            f"{len(quoted)} are quotations. Of {len(tested)} tests of findings "
+            f"{verdicts.count('borne out')} bear the finding out, "
             f"{verdicts.count('contradicted')} contradict it, the others do not decide. "
             "Sizes here are those of a CPU: a difference says first of all how far size matters."
         ),
