@@ -418,9 +418,13 @@ class Grower:
     def tidy(self) -> None:
         """Remove what was kept of seeds that are published: one was killed before it did so."""
         for wanted in self.queue:
-            kept = {record.seed for record in self._read(wanted.suite, "partial")}
-            if kept and not kept & {*self.board(wanted).missing}:
-                self._file(wanted.suite, "partial").unlink()
+            name, published = wanted.suite, set[int]()
+            for folder in ("results", "afresh"):
+                there = self._read(name, folder)
+                published |= {one.seed for one in there} if self.codes[name].made(there) else set()
+            kept = {one.seed for one in self._read(name, "partial")}
+            if kept and kept <= published:
+                self._file(name, "partial").unlink()
 
     def keep(self, one: Board, out: Path) -> None:
         """Keep what a seed has so far, so that it goes on from there on any machine."""

@@ -90,8 +90,8 @@ def test_a_stand_in_s_threshold_separates_the_victim_s_rows() -> None:
         return Evidence(p[0], p[1:], held)
 
     z = draw(member & False, judged)
-    limit = threshold(attack._ranks(draw(member, judged), z), member)
-    decisions = attack._ranks(draw(member, nobody), z) >= limit
+    limit = threshold(attack._ranks(draw(member, judged), z, n), member)
+    decisions = attack._ranks(draw(member, nobody), z, n) >= limit
     assert (decisions == member).double().mean() > 0.75  # .82; .50 if judges that hold a row count
 
 
@@ -229,7 +229,7 @@ def test_scores_have_steps_of_one_over_the_population_and_order_rows_within_them
     x, z = (double(values).log() for values in ([0.1, 0.4, 0.3, 0.9], [0.2, 0.2, 0.2, 0.4]))
     none = torch.zeros(1, 4).bool()
     asked = [Evidence(of, torch.zeros(1, 4).double(), none) for of in (x, z)]
-    shares, ranks = RMIAOffline(a=1.0)._scores(*asked), RMIAOffline(a=1.0)._ranks(*asked)
+    shares, ranks = RMIAOffline(a=1.0)._scores(*asked), RMIAOffline(a=1.0)._ranks(*asked, 4)
     assert shares.tolist() == [0.0, 0.75, 0.0, 1.0]
     expected = [
         (4 * share + r / (1 + r)) / 5 for share, r in zip(shares.tolist(), x.exp(), strict=True)
@@ -238,20 +238,31 @@ def test_scores_have_steps_of_one_over_the_population_and_order_rows_within_them
 
 
 @pytest.mark.parametrize("attack", [RMIA(), RMIAOffline()], ids=str)
+def flat(online: bool, member: Tensor, z: int, seed: int) -> tuple[Evidence, Evidence]:
+    """Flat answers, of which members have slightly larger ones; and those of z other rows."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(member: Tensor, *, held: bool) -> Evidence:
+        n = len(member)
+        inside = (torch.rand(6, n, generator=generator) < 0.5) & held
+        known = torch.cat([member[None], inside]).double()
+        answers = known.mul(0.02).add(torch.rand(7, n, generator=generator) * 0.02).add(0.5).log()
+        return Evidence(answers[0], answers[1:], inside)
+
+    return drawn(member, held=online), drawn(torch.zeros(z, dtype=torch.bool), held=False)
+
+
+@pytest.mark.parametrize("attack", [RMIA(), RMIAOffline()], ids=str)
 def test_flat_answers_still_order_rows(attack: Any) -> None:
     """As under ``hamp``: nothing is favoured by gamma, and the share of all rows is 0."""
-    generator = torch.Generator().manual_seed(0)
-    member, held = torch.arange(200) % 2 == 0, torch.rand(6, 200, generator=generator) < 0.5
-    held &= attack.online
-
-    def flat(member: Tensor, held: Tensor) -> Evidence:
-        known = torch.cat([member[None], held]).double()
-        answers = known.mul(0.02).add(torch.rand(7, 200, generator=generator) * 0.02).add(0.5).log()
-        return Evidence(answers[0], answers[1:], held)
-
-    x, z = flat(member, held), flat(member & False, held & False)
+    member = torch.arange(200) % 2 == 0
+    x, z = flat(attack.online, member, 200, 0)
     assert attack._scores(x, z).unique().numel() == 1
-    assert auc(attack._ranks(x, z).numpy(), member.numpy()).value > 0.9
+    scores = attack._ranks(x, z, 200)
+    assert auc(scores.numpy(), member.numpy()).value > 0.9
+    # the limit of a stand-in, which shares some of z, is one for the victim
+    limit = threshold(attack._ranks(*flat(attack.online, member, 120, 1), 200), member)
+    assert ((scores >= limit) == member).double().mean() > 0.85
 
 
 def test_a_shadow_that_holds_z_does_not_count_for_z() -> None:

@@ -171,7 +171,7 @@ def best_of(checkout: Path, *more: Record, seeds: int = 5) -> str:
 
 
 MISSING = (
-    "none is judged yet. Least so far: talos, which met 1 of its 2 judges; missing: {} "
+    "not judged yet: talos leaks least so far and met 1 of its 2 judges; missing: {} "
     "([tiny](tiny.md))"
 )
 
@@ -205,7 +205,10 @@ def test_a_weaker_or_older_attack_does_not_count(
         Wanted("loud", "loud", version, "membership", {"k": 8} if version == 1 else {})
     ]
     told = best_of(checkout)
-    assert "talos, which met 0 of its 1 judge; missing: loud (only older or weaker)" in told
+    assert (
+        "talos leaks least so far and met 0 of its 1 judge; missing: loud (only older or weaker)"
+        in told
+    )
 
 
 def test_few_seeds_name_no_best(checkout: Path) -> None:

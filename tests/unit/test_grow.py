@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -180,6 +181,34 @@ def test_new_results_replace_old_ones_when_they_are_as_many(
     assert (seeds("a"), seeds("../afresh/a")) == ([(0, "old"), (1, "old")], [(0, "new")])
     grower.join(again, run(made(1)))
     assert (seeds("a"), seeds("../afresh/a")) == ([(0, "new"), (1, "new")], [])
+
+
+def test_what_is_kept_goes_only_when_its_seed_is_published_by_todays_code(
+    grow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grower = grow.Grower.__new__(grow.Grower)
+    grower.results = tmp_path / "results"
+    grower.queue = [SimpleNamespace(suite="a")]
+    grower.codes = {"a": SimpleNamespace(made=lambda there: {one.code for one in there} == {"new"})}
+    files: dict[str, list[Any]] = {}
+    monkeypatch.setattr(
+        grower, "_read", lambda _, folder="results": files.get(folder, []), raising=False
+    )
+    (tmp_path / "partial").mkdir()
+    kept = tmp_path / "partial" / "a.jsonl"
+
+    def tidied(**there: list[tuple[int, str]]) -> bool:
+        kept.touch()
+        files.update({folder: [SimpleNamespace(seed=seed, code=code) for seed, code in of]
+                      for folder, of in there.items()})  # fmt: skip
+        grower.tidy()
+        return not kept.exists()
+
+    assert tidied(results=[(0, "new")], partial=[(0, "new")])
+    assert not tidied(results=[(0, "new")], partial=[(1, "new")])
+    assert not tidied(results=[(0, "old")], partial=[(0, "new")])  # of other code, left alone
+    assert tidied(results=[(0, "old")], afresh=[(0, "new")], partial=[(0, "new")])
+    assert not tidied(results=[], afresh=[], partial=[])
 
 
 def test_only_commit_commits_and_only_results_and_pages(

@@ -35,9 +35,10 @@ RANKED = (
     "them has not met: they are not ranked. In brackets: Student's 95 % interval, whose end on the "
     "weak side is that of the best of so many attacks (Bonferroni). One seed has no interval, and "
     "the best of its attacks is biased upward. †: the attack that is strongest with and without "
-    "the defense, on other seeds, finds another leak (paired, 5 % after Holm's correction, each "
-    "column by itself). §: the defense also learns from the rows by which settings are chosen, so "
-    "its operating point is optimistic. Training is relative to no defense."
+    "the defense, on other seeds, finds another leak (paired, 5 % after Holm's correction over the "
+    "table, rates by themselves); in brackets which, if it is not the worst. §: the defense also "
+    "learns from the rows by which settings are chosen, so its operating point is optimistic. "
+    "Training is relative to no defense."
 )
 
 
@@ -204,10 +205,11 @@ def ranking(panel: Panel) -> Table | None:
     for line in least_leak_first(panel):
         row = [markdown(line.title) + " §" * line.optimistic + " ‖" * bool(line.not_met)]
         for aim in aims:
-            for worst, certain in ((line.worst, panel.certain), (line.low, panel.low_certain)):
-                if worst is line.worst or aim in low:
-                    mark = " †" if (line.title, aim) in certain else ""
-                    row.append(_worst(panel, line, aim, worst) + mark)
+            row.append(_worst(panel, line, aim, line.worst))
+            row[-1] += _changed(line, aim, panel.certain, line.worst, line.compared)
+            if aim in low:
+                row.append(_worst(panel, line, aim, line.low))
+                row[-1] += _changed(line, aim, panel.low_certain, line.low, line.low_compared)
         row += [with_error(line.accuracy, len(line.accuracies)),
                 "–" if line is none else _signed(line.loss), _times(line.training, none.training),
                 "–" if line.query is None else f"{line.query * 1e3:.3f} ms"]  # fmt: skip
@@ -216,6 +218,17 @@ def ranking(panel: Panel) -> Table | None:
     more = len({attack.aim for attack in panel.attacks}) - len(aims)
     note = f"{more} more of what attacks are after are in the csv file." if more else ""
     return Table("", [markdown(head) for head in heads], body, "defenses", note=note)
+
+
+def _changed(
+    line: DefenseRow, aim: Aim, certain: set[tuple[str, Aim]], worst: Mapping[Aim, Worst],
+    compared: Mapping[Aim, list[str]],
+) -> str:  # fmt: skip
+    """The mark of a difference to ``none``, with the attacks if another one is the worst."""
+    if (line.title, aim) not in certain:
+        return ""
+    names = compared[aim]
+    return " †" if worst[aim].attack in names else f" † ({markdown(', '.join(names))})"
 
 
 def ranked_by(panel: Panel) -> tuple[list[Aim], set[Aim]]:

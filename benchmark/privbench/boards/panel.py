@@ -135,6 +135,7 @@ class DefenseRow:
             with and without it, on other seeds (``statistics.compared``).
         low_minus_none: the same for the true-positive rate at 1 % false-positive rate.
         compared: aim -> names of the attacks that were chosen so.
+        low_compared: the same for that rate.
         not_met: aim -> attacks that judge it and have not met it at full strength, if any.
         training: seconds to train a victim, the median over seeds; None if unknown.
         query: seconds for one label; None if unknown.
@@ -153,6 +154,7 @@ class DefenseRow:
     minus_none: dict[Aim, Difference] = field(default_factory=dict)
     low_minus_none: dict[Aim, Difference] = field(default_factory=dict)
     compared: dict[Aim, list[str]] = field(default_factory=dict)
+    low_compared: dict[Aim, list[str]] = field(default_factory=dict)
     not_met: dict[Aim, list[str]] = field(default_factory=dict)
     training: float | None = None
     query: float | None = None

@@ -282,7 +282,7 @@ def _compare(row: DefenseRow, none: DefenseRow, higher: Mapping[Aim, bool]) -> N
         if found := compared(_by(mine, "values"), _by(other, "values"), higher=higher[aim]):
             row.minus_none[aim], row.compared[aim] = found
         if found := compared(_by(mine, "rates"), _by(other, "rates")):
-            row.low_minus_none[aim], _ = found
+            row.low_minus_none[aim], row.low_compared[aim] = found
 
 
 def _by(spots: Mapping[str, Spot], what: str) -> Attacks:

@@ -68,14 +68,14 @@ if TYPE_CHECKING:
 
 DEVIATIONS = (
     "Checked against the abstract and the authors' code, not against the text. Rows are scored "
-    "as `lira-joint` does (theirs: LiRA, RMIA and others; `paper`: `lira`), with 16 shadows a "
-    "round (`paper`: 256). Limits are means over all shadows of a round, each judged by the "
+    "as `lira-joint` does (theirs: LiRA, RMIA and others), with 16 shadows a round (theirs: "
+    "256). Limits are means over all shadows of a round, each judged by the "
     "others (their code trains one more model for it). A round takes members and nonmembers, "
     "up to a fifth of the other rows of each (their code: nonmembers, up to a twentieth and "
     "at least 20; members, at least 5, only in a round that finds no nonmembers). Worlds hold "
     "as many rows as the victim's and each class evenly, theirs half of the rows. The rounds "
-    "end when no more row is sure, or when a world cannot be filled any more. Without labels "
-    "all rows score 0, and none is called a member."
+    "end when no more row is sure, or when a world cannot be filled any more. If a true "
+    "label is missing, all rows score 0 and none is called a member."
 )
 
 
@@ -197,7 +197,9 @@ class CMIA(_CMIA):
 
     name: ClassVar[str] = "cmia"
     needs: ClassVar[Access] = Access.POSTERIORS
-    deviations: ClassVar[str] = DEVIATIONS
+    deviations: ClassVar[str] = DEVIATIONS + (
+        " `paper` has 256 shadows a round, the paper's shares, and the scores of `lira`."
+    )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"k": 256, "share": 0.05, "views": 17, "neighbours": 0, "variance": "auto"}
     }
@@ -211,21 +213,26 @@ class CMIA(_CMIA):
 
 @dataclass(frozen=True)
 class LabelCMIA(_CMIA):
-    """The same where only labels are seen: copies with noise show how sure the model is.
+    """Label-only LiRA over shadows that agree with the victim on the rows that are sure.
 
     The adversary sees the predicted class for any input of its choice, knows true labels, and can
     train shadows on the candidate rows, also after it has asked the victim. Cost: at most
-    `queries` queries per row, of the victim and of every shadow, and the trainings of ``cmia``.
+    `queries` queries per row, of the victim and of every shadow, for all rows (`label-lira` asks
+    about 1,000); without `levels` the first `k` shadows answer up to 10,500 queries about own rows.
+    `rounds` times `k` trainings; all but the first `k` again for the null victim, and with canaries
+    for every shadow in the victim's place.
 
     Attributes:
-        queries, levels: see ``label-lira``.
+        queries: copies of a row, over all levels.
+        levels: of the noise, see ``label-lira``; None for five that fit the model.
     """
 
     name: ClassVar[str] = "label-cmia"
     needs: ClassVar[Access] = Access.LABELS
     requires: ClassVar[tuple[str, ...]] = ("pool",)
     deviations: ClassVar[str] = (
-        "The paper reads posteriors; the signal of a row here is that of `label-lira`. "
+        "The paper reads posteriors; the signal of a row here is that of `label-lira`: how often "
+        "noisy copies keep its class. "
     ) + DEVIATIONS
 
     queries: Annotated[int, Ge(8)] = 240

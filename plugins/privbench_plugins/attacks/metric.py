@@ -11,8 +11,9 @@ class is enough) and knows their true labels. Steps:
    model in the true class, how confident in any class, both at once, or how small is the loss.
 2. Take a threshold from one shadow model, trained as the target is on the adversary's own rows: one
    per true class (the most accurate on the shadow), or the shadow's mean training loss.
-3. Call a row a member if its number reaches the threshold. The score is how far it is above, so
-   that rows of different classes compare as their decisions do.
+3. Call a row a member if its number reaches the threshold. Its score is how far the number is above
+   what lies half way between the shadow's members and nonmembers of its class (medians), so that
+   rows of classes of which the model is more or less sure compare.
 
 Without a shadow (``calibration: none``) the number alone is the score, and nothing is decided.
 
@@ -36,7 +37,6 @@ training an attack model. A defense that keeps labels cannot lower ``metric-corr
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -129,8 +129,6 @@ class _Posterior(_Metric):
 class _Thresholded(_Posterior):
     """Base of metrics with the threshold of highest balanced accuracy on the shadow.
 
-    Where no threshold of a class beats chance, rows are scored with the one for all rows.
-
     Attributes:
         calibration: see ``_Posterior``.
         per_class: use one threshold per true class, as in the paper; else one for all rows. A
@@ -144,7 +142,7 @@ class _Thresholded(_Posterior):
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score (n,) by how far the metric is above the shadow's threshold of the row's class."""
+        """Score (n,) by the metric, beside that of the shadow's rows of the class; see above."""
         if self.calibration == "none":
             return Membership(self._scores(oracle, question.examples)[0])
         (shadow,) = ctx.shadows
@@ -164,10 +162,16 @@ class _Thresholded(_Posterior):
             "threshold of all classes": threshold.overall,
             "classes with their own": float(len(threshold.by_group)),
         }
-        finite = {one: at for one, at in threshold.by_group.items() if math.isfinite(at)}
-        overall = threshold.overall if math.isfinite(threshold.overall) else 0.0
-        limits = asked.new_tensor([finite.get(one, overall) for one in y.tolist()])
-        return Membership(self.spread(asked) - self.spread(limits), decisions, notes)
+        middle = dict.fromkeys(y.tolist(), self._middle(inside, outside)) | {
+            one: self._middle(inside[y_in == one], outside[y_out == one])
+            for one in threshold.by_group
+        }
+        scores = self.spread(asked) - asked.new_tensor([middle[one] for one in y.tolist()])
+        return Membership(scores, decisions, notes)
+
+    def _middle(self, inside: Tensor, outside: Tensor) -> float:
+        """Return what lies half way between the shadow's members and its nonmembers."""
+        return float(self.spread(inside).median() + self.spread(outside).median()) / 2
 
     def spread(self, values: Tensor) -> Tensor:
         """Return values (n,) on a scale on which a difference means as much at either end."""
@@ -185,7 +189,7 @@ class MetricConfidence(_Thresholded):
 
     name: ClassVar[str] = "metric-confidence"
     deviations: ClassVar[str] = (
-        "Scores are log-odds of p_y instead of p_y: the same order, other distances."
+        "The metric is log-odds of p_y instead of p_y: the same order, other distances."
     )
 
     def measure(self, log_posteriors: Tensor, y: Tensor) -> Tensor:
@@ -198,7 +202,8 @@ class MetricConfidence(_Thresholded):
 class MetricEntropy(_Thresholded):
     """Scores the victim's confidence in any class: minus the posteriors' entropy, in nats.
 
-    Access: posteriors, one shadow; true labels only select the threshold. One query per row.
+    Access: posteriors, one shadow; true labels only select the shadow's rows of the class, for the
+    threshold and the score. One query per row.
     """
 
     name: ClassVar[str] = "metric-entropy"

@@ -81,7 +81,7 @@ class _RMIA(MembershipAttack):
     Attributes:
         k: number of shadow models, each a full training.
         gamma: factor by which the victim must favour x over z; the authors' newer toolbox, with
-            the plain softmax, uses 1.
+            the plain softmax, uses 1. It moves the threshold, not the order of rows.
         a: estimates p(x) with training on x from p(x) without: ``a mean_out + 1 - a``. 0.3 was
             best on CIFAR-10, 0.6 on CIFAR-100, 0.2 on Purchase.
         population: maximum number of rows z; 0 for all labelled rows of the adversary.
@@ -133,7 +133,7 @@ class _RMIA(MembershipAttack):
         of_z = observe(ask, oracle, ctx.shadows, z)
         trained = of_x if self.online else of_z  # shadows hold some of these rows
         weights = weights_of_views(trained.known, trained.inside)
-        scores = self._ranks(of_x.joined(weights), of_z.joined(weights))
+        scores = self._ranks(of_x.joined(weights), of_z.joined(weights), len(z))
         limit = self._threshold(question.examples, z, ctx, lambda o, rows: ask(o, rows) @ weights)
         decisions = None if limit is None else scores >= limit
         notes = {"population": float(len(z))} | ({} if limit is None else {"threshold": limit})
@@ -146,13 +146,14 @@ class _RMIA(MembershipAttack):
         known = stand_in(ctx.shadows, asked if self.online else None)
         if known is None:
             return None
-        of_it = torch.cat([part.index for part in known.parts])
+        steps, of_it = len(z), torch.cat([part.index for part in known.parts])
         z = z.select(~torch.isin(z.index, of_it))
         if len(z) == 0:
             return None
         scores = self._ranks(
             observe(ask, known.oracle, known.judges, *known.parts),
             observe(ask, known.oracle, known.judges, z),
+            steps,
         )
         return threshold(scores, known.member)
 
@@ -176,11 +177,16 @@ class _RMIA(MembershipAttack):
         """
         return dominated(*self._ratios(x, z), self.gamma)
 
-    def _ranks(self, x: Evidence, z: Evidence) -> Tensor:
-        """Return that share, and less than a step more the surer the victim is of x than p(x)."""
-        of_x, of_z = self._ratios(x, z)
-        steps = of_z.isnan().logical_not().sum()
-        return (dominated(of_x, of_z, self.gamma) * steps + of_x.sigmoid()) / (steps + 1)
+    def _ranks(self, x: Evidence, z: Evidence, steps: int) -> Tensor:
+        """Return that share, and less than a step more the surer the victim is of x than p(x).
+
+        Args:
+            x: what was observed of the rows.
+            z: what was observed of the population.
+            steps: of the share, as many for the stand-in as for the victim, which has more z.
+        """
+        of_x, _ = self._ratios(x, z)
+        return (self._scores(x, z) * steps + of_x.sigmoid()) / (steps + 1)
 
     def _ratios(self, x: Evidence, z: Evidence) -> tuple[Tensor, Tensor]:
         """Return log p(x | victim) - log p(x) and the same of z."""
