@@ -231,10 +231,9 @@ def _best(of: Seen, known: Judging) -> tuple[str, str]:
     left, title, line = of.usable[0]
     if missing := line.not_met.get(of.aim):
         wanted = len(judges(known, stack(line), of.aim[0]))
-        told = (
-            f"none is judged yet. Least so far: {title}, which met {wanted - len(missing)} of its "
-        )
-        return f"{told}{several(wanted, 'judge')}; missing: {', '.join(missing)}", "–"
+        met = f"met {wanted - len(missing)} of its {several(wanted, 'judge')}"
+        told = f"not judged yet: {title} leaks least so far and {met}"
+        return f"{told}; missing: {', '.join(missing)}", "–"
     seeds = line.worst[of.aim].seeds
     if seeds < FEWEST_SEEDS:
         return f"{title}: {several(seeds, 'seed')} only", "–"
