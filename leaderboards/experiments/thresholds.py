@@ -82,7 +82,7 @@ class Ruled(MetricModifiedEntropy):
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score (n,) by the metric, and decide by the rule."""
+        """Score (n,) as the base class does, and decide by the rule."""
         asked, y = (one.numpy() for one in self._scores(oracle, question.examples))
         votes = []
         for group in [ctx.shadows] if self.join == "pool" else [[one] for one in ctx.shadows]:

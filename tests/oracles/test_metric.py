@@ -186,13 +186,7 @@ def test_thresholds_are_brute_force_over_the_shadow(attack: Any) -> None:
     answer = play(attack, known, asked)
     limits = by_class(known, lambda part: attack.measure(part.x.double(), part.y))
     scores = attack.measure(asked.x.double(), asked.y)
-    sides = [attack.spread(attack.measure(part.x.double(), part.y)) for part in known]
-    medians = [
-        torch.stack([side[part.y == label].median() for label in range(K)])
-        for side, part in zip(sides, known, strict=True)
-    ]
-    above = attack.spread(scores) - (medians[0] + medians[1])[asked.y] / 2
-    torch.testing.assert_close(answer.scores, above, rtol=0, atol=1e-12)
+    assert torch.equal(answer.scores, scores)
     assert answer.decisions is not None
     assert torch.equal(answer.decisions, scores >= limits[asked.y])
     assert answer.notes["classes with their own"] == K
@@ -231,37 +225,9 @@ def test_the_shadow_sets_the_rule_and_not_the_rows_asked_about() -> None:
         assert made is not None
         assert balanced_accuracy(made, truth).value > 0.8
         swapped = play(attack, (low, high), asked)  # the shadow's members are the unsure ones
+        assert torch.equal(swapped.scores, play(attack, (high, low), asked).scores)
         assert swapped.decisions is not None
         assert balanced_accuracy(swapped.decisions, truth).value < 0.6
-
-
-def test_rows_of_classes_that_differ_compare_with_those_of_their_class() -> None:
-    """The model is surer of class 0, members and nonmembers alike."""
-
-    def part(seed: int, sure: float) -> Examples:
-        others, first = cloud(400, seed, sure), cloud(400, seed, 5.0 + sure)
-        return join([others.select(others.y != 0), first.select(first.y == 0)])
-
-    known, halves = (part(0, 3.0), part(1, 1.0)), (part(2, 3.0), part(3, 1.0))
-    asked, truth = join([*halves]), [True] * len(halves[0]) + [False] * len(halves[1])
-    for attack in THRESHOLDED:
-        scores, raw = play(attack, known, asked).scores, attack.measure(asked.x.double(), asked.y)
-        assert auc(scores.numpy(), truth).value > auc(raw.numpy(), truth).value + 0.02
-        # a class whose threshold is infinite, as its members are the less sure, stays in its place
-        odd = (known[0], join([known[1].select(known[1].y != 0), part(4, 9.0)]))
-        found = play(attack, odd, asked)
-        assert found.decisions is not None
-        assert not found.decisions[asked.y == 0].any()
-        assert found.scores.abs().max() < 100
-
-
-def test_a_sure_row_keeps_its_digits() -> None:
-    """An entropy of 1e-30 and one of 1e-40 are not the same, whatever the threshold."""
-    sure = torch.tensor([[0.0, -70.0, -90.0], [0.0, -90.0, -110.0]]).double()
-    for attack in (MetricEntropy(), MetricModifiedEntropy()):
-        values = attack.measure(sure, torch.zeros(2, dtype=torch.int64))
-        first, second = (attack.spread(values) - attack.spread(torch.tensor(-0.5))).tolist()
-        assert first < second
 
 
 def test_loss_rule_is_the_confidence_rule_at_exp_of_minus_the_mean_loss() -> None:

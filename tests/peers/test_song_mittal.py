@@ -67,9 +67,8 @@ ATTACKS = {
 @pytest.mark.parametrize("classes", [2, 5, 12])
 def test_scores_and_accuracies_are_theirs(attack: Any, kind: str, classes: int) -> None:
     p, y, member = _drawn(classes, kind)
-    expected, called = ATTACKS[attack](p, y), _answer(attack, p, y).decisions.numpy()
-    plain = attack if isinstance(attack, MetricCorrectness) else attack.replace(calibration="none")
-    scores = _answer(plain, p, y).scores.numpy()
+    answer, expected = _answer(attack, p, y), ATTACKS[attack](p, y)
+    scores, called = answer.scores.numpy(), answer.decisions.numpy()
 
     if isinstance(attack, MetricConfidence):
         scores = expit(scores)  # of log-odds

@@ -11,9 +11,7 @@ class is enough) and knows their true labels. Steps:
    model in the true class, how confident in any class, both at once, or how small is the loss.
 2. Take a threshold from one shadow model, trained as the target is on the adversary's own rows: one
    per true class (the most accurate on the shadow), or the shadow's mean training loss.
-3. Call a row a member if its number reaches the threshold. Its score is how far the number is above
-   what lies half way between the shadow's members and nonmembers of its class (medians), so that
-   rows of classes of which the model is more or less sure compare.
+3. Call a row a member if its number reaches the threshold.
 
 Without a shadow (``calibration: none``) the number alone is the score, and nothing is decided.
 
@@ -28,7 +26,7 @@ use the one for all classes.
 
 Deviations: a threshold stands in the middle between two observed numbers, not at the upper one; a
 class with few rows, of which the paper's victims have none, shares the threshold of all
-(``best_threshold``); the papers only decide, and rank no rows. More: see each class.
+(``best_threshold``). More: see each class.
 
 What to expect: the gap between training and test accuracy is the floor
 (``metric-correctness``); the others are about as strong as ``shokri`` or ``nn-mia`` without
@@ -135,47 +133,28 @@ class _Thresholded(_Posterior):
             class with fewer than 30 members or nonmembers in the shadow uses the one for all rows.
     """
 
-    version: ClassVar[int] = 2
-
     per_class: bool = True
 
     def answer(
         self, oracle: Oracle, question: MembershipQuestion, ctx: AttackContext
     ) -> Membership:
-        """Score (n,) by the metric, beside that of the shadow's rows of the class; see above."""
+        """Score (n,) by the metric itself; the shadow's thresholds decide."""
         if self.calibration == "none":
             return Membership(self._scores(oracle, question.examples)[0])
         (shadow,) = ctx.shadows
-        (inside, y_in), (outside, y_out), (asked, y) = (
-            [one.cpu() for one in self._scores(of, rows)]
-            for of, rows in (
-                (shadow.oracle, shadow.world.members),
-                (shadow.oracle, shadow.nonmembers),
-                (oracle, question.examples),
-            )
-        )
-        member = torch.arange(len(inside) + len(outside)) < len(inside)
-        by = torch.cat([y_in, y_out]).numpy() if self.per_class else None
-        threshold = best_threshold(torch.cat([inside, outside]).numpy(), member.numpy(), by)
-        decisions = torch.from_numpy(threshold.decide(asked.numpy(), y.numpy()))
+        inside, y_in = self._scores(shadow.oracle, shadow.world.members)
+        outside, y_out = self._scores(shadow.oracle, shadow.nonmembers)
+        asked, y = self._scores(oracle, question.examples)
+        known, groups = torch.cat([inside, outside]).cpu(), torch.cat([y_in, y_out]).cpu()
+        member = torch.arange(len(known)) < len(inside)
+        by = groups.numpy() if self.per_class else None
+        threshold = best_threshold(known.numpy(), member.numpy(), by)
+        decisions = threshold.decide(asked.cpu().numpy(), y.cpu().numpy())
         notes = {
             "threshold of all classes": threshold.overall,
             "classes with their own": float(len(threshold.by_group)),
         }
-        middle = dict.fromkeys(y.tolist(), self._middle(inside, outside)) | {
-            one: self._middle(inside[y_in == one], outside[y_out == one])
-            for one in threshold.by_group
-        }
-        scores = self.spread(asked) - asked.new_tensor([middle[one] for one in y.tolist()])
-        return Membership(scores, decisions, notes)
-
-    def _middle(self, inside: Tensor, outside: Tensor) -> float:
-        """Return what lies half way between the shadow's members and its nonmembers."""
-        return float(self.spread(inside).median() + self.spread(outside).median()) / 2
-
-    def spread(self, values: Tensor) -> Tensor:
-        """Return values (n,) on a scale on which a difference means as much at either end."""
-        return values
+        return Membership(asked, torch.from_numpy(decisions).to(asked.device), notes)
 
 
 @dataclass(frozen=True)
@@ -189,7 +168,7 @@ class MetricConfidence(_Thresholded):
 
     name: ClassVar[str] = "metric-confidence"
     deviations: ClassVar[str] = (
-        "The metric is log-odds of p_y instead of p_y: the same order, other distances."
+        "Scores are log-odds of p_y instead of p_y: the same order, other distances."
     )
 
     def measure(self, log_posteriors: Tensor, y: Tensor) -> Tensor:
@@ -202,8 +181,7 @@ class MetricConfidence(_Thresholded):
 class MetricEntropy(_Thresholded):
     """Scores the victim's confidence in any class: minus the posteriors' entropy, in nats.
 
-    Access: posteriors, one shadow; true labels only select the shadow's rows of the class, for the
-    threshold and the score. One query per row.
+    Access: posteriors, one shadow; true labels only select the threshold. One query per row.
     """
 
     name: ClassVar[str] = "metric-entropy"
@@ -213,10 +191,6 @@ class MetricEntropy(_Thresholded):
         del y
         log_p, _ = logs(log_posteriors)
         return (log_p.exp() * log_p).sum(1)
-
-    def spread(self, values: Tensor) -> Tensor:
-        """Return minus the log of the entropy: it is near 0 where the model is sure."""
-        return -values.neg().clamp_min(torch.finfo(torch.float64).tiny).log()
 
 
 @dataclass(frozen=True)
@@ -235,8 +209,6 @@ class MetricModifiedEntropy(_Thresholded):
         log_p, log_rest = logs(log_posteriors)
         others = (log_p.exp() * log_rest).scatter(1, y[:, None], 0).sum(1)
         return others + _of(log_rest.exp() * log_p, y)
-
-    spread = MetricEntropy.spread
 
 
 @dataclass(frozen=True)
