@@ -68,14 +68,14 @@ def token_in(values: Any, at: str = "") -> str:
     if isinstance(values, str):
         name = at.rpartition(".")[2]
         return at if _is_token(values) or _is_token(f"{name}={values}") else ""
-    if isinstance(values, list):
-        values = dict(enumerate(values))
-    if not isinstance(values, dict):
+    if not isinstance(values, (dict, list)):
         return ""
-    for name, value in values.items():
-        if _is_token(str(name)):
+    items: Any = values.items() if isinstance(values, dict) else enumerate(values)
+    for name, value in items:
+        if isinstance(name, str) and _is_token(name):
             return f"a name in {at}"
-        if found := token_in(value, f"{at}.{name}".lstrip(".")):
+        texts = isinstance(value, (str, dict, list))  # most values are numbers
+        if texts and (found := token_in(value, f"{at}.{name}".lstrip("."))):
             return found
     return ""
 
