@@ -228,8 +228,9 @@ def test_scores_have_steps_of_one_over_the_population_and_order_rows_within_them
         assert 0 <= answer.scores.min() <= answer.scores.max() <= 1
     x, z = (double(values).log() for values in ([0.1, 0.4, 0.3, 0.9], [0.2, 0.2, 0.2, 0.4]))
     none = torch.zeros(1, 4).bool()
-    asked = [Evidence(of, torch.zeros(1, 4).double(), none) for of in (x, z)]
-    shares, ranks = RMIAOffline(a=1.0)._scores(*asked), RMIAOffline(a=1.0)._ranks(*asked, 4)
+    of_x, of_z = (Evidence(of, torch.zeros(1, 4).double(), none) for of in (x, z))
+    attack = RMIAOffline(a=1.0)
+    shares, ranks = attack._scores(of_x, of_z), attack._ranks(of_x, of_z, 4)
     assert shares.tolist() == [0.0, 0.75, 0.0, 1.0]
     expected = [
         (4 * share + r / (1 + r)) / 5 for share, r in zip(shares.tolist(), x.exp(), strict=True)
@@ -261,7 +262,8 @@ def test_flat_answers_still_order_rows(attack: Any) -> None:
     scores = attack._ranks(x, z, 200)
     assert auc(scores.numpy(), member.numpy()).value > 0.9
     # the limit of a stand-in, which shares some of z, is one for the victim
-    limit = threshold(attack._ranks(*flat(attack.online, member, 120, 1), 200), member)
+    known, shared = flat(attack.online, member, 120, 1)
+    limit = threshold(attack._ranks(known, shared, 200), member)
     assert ((scores >= limit) == member).double().mean() > 0.85
 
 
