@@ -165,7 +165,7 @@ class Seen:
         found = paired(*worst)
         compared = (line.title, self.aim) in self.panel.certain
         return bool(
-            compared and self.sign * line.minus_none[self.aim].mean < 0
+            compared and self.sign * line.changes[self.aim].difference.mean < 0
             and found and found.p is not None and found.p < ERROR and self.sign * found.mean < 0
         )  # fmt: skip
 

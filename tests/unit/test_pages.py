@@ -30,7 +30,15 @@ from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.curves import gaussian_delta
 from privbench.results import audits
 from privbench.results.files import read_all
-from privbench.results.record import AdversaryRecord, CellRecord, Cost, MethodRecord, Number, Record
+from privbench.results.record import (
+    AdversaryRecord,
+    CellRecord,
+    Cost,
+    MethodRecord,
+    Number,
+    Record,
+    StrengthRecord,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "board.md"
 
@@ -201,6 +209,10 @@ def test_the_smallest_leak_that_could_be_seen_by_hand() -> None:
     for one in other:
         one.sizes = {"members": 1000, "nonmembers": 1000}
     assert told.format("0.513 to 0.532") in page(Board([*made, *other]), "T")
+    beside = [record("shy", seed=seed) for seed in range(4)]  # on the same victims
+    for one in beside:
+        one.sizes = {"members": 1000, "nonmembers": 1000}
+    assert told.format("0.513 to 0.532") in page(Board([*made, *beside]), "T")
     for one in made:
         one.sizes = {}
     assert "smallest leak" not in page(Board(made), "T")
@@ -680,6 +692,23 @@ def test_rates_are_marked_by_their_own_differences() -> None:
     assert marks == {"none": [False, False], "few": [False, True], "other": [True, False]}
 
 
+def test_settings_of_one_defense_are_not_called_defenses() -> None:
+    made = seeds("loud", "none", [0.70, 0.80, 0.75, 0.78, 0.72])
+    for weight, values in (
+        (1.0, [0.71, 0.79, 0.75, 0.77, 0.73]),
+        (3.0, [0.60, 0.70, 0.65, 0.68, 0.63]),
+    ):
+        some = seeds("loud", "mask", values)
+        for one in some:
+            one.cell = one.cell.model_copy(update={"defenses": [method("mask", weight=weight)]})
+            one.trial += f" {weight}"
+            one.strengths = {
+                "mask": StrengthRecord(field="weight", stronger="up", sweep=[1.0, 3.0])
+            }
+        made += some
+    assert "1 of 2 settings of mask differ from none beyond chance" in page(Board(made), "t")
+
+
 def test_a_rate_of_tied_scores_says_so() -> None:
     made = [r for name in ("a", "b") for r in seeds(name, "none", [0.7, 0.71, 0.72], tpr=0.0)]
     assert "| 0.000 ±0.000 |" in page(Board(made), "T")
@@ -692,12 +721,12 @@ def test_only_the_strongest_attack_without_a_defense_is_tested() -> None:
     made = seeds("a", "none", [0.9, 0.8, 0.85]) + seeds("a", "x", [0.9, 0.79, 0.86])
     made += seeds("b", "none", [0.6, 0.7, 0.65]) + seeds("b", "x", [0.50, 0.61, 0.55])
     (panel,) = Board(made).panels
-    found = panel.rows[1].minus_none["membership", ""]
+    found = panel.rows[1].changes["membership", ""].difference
     assert found.mean == pytest.approx(0.0)  # that of b is -.097
     for defense, value in (("none", 0.99), ("x", 0.95)):
         made += seeds("guess", defense, [value] * 3, game="attributes")
     (panel,) = Board(made).panels
-    assert panel.rows[1].minus_none["membership", ""] == found
+    assert panel.rows[1].changes["membership", ""].difference == found
 
 
 def test_rates_at_one_percent_stand_where_all_have_them() -> None:

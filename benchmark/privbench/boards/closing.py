@@ -39,7 +39,7 @@ def closing(board: Board) -> list[str]:
     several = len(asked) > 1
     places = {(panel.dataset, panel.target) for panel in found}
     met = {(id(panel), aim): _usable(panel, aim) for panel, aim in asked}
-    among = sum(aim in row.minus_none for panel, aim in asked for row in panel.rows[1:])
+    among = sum(aim in row.changes for panel, aim in asked for row in panel.rows[1:])
     told: list[list[str]] = []
     for panel, aim in asked:
         of = (say(panel, aim, met[id(panel), aim], among) for say in (_told, _others))
@@ -58,7 +58,7 @@ def _where(panel: Panel, aim: Aim, *, adversary: bool) -> str:
 
 def _usable(panel: Panel, aim: Aim) -> list[DefenseRow]:
     """Defenses that are compared with none, and do not cost too much accuracy."""
-    return [row for row in panel.rows[1:] if aim in row.minus_none and not costly(row)]
+    return [row for row in panel.rows[1:] if aim in row.changes and not costly(row)]
 
 
 def _told(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
@@ -69,7 +69,7 @@ def _told(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
         told += _not_met(best, aim)
     elif aim in none.worst:
         told = _alone(none, aim, panel)
-        if any(aim in row.minus_none for row in others):
+        if any(aim in row.changes for row in others):
             told += f"; every defense costs more than {100 * COSTLY:g} points of accuracy"
     else:
         return ""
@@ -86,7 +86,7 @@ def _draft(panel: Panel) -> str:
 
 def _best(panel: Panel, aim: Aim, met: Sequence[DefenseRow]) -> DefenseRow:
     sign = 1 if panel.higher[aim] else -1
-    return min(met, key=lambda row: (sign * row.minus_none[aim].mean, row.title))
+    return min(met, key=lambda row: (sign * row.changes[aim].difference.mean, row.title))
 
 
 def _others(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> str:
@@ -95,9 +95,9 @@ def _others(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> st
     worse = 1 if panel.higher[aim] else -1
     moved = []
     for row in panel.rows[1:]:
-        if row is best or aim not in row.minus_none:
+        if row is best or aim not in row.changes:
             continue
-        change = row.minus_none[aim].best_of(among)
+        change = row.changes[aim].difference.best_of(among)
         few = change.low is None or change.seeds < FEWEST_TESTED
         if few or _unclear(change) or abs(change.mean) < 0.0005:  # noqa: PLR2004
             continue
@@ -119,7 +119,7 @@ def _others(panel: Panel, aim: Aim, met: Sequence[DefenseRow], among: int) -> st
 
 def _beside(row: DefenseRow, aim: Aim) -> str:
     """The attack that was compared, what the defense costs, and which judges are missing."""
-    told = ["/".join(row.compared[aim])]
+    told = ["/".join(row.changes[aim].attacks)]
     if row.loss is not None:
         points = round(-100 * row.loss.mean, 1) + 0.0  # no -0.0
         told.append(f"accuracy {points:+.1f} points{_plus_minus(row.loss, 100, 1)}")
@@ -130,7 +130,7 @@ def _beside(row: DefenseRow, aim: Aim) -> str:
 
 def _compared(row: DefenseRow, aim: Aim, panel: Panel, among: int) -> str:
     """What the defense changes, as the best of so many, and what it costs."""
-    change, attacks = row.minus_none[aim].best_of(among), row.compared[aim]
+    change, attacks = row.changes[aim].difference.best_of(among), row.changes[aim].attacks
     what = f"the {panel.metric[aim]} of {'/'.join(attacks)}"
     same = not change.mean and change.low == change.high
     if not same and _unclear(change):
@@ -156,7 +156,7 @@ def _compared(row: DefenseRow, aim: Aim, panel: Panel, among: int) -> str:
 def _strongest(row: DefenseRow, aim: Aim) -> str:
     """Which attack is strongest against the defense, if it is another than the one compared."""
     worst = row.worst.get(aim)
-    if worst is None or worst.attack in row.compared[aim]:
+    if worst is None or worst.attack in row.changes[aim].attacks:
         return ""
     return f"; strongest against it is {worst.attack}, {worst.estimate.value:.3f}"
 

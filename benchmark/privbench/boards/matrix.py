@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Panel, Spot
     from privbench.measure.games.metrics import Estimate
-    from privbench.results.statistics import Difference, Worst
+    from privbench.results.statistics import Change, Difference, Worst
 
 #: A table has at most this many columns.
 WIDEST = 10
@@ -206,10 +206,12 @@ def ranking(panel: Panel) -> Table | None:
         row = [markdown(line.title) + " §" * line.optimistic + " ‖" * bool(line.not_met)]
         for aim in aims:
             row.append(_worst(panel, line, aim, line.worst))
-            row[-1] += _changed(line, aim, panel.certain, line.worst, line.compared)
+            if (line.title, aim) in panel.certain:
+                row[-1] += _dagger(line.worst[aim], line.changes[aim])
             if aim in low:
                 row.append(_worst(panel, line, aim, line.low))
-                row[-1] += _changed(line, aim, panel.low_certain, line.low, line.low_compared)
+                if (line.title, aim) in panel.low_certain:
+                    row[-1] += _dagger(line.low[aim], line.low_changes[aim])
         row += [with_error(line.accuracy, len(line.accuracies)),
                 "–" if line is none else _signed(line.loss), _times(line.training, none.training),
                 "–" if line.query is None else f"{line.query * 1e3:.3f} ms"]  # fmt: skip
@@ -220,15 +222,10 @@ def ranking(panel: Panel) -> Table | None:
     return Table("", [markdown(head) for head in heads], body, "defenses", note=note)
 
 
-def _changed(
-    line: DefenseRow, aim: Aim, certain: set[tuple[str, Aim]], worst: Mapping[Aim, Worst],
-    compared: Mapping[Aim, list[str]],
-) -> str:  # fmt: skip
+def _dagger(worst: Worst, change: Change) -> str:
     """The mark of a difference to ``none``, with the attacks if another one is the worst."""
-    if (line.title, aim) not in certain:
-        return ""
-    names = compared[aim]
-    return " †" if worst[aim].attack in names else f" † ({markdown(', '.join(names))})"
+    named = worst.attack not in change.attacks
+    return f" † ({markdown(', '.join(change.attacks))})" if named else " †"
 
 
 def ranked_by(panel: Panel) -> tuple[list[Aim], set[Aim]]:

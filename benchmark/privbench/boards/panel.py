@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from privbench.measure.games.metrics import Estimate
     from privbench.results.record import Record
     from privbench.results.seeds import Seeds
-    from privbench.results.statistics import Difference, Worst
+    from privbench.results.statistics import Change, Difference, Worst
 
 #: Metric that is reported at its worst beside the headline.
 LOW_FPR = "tpr_at_fpr_0.01"
@@ -131,11 +131,9 @@ class DefenseRow:
         low: the same for the true-positive rate at 1 % false-positive rate, where it is known.
         accuracies: seed -> test accuracy.
         loss: test accuracy of ``none`` minus its own, paired by seed; None if it cannot be said.
-        minus_none: aim -> headline metric minus that of ``none``, of the attack that is strongest
+        changes: aim -> headline metric minus that of ``none``, of the attack that is strongest
             with and without it, on other seeds (``statistics.compared``).
-        low_minus_none: the same for the true-positive rate at 1 % false-positive rate.
-        compared: aim -> names of the attacks that were chosen so.
-        low_compared: the same for that rate.
+        low_changes: the same for the true-positive rate at 1 % false-positive rate.
         not_met: aim -> attacks that judge it and have not met it at full strength, if any.
         training: seconds to train a victim, the median over seeds; None if unknown.
         query: seconds for one label; None if unknown.
@@ -151,10 +149,8 @@ class DefenseRow:
     low: dict[Aim, Worst] = field(default_factory=dict)
     accuracies: dict[int, float] = field(default_factory=dict)
     loss: Difference | None = None
-    minus_none: dict[Aim, Difference] = field(default_factory=dict)
-    low_minus_none: dict[Aim, Difference] = field(default_factory=dict)
-    compared: dict[Aim, list[str]] = field(default_factory=dict)
-    low_compared: dict[Aim, list[str]] = field(default_factory=dict)
+    changes: dict[Aim, Change] = field(default_factory=dict)
+    low_changes: dict[Aim, Change] = field(default_factory=dict)
     not_met: dict[Aim, list[str]] = field(default_factory=dict)
     training: float | None = None
     query: float | None = None
@@ -256,15 +252,20 @@ class Panel:
     @cached_property
     def certain(self) -> set[tuple[str, Aim]]:
         """Rows and aims that differ from ``none`` beyond chance, corrected for all of them."""
-        return significant(
-            {(row.title, aim): one for row in self.rows for aim, one in row.minus_none.items()}
-        )
+        return self._certain({row.title: row.changes for row in self.rows})
 
     @cached_property
     def low_certain(self) -> set[tuple[str, Aim]]:
         """The same by the true-positive rate at 1 % false-positive rate."""
+        return self._certain({row.title: row.low_changes for row in self.rows})
+
+    def _certain(self, changes: Mapping[str, Mapping[Aim, Change]]) -> set[tuple[str, Aim]]:
         return significant(
-            {(row.title, aim): one for row in self.rows for aim, one in row.low_minus_none.items()}
+            {
+                (title, aim): one.difference
+                for title, of in changes.items()
+                for aim, one in of.items()
+            }
         )
 
     @property

@@ -280,9 +280,9 @@ def _compare(row: DefenseRow, none: DefenseRow, higher: Mapping[Aim, bool]) -> N
             for of in (row, none)
         )
         if found := compared(_by(mine, "values"), _by(other, "values"), higher=higher[aim]):
-            row.minus_none[aim], row.compared[aim] = found
+            row.changes[aim] = found
         if found := compared(_by(mine, "rates"), _by(other, "rates")):
-            row.low_minus_none[aim], row.low_compared[aim] = found
+            row.low_changes[aim] = found
 
 
 def _by(spots: Mapping[str, Spot], what: str) -> Attacks:

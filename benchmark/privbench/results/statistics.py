@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -274,9 +274,19 @@ def worst_case(
     return Worst(best, cut(Estimate(made.value, *ends), low, high), len(values))
 
 
-def compared(
-    ours: Attacks, theirs: Attacks, *, higher: bool = True
-) -> tuple[Difference, list[str]] | None:
+class Change(NamedTuple):
+    """What a defense changes.
+
+    Attributes:
+        difference: to no defense, paired by seed.
+        attacks: that were compared, sorted by name.
+    """
+
+    difference: Difference
+    attacks: list[str]
+
+
+def compared(ours: Attacks, theirs: Attacks, *, higher: bool = True) -> Change | None:
     """Return ours minus theirs for the attack that is strongest on both together, on other seeds.
 
     Chosen by theirs on the same seeds, an attack would be strong there by luck, and any other
@@ -292,12 +302,11 @@ def compared(
         higher: whether a higher value is a stronger attack.
 
     Returns:
-        The difference, paired by seed, and the attacks that were chosen, sorted by name; None if no
-        attack has a seed in both.
+        None if no attack has a seed in both.
 
     >>> none = {"a": {0: 0.9, 1: 0.5, 2: 0.5}, "b": {0: 0.6, 1: 0.6, 2: 0.6}}
     >>> compared(none, none)
-    (Difference(mean=0.0, low=0.0, high=0.0, p=1.0, seeds=3), ['a', 'b'])
+    Change(difference=Difference(mean=0.0, low=0.0, high=0.0, p=1.0, seeds=3), attacks=['a', 'b'])
     """
     sign = 1 if higher else -1
     both = {
@@ -321,7 +330,7 @@ def compared(
         {seed: ours[name][seed] for seed, name in chosen.items()},
         {seed: theirs[name][seed] for seed, name in chosen.items()},
     )
-    return None if found is None else (found, sorted({*chosen.values()}))
+    return None if found is None else Change(found, sorted({*chosen.values()}))
 
 
 def _mean(values: Mapping[int, float], without: int | None = None) -> float:
