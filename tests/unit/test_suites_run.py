@@ -42,7 +42,7 @@ MOST = {
     "copies": 2, "decoder_depth": 1, "decoder_heads": 2, "decoder_width": 8, "depth": 1,
     "epochs": 2, "head_epochs": 2, "head_updates": 2, "heads": 2, "held_out": 1, "hidden": 8,
     "in_epochs": 2, "in_updates": 2, "init_eval": 2, "iterations": 1, "judges": 1, "k": 2,
-    "limit": 4, "max_eval": 4, "models": 2, "n": 4, "noises": 4, "outputs": 16, "pairs": 4,
+    "limit": 4, "max_eval": 4, "models": 2, "n": 4, "noises": 4, "outputs": 16, "pairs": 2,
     "parts": 8, "patch": 2, "patience": 1, "places": 2, "projection": 8, "queue": 64, "rows": 40,
     "selection": 40, "siblings": 2, "small": 1, "splits": 1, "starts": 2, "steps": 2,
     "teachers": 2, "transform": 8, "updates": 2, "warm_up": 1, "width": 8,
@@ -147,10 +147,13 @@ def values(cell: Cell) -> set[tuple[str, ...]]:
 
 
 def covering(cells: list[Cell], seen: set[tuple[str, ...]]) -> Iterator[Cell]:
-    """Cells that together have every value that is not yet in ``seen``, and at least one."""
+    """Cells that together have every value that is not yet in ``seen``, and at least one.
+
+    Of those that have equally many, the one with the fewest shadows.
+    """
     todo = [(cell, values(cell)) for cell in cells]
     while todo:
-        cell, mine = max(todo, key=lambda one: len(one[1] - seen))
+        cell, mine = max(todo, key=lambda one: (len(one[1] - seen), -one[0].attack.shadows.count))
         new = mine - seen
         if new or len(todo) == len(cells):
             yield cell

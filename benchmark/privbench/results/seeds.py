@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from privbench.results import audits
 from privbench.results.audits import MISSING, REFUSED, bound
-from privbench.results.record import Number
 from privbench.results.statistics import accuracy_interval, cut, estimate, paired
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from privbench.measure.games.metrics import Estimate
     from privbench.results.audits import Bound
-    from privbench.results.record import Record
+    from privbench.results.record import Number, Record
     from privbench.results.statistics import Difference
 
 
@@ -93,10 +92,18 @@ class Seeds:
         Other parts are ``utility``, ``updates`` and ``cost``.
         """
         found: dict[tuple[str, str], list[tuple[int, Number]]] = {}
+        spent: dict[tuple[str, str], list[tuple[int, float]]] = {}
         for record in self.ok:
             for at, number in measured(record):
                 found.setdefault(at, []).append((record.seed, number))
-        return {at: series(of) for at, of in found.items()}
+            for at, value in _spent(record):
+                spent.setdefault(at, []).append((record.seed, value))
+        plain = {
+            at: Series(tuple(seed for seed, _ in of), tuple(value for _, value in of),
+                       ((None, None),) * len(of))
+            for at, of in spent.items()
+        }  # fmt: skip
+        return {at: series(of) for at, of in found.items()} | plain
 
     def of(self, part: str, name: str) -> Series:
         """Return a number; one that no seed has is empty."""
@@ -170,18 +177,22 @@ def null(record: Record) -> Number | None:
 
 
 def measured(record: Record) -> Iterator[tuple[tuple[str, str], Number]]:
-    """Each number of a result, with its part and name."""
+    """Each number of a result that has an interval over rows or can be refused; part and name."""
     for name, number in record.metrics.items():
         yield ("metrics", name), number
     for part in ("controls", "baselines"):
         for of, numbers in getattr(record, part).items():
             for name, number in numbers.items():
                 yield (f"{part}.{of}", name), number
+
+
+def _spent(record: Record) -> Iterator[tuple[tuple[str, str], float]]:
+    """Each other number: the utility, updates and cost."""
     spent = {name: getattr(record.cost, name) for name in type(record.cost).model_fields}
     for part, values in (("utility", record.utility), ("updates", record.updates), ("cost", spent)):
         for name, value in values.items():
             if value is not None:
-                yield (part, name), Number.model_construct(value=value)
+                yield (part, name), float(value)
 
 
 def series(numbers: Iterable[tuple[int, Number | None]]) -> Series:
