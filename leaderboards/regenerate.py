@@ -132,7 +132,7 @@ class Seen:
     def usable(self) -> list[tuple[float, str, DefenseRow]]:
         """Those that lose little accuracy, or of which that is not known."""
         found = self.defended
-        return [one for one in found if one[2].loss is None or one[2].loss.mean <= DEAREST]
+        return [one for one in found if one[2].loss is None or one[2].loss.at_most(DEAREST)]
 
     @property
     def lines(self) -> list[DefenseRow]:

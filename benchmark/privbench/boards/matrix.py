@@ -268,7 +268,7 @@ def least_leak_first(panel: Panel) -> list[DefenseRow]:
 
 def costly(line: DefenseRow) -> bool:
     """Whether a defense loses so much accuracy that it is not ranked before others."""
-    return line.loss is not None and line.loss.mean > COSTLY
+    return line.loss is not None and not line.loss.at_most(COSTLY)
 
 
 def without_number(panel: Panel, aim: Aim) -> list[DefenseRow]:

@@ -48,6 +48,14 @@ class Difference:
     p: float | None
     seeds: int
 
+    def at_most(self, limit: float) -> bool:
+        """Whether the mean is not above a limit; results keep six decimals of an accuracy.
+
+        >>> [Difference(mean, None, None, None, 1).at_most(0.3) for mean in (0.3000004, 0.30001)]
+        [True, False]
+        """
+        return self.mean <= limit + 1e-6
+
     def best_of(self, k: int) -> Difference:
         """Return it as the one that was selected from k: interval and p by Bonferroni.
 
