@@ -241,7 +241,10 @@ def _best(of: Seen, known: Judging) -> tuple[str, str]:
         return f"{title}: that it lowers the leak is not shown", "–"
     before = "" if of.leak == -math.inf else f"{of.sign * of.leak:.3f} to "
     told = f"{of.panel.target}: {title}, {before}{of.sign * left:.3f}"
-    return told, f"{100 * line.loss.mean:.1f} points" if line.loss else "–"
+    cost = line.loss
+    if cost is None or cost.low is None or cost.high is None:
+        return told, "–" if cost is None else f"{100 * cost.mean:.1f} points"
+    return told, f"{100 * cost.mean:.1f} ± {50 * (cost.high - cost.low):.1f} points"
 
 
 def _board(name: str, shown: Sequence[Panel]) -> list[str]:

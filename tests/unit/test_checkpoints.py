@@ -120,7 +120,7 @@ def test_nested_values_come_back() -> None:
 RUN = """
 import json, signal, sys, privbench
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
-made = privbench.run({"attacks": ["metric-loss"], "targets": [{"simclr": {"epochs": 120}}]},
+made = privbench.run({"attacks": ["metric-loss"], "targets": [{"simclr": {"epochs": 250}}]},
                      out=sys.argv[1], jobs=int(sys.argv[2]), device="cpu")
 print(json.dumps([[r.digest, r.status, r.reason] for r in made]))
 """
@@ -159,7 +159,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
             if unfinished(tmp_path, store) or (seconds > 1 and [*locks.glob("*")]):
                 break
         if seconds > 1:
-            time.sleep(1)  # it trains
+            time.sleep(2.5)  # it trains
         assert begun.poll() is None, f"{store} was too fast to be interrupted"
         begun.send_signal(number)
         begun.communicate(timeout=60)

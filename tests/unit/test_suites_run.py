@@ -147,13 +147,10 @@ def values(cell: Cell) -> set[tuple[str, ...]]:
 
 
 def covering(cells: list[Cell], seen: set[tuple[str, ...]]) -> Iterator[Cell]:
-    """Cells that together have every value that is not yet in ``seen``, and at least one.
-
-    Of those that have equally many, the one with the fewest shadows.
-    """
+    """Cells that together have every value that is not yet in ``seen``, and at least one."""
     todo = [(cell, values(cell)) for cell in cells]
     while todo:
-        cell, mine = max(todo, key=lambda one: (len(one[1] - seen), -one[0].attack.shadows.count))
+        cell, mine = max(todo, key=lambda one: len(one[1] - seen))
         new = mine - seen
         if new or len(todo) == len(cells):
             yield cell

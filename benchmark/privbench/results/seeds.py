@@ -92,18 +92,18 @@ class Seeds:
         Other parts are ``utility``, ``updates`` and ``cost``.
         """
         found: dict[tuple[str, str], list[tuple[int, Number]]] = {}
-        spent: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        plain: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
         for record in self.ok:
             for at, number in measured(record):
                 found.setdefault(at, []).append((record.seed, number))
-            for at, value in _spent(record):
-                spent.setdefault(at, []).append((record.seed, value))
-        plain = {
-            at: Series(tuple(seed for seed, _ in of), tuple(value for _, value in of),
-                       ((None, None),) * len(of))
-            for at, of in spent.items()
-        }  # fmt: skip
-        return {at: series(of) for at, of in found.items()} | plain
+            for at, value in _plain(record):
+                seeds, values = plain.setdefault(at, ([], []))
+                seeds.append(record.seed)
+                values.append(value)
+        return {at: series(of) for at, of in found.items()} | {
+            at: Series(tuple(seeds), tuple(values), ((None, None),) * len(seeds))
+            for at, (seeds, values) in plain.items()
+        }
 
     def of(self, part: str, name: str) -> Series:
         """Return a number; one that no seed has is empty."""
@@ -186,8 +186,8 @@ def measured(record: Record) -> Iterator[tuple[tuple[str, str], Number]]:
                 yield (f"{part}.{of}", name), number
 
 
-def _spent(record: Record) -> Iterator[tuple[tuple[str, str], float]]:
-    """Each other number: the utility, updates and cost."""
+def _plain(record: Record) -> Iterator[tuple[tuple[str, str], float]]:
+    """Each number of the utility, updates and cost: plain, as they have no interval."""
     spent = {name: getattr(record.cost, name) for name in type(record.cost).model_fields}
     for part, values in (("utility", record.utility), ("updates", record.updates), ("cost", spent)):
         for name, value in values.items():

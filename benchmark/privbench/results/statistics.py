@@ -28,6 +28,8 @@ ERROR = 0.05
 FEWEST_TESTED = 3
 #: Differences of metrics, which are about 1, are equal if they are this close.
 _ROUNDING = 1e-12
+#: Results keep six decimals: a mean difference of two such numbers is off by so much at most.
+_SIX_DECIMALS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,12 @@ class Difference:
     seeds: int
 
     def at_most(self, limit: float) -> bool:
-        """Whether the mean is not above a limit; results keep six decimals of an accuracy.
+        """Whether the mean is not above a limit, but for the rounding of results.
 
         >>> [Difference(mean, None, None, None, 1).at_most(0.3) for mean in (0.3000004, 0.30001)]
         [True, False]
         """
-        return self.mean <= limit + 1e-6
+        return self.mean <= limit + _SIX_DECIMALS
 
     def best_of(self, k: int) -> Difference:
         """Return it as the one that was selected from k: interval and p by Bonferroni.
