@@ -4,7 +4,7 @@
 ``uv run python leaderboards/release_victims.py BOARD --out FOLDER`` writes ``BOARD.zip`` (weights),
 ``BOARD.yaml`` (the suite) and ``SHA256SUMS`` into FOLDER. The board must be of today's code, so
 that these are the victims behind its numbers; those that the store lacks are trained again.
-Several boards may share a folder.
+``--seeds`` and ``--defense`` take some of them. Several boards may share a folder.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import torch
@@ -27,6 +28,9 @@ from privbench.ground.store.files import write
 from privbench.ground.store.store import Artifact
 from privbench.results.files import read_all
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 HERE = Path(__file__).parent
 _MIB = 2**20
 
@@ -36,11 +40,12 @@ _MIB = 2**20
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 @click.option("--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA")
 @click.option("--seeds", type=click.IntRange(min=1), help="Only so many; all by default.")
+@click.option("--defense", "defenses", multiple=True, help="Only with these; all by default.")
 @click.option("--max-mib", type=click.FloatRange(min=0), default=16, show_default=True)
-def main(board: str, out: Path, data_root: Path | None, seeds: int | None, max_mib: float) -> None:
+def main(board: str, out: Path, **chosen: Any) -> None:
     """Write the victims of BOARD into FOLDER."""
     try:
-        click.echo(release(HERE, board, out, data_root=data_root, seeds=seeds, max_mib=max_mib))
+        click.echo(release(HERE, board, out, **chosen))
     except PrivbenchError as error:
         click.echo(f"release_victims: {error}", err=True)
         sys.exit(2)
@@ -53,6 +58,7 @@ def release(
     *,
     data_root: Path | None = None,
     seeds: int | None = None,
+    defenses: Sequence[str] = (),
     max_mib: float = 16.0,
 ) -> str:
     """Write the files; return what was written, in words.
@@ -63,6 +69,7 @@ def release(
         out: where to; made if it is not there.
         data_root: directory of datasets.
         seeds: how many; None for all that are published.
+        defenses: names of those that are wanted, beside none; nothing for all.
         max_mib: most that the weights may take.
 
     Raises:
@@ -75,8 +82,23 @@ def release(
     given, results_of = read_suite(suite), read_all([results])
     published = [one for one in results_of if one.status == "ok"]
     shown = sorted({one.seed for one in published})[:seeds]
-    published = [one for one in published if one.seed in shown]
-    asked = given.model_copy(update={"seeds": shown})
+    update: dict[str, Any] = {"seeds": shown}
+    if defenses:
+        known = {_name(one) for one in [*given.defenses, *given.sweep]}
+        if absent := [one for one in defenses if one not in known]:
+            raise BadInputError(
+                f"{suite} has no defense {absent[0]}: it has {', '.join(sorted(known))}"
+            )
+        update |= {
+            of: [one for one in getattr(given, of) if _name(one) in defenses]
+            for of in ("defenses", "sweep")
+        }
+    asked = given.model_copy(update=update)
+    published = [
+        one for one in published
+        if one.seed in shown
+        and (not defenses or "+".join(of.name for of in one.cell.defenses) in ("", *defenses))
+    ]  # fmt: skip
     options = {"out": out, "data_root": data_root, "device": "cpu", "threads": 1,
                "precision": "float32"}  # fmt: skip
     planning = Planning(asked, [], options) if published else None
@@ -90,7 +112,7 @@ def release(
     if (mib := bundle.size(stored) / _MIB) > max_mib:
         raise BadInputError(
             f"the victims of {board} have {mib:.1f} MiB, more than {max_mib:g}: give fewer --seeds "
-            "or more --max-mib"
+            "or some --defense, or more --max-mib"
         )
     out.mkdir(parents=True, exist_ok=True)
     bundle.pack(stored, out / f"{board}.zip")
@@ -104,20 +126,29 @@ def release(
 
 
 def victims_of(planning: Planning) -> list[Artifact]:
-    """Return what the store needs to serve the victims of a grid; those it lacks are trained."""
+    """Return what the store needs to serve the victims of a grid; those it lacks are trained.
+
+    Teachers and sub-models are not among them: the labels that they gave are.
+    """
     runner, found = planning.runner, dict[str, Artifact]()
     for item in planning.planned:
         specs = {} if item.skip or item.failed else runner.every_spec(item.trial)
         for spec in (of for role, of in specs.items() if role.startswith("victim")):
             runner.materials.victim(spec)
-            every = map(runner.store.find, runner.builder.planned(spec))
+            every = map(runner.store.find, runner.builder.keys(spec).stages)
             found |= {one.key.digest: one for one in every if one}
     return [found[one] for one in sorted(found)]
 
 
+def _name(of: Any) -> str:
+    """The name of a method, as a suite refers to it."""
+    return of if isinstance(of, str) else str(next(iter(of)))
+
+
 def _written(asked: Suite, suite: Path) -> str:
     """The suite with the seeds that are released, and what trained its victims."""
-    values = yaml.safe_load(suite.read_text("utf-8")) | {"seeds": list(asked.seed_list)}
+    values = yaml.safe_load(suite.read_text("utf-8"))
+    values |= {"seeds": list(asked.seed_list), "defenses": asked.defenses, "sweep": asked.sweep}
     head = f"# Trained by code {code_digest()}, torch {torch.__version__}."
     return f"{head}\n{yaml.safe_dump(values, sort_keys=False)}"
 

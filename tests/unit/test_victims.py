@@ -128,9 +128,34 @@ def test_a_release_is_refused_if_it_is_too_large_or_of_other_code(
         release(boards, "small", tmp_path / "release", max_mib=0.1)
     told = release(boards, "small", tmp_path / "release", seeds=1)
     assert "seeds [0]" in told
+    told = release(boards, "small", tmp_path / "release", defenses=["confidence-masking"])
+    assert "seeds [0, 1]" in told
+    assert len(privbench.victims("small", "confidence-masking", folder=tmp_path / "release")) == 2
+    with pytest.raises(BadInputError, match=r"has no defense talos: it has confidence-masking"):
+        release(boards, "small", tmp_path / "release", defenses=["talos"])
     suite = boards / "suites" / "small.yaml"
     suite.write_text(suite.read_text().replace("epochs: 3", "epochs: 4"))
     with pytest.raises(BadInputError, match="other code or another suite"):
         release(boards, "small", tmp_path / "release")
     with pytest.raises(BadInputError, match=r"there is no .*absent.yaml"):
         release(boards, "absent", tmp_path / "release")
+
+
+@pytest.mark.slow
+def test_a_student_is_released_without_its_teacher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "store"))
+    for name in ("suites", "results"):
+        (tmp_path / name).mkdir()
+    suite = {"name": "taught", "attacks": ["metric-loss"], "defenses": ["dmp"],
+             "targets": [{"supervised": {"epochs": 2}}]}  # fmt: skip
+    (tmp_path / "suites" / "taught.yaml").write_text(yaml.safe_dump(suite))
+    privbench.run(suite, out=tmp_path / "run", device="cpu")
+    results = str(tmp_path / "results" / "taught.jsonl")
+    privbench_command(["merge", str(tmp_path / "run"), "--out", results], standalone_mode=False)
+    told = release(tmp_path, "taught", tmp_path / "release")
+    assert told.startswith("3 artifacts")  # the victim of none, labels, the student
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(Training, "run", None)
+    assert len(privbench.victims("taught", "dmp", folder=tmp_path / "release")) == 1

@@ -156,7 +156,8 @@ def loaded(
     runner = planned.runner
     with thread_count(runner.builder.numerics.threads):
         item, spec = _one(items, role, runner)
-        if refusal is not None and not all(runner.builder.planned(spec).values()):
+        needed = runner.builder.keys(spec).stages
+        if refusal is not None and not all(key in runner.store for key in needed):
             raise BadInputError(refusal)
         served = runner.materials.victim(spec)
     cell = item.trial.cell
