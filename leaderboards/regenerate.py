@@ -241,10 +241,11 @@ def _best(of: Seen, known: Judging) -> tuple[str, str]:
         return f"{title}: that it lowers the leak is not shown", "–"
     before = "" if of.leak == -math.inf else f"{of.sign * of.leak:.3f} to "
     told = f"{of.panel.target}: {title}, {before}{of.sign * left:.3f}"
-    cost = line.loss
-    if cost is None or cost.low is None or cost.high is None:
-        return told, "–" if cost is None else f"{100 * cost.mean:.1f} points"
-    return told, f"{100 * cost.mean:.1f} ± {50 * (cost.high - cost.low):.1f} points"
+    if line.loss is None:
+        return told, "–"
+    mean, low, high = line.loss.mean, line.loss.low, line.loss.high
+    half = "" if low is None or high is None else f" ± {50 * (high - low):.1f}"
+    return told, f"{100 * mean:.1f}{half} points"
 
 
 def _board(name: str, shown: Sequence[Panel]) -> list[str]:

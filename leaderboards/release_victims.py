@@ -82,23 +82,14 @@ def release(
     given, results_of = read_suite(suite), read_all([results])
     published = [one for one in results_of if one.status == "ok"]
     shown = sorted({one.seed for one in published})[:seeds]
-    update: dict[str, Any] = {"seeds": shown}
+    asked = given.model_copy(update={"seeds": shown})
+    published = [one for one in published if one.seed in shown]
     if defenses:
-        known = {_name(one) for one in [*given.defenses, *given.sweep]}
-        if absent := [one for one in defenses if one not in known]:
-            raise BadInputError(
-                f"{suite} has no defense {absent[0]}: it has {', '.join(sorted(known))}"
-            )
-        update |= {
-            of: [one for one in getattr(given, of) if _name(one) in defenses]
-            for of in ("defenses", "sweep")
-        }
-    asked = given.model_copy(update=update)
-    published = [
-        one for one in published
-        if one.seed in shown
-        and (not defenses or "+".join(of.name for of in one.cell.defenses) in ("", *defenses))
-    ]  # fmt: skip
+        asked = _with(asked, defenses, suite)
+        wanted = ("", *defenses)
+        published = [
+            one for one in published if "+".join(of.name for of in one.cell.defenses) in wanted
+        ]
     options = {"out": out, "data_root": data_root, "device": "cpu", "threads": 1,
                "precision": "float32"}  # fmt: skip
     planning = Planning(asked, [], options) if published else None
@@ -140,9 +131,17 @@ def victims_of(planning: Planning) -> list[Artifact]:
     return [found[one] for one in sorted(found)]
 
 
-def _name(of: Any) -> str:
-    """The name of a method, as a suite refers to it."""
-    return of if isinstance(of, str) else str(next(iter(of)))
+def _with(given: Suite, defenses: Sequence[str], suite: Path) -> Suite:
+    """The suite with these of its defenses only."""
+    named = {
+        of: [(one if isinstance(one, str) else next(iter(one)), one) for one in getattr(given, of)]
+        for of in ("defenses", "sweep")
+    }
+    known = sorted({name for pairs in named.values() for name, _ in pairs})
+    if absent := [one for one in defenses if one not in known]:
+        raise BadInputError(f"{suite} has no defense {absent[0]}: it has {', '.join(known)}")
+    some = {of: [one for name, one in pairs if name in defenses] for of, pairs in named.items()}
+    return given.model_copy(update=some)
 
 
 def _written(asked: Suite, suite: Path) -> str:

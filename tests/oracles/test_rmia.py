@@ -238,7 +238,6 @@ def test_scores_have_steps_of_one_over_the_population_and_order_rows_within_them
     torch.testing.assert_close(ranks, double(expected))
 
 
-@pytest.mark.parametrize("attack", [RMIA(), RMIAOffline()], ids=str)
 def flat(online: bool, member: Tensor, z: int, seed: int) -> tuple[Evidence, Evidence]:
     """Flat answers, of which members have slightly larger ones; and those of z other rows."""
     generator = torch.Generator().manual_seed(seed)

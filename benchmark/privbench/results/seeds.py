@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from privbench.results import audits
 from privbench.results.audits import MISSING, REFUSED, bound
+from privbench.results.record import Number
 from privbench.results.statistics import accuracy_interval, cut, estimate, paired
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from privbench.measure.games.metrics import Estimate
     from privbench.results.audits import Bound
-    from privbench.results.record import Number, Record
+    from privbench.results.record import Record
     from privbench.results.statistics import Difference
 
 
@@ -92,18 +93,10 @@ class Seeds:
         Other parts are ``utility``, ``updates`` and ``cost``.
         """
         found: dict[tuple[str, str], list[tuple[int, Number]]] = {}
-        plain: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
         for record in self.ok:
             for at, number in measured(record):
                 found.setdefault(at, []).append((record.seed, number))
-            for at, value in _plain(record):
-                seeds, values = plain.setdefault(at, ([], []))
-                seeds.append(record.seed)
-                values.append(value)
-        return {at: series(of) for at, of in found.items()} | {
-            at: Series(tuple(seeds), tuple(values), ((None, None),) * len(seeds))
-            for at, (seeds, values) in plain.items()
-        }
+        return {at: series(of) for at, of in found.items()}
 
     def of(self, part: str, name: str) -> Series:
         """Return a number; one that no seed has is empty."""
@@ -177,22 +170,18 @@ def null(record: Record) -> Number | None:
 
 
 def measured(record: Record) -> Iterator[tuple[tuple[str, str], Number]]:
-    """Each number of a result that has an interval over rows or can be refused; part and name."""
+    """Each number of a result, with its part and name."""
     for name, number in record.metrics.items():
         yield ("metrics", name), number
     for part in ("controls", "baselines"):
         for of, numbers in getattr(record, part).items():
             for name, number in numbers.items():
                 yield (f"{part}.{of}", name), number
-
-
-def _plain(record: Record) -> Iterator[tuple[tuple[str, str], float]]:
-    """Each number of the utility, updates and cost: plain, as they have no interval."""
     spent = {name: getattr(record.cost, name) for name in type(record.cost).model_fields}
     for part, values in (("utility", record.utility), ("updates", record.updates), ("cost", spent)):
         for name, value in values.items():
             if value is not None:
-                yield (part, name), float(value)
+                yield (part, name), Number.model_construct(value=value)
 
 
 def series(numbers: Iterable[tuple[int, Number | None]]) -> Series:
