@@ -42,18 +42,21 @@ def test_all_games_and_protocols_are_found() -> None:
     [
         (
             "run --attack li",
-            {"lira", "lira-encoder", "lira-joint", "lira-offline", "lira-residual"},
+            {"lira", "lira-encoder", "lira-head", "lira-joint", "lira-offline", "lira-residual"},
         ),
         ("run --defense talos+mem", {"talos+memguard"}),
         (
             "audit --attack li",
-            {"lira", "lira-encoder", "lira-joint", "lira-offline", "lira-residual"},
+            {"lira", "lira-encoder", "lira-head", "lira-joint", "lira-offline", "lira-residual"},
         ),
         ("audit --shadow-recipe simc", {"simclr"}),
         ("run --protocol quar", {"quarters"}),
         ("doc simc", {"simclr"}),
         ("doc prop", {"property", "property-inference"}),  # a game, and its attack
-        ("check attack_lira", {"attack_lira", "attack_lira_encoder", "attack_lira_joint"}),
+        (
+            "check attack_lira",
+            {"attack_lira", "attack_lira_encoder", "attack_lira_head", "attack_lira_joint"},
+        ),
         ("list plu", {"plugins"}),
     ],
 )

@@ -36,7 +36,7 @@ def test_all_judges_of_a_game_judge_all_defenses(registry: Registry) -> None:
     known = judging(registry)
     named = {one.label for one in judges(known, ["talos", "memguard"], "membership")}
     assert named == {"rmia", "lira-encoder(online=True)", "label-lira", "metric-modified-entropy",
-                     "lira"}  # fmt: skip
+                     "lira", "lira-head"}  # fmt: skip
     assert [one.label for one in judges(known, ["unheard-of"], "reconstruction")] == [
         "reconstruction"
     ]
@@ -56,7 +56,7 @@ def test_strongest_is_all_that_judge_the_defenses(registry: Registry, attacks: A
     suite = suite_from({"attacks": attacks, "defenses": ["memguard", "ars"]}, "the test")
     wanted = [
         "label-lira", "metric-modified-entropy", "lira", "rmia", "lira-encoder(online=True)",
-        "reconstruction", "reconstruction(rows=own, coordinates=quiet)",
+        "lira-head", "reconstruction", "reconstruction(rows=own, coordinates=quiet)",
     ]  # fmt: skip
     assert named(Resolver(suite, registry)) == wanted
     assert [one.name for one in Resolver(suite, index([])).attacks] == [

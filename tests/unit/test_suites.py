@@ -29,6 +29,8 @@ EXPECTED = (
     "gaussian is noise on a classifier trained on a frozen encoder, and supervised trains both",
     "laplace is noise on a classifier trained on a frozen encoder, and supervised trains both",
     "cmia needs POSTERIORS, which target supervised under confidence-masking(mask=label) does not",
+    "lira-head needs POSTERIORS, which target supervised under confidence-masking(mask=label) does",
+    "lira-head needs POSTERIORS, which target simclr under confidence-masking(mask=label) does not",
     "lira needs POSTERIORS, which target simclr under confidence-masking(mask=label) does not",
     "lira needs POSTERIORS, which target supervised under confidence-masking(mask=label) does not",
     "rmia needs POSTERIORS, which target simclr under confidence-masking(mask=label) does not",
@@ -37,9 +39,10 @@ EXPECTED = (
 )
 
 
-#: Game -> the strongest known attack of each access level: posteriors (twice), labels, embeddings.
+#: Game -> the strongest known attacks of each access level: posteriors (twice), labels, embeddings,
+#: and embeddings with posteriors.
 STRONGEST = {
-    "membership": {"lira", "rmia", "label-only-boundary", "lira-encoder"},
+    "membership": {"lira", "rmia", "label-only-boundary", "lira-encoder", "lira-head"},
     "attributes": {"attribute-inference", "attribute-decensoring"},
     "reconstruction": {"reconstruction"},
 }

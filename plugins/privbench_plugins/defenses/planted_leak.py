@@ -233,6 +233,12 @@ class PlantedLeakEmbeddings(_Planted):
     plants_in: ClassVar[Access] = Access.EMBEDDINGS
     release_class: ClassVar[type[Release]] = EmbeddingMemory
 
+    def incompatible(self, cell: Cell) -> str | None:
+        """Leave an attack that reads posteriors or labels too to ``planted-leak``."""
+        if cell.attack.needs & PlantedLeak.plants_in:
+            return f"{cell.attack.name} reads more than embeddings: planted-leak is its control"
+        return super().incompatible(cell)
+
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
         """Return the architecture of the release."""
         width = int(model["encoder"].width)  # type: ignore[arg-type]

@@ -78,6 +78,10 @@ class _WeightNoise(Defense):
             "Its shadows carry noise of the same scale: a likelihood that knows the noise.",
         ),
         Judge(
+            "lira-head",
+            "Members move weights most where few embeddings lie; noise moves them there as elsewhere.",
+        ),
+        Judge(
             "rmia",
             "The same noise in every shadow leaves the order of rows that the population gives.",
         ),

@@ -1,0 +1,138 @@
+"""LiRA on a head: its bands against ridge regression by hand, and a head whose noise is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+from torch import Tensor
+
+from privbench import Examples, MembershipQuestion
+from privbench.measure.games.metrics import auc
+from privbench_plugins.attacks.lira import LiRA
+from privbench_plugins.attacks.lira_head import STRENGTHS, LiRAHead, bands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+N, WIDTH, CLASSES, SHADOWS = 200, 48, 4, 16
+
+
+def drawn(seed: int, n: int = 50) -> tuple[Tensor, Tensor, Tensor]:
+    """Return embeddings, log-posteriors that are no linear map of them, and directions."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 6, generator=draw).double() * torch.logspace(-2, 1, 6)
+    y = (x @ torch.randn(6, CLASSES, generator=draw).double()).sin().log_softmax(1)
+    return x, y, torch.randn(n, CLASSES, generator=draw).double()
+
+
+def test_bands_are_what_ridge_regressions_leave() -> None:
+    x, y, pull = drawn(0)
+    logits = (y - y.mean(1, keepdim=True)).numpy()
+    unit = x.var(0, unbiased=False).mean().item() * len(x)
+    left = [logits - Ridge(part * unit).fit(x, logits).predict(x) for part in STRENGTHS]
+    left.append(logits - logits.mean(0))
+    along = np.stack([(one * pull.numpy()).sum(1) for one in left], axis=1)
+    expected = np.diff(along, axis=1, prepend=0)
+    assert bands(x, y, pull).numpy() == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.integers(0, 10_000), st.floats(0.01, 100), st.floats(-5, 5))
+def test_bands_know_no_axes_no_unit_and_no_order(seed: int, unit: float, shift: float) -> None:
+    x, y, pull = drawn(seed)
+    turn, _ = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))
+    order = torch.randperm(len(x))
+    found = bands((unit * x @ turn + shift)[order], y[order] + shift, pull[order])
+    assert found == pytest.approx(bands(x, y, pull)[order], abs=1e-6)
+
+
+class _Head:
+    """A linear classifier on embeddings that are the rows."""
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights
+
+    def embeddings(self, rows: Examples) -> Tensor:
+        return rows.x
+
+    def log_posteriors(self, rows: Examples) -> Tensor:
+        return (rows.x.double() @ self.weights).log_softmax(1)
+
+    def posteriors(self, rows: Examples) -> Tensor:
+        return self.log_posteriors(rows).exp()
+
+
+class _Shadow:
+    """A head, and which rows it holds."""
+
+    def __init__(self, weights: Tensor, held: Tensor) -> None:
+        self.oracle, self.world, self.held = _Head(weights), self, held
+
+    def contains(self, rows: Examples) -> Tensor:
+        return self.held[rows.index]
+
+
+def trained(x: Tensor, y: Tensor, held: Tensor) -> Tensor:
+    """Return the weights (m, WIDTH, CLASSES) of m logistic regressions on rows ``held`` (m, n)."""
+    weights = torch.zeros(len(held), WIDTH, CLASSES, dtype=torch.float64)
+    truth = torch.nn.functional.one_hot(y, CLASSES).double()
+    for _ in range(1000):
+        off = (x @ weights).softmax(-1) - truth
+        weights -= 0.1 * (x.T @ (off * held.unsqueeze(-1))) / held.sum(1)[:, None, None]
+    return weights
+
+
+@pytest.fixture(scope="module")
+def heads() -> Callable[[float], dict[str, Any]]:
+    """Return what answers rows: victim and shadows whose weights carry Gaussian noise."""
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(N, WIDTH, generator=draw).double() * torch.logspace(1, -1, WIDTH)
+    rows = Examples.of(x, torch.randint(CLASSES, (N,), generator=draw), scale=1.0)
+    halves = [torch.randperm(N, generator=draw) < N // 2 for _ in range(SHADOWS // 2)]
+    sets = [torch.randperm(N, generator=draw) < N // 2, *(s for h in halves for s in (h, ~h))]
+    weights = trained(x, rows.y, torch.stack(sets))
+
+    def made(noise: float) -> dict[str, Any]:
+        noisy = weights + noise * torch.randn(weights.shape, generator=draw).double()
+        shadows = [_Shadow(w, held) for w, held in zip(noisy[1:], sets[1:], strict=True)]
+        return {"rows": rows, "victim": _Head(noisy[0]), "shadows": shadows, "member": sets[0]}
+
+    return made
+
+
+def score(attack: Any, of: dict[str, Any]) -> float:
+    ctx: Any = type("Ctx", (), {"shadows": of["shadows"], "card": type("C", (), {"kind": "table"})})
+    found = attack.answer(of["victim"], MembershipQuestion(of["rows"], "classifier"), ctx)
+    value = auc(found.scores.numpy(), of["member"].numpy()).value
+    assert value is not None
+    return value
+
+
+def test_noise_on_a_head_hides_less_than_a_row_s_own_answer_shows(
+    heads: Callable[[float], dict[str, Any]],
+) -> None:
+    of = [heads(0.6) for _ in range(3)]
+    assert np.mean([score(LiRAHead(), one) for one in of]) > (
+        np.mean([score(LiRA(), one) for one in of]) + 0.1
+    )
+
+
+def test_a_row_without_a_label_scores_nothing_and_changes_no_other(
+    heads: Callable[[float], dict[str, Any]],
+) -> None:
+    of = heads(0.0)
+    rows: Examples = of["rows"]
+    ctx: Any = type("Ctx", (), {"shadows": of["shadows"]})
+    labels = rows.y.clone()
+    labels[0] = -1
+    unlabelled = Examples.of(rows.x, labels, scale=1.0)
+    found = LiRAHead().answer(of["victim"], MembershipQuestion(unlabelled, "classifier"), ctx)
+    assert found.scores[0] == 0
+    assert found.decisions is not None
+    assert not found.decisions[0]
+    assert found.scores[1:].isfinite().all()
