@@ -79,7 +79,7 @@ class _WeightNoise(Defense):
         ),
         Judge(
             "lira-head",
-            "Members move weights most where few embeddings lie; noise moves them there as elsewhere.",
+            "Members move weights where few embeddings lie; noise moves them everywhere alike.",
         ),
         Judge(
             "rmia",
