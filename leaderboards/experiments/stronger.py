@@ -84,12 +84,13 @@ ROWS = {
     ),
     "alm": Row(
         "CIFAR-10, membership, laplace(epsilon=100, variant=as-published), AUC", ".662 to .626",
-        "rmia .825 (none), .636", "alm-cifar10", ["rmia", "lira"],
-        [{"laplace": {"epsilon": 100, "variant": "as-published"}}],
+        "rmia .825 (none), .636", "alm-cifar10",
+        ["rmia", "lira", "lira-head"], [{"laplace": {"epsilon": 100, "variant": "as-published"}}],
     ),
     "alm-flattened": Row(
         "CIFAR-10, membership, laplace(epsilon=100), AUC", ".662 to .587",
-        "– (rmia .825, none)", "alm-cifar10", ["rmia", "lira"], [{"laplace": {"epsilon": 100}}],
+        "– (rmia .825, none)", "alm-cifar10", ["rmia", "lira", "lira-head"],
+        [{"laplace": {"epsilon": 100}}],
     ),
     "mnist": Row(
         "MNIST, reconstruction, ars(bound=2), MSE", ".018 to .050",
