@@ -96,7 +96,7 @@ ROWS = {
         "MNIST, reconstruction, ars(bound=2), MSE", ".018 to .050",
         "wide decoder .0125 (none), .031 (served rows)", "ars-mnist",
         ["reconstruction", {"reconstruction": {"rows": "own"}}], [{"ars": {"bound": 2.0}}],
-        {}, "mse", lower=True,
+        {"controls": False}, "mse", lower=True,
     ),
     "talos": Row(
         "digits, membership, talos, AUC", ".548 and .602 with talos", "rmia .810 (none), .733",

@@ -385,3 +385,19 @@ def test_the_question_holds_no_pictures() -> None:
     question, _ = GAME.pose(tiny_split(), _rotated(Access.EMBEDDINGS), max_rows=5, sensitive=())
     assert isinstance(question, ReconstructionQuestion)
     assert set(vars(question)) == {"embeddings"}
+
+
+def test_a_network_learns_what_no_linear_map_says() -> None:
+    """Its loss is a mean over pixels, so its gradients are tiny: the optimiser must not mind."""
+    draw = torch.Generator().manual_seed(0)
+    h = torch.randn(1, 600, 4, generator=draw)
+    folded = (h[0] @ torch.randn(4, 100, generator=draw)).sin()
+    x = (0.5 + 0.4 * folded).view(-1, 1, 10, 10)
+    decode = ridge(h[:, :500], x[:500].flatten(1), 1e-6)
+    linear = torch.nn.functional.mse_loss(decode(h[0, 500:]).view(-1, 1, 10, 10), x[500:])
+    attack = Decoder(epochs=1, steps=1500, hidden=128)
+    build = decoders(4, _truth(x).card, 128)["MLP"]
+    with torch.random.fork_rng():
+        network = build()
+    attack._fit(network, h[:, :500], x[:500], draw, draw)
+    assert torch.nn.functional.mse_loss(network(h[0, 500:]), x[500:]) < linear / 2

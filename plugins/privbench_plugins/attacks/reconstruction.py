@@ -101,21 +101,24 @@ class Decoder(ReconstructionAttack):
         epochs: passes over the rows.
         steps: minimum number of updates.
         batch: rows per update.
-        lr: learning rate of Adam (with amsgrad and epsilon 1e-3, as in the authors' code).
+        lr: learning rate of Adam (with amsgrad, as in the authors' code).
         halve: number of epochs after which the learning rate is halved, repeatedly.
         hidden: neurons of the network's hidden layers.
     """
 
     name: ClassVar[str] = "reconstruction"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     paper: ClassVar[Paper] = PAPER
     deviations: ClassVar[str] = (
         "The embedding is standardised; ridge regression, an MLP and the mean image compete with "
         "the paper's network; under a release, training takes several copies of it, each with its "
         "own mask, or the victim's own (ARS trains on one; its errors of .119 and .179 on MNIST "
         "exceed the mean image's .067 if pixels lie in [0, 1]); the output goes through a sigmoid, "
-        "so that it stays in range; at least 3,000 updates. The paper's network is a linear layer "
-        "and three convolutions with upsampling: its decoders mirror early convolutional layers."
+        "so that it stays in range; at least 3,000 updates. Adam's epsilon is 1e-8; the authors' "
+        "code has 1e-3, more than the gradients of a mean over pixels, with which an MLP reached an "
+        "error of .0353 on embeddings of MNIST in 3,000 updates, and without it .0126. The paper's "
+        "network is a linear layer and three convolutions with upsampling: its decoders mirror "
+        "early convolutional layers."
     )
 
     rows: Literal["served", "own"] = "served"
@@ -224,7 +227,7 @@ class Decoder(ReconstructionAttack):
         per_epoch = math.ceil(len(x) / self.batch)
         epochs = max(self.epochs, math.ceil(self.steps / per_epoch))
         halve = max(1, self.halve * epochs // self.epochs)
-        descent = torch.optim.Adam(network.parameters(), self.lr, eps=1e-3, amsgrad=True)
+        descent = torch.optim.Adam(network.parameters(), self.lr, amsgrad=True)
         schedule = torch.optim.lr_scheduler.StepLR(descent, halve, 0.5)
         for _ in range(epochs):
             order = torch.randperm(len(x), generator=batches, device=h.device)
