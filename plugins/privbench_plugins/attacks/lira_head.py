@@ -21,8 +21,9 @@ models trained on subsets of the candidate rows. Steps:
 Deviations: see the class. What to expect: more than ``lira`` with the same shadows where a head is
 trained on a public encoder. On digits (2 seeds, ``privbench run --attack lira --attack lira-head
 --defense laplace --set laplace.epsilon=100 --protocol alm --seeds 2``) AUC .937 without a defense
-(``lira`` .837), and .648 with noise on the weights (.585). On networks that train both see the
-board digits-defenses-supervised. 0.5 on a victim that answers members and nonmembers alike.
+(``lira`` .837), and .648 with noise on the weights (.585). On CIFAR-10 (leaderboards/experiments/
+stronger.md) .866 (.825), and .676 (.558). On networks that train both see the board
+digits-defenses-supervised. 0.5 on a victim that answers members and nonmembers alike.
 """
 
 from __future__ import annotations

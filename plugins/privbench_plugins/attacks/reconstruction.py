@@ -115,7 +115,7 @@ class Decoder(ReconstructionAttack):
         "own mask, or the victim's own (ARS trains on one; its errors of .119 and .179 on MNIST "
         "exceed the mean image's .067 if pixels lie in [0, 1]); the output goes through a sigmoid, "
         "so that it stays in range; at least 3,000 updates. Adam's epsilon is 1e-8; the authors' "
-        "code has 1e-3, more than the gradients of a mean over pixels, with which an MLP reached an "
+        "code has 1e-3, more than the gradients of a mean over pixels, with which an MLP had an "
         "error of .0353 on embeddings of MNIST in 3,000 updates, and without it .0126. The paper's "
         "network is a linear layer and three convolutions with upsampling: its decoders mirror "
         "early convolutional layers."
