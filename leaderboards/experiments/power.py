@@ -76,7 +76,7 @@ def attacks() -> dict[str, str]:
     found = {}
     for attack in registry.load().all("attack"):
         if attack.game == "membership" and not attack.misses_planted and attack.needs:
-            embeddings = Access.EMBEDDINGS in attack.needs
+            embeddings = attack.needs == Access.EMBEDDINGS
             found[attack.name] = "planted-leak-embeddings" if embeddings else "planted-leak"
     elsewhere = {"gradient-canary", "loss-trace", "lira-residual"}
     return {name: control for name, control in found.items() if name not in elsewhere}
