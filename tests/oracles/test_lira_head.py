@@ -122,7 +122,26 @@ def test_noise_on_a_head_hides_less_than_a_row_s_own_answer_shows(
     )
 
 
-def test_a_row_without_a_label_scores_nothing_and_changes_no_other(
+def test_embeddings_that_do_not_vary_leave_the_logits() -> None:
+    x, y, pull = drawn(1)
+    logits = y - y.mean(1, keepdim=True)
+    plain = ((logits - logits.mean(0)) * pull).sum(1)
+    for same in (torch.zeros_like(x), torch.full_like(x, 0.1)):
+        found = bands(same, y, pull)
+        assert found[:, 0] == pytest.approx(plain, abs=1e-6)
+        assert found[:, 1:] == pytest.approx(torch.zeros(len(x), 5), abs=1e-6)
+    assert bands(x[:1], y[:1], pull[:1]).tolist() == [[0.0] * 6]
+
+
+def test_a_posterior_of_zero_rules_no_other_row() -> None:
+    x, y, pull = drawn(2)
+    masked = y.clone()
+    masked[0, 0] = -torch.inf
+    assert bands(x, masked, pull)[1:] == pytest.approx(bands(x, y, pull)[1:], abs=1.0)
+    assert bands(x, masked, pull).isfinite().all()
+
+
+def test_a_row_without_a_label_scores_nothing(
     heads: Callable[[float], dict[str, Any]],
 ) -> None:
     of = heads(0.0)

@@ -91,7 +91,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "label-only-transfer": (10, 6, 37),
     "lira": (0, 16, 310),
     "lira-encoder": (0, 12, 647),
-    "lira-head": (0, 18, 481),
+    "lira-head": (0, 18, 496),
     "lira-joint": (6, 1, 72),
     "lira-offline": (0, 12, 152),
     "lira-residual": (0, 13, 252),

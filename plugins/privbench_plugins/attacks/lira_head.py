@@ -10,7 +10,8 @@ than elsewhere. A row's own logits add up all directions, so such noise hides th
 models trained on subsets of the candidate rows. Steps:
 
 1. For each model, a ridge regression of log-posteriors on embeddings, over all candidates, at five
-   strengths. What it leaves unexplained lies in directions that are rarer than the strength.
+   strengths. What it leaves unexplained lies mostly in directions that are rarer than the strength,
+   or is no linear function of the embeddings.
 2. Six bands of a row's logits, from rare directions to common ones: what the weakest regression
    leaves, what each next one leaves in addition, and the rest.
 3. Signals of a row: its bands along ``onehot(label) - mean posterior of the shadows``, the way that
@@ -35,7 +36,7 @@ import torch
 from torch.nn import functional as F
 
 from privbench import Access, Ge, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench.toolbox.likelihood import floored
+from privbench.toolbox.likelihood import ZERO
 from privbench.toolbox.likelihood_ratio import Variance, likelihood_ratio
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 #: Strengths of the ridge regressions, in units of the mean variance of an embedding's numbers.
 STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)
+#: Embeddings that vary by less, as a share of their mean square, do not vary; nor do zeros.
+RESOLUTION, TINY = 1e-14, 1e-30
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class LiRAHead(MembershipAttack):
         "Here the head is read from its answers, the Hessian is that of a linear regression on the "
         "candidates' embeddings (the authors': of the loss, damped), its damping is a mix of five "
         "that shadows choose, and shadows say what a row's score is without it. A row without a "
-        "label scores 0 and is not called a member. Posteriors of 0 count as 1e-45."
+        "label scores 0 and is not called a member. A row's score depends on the others asked. "
+        "Posteriors of 0 count as the smallest other one, so that they do not rule the regression."
     )
 
     k: Annotated[int, Ge(2)] = 16
@@ -115,11 +119,14 @@ def bands(embeddings: Tensor, log_p: Tensor, pull: Tensor) -> Tensor:
     tensor([[0.0000, 0.0100, 0.1200, 0.4700, 0.3400, 0.0600],
             [0.9400, 0.0600, 0.0100, 0.0000, 0.0000, 0.0000]], dtype=torch.float64)
     """
-    x, y = embeddings.double(), floored(log_p.double())
+    x, y = embeddings.double(), log_p.double()
+    some = y > ZERO
+    y = torch.where(some, y, torch.where(some, y, 0.0).min())
     y = y - y.mean(1, keepdim=True)
+    least = RESOLUTION * x.square().mean() + TINY
     x, y = x - x.mean(0), y - y.mean(0)
     own, shared = x.T @ x / len(x), x.T @ y / len(x)
-    unit = own.diagonal().mean().clamp_min(torch.finfo(x.dtype).tiny)
+    unit = torch.maximum(own.diagonal().mean(), least)
     eye = torch.eye(len(own), dtype=own.dtype, device=own.device)
     left = [y - x @ torch.linalg.solve(own + part * unit * eye, shared) for part in STRENGTHS]
     along = (torch.stack([*left, y], dim=1) * pull.unsqueeze(1)).sum(2)

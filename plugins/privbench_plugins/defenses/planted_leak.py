@@ -235,9 +235,10 @@ class PlantedLeakEmbeddings(_Planted):
 
     def incompatible(self, cell: Cell) -> str | None:
         """Leave an attack that reads posteriors or labels too to ``planted-leak``."""
-        if cell.attack.needs & PlantedLeak.plants_in:
-            return f"{cell.attack.name} reads more than embeddings: planted-leak is its control"
-        return super().incompatible(cell)
+        why = super().incompatible(cell)
+        if why is None and cell.attack.needs & PlantedLeak.plants_in:
+            why = f"{cell.attack.name} reads more than embeddings: planted-leak is its control"
+        return why
 
     def release(self, card: Card, model: Model, ctx: DefenseContext) -> Release:
         """Return the architecture of the release."""
