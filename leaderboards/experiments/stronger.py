@@ -107,8 +107,8 @@ HEAD = """\
 # Stronger attackers, an evening's and ours
 
 Hostile readers built attackers in an evening that undid most of what the boards called protection.
-Here are theirs beside ours of today, on the same protocols, mean of {seeds} seeds. Our attacks have
-their defaults. –: not measured yet.
+Here are theirs beside ours, on the same protocols, mean of {seeds} seeds. Our attacks have their
+defaults, of the version of their day (Adult: `reconstruction` 3). –: not measured yet.
 
     uv run python leaderboards/experiments/stronger.py --data-root ROOT --out FOLDER
 

@@ -42,8 +42,9 @@ class Judge:
 #: Stands for every defense: the strongest attacks of each game judge it.
 EVERY = ""
 
-#: Game -> the strongest attack of each access level, which judges every defense of the game. The
-#: game of a plugin has none.
+#: Game -> the strongest attacks of each access level that every suite can afford; they judge every
+#: defense of the game. ``cmia`` and ``label-cmia`` train four times as many shadows and mostly find
+#: more. The game of a plugin has none.
 STRONGEST: Mapping[str, tuple[Judge, ...]] = {
     "membership": (
         Judge("lira", "Compares a row's posteriors with those of shadows with and without it."),
