@@ -66,6 +66,7 @@ _FAST: dict[
     "label-only-boundary": {"iterations": 2},
     "memguard": {"epochs": 1, "updates": 300, "iterations": 60},
     "dp-sgd": {"accountant": "rdp"},
+    "dp-gcl": {"accountant": "rdp", "batch": 8},
     "logit-dp": {"accountant": "rdp", "batch": 8},
     "nn-mia": {"epochs": 20, "steps": 300},
     "olympus": {"epochs": 2, "adversary_steps": 1},

@@ -1,4 +1,4 @@
-"""Epsilons that dp-sgd, logit-dp and pate claim, against the books of Opacus and dp_accounting.
+"""Epsilons that private defenses claim, against the books of Opacus and dp_accounting.
 
 Opacus (Meta) does the books of dp-sgd. Its ``prv`` rounds up by its error of .01. dp_accounting
 (Google) is skipped where it is not installed (``uv sync --group peers``). What was measured with
@@ -21,6 +21,7 @@ from privbench.testing.fixtures import tiny_spec
 from privbench.toolbox.noise import analytic_sigma
 from privbench.toolbox.private_training import least_noise, spent_epsilon
 from privbench_plugins.defenses import pate
+from privbench_plugins.defenses.dp_gcl import DPGCL
 from privbench_plugins.defenses.dp_sgd import DPSGD
 from privbench_plugins.defenses.logit_dp import LogitDP
 
@@ -87,9 +88,11 @@ def test_a_claim_and_its_profile_hold(google: Any, tmp_path: Path) -> None:
         assert exact <= epsilon <= exact + PRV
 
 
-def test_the_claim_of_two_private_phases_holds(google: Any, tmp_path: Path) -> None:
-    """logit-dp: 80 members, an encoder and its classifier in batches of 20 for three epochs."""
-    defense = LogitDP(noise_multiplier=1.3, batch=20)
+@pytest.mark.parametrize("defense", [
+    LogitDP(noise_multiplier=1.3, batch=20), DPGCL(noise_multiplier=1.3, batch=20),
+], ids=lambda d: d.name)  # fmt: skip
+def test_the_claim_of_two_private_phases_holds(google: Any, tmp_path: Path, defense: Any) -> None:
+    """80 members, an encoder and its classifier in batches of 20 for three epochs."""
     victim = Builder(Store(tmp_path), CPU).victim(tiny_spec(TinyPairs(), (defense,)))
     (claim,) = victim.facts["claims"]
     runs = tuple(zip(claim["sample_rate"], claim["steps"], strict=True))

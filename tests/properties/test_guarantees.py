@@ -26,6 +26,7 @@ from privbench.toolbox import noise
 from privbench.toolbox.undefended import posteriors
 from privbench_plugins.defenses import dp_features
 from privbench_plugins.defenses.dp_features import DPFeatures
+from privbench_plugins.defenses.dp_gcl import DPGCL
 from privbench_plugins.defenses.dp_sgd import DPSGD
 from privbench_plugins.defenses.logit_dp import LogitDP, sensitivity
 from privbench_plugins.defenses.pate import PATE
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from privbench.measure.victims.served import Victim
 
 #: Methods that claim a guarantee; each is tested below.
-TESTED = {"pate", "dp-sgd", "dp-features", "logit-dp"}
+TESTED = {"pate", "dp-sgd", "dp-features", "logit-dp", "dp-gcl"}
 
 DEFAULT = TinyImages.protocols["default"]
 PUBLIC = Protocol(
@@ -311,9 +312,10 @@ def test_dp_sgd_a_row_moves_the_sum_of_a_step_by_the_clip_at_most(
     assert scales == pytest.approx([CLIP] * len(scales))
 
 
-# ---- logit-dp ------------------------------------------------------------------------------------
+# ---- logit-dp and dp-gcl -------------------------------------------------------------------------
 
 LOGITS = LogitDP(noise_multiplier=1.0, clip=CLIP, batch=8, accountant="rdp")
+GROUPS = DPGCL(noise_multiplier=1.0, clip=CLIP, batch=8, group=4, accountant="rdp")
 #: Encoders that members train in private, and one that they do not.
 ENCODERS = [
     pytest.param(TinyPairs(), DEFAULT, id="linear"),
@@ -326,12 +328,14 @@ ENCODERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("defense", [LOGITS, GROUPS], ids=lambda d: d.name)
 @pytest.mark.parametrize(("target", "protocol"), ENCODERS)
-def test_logit_dp_a_row_that_no_step_draws_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Target, protocol: Protocol
-) -> None:
+def test_contrastive_a_row_that_no_step_draws_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Target, protocol: Protocol,
+    defense: Defense,
+) -> None:  # fmt: skip
     pytest.importorskip("opacus")
-    spec = _spec(LOGITS, target, protocol)
+    spec = _spec(defense, target, protocol)
     _never_drawn(monkeypatch, int(spec.world.members.index[ROW]))
     other = _replaced(spec, ROW)
     _same(_made(tmp_path / "a", spec), _made(tmp_path / "b", other))
@@ -363,23 +367,25 @@ class _Recorded:
 
 @pytest.mark.parametrize("target", [ENCODERS[0].values[0], ENCODERS[1].values[0]],
                          ids=["linear", "mlp"])  # fmt: skip
-def test_logit_dp_a_row_moves_the_sum_of_a_step_by_the_sensitivity_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Any
+@pytest.mark.parametrize("defense", [LOGITS, GROUPS], ids=lambda d: d.name)
+def test_contrastive_a_row_moves_the_sum_of_a_step_by_the_sensitivity_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Any, defense: Any
 ) -> None:
     pytest.importorskip("opacus")
-    clip, size = 1e-3, 8  # all pairs' gradients are longer
-    spec = _spec(LOGITS.replace(clip=clip, noise_multiplier=1e-3), target)
+    clip = 1e-3  # all gradients are longer
+    spec = _spec(defense.replace(clip=clip, noise_multiplier=1e-3), target)
     with monkeypatch.context() as patched:
         whole = _Recorded(tmp_path / "a", spec, patched)
     with monkeypatch.context() as patched:
         _never_drawn(patched, int(spec.world.members.index[ROW]))
         fewer = _Recorded(tmp_path / "b", spec, patched)
-    bound = sensitivity(clip, target.temperature, 80)
+    # The sum is divided by the expected number of views, or of groups.
+    pairs = defense is LOGITS
+    bound, terms = (sensitivity(clip, target.temperature, 80), 2 * 8) if pairs else (2 * clip, 2)
     assert whole.claim["sensitivity"][0] == fewer.claim["sensitivity"][0] == bound
     assert len(whole.gradients) == len(fewer.gradients) == whole.claim["steps"][0]
-    moved = [  # their noise is the same, and each is divided by the expected number of views
-        2 * size * float((a - b).norm())
-        for a, b in zip(whole.gradients, fewer.gradients, strict=True)
+    moved = [  # their noise is the same
+        terms * float((a - b).norm()) for a, b in zip(whole.gradients, fewer.gradients, strict=True)
     ]
     assert max(moved) <= bound
     assert max(moved) > 0.05 * bound

@@ -113,6 +113,7 @@ def test_the_sweep_board_has_every_defense(registry: Any) -> None:
             swept.setdefault(defense.name, set()).add(defense.label)
     assert suite.controls
     left_out = {
+        "dp-gcl",  # as logit-dp
         "logit-dp",  # on digits a linear classifier needs no trained encoder: no utility
         "ccl",
         "past",  # join when the board is measured afresh

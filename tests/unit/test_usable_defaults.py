@@ -87,5 +87,5 @@ def test_a_default_costs_at_most_ten_points(lab: Any, defense: Defense) -> None:
 def test_cards_that_name_a_size_are_those_of_noise_for_epsilon() -> None:
     named = {defense.name for defense in _defenses() if _says_from_which_size(defense)}
     assert named == {
-        "alm", "laplace", "gaussian", "dp-sgd", "dp-features", "logit-dp", "pate",
+        "alm", "laplace", "gaussian", "dp-sgd", "dp-features", "dp-gcl", "logit-dp", "pate",
     }  # fmt: skip
