@@ -231,12 +231,12 @@ class Grouped:
         def private(*_: Any) -> None:
             of_views = {p: getattr(p, "grad_sample", None) for p in trained.parameters()}
             known = {p: views for p, views in of_views.items() if views is not None}
-            for p, total in zip(known, self.clipped([*known.values()]), strict=True):
-                p.grad, p.grad_sample = total, None  # type: ignore[attr-defined]
-            for p in trained.parameters():
+            totals = dict(zip(known, self.clipped([*known.values()]), strict=True))
+            for p in of_views:  # nothing but clipped gradients: not what backward() left in p.grad
+                total = totals.get(p, torch.zeros_like(p))
                 drawn = torch.randn(p.shape, generator=noise, device=device, dtype=p.dtype)
-                made = drawn * self.noise if p.grad is None else p.grad + drawn * self.noise
-                p.grad = made / self.groups
+                p.grad = (total + drawn * self.noise) / self.groups
+                p.grad_sample = None  # type: ignore[attr-defined]
 
         hook = optimizer.register_step_pre_hook(private)
         try:

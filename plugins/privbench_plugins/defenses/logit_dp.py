@@ -283,8 +283,10 @@ class Pairs:
         found = [x.new_zeros(0, dtype=torch.float64)]
         self._hooks.enable_hooks()
         for pairs in torch.stack([first, second]).split(self._at_once, dim=1):  # type: ignore[no-untyped-call]
-            u, v = F.normalize(self._projected(model, x[pairs.flatten()]), dim=1).chunk(2)
-            torch.autograd.grad((u * v).sum(), self._parameters, allow_unused=True)
+            views = x[pairs.flatten()].requires_grad_()
+            u, v = F.normalize(self._projected(model, views), dim=1).chunk(2)
+            # The hooks need what reaches each layer, not the sum over pairs for its weights.
+            torch.autograd.grad((u * v).sum(), views)
             squares = torch.zeros(pairs.shape[1], dtype=torch.float64, device=x.device)
             for p in self._parameters:
                 squares += _squares(p.grad_sample)  # type: ignore[attr-defined]
@@ -442,14 +444,16 @@ def _squares(rows: Any) -> Tensor:
     from privbench.toolbox.row_gradients import Outer
 
     if isinstance(rows, Outer):
-        (g, h), (a, b) = rows.g.double().chunk(2), rows.a.double().chunk(2)
-        alone: Tensor = g.square().sum(1) * a.square().sum(1) + h.square().sum(1) * b.square().sum(
-            1
-        )
-        return alone + 2 * (g * h).sum(1) * (a * b).sum(1)
+        (g, h), (a, b) = rows.g.chunk(2), rows.a.chunk(2)
+        return _dot(g, g) * _dot(a, a) + _dot(h, h) * _dot(b, b) + 2 * _dot(g, h) * _dot(a, b)
     first, second = rows.flatten(1).chunk(2)
-    squares: Tensor = (first + second).double().square().sum(1)
-    return squares
+    return _dot(first + second, first + second)
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    """Return the inner product (m,) of each row of x and y (m, d), as float64."""
+    products: Tensor = torch.linalg.vecdot(x, y)
+    return products.double()
 
 
 @hookimpl
