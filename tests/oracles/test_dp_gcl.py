@@ -12,7 +12,7 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import Batch, Cell
+from privbench import BadInputError, Batch, Cell, Outputs
 from privbench.ground.store.store import Store
 from privbench.measure.methods.adversary import Adversary
 from privbench.measure.training.loop import Training
@@ -187,7 +187,59 @@ def test_a_row_moves_the_sum_of_a_network_by_the_sensitivity_at_most(
                 steps.append(_step(training, batch).double())
         moved.append(2 * float((steps[0] - steps[1]).norm()))  # two groups
     assert max(moved) <= 2 * clip * (1 + 1e-4)
-    assert max(moved) > 0.2 * clip
+    assert max(moved) > 0.2 * clip  # ordinary networks are far from the worst case
+
+
+def test_a_row_that_is_not_drawn_moves_no_other_rows_group(tmp_path: Path) -> None:
+    training = _training(tmp_path, DPGCL(noise_multiplier=0.0, batch=16, group=4))
+    grouped, whole, found = _grouped(training), _views(16), []
+    at = torch.tensor([i for i in range(16) if i != 3])
+    fewer = replace(whole, x=whole.x[torch.cat([at, at + 16])], y=at * 0, rows=at)
+    with training.phase.wrap(training):  # type: ignore[misc]
+        for batch in (whole, fewer):
+            grouped._coins.manual_seed(5)
+            out = training.phase.forward(training.model, batch)
+            training.phase.steps["train"].loss(out, batch, None)  # type: ignore[arg-type]
+            found.append(grouped.of)
+    assert torch.equal(found[0][at], found[1])
+
+
+@pytest.mark.parametrize("outer", [True, False])
+def test_no_gradients_that_an_adversary_chooses_move_more(tmp_path: Path, outer: bool) -> None:
+    """The worst case: a row turns its group's gradient round, and the sum moves by 2 clip."""
+    from privbench.toolbox.row_gradients import Outer
+
+    training = _training(tmp_path, DPGCL(noise_multiplier=0.0, clip=0.5, batch=16, group=4))
+    grouped = _grouped(training)
+    grouped.of = torch.tensor([0, 0, 1, 1, 2, 3])
+    rows = torch.tensor([1.0, -1e6, 2.0, 2.0, -3.0, 0.1]).repeat(2)[:, None]
+    one = torch.ones(12, 1)
+
+    def total(rows: Tensor) -> float:
+        return float(grouped.clipped([Outer(rows, one) if outer else rows])[0].squeeze())
+
+    without = rows.clone()
+    without[[1, 7]] = 0
+    assert total(rows) == pytest.approx(-0.5 + 0.5 - 0.5 + 0.2)
+    assert total(without) - total(rows) == pytest.approx(2 * 0.5)
+
+
+def test_what_cannot_be_told_apart_by_rows_is_refused(tmp_path: Path) -> None:
+    training = _training(tmp_path, DPGCL(noise_multiplier=0.0, batch=6))
+    batch, grouped = _views(6), _grouped(training)
+    step = training.phase.steps["train"]
+    with training.phase.wrap(training):  # type: ignore[misc]
+        with pytest.raises(BadInputError, match="24 of something came from 6 rows with 2 views"):
+            step.loss(Outputs(z=torch.zeros(24, 3)), batch, None)  # type: ignore[arg-type]
+        with pytest.raises(BadInputError, match="24 of something"):
+            grouped.clipped([torch.zeros(24, 3)])
+        head = training.model["head"]
+        bare = replace(training.phase, forward=lambda model, batch: Outputs(
+            z=F.linear(model.encode(batch.x), next(iter(head.parameters())))
+        ))  # fmt: skip
+        training.phase = bare
+        with pytest.raises(BadInputError, match="cannot clip 1 parameters of phase 'encoder'"):
+            _step(training, batch)
 
 
 # ---- noise, steps and books ----------------------------------------------------------------------

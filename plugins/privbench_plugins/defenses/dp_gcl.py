@@ -6,7 +6,7 @@ so that one row may change the gradient of all of them. Here a row meets the row
 
 1. Draw a batch: each row by its own coin (Poisson sampling).
 2. Each of its rows draws one of k groups, by an independent fair coin with k sides, where k is
-   ``batch / group``.
+   ``batch / group``, rounded, and at least 1.
 3. The loss of a group is the target's own, on the rows of the group alone: all negatives are from
    there. Its gradient is clipped to L2 norm ``clip``.
 4. Add up the groups, add noise once, and divide by k.
@@ -16,17 +16,20 @@ row is in one group; its coin moves no other row, so the other groups stay as th
 gradient of its own group was one vector of length ``clip`` at most, and is another one: they are 2
 ``clip`` apart at most. No less would do: with a third row, two rows may part where they met, and a
 search finds groups whose gradient turns round (``tests/oracles/test_dp_gcl.py``). This holds
-whatever the loss is, if a pass mixes no rows: batch norm is replaced by group norm, and targets
-that keep outputs of rows (``moco``, ``dino``) are refused.
+whatever the loss is, if its gradients are finite (training ends otherwise) and a pass mixes no
+rows: batch norm is replaced by group norm, and targets that keep outputs of rows (``moco``,
+``dino``) are refused, as are layers that take anything but rows or their views.
 
 **The claim** is (epsilon, delta) for all phases that see members together. Each step draws every
 row with probability batch / n, so the books are those of Poisson sampling; number of rows, sample
 rate and steps count as public. The linear classifier on the frozen encoder is trained by DP-SGD
-(``row_clip``) with the same noise multiplier. Phases on public rows do not change.
+(``row_clip``) with the same noise multiplier. Phases on public rows do not change, but for group
+norm.
 
-What to expect: a step costs about as much as one of ``dp-sgd``, a small part of one of
-``logit-dp``. The classifier is that of ``dp-sgd``, whose noise makes sense from 300 members. A row
-that is alone in its group has nothing to be told from, and adds nothing.
+What to expect: a step passes every view once, a small part of what one of ``logit-dp`` does, and
+takes the losses of groups one by one. The classifier is that of ``dp-sgd``, whose noise makes sense
+from 300 members. A row that is alone in its group has nothing to be told from: in ``simclr`` and
+``barlow-twins`` it adds nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ import torch
 from torch import nn
 
 from privbench import (
+    BadInputError,
     Defense,
     Ge,
     Gt,
@@ -185,6 +189,7 @@ class Grouped:
         noise: standard deviation of the noise on the sum of all groups.
         seeds: of the noise, and of the groups.
         of: (n,) group of each row of the latest batch.
+        views: of each of its rows.
     """
 
     def __init__(
@@ -194,7 +199,7 @@ class Grouped:
         """Take the phase; see the attributes."""
         self.phase, self.run, self.groups = phase, run, groups
         self.clip, self.noise, self.seeds = clip, noise, seeds
-        self.of = torch.zeros(0, dtype=torch.long)
+        self.of, self.views = torch.zeros(0, dtype=torch.long), 2
         self._coins = torch.Generator()
         ((self._name, self._step),) = phase.steps.items()
 
@@ -207,10 +212,10 @@ class Grouped:
         """Return () the sum of the losses of all groups."""
         # A coin for every row of the phase: a row that is not drawn moves no other row's group.
         coins = torch.randint(self.groups, (len(self.run.rows),), generator=self._coins)
-        of, device = coins[batch.rows.cpu()], batch.rows.device
+        of, device, self.views = coins[batch.rows.cpu()], batch.rows.device, batch.views
         self.of, order, sizes = of.to(device), of.argsort(stable=True).to(device), of.bincount()
         return torch.stack([
-            self._step.loss(Shown(out, at, len(of)), _rows(batch, at), clock)
+            self._step.loss(Shown(out, at, len(of), self.views), _rows(batch, at), clock)
             for at in torch.split(order, sizes[sizes > 0].tolist())
         ]).sum()  # fmt: skip
 
@@ -231,6 +236,11 @@ class Grouped:
         def private(*_: Any) -> None:
             of_views = {p: getattr(p, "grad_sample", None) for p in trained.parameters()}
             known = {p: views for p, views in of_views.items() if views is not None}
+            if known and (lost := [p for p in of_views if p.grad is not None and p not in known]):
+                raise BadInputError(
+                    f"dp-gcl cannot clip {len(lost)} parameters of phase '{self.phase.name}': "
+                    "their layers are not called themselves; call the module that holds the weights"
+                )
             totals = dict(zip(known, self.clipped([*known.values()]), strict=True))
             for p in of_views:  # nothing but clipped gradients: not what backward() left in p.grad
                 total = totals.get(p, torch.zeros_like(p))
@@ -261,24 +271,31 @@ class Grouped:
         return [_weighted(views, weights[self._of_views(views)]) for views in gradients]
 
     def _of_views(self, views: Any) -> Tensor:
-        """Return the group (v,) of each view: all first views, then all second ones."""
+        """Return the group (v,) of each view: all first views, then all second ones.
+
+        Raises:
+            BadInputError: if a layer took something else.
+        """
         from privbench.toolbox.row_gradients import Outer
 
         count = len(views.g if isinstance(views, Outer) else views)
+        _check(count, len(self.of), self.views)
         return self.of.repeat(count // len(self.of))
 
 
 class Shown(Outputs):
-    """The outputs of the rows at (m,) of a batch of n, for a loss."""
+    """The outputs of the rows at (m,) of a batch of n with some views each, for a loss."""
 
-    def __init__(self, out: Outputs, at: Tensor, n: int) -> None:
+    def __init__(self, out: Outputs, at: Tensor, n: int, views: int) -> None:
         """Take the outputs of the batch."""
         super().__init__()
-        self._out, self._at, self._n = out, at, n
+        self._out, self._at, self._n, self._views = out, at, n, views
 
     def __getattr__(self, name: str) -> Tensor:
         """Return the output with that name, of these rows."""
-        return _of_rows(getattr(self._out, name), self._at, self._n)
+        found = getattr(self._out, name)
+        _check(len(found), self._n, self._views)
+        return _of_rows(found, self._at, self._n)
 
 
 def _rows(batch: Batch, at: Tensor) -> Batch:
@@ -295,6 +312,14 @@ def _of_rows(views: Tensor, at: Tensor, n: int) -> Tensor:
     [12, 10, 22, 20]
     """
     return views.view(-1, n, *views.shape[1:])[:, at].flatten(0, 1)
+
+
+def _check(count: int, rows: int, views: int) -> None:
+    if count not in (rows, views * rows):
+        raise BadInputError(
+            f"dp-gcl is for networks that take rows or their views: {count} of something came from "
+            f"{rows} rows with {views} views each"
+        )
 
 
 def clipped_share(norms: Tensor, clip: float) -> Tensor:
