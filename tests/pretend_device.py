@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import traceback
 from collections import Counter
 from pathlib import Path
@@ -75,7 +76,7 @@ class Counts(Counter[str]):
     def note(self, kind: str) -> None:
         """Count a transfer or a synchronisation, and where it was."""
         self[kind] += 1
-        for frame, line in traceback.walk_stack(None):
+        for frame, line in traceback.walk_stack(sys._getframe()):
             file = Path(frame.f_code.co_filename)
             if file.is_relative_to(_ROOT) and ".venv" not in file.parts and file.name != _THIS:
                 self.places.append(f"{kind} in {frame.f_code.co_name} at {file.name}:{line}")

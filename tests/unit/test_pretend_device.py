@@ -58,6 +58,7 @@ LARGE = {("simclr", "resnet18"), ("mae", "its own"), ("dino", "its own")}
 WAITS = {
     "synchronisations in _batches at loop.py",  # how many rows a Poisson batch has
     "synchronisations in __call__ at olympus.py",
+    "synchronisations in _loss at dp_gcl.py",  # how many rows each group has
 }
 BETWEEN = ("to_device", "to_host", "synchronisations")
 #: Rows of a small and of a larger question.

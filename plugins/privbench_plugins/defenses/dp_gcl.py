@@ -211,12 +211,14 @@ class Grouped:
     def _loss(self, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
         """Return () the sum of the losses of all groups."""
         # A coin for every row of the phase: a row that is not drawn moves no other row's group.
-        coins = torch.randint(self.groups, (len(self.run.rows),), generator=self._coins)
-        of, device, self.views = coins[batch.rows.cpu()], batch.rows.device, batch.views
-        self.of, order, sizes = of.to(device), of.argsort(stable=True).to(device), of.bincount()
+        coins = torch.randint(
+            self.groups, (len(self.run.rows),), generator=self._coins, device=batch.rows.device
+        )
+        of = self.of = coins[batch.rows]
+        self.views, sizes = batch.views, of.bincount().tolist()
         return torch.stack([
             self._step.loss(Shown(out, at, len(of), self.views), _rows(batch, at), clock)
-            for at in torch.split(order, sizes[sizes > 0].tolist())
+            for at in torch.split(of.argsort(stable=True), sizes) if len(at)
         ]).sum()  # fmt: skip
 
     @contextmanager
@@ -229,8 +231,7 @@ class Grouped:
         trained.requires_grad_(True).train()
         hooks = RowGradients(trained, loss_reduction="sum")
         device = training.rows.device
-        noise = torch.Generator(device=device).manual_seed(self.seeds[0])
-        self._coins = torch.Generator().manual_seed(self.seeds[1])
+        noise, self._coins = (torch.Generator(device=device).manual_seed(s) for s in self.seeds)
         training.generators |= {"noise": noise, "groups": self._coins}
 
         def private(*_: Any) -> None:
