@@ -57,7 +57,7 @@ def hidden(text: str, *secrets: str) -> str:
     return _NUMBERS.sub("…", _TOKEN.sub(HIDDEN, text))
 
 
-def token_in(values: Any, at: str = "") -> str:
+def token_in(values: dict[str, Any]) -> str:
     """Where nested plain values hold what looks like a token, as names joined by dots; "" if none.
 
     >>> token_in({"cell": {"label": "x", "notes": ["Bearer abcdef0123456789"]}})
@@ -65,22 +65,22 @@ def token_in(values: Any, at: str = "") -> str:
     >>> token_in({"sha256": "0123456789abcdef" * 4, "api_key": "***"})
     ''
     """
-    if isinstance(values, str):
-        name = at.rpartition(".")[2]
-        return at if _is_token(values) or _is_token(f"{name}={values}") else ""
-    if not isinstance(values, (dict, list)):
-        return ""
-    items: Any = values.items() if isinstance(values, dict) else enumerate(values)
-    for name, value in items:
-        if isinstance(name, str) and _is_token(name):
-            return f"a name in {at}"
-        texts = isinstance(value, (str, dict, list))  # most values are numbers
-        if texts and (found := token_in(value, f"{at}.{name}".lstrip("."))):
-            return found
-    return ""
+    way = _way(values)
+    return ".".join(way) if not way or way[-1] else f"a name in {'.'.join(way[:-1])}"
+
+
+def _way(values: dict[Any, Any] | list[Any]) -> list[str]:
+    """The names that lead to the token, with an empty one at the end if it is a name itself."""
+    for name, value in values.items() if isinstance(values, dict) else enumerate(values):
+        text = value if isinstance(value, str) else ""
+        if _is_token(text, name):
+            return ["" if _is_token("", name) else str(name)]
+        if isinstance(value, (dict, list)) and (way := _way(value)):
+            return [str(name), *way]
+    return []
 
 
 @lru_cache(10_000)
-def _is_token(text: str) -> bool:
-    """Whether a text holds what looks like a token; results of a run share most of their texts."""
-    return bool(_TOKEN.search(text))
+def _is_token(text: str, name: str | int) -> bool:
+    """Whether a text of that name, or the name, is a token; results of a run share most of them."""
+    return bool(_TOKEN.search(text) or _TOKEN.search(f"{name}={text}"))
