@@ -13,6 +13,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 import privbench
 from privbench import BadInputError
+from privbench.api.own_model import subgroups
 from privbench.api.own_model.misfit import misfit
 from privbench.cli.main import main
 
@@ -194,6 +195,16 @@ def test_a_date_that_is_the_same_in_all_rows(tmp_path: Path) -> None:
     found = audit(tmp_path, ask, members=table[:N], nonmembers=table[N:])
     assert "The only attack" in found.summary
     assert not any("when" in one.name for one in found.subgroups.tested)
+
+
+@pytest.mark.parametrize("column", [
+    1e6 + np.arange(40) / 100, pd.Timestamp("2026-01-01") + pd.to_timedelta(np.arange(40), "s"),
+    np.arange(40.0), pd.Timestamp("2026-01-01") + pd.to_timedelta(np.arange(40), "D"),
+])  # fmt: skip
+def test_ranges_that_are_near_one_another_have_names_of_their_own(column: Any) -> None:
+    groups = subgroups._column("x", column)
+    assert len(groups) == subgroups.RANGES
+    assert (np.sum([*groups.values()], axis=0) == 1).all()
 
 
 def test_rows_of_another_source_are_named(tmp_path: Path) -> None:

@@ -224,18 +224,21 @@ def _column(name: str, column: Any) -> Groups:
     held = np.asarray(column)
     if held.dtype.kind in "Mm":
         unit, known = held.dtype, held.astype("<i8").astype(np.float64)
-        return _ranges(name, known, ~np.isnat(held), lambda at: _date(np.int64(at).astype(unit)))
+
+        def exact(at: float) -> str:
+            return str(np.int64(at).astype(unit))
+
+        def short(at: float) -> str:
+            return exact(at)[:16].removesuffix("T00:00")
+
+        return _ranges(name, known, ~np.isnat(held), short, exact)
     if held.dtype.kind == "O" and all(_missing(one) or _is_number(one) for one in held):
         held = np.array([math.nan if _missing(one) else float(one) for one in held])
     if held.dtype.kind in "uif":
         there = np.isfinite(held)
         if len(np.unique(held[there])) > _VALUES:
-            return _ranges(name, held.astype(np.float64), there, "{:.6g}".format)
+            return _ranges(name, held.astype(np.float64), there, "{:.6g}".format, repr)
     return _values(name, list(column))
-
-
-def _date(at: np.datetime64 | np.timedelta64) -> str:
-    return str(at)[:16].removesuffix("T00:00")
 
 
 def _is_number(value: Any) -> bool:
@@ -258,9 +261,12 @@ def _missing(value: Any) -> bool:
 
 def _ranges(
     name: str, known: NDArray[np.float64], there: NDArray[np.bool_],
-    written: Callable[[float], str],
+    *written: Callable[[float], str],
 ) -> Groups:  # fmt: skip
-    """Return ranges that hold as many rows each, and the rows without a number."""
+    """Return ranges that hold as many rows each, and the rows without a number.
+
+    Ends are ``written`` in the first way that tells them apart.
+    """
     made = {} if there.all() else {f"{name} is missing": ~there}
     if not there.any():
         return made
@@ -268,10 +274,9 @@ def _ranges(
     inner = np.unique(cuts[cuts > known[there].min()]).tolist()
     if not inner:  # nearly all are equal
         return made
-    edges = [-np.inf, *inner, np.inf]
-    for low, high in pairwise(edges):
-        told = f"{name} < {written(high)}" if high < np.inf else f"{name} >= {written(low)}"
-        if np.isfinite([low, high]).all():
-            told = f"{written(low)} <= {told}"
-        made[told] = there & (low <= known) & (known < high)
+    texts = next(told for write in written if len({*(told := [*map(write, inner)])}) == len(inner))
+    made[f"{name} < {texts[0]}"] = there & (known < inner[0])
+    for (low, first), (high, last) in pairwise(zip(inner, texts, strict=True)):
+        made[f"{first} <= {name} < {last}"] = there & (low <= known) & (known < high)
+    made[f"{name} >= {texts[-1]}"] = there & (inner[-1] <= known)
     return made
