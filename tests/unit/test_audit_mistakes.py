@@ -202,7 +202,7 @@ def test_a_date_that_is_the_same_in_all_rows(tmp_path: Path) -> None:
     np.arange(40.0), pd.Timestamp("2026-01-01") + pd.to_timedelta(np.arange(40), "D"),
 ])  # fmt: skip
 def test_ranges_that_are_near_one_another_have_names_of_their_own(column: Any) -> None:
-    groups = subgroups._column("x", column)
+    groups: Any = subgroups._column("x", column)
     assert len(groups) == subgroups.RANGES
     assert (np.sum([*groups.values()], axis=0) == 1).all()
 

@@ -585,7 +585,7 @@ def test_a_finding_names_the_defenses_without_a_valid_number() -> None:
         one.flags = ["its encoder tells no more than an untrained one"]
     text = page(Board([*made, *idle]), "t")
     assert (
-        "of 1 defenses differ from none beyond chance; 1 of 2 defenses have no valid number "
+        "of 1 defenses leak less than none beyond chance; 1 of 2 defenses have no valid number "
         in text
     )
     assert "(‡ or ¶): idle." in text
@@ -663,7 +663,12 @@ def test_differences_to_none_are_marked_after_holm() -> None:
     rows = ranking(made)
     assert rows["calm"]["membership: worst AUC"].endswith(" †")
     assert "†" not in rows["vague"]["membership: worst AUC"]
-    assert "1 of 2 defenses differ from none beyond chance" in page(Board(made), "t")
+    assert "1 of 2 defenses leak less than none beyond chance." in page(Board(made), "t")
+    loud = [*made, *seeds("loud", "loud", [0.80, 0.91, 0.85, 0.88, 0.83])]
+    assert "1 of 3 defenses leak less than none beyond chance, 1 leak more." in page(
+        Board(loud), "t"
+    )
+    assert ranking(loud)["loud"]["membership: worst AUC"].endswith(" † more")
     weak = [*seeds("loud", "none", [0.70, 0.80, 0.75]), *seeds("loud", "weak", [0.67, 0.78, 0.72])]
     assert "†" in ranking(weak)["weak"]["membership: worst AUC"]  # p = .015
     crowd = [r for i in range(9) for r in seeds("loud", f"d{i}", [0.70, 0.79, 0.76])]
@@ -706,7 +711,7 @@ def test_settings_of_one_defense_are_not_called_defenses() -> None:
                 "mask": StrengthRecord(field="weight", stronger="up", sweep=[1.0, 3.0])
             }
         made += some
-    assert "1 of 2 settings of mask differ from none beyond chance" in page(Board(made), "t")
+    assert "1 of 2 settings of mask leak less than none beyond chance" in page(Board(made), "t")
 
 
 def test_a_rate_of_tied_scores_says_so() -> None:
@@ -873,7 +878,7 @@ def test_controls_are_one_line() -> None:
     for one in made:
         one.baselines = {"blind": {"auc": number(0.52)}}
     (line,) = [x for x in page(Board(made), "t").splitlines() if x.startswith("**Controls**")]
-    assert "AUC on null victims 0.510 on average (0.480 to 0.550 over 3 trials)" in line
+    assert "AUC on null victims 0.510 on average (0.480 to 0.550 over 3 trials of 3 seeds)" in line
     assert "AUC of a classifier of inputs alone 0.520 on average" in line
 
 

@@ -35,9 +35,10 @@ RANKED = (
     "them has not met: they are not ranked. In brackets: Student's 95 % interval, whose end on the "
     "weak side is that of the best of so many attacks (Bonferroni). One seed has no interval, and "
     "the best of its attacks is biased upward. †: the attack that is strongest with and without "
-    "the defense, on other seeds, finds another leak (paired, 5 % after Holm's correction over the "
-    "table, rates by themselves); in brackets which, if it is not the worst. §: the defense also "
-    "learns from the rows by which settings are chosen, so its operating point is optimistic. "
+    "the defense, on other seeds, finds less, or more where it says so (paired, 5 % after Holm's "
+    "correction over the table, rates by themselves); in brackets which, if it is not the worst. "
+    "§: the defense also learns from the rows by which settings are chosen, so its operating point "
+    "is optimistic. "
     "Training is relative to no defense."
 )
 
@@ -207,11 +208,11 @@ def ranking(panel: Panel) -> Table | None:
         for aim in aims:
             row.append(_worst(panel, line, aim, line.worst))
             if (line.title, aim) in panel.certain:
-                row[-1] += _dagger(line.worst[aim], line.changes[aim])
+                row[-1] += _dagger(line.worst[aim], line.changes[aim], higher=panel.higher[aim])
             if aim in low:
                 row.append(_worst(panel, line, aim, line.low))
                 if (line.title, aim) in panel.low_certain:
-                    row[-1] += _dagger(line.low[aim], line.low_changes[aim])
+                    row[-1] += _dagger(line.low[aim], line.low_changes[aim], higher=True)
         row += [with_error(line.accuracy, len(line.accuracies)),
                 "–" if line is none else _signed(line.loss), _times(line.training, none.training),
                 "–" if line.query is None else f"{line.query * 1e3:.3f} ms"]  # fmt: skip
@@ -222,10 +223,11 @@ def ranking(panel: Panel) -> Table | None:
     return Table("", [markdown(head) for head in heads], body, "defenses", note=note)
 
 
-def _dagger(worst: Worst, change: Change) -> str:
+def _dagger(worst: Worst, change: Change, *, higher: bool) -> str:
     """The mark of a difference to ``none``, with the attacks if another one is the worst."""
+    more = " more" if (change.difference.mean > 0) is higher else ""
     named = worst.attack not in change.attacks
-    return f" † ({markdown(', '.join(change.attacks))})" if named else " †"
+    return f" †{more}" + (f" ({markdown(', '.join(change.attacks))})" if named else "")
 
 
 def ranked_by(panel: Panel) -> tuple[list[Aim], set[Aim]]:

@@ -124,8 +124,8 @@ def controls(board: Board) -> list[str]:
 
 
 def _range(of: Range) -> str:
-    trials = f"over {several(of.count, 'trial')}"
-    return f"{of.mean:.3f} on average ({of.low:.3f} to {of.high:.3f} {trials})"
+    over = f"{several(of.count, 'trial')} of {several(of.seeds, 'seed')}"
+    return f"{of.mean:.3f} on average ({of.low:.3f} to {of.high:.3f} over {over})"
 
 
 def _smallest(board: Board) -> list[str]:

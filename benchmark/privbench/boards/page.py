@@ -204,11 +204,14 @@ def _finding(panel: Panel, aim: Aim) -> str:
     told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
     if known:
         told += _range(known, sign * none_leak, sign, aim)
-        differ = sum((line.title, aim) in panel.certain for line in defenses)
         if len(panel.seeds) >= FEWEST_TESTED:
             one = len({line.name for _, line in known}) == 1 < len(known)
             what = f"settings of {known[0][1].name}" if one else "defenses"
-            told += f"; {differ} of {len(known)} {what} differ from none beyond chance"
+            certain = [line for line in defenses if (line.title, aim) in panel.certain]
+            more = sum(sign * line.changes[aim].difference.mean > 0 for line in certain)
+            less = len(certain) - more
+            told += f"; {less} of {len(known)} {what} leak less than none beyond chance"
+            told += f", {more} leak more" if more else ""
         else:
             told += "; too few seeds to tell a difference from chance"
     if left := matrix.without_number(panel, aim):

@@ -152,17 +152,22 @@ def idle_encoder(of: Seeds) -> str:
 
 @dataclass(frozen=True)
 class Range:
-    """Mean, smallest and largest of some numbers, and how many there are."""
+    """Mean, smallest and largest of some results' numbers; how many, and of how many seeds."""
 
     mean: float
     low: float
     high: float
     count: int
+    seeds: int
 
 
-def _range(numbers: Iterable[Number | None]) -> Range | None:
-    known = [one.value for one in numbers if one is not None and one.value is not None]
-    return Range(sum(known) / len(known), min(known), max(known), len(known)) if known else None
+def _range(found: Iterable[tuple[int, Number | None]]) -> Range | None:
+    known = [(seed, one.value) for seed, one in found if one is not None and one.value is not None]
+    if not known:
+        return None
+    values = [value for _, value in known]
+    seeds = {seed for seed, _ in known}
+    return Range(sum(values) / len(values), min(values), max(values), len(values), len(seeds))
 
 
 def nulls(records: Sequence[Record]) -> list[tuple[str, Range]]:
@@ -174,14 +179,14 @@ def nulls(records: Sequence[Record]) -> list[tuple[str, Range]]:
     made = []
     for game in game_columns.games(records):
         mine = [record for record in records if record.cell.game == game]
-        if found := _range(map(null, mine)):
+        if found := _range((record.seed, null(record)) for record in mine):
             made.append((game_columns.headline_column(game, mine)[0].heading, found))
     return made
 
 
 def input_only(records: Iterable[Record]) -> Range | None:
     """Return what classifiers of inputs alone reach; None if there are none."""
-    return _range(record.baselines.get("blind", {}).get("auc") for record in records)
+    return _range((one.seed, one.baselines.get("blind", {}).get("auc")) for one in records)
 
 
 def probes(records: Iterable[Record]) -> dict[str, tuple[float, float]]:
