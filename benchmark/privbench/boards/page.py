@@ -137,10 +137,14 @@ def protocol(board: Board) -> list[str]:
             told.append(f"On other rows the loss may be up to {max(most):.2f} (upper end of the "
                         "widest 95 % interval at the settings shown).")  # fmt: skip
     given = f"{several(seeds, 'seed')}. {' '.join(sorted(cut)[:_MOST_FINDINGS])}"
-    short = {panel.target for panel in found}
-    targets = sorted({record.cell.target.label for record in records} - short)
-    full = f"Targets in full: {', '.join(targets)}." if targets else ""
-    lines = [given, " ".join(told), *notes.code(board), markdown(full), notes.probes(board)]
+    short = {name for one in found for name in (one.target, *(of.name for of in one.attacks))}
+    attacks = {record.cell.attack.label for record in records if not record.cell.control}
+    named = {
+        "Targets in full": {record.cell.target.label for record in records} - short,
+        "Attacks with settings that are not their defaults": attacks - short,
+    }
+    full = [f"{start}: {', '.join(sorted(of))}." for start, of in named.items() if of]
+    lines = [given, " ".join(told), *notes.code(board), *map(markdown, full), notes.probes(board)]
     return [text for line in lines if line for text in (line, "")]
 
 
