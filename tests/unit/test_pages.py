@@ -697,6 +697,15 @@ def test_rates_are_marked_by_their_own_differences() -> None:
     assert marks == {"none": [False, False], "few": [False, True], "other": [True, False]}
 
 
+def test_settings_of_attacks_that_are_not_the_defaults_stand_on_the_page() -> None:
+    start = "Attacks with settings that are not their defaults: "
+    made = seeds("loud", "none", [0.70, 0.80, 0.75])
+    assert start not in page(Board(made), "t")
+    for one in made:
+        one.cell = one.cell.model_copy(update={"attack": method("loud", k=64)})
+    assert f"{start}loud(k=64)." in page(Board(made), "t")
+
+
 def test_settings_of_one_defense_are_not_called_defenses() -> None:
     made = seeds("loud", "none", [0.70, 0.80, 0.75, 0.78, 0.72])
     for weight, values in (

@@ -138,7 +138,8 @@ def protocol(board: Board) -> list[str]:
                         "widest 95 % interval at the settings shown).")  # fmt: skip
     given = f"{several(seeds, 'seed')}. {' '.join(sorted(cut)[:_MOST_FINDINGS])}"
     short = {name for one in found for name in (one.target, *(of.name for of in one.attacks))}
-    attacks = {record.cell.attack.label for record in records if not record.cell.control}
+    asked = [record.cell.attack for record in records if not record.cell.control]
+    attacks = {attack.label for attack in asked if attack.label != attack.name}
     named = {
         "Targets in full": {record.cell.target.label for record in records} - short,
         "Attacks with settings that are not their defaults": attacks - short,
