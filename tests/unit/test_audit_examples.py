@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "audit"
@@ -115,6 +114,7 @@ def test_clones_of_the_forest_find_more(example: Example) -> None:
 
 def test_a_pipeline_on_a_table(example: Example) -> None:
     pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
+    pd = pytest.importorskip("pandas", reason="tables.py needs pandas")
     example.python("tables.py", "rows")
     for path in (example.folder / "rows").glob("*.parquet"):
         pd.read_parquet(path)[:600].to_parquet(path, index=False)

@@ -188,6 +188,18 @@ def test_names_stand_beside_their_points_and_never_over_each_other(made: list[Re
         assert free([box], [(x - 2, y - 2, x + 2, y + 2) for x, y in points]), told
 
 
+def test_a_defense_that_certainly_changes_the_leak_is_named_also_behind_the_front_line() -> None:
+    places = {"none": (0.8, 0.9, 0.0), "best": (0.6, 0.9, 0.01), "vague": (0.7, 0.82, 0.2),
+              "sure": (0.7, 0.8, 0.01)}  # fmt: skip
+    made = [
+        record(defense=name, seed=seed, value=leak + spread * (seed % 2), accuracy=accuracy)
+        for name, (leak, accuracy, spread) in places.items()
+        for seed in range(5)
+    ]
+    assert {"none", "best", "sure"} <= {*texts(drawn(made))}
+    assert "vague" not in texts(drawn(made))
+
+
 def test_a_name_goes_right_left_above_below_and_then_further_away() -> None:
     picture, size = (0.0, 0.0, 100.0, 100.0), (20.0, 8.0)
     room = Room(picture, points=[(48, 48, 52, 52)])

@@ -231,9 +231,8 @@ def _name(axis: Any, panel: Panel, aim: Aim) -> None:
     left, _ = _ends(places)
     sign = 1 if panel.higher[aim] else -1
     loudest = max(places, key=lambda place: sign * place[2])[0].title
-    names = (
-        _front_line(panel, aim) | {loudest} | {title for title, at in panel.certain if at == aim}
-    )
+    certain = {title for title, at in panel.certain if at == aim}
+    names = _front_line(panel, aim) | certain | {loudest}
     scale = 72 / axis.figure.dpi  # from pixels to points
     room = Room(tuple(scale * axis.bbox.extents))
     for drawn in axis.lines:

@@ -38,8 +38,7 @@ RANKED = (
     "the defense, on other seeds, finds less, or more where it says so (paired, 5 % after Holm's "
     "correction over the table, rates by themselves); in brackets which, if it is not the worst. "
     "§: the defense also learns from the rows by which settings are chosen, so its operating point "
-    "is optimistic. "
-    "Training is relative to no defense."
+    "is optimistic. Training is relative to no defense."
 )
 
 
