@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from privbench.ground.text import terminal
@@ -176,6 +177,7 @@ def _spread(name: str, value: float, low: float | None, high: float | None) -> d
     return {name: value, **known}
 
 
+@lru_cache(10_000)
 def _harmless(text: str) -> str:
     """The text in one line, for a spreadsheet, which would run what starts like a formula.
 
