@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 #: At most so many pictures side by side, panels, and pictures of one.
 _ACROSS, _DOWN, _AIMS = 2, 4, 3
 #: Size of one picture, in inches: two are as wide as a page of a website.
-_WIDTH, _HEIGHT = 4.15, 3.6
+_WIDTH, _HEIGHT = 4.15, 3.8
+#: Room for its scales and their names, and for its heading, in inches.
+_LEFT, _RIGHT, _ABOVE, _BELOW = 0.68, 0.18, 0.62, 0.48
 #: Accuracy that may be lost within the picture; whatever loses more stands at its left edge. The
 #: least that is shown, so that equal accuracies do not look different.
 _USEFUL, _NARROWEST = 0.25, 0.1
@@ -111,17 +113,17 @@ def painted(drawn: Sequence[tuple[Panel, list[Aim]]]) -> Figure:
     pictures = [(panel, aim) for panel, aims in drawn for aim in aims]
     across = min(len(pictures), _ACROSS)
     down = -(-len(pictures) // across)
-    figure = Picture(figsize=(_WIDTH * across, _HEIGHT * down), layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False).ravel()
+    wide, high = _WIDTH * across, _HEIGHT * down
+    figure = Picture(figsize=(wide, high))
+    beside, over = _LEFT + _RIGHT, _ABOVE + _BELOW
+    edges = {"left": _LEFT / wide, "right": 1 - _RIGHT / wide,
+             "bottom": _BELOW / high, "top": 1 - _ABOVE / high,
+             "wspace": beside / (_WIDTH - beside), "hspace": over / (_HEIGHT - over)}  # fmt: skip
+    axes = figure.subplots(down, across, squeeze=False, gridspec_kw=edges).ravel()
     for axis in axes[len(pictures) :]:
         axis.set_axis_off()
     for axis, (panel, aim) in zip(axes, pictures, strict=False):
         _draw(axis, panel, aim)
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-    figure.set_layout_engine("none")  # names are placed in this layout
-    for axis, (panel, aim) in zip(axes, pictures, strict=False):
         _name(axis, panel, aim)
     return figure
 
