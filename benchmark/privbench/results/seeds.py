@@ -181,7 +181,7 @@ def measured(record: Record) -> Iterator[tuple[tuple[str, str], Number]]:
     for part, values in (("utility", record.utility), ("updates", record.updates), ("cost", spent)):
         for name, value in values.items():
             if value is not None:
-                yield (part, name), Number.model_construct(value=value)
+                yield (part, name), Number(value=value)
 
 
 def series(numbers: Iterable[tuple[int, Number | None]]) -> Series:
