@@ -53,7 +53,8 @@ def refuse_tokens(records: Iterable[Record], texts: Mapping[str, object]) -> Non
         raise BadInputError(f"{shown(where)} holds what looks like a token or password: leave it "
                             "out, and revoke it if others could read it")  # fmt: skip
     for record in records:
-        if where := token_in(record.model_dump(mode="json", exclude={"roc"})):
+        told = record.model_dump(mode="json", exclude={"roc"}, exclude_defaults=True)
+        if where := token_in(told):
             raise BadInputError(
                 f"result {shown(record.trial)}: {shown(where)} holds what looks like a token or "
                 "password: remove this result and run it again without (a token for an endpoint "

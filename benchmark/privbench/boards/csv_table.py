@@ -43,12 +43,15 @@ def written(named: Iterable[Mapping[str, Value]]) -> str:
     made = io.StringIO()
     writer = csv.writer(made, lineterminator="\n")
     writer.writerow(map(_harmless, [*fixed, *moving]))
+    empty = dict.fromkeys([*fixed, *moving], "")
     for row in named:
-        values = (row.get(name) for name in (*fixed, *moving))
-        writer.writerow(
-            text(one) if isinstance(one, float) else one and _harmless(text(one)) for one in values
-        )
+        told = {name: _cell(value) for name, value in row.items() if value is not None}
+        writer.writerow((empty | told).values())
     return made.getvalue()
+
+
+def _cell(value: str | float | Bound) -> str:
+    return text(value) if isinstance(value, float) else _harmless(text(value))
 
 
 def text(value: Value) -> str:
@@ -60,7 +63,7 @@ def text(value: Value) -> str:
 
 def rows(board: Board) -> dict[str, dict[str, Value]]:
     """Return cell -> its line of the table: heading -> value, ``FIRST`` and then the numbers."""
-    cells = sorted(board.cells.items(), key=lambda item: _place(item[1].first))
+    cells = sorted(board.cells.items(), key=lambda item: (*_place(item[1].first), item[0]))
     return {
         cell: _named(board, cell, of) | _compared(board, cell, of) | _measured(of)
         for cell, of in cells
@@ -79,7 +82,7 @@ def _place(record: Record) -> tuple[str, ...]:
     cell = record.cell
     first = (cell.dataset.label, str(cell.protocol.get("name")), cell.target.label, cell.game,
              cell.attack.label)  # fmt: skip
-    return *first, "" if cell.defense == "none" else cell.defense, cell.model_dump_json()
+    return *first, "" if cell.defense == "none" else cell.defense
 
 
 def _named(board: Board, cell: str, of: Seeds) -> dict[str, Value]:
@@ -142,11 +145,11 @@ def named(part: str, name: str) -> str:
 
 
 def _over_seeds(name: str, found: Series) -> dict[str, Value]:
-    if found.refused or found.estimate is None:
-        return {name: "refused"}
+    if len(found.numbers) == 1 and not found.refused:
+        return {name: found.numbers[0]}
     made = found.estimate
-    if len(found.numbers) == 1:
-        return {name: made.value}
+    if found.refused or made is None:
+        return {name: "refused"}
     return _spread(name, made.value, made.low, made.high)
 
 

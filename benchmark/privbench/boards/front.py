@@ -199,14 +199,18 @@ def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
             x = [max(u, left) if line.title in edge else u for line, u, _ in mine]
             axis.plot(x, [v for _, _, v in mine], color=FAINT, linewidth=0.8, alpha=0.6, zorder=1)
     names = _front_line(panel, aim)
+    marks: dict[tuple[int, str, str], list[Place]] = {}
     for line, utility, leak in places:
         named = line.title in names
         colour = BEST if named and line.name != "none" else POINT
         for bar in _bars(line, aim, utility, leak) if utility >= left else ():
             axis.plot(*bar, color=colour, linewidth=0.6, alpha=0.5, zorder=2)
         shape = "<" if utility < left else "s" if line.name == "none" else "o"
-        axis.plot([max(utility, left)], [leak], marker=shape, color=colour, linestyle="none",
-                  markersize=6 if named else 4, zorder=3)  # fmt: skip
+        at = max(utility, left), leak
+        marks.setdefault((6 if named else 4, colour, shape), []).append(at)
+    for (size, colour, shape), points in sorted(marks.items()):
+        axis.plot(*zip(*points, strict=True), marker=shape, color=colour, linestyle="none",
+                  markersize=size, zorder=3)  # fmt: skip
     wide = right - left
     axis.set_xlim(left - _BESIDE * wide, right + _BESIDE * wide)
 
@@ -239,7 +243,9 @@ def _name(axis: Any, panel: Panel, aim: Aim) -> None:
     room = Room(tuple(scale * axis.bbox.extents))
     for drawn in axis.lines:
         ends = [*map(tuple, scale * drawn.get_transform().transform(drawn.get_xydata()))]
-        room.points += [around(end, 3.5) for end in ends if len(ends) == 1]
+        if drawn.get_linestyle() == "None":
+            room.points += [around(end, 3.5) for end in ends]
+            continue
         boxes = (box for pair in pairwise(ends) for box in chain(*pair, gap=0))
         room.lines += [box for box in boxes if not free([box], [room.frame])]
     if guess := panel.chance[aim]:

@@ -71,16 +71,23 @@ def token_in(values: dict[str, Any]) -> str:
 
 def _way(values: dict[Any, Any] | list[Any]) -> list[str]:
     """The names that lead to the token, with an empty one at the end if it is a name itself."""
+    if isinstance(values, dict) and _hold_token(tuple(values)):
+        return [""]
     for name, value in values.items() if isinstance(values, dict) else enumerate(values):
-        text = value if isinstance(value, str) else ""
-        if _is_token(text, name):
-            return ["" if _is_token("", name) else str(name)]
-        if isinstance(value, (dict, list)) and (way := _way(value)):
+        if isinstance(value, str):
+            if _is_token(value, name):
+                return [str(name)]
+        elif isinstance(value, (dict, list)) and (way := _way(value)):
             return [str(name), *way]
     return []
 
 
+@lru_cache(10_000)  # results of a run share most of their names and texts
+def _hold_token(names: tuple[str, ...]) -> bool:
+    return any(_is_token("", name) for name in names)
+
+
 @lru_cache(10_000)
 def _is_token(text: str, name: str | int) -> bool:
-    """Whether a text of that name, or the name, is a token; results of a run share most of them."""
+    """Whether a text of that name, or the name, is a token."""
     return bool(_TOKEN.search(text) or _TOKEN.search(f"{name}={text}"))
