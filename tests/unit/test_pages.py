@@ -860,12 +860,14 @@ def test_a_page_says_what_it_lacks() -> None:
     assert "Draft" not in page(Board(seeds("a", "none", [0.7] * 5)), "t")
 
 
-def test_a_page_names_the_defenses_that_its_suite_asks_for_and_no_result_is_about() -> None:
+def test_a_page_names_the_methods_that_its_suite_asks_for_and_no_result_is_about() -> None:
     made = [record("a"), record("a", "talos"), record("b", "talos"), record("a", "olympus")]
     made += [record(name, "memguard", status="skipped") for name in "ab"]  # of all attacks
     made.append(record("a", "hamp", status="skipped"))
-    told = "Not measured yet, though the suite asks for it: ars, hamp, mist."
-    asked = ["talos", "mist", "memguard", "ars", "hamp", "olympus"]
+    told = "Not measured yet, though the suite asks for it: ars, c, hamp, mist."
+    defenses = "talos", "mist", "memguard", "ars", "hamp", "olympus"
+    asked = [("defense", name) for name in defenses] + [("attack", name) for name in "abc"]
+    asked.append(("target", "supervised"))
     assert told in page(Board(made, asked=asked), "t").splitlines()
     assert "Not measured" not in page(Board(made, asked=asked[:1]), "t")
     assert "Not measured" not in page(Board(made), "t")

@@ -61,6 +61,7 @@ def test_changes_are_undone(look: str, change: str) -> None:
         assert eval(look, _SPACE) != before, "this test meddles with nothing"  # noqa: S307
         raise KeyError
     assert eval(look, _SPACE) == before  # noqa: S307
+    torch.set_default_device(None)  # one that is set, also "cpu", slows all later tests by a fifth
 
 
 def test_code_finds_a_known_state() -> None:

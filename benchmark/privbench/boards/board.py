@@ -32,7 +32,7 @@ class Board:
         bound: largest loss of accuracy on reference rows at which a setting counts as an operating
             point; None shows every setting.
         judges: defense -> attacks that must have met it before it is ranked; empty ranks all.
-        asked: names of the defenses that its suite asks for; empty for unknown.
+        asked: kind and name of the methods that its suite names; empty for unknown.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Board:
         records: Iterable[Record],
         bound: float | None = None,
         judges: Mapping[str, Sequence[Wanted]] | None = None,
-        asked: Collection[str] = (),
+        asked: Collection[tuple[str, str]] = (),
     ) -> None:
         """Take the results; nothing is computed before it is asked for."""
         self.records, self.bound, self.judges = list(records), bound, judges or {}
@@ -156,18 +156,20 @@ class Board:
 
     @cached_property
     def unmeasured(self) -> list[str]:
-        """The defenses that its suite asks for and that are not measured yet.
+        """The defenses and attacks that its suite names and that are not measured yet.
 
-        One without a number is, if as many attacks were skipped there as any other has met.
+        A defense without a number is, if as many attacks were skipped there as any other has met.
         """
-        met: dict[str, set[str]] = {name: set() for name in self.asked}
+        met: dict[str, set[str]] = {name: set() for kind, name in self.asked if kind == "defense"}
         numbers = set[str]()
         for one in self.records:
             for name in {of.name for of in one.cell.defenses} & met.keys():
                 met[name].add(one.cell.attack.label)
                 numbers |= {name} if one.status == "ok" else set()
         most = max(map(len, met.values()), default=0)
-        return sorted(name for name, of in met.items() if name not in numbers and len(of) < most)
+        lacking = {name for name, of in met.items() if name not in numbers and len(of) < most}
+        attacks = {name for kind, name in self.asked if kind == "attack"}
+        return sorted(lacking | attacks - {one.cell.attack.name for one in self.records})
 
     # ---- panels ----------------------------------------------------------------------------------
 

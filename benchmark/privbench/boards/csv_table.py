@@ -147,8 +147,7 @@ def named(part: str, name: str) -> str:
 def _over_seeds(name: str, found: Series) -> dict[str, Value]:
     if len(found.numbers) == 1 and not found.refused:
         return {name: found.numbers[0]}
-    made = found.estimate
-    if found.refused or made is None:
+    if found.refused or (made := found.estimate) is None:
         return {name: "refused"}
     return _spread(name, made.value, made.low, made.high)
 

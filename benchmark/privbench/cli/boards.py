@@ -156,8 +156,7 @@ def _named(
     name = title or (made_by.name if made_by else "privbench leaderboard")
     again = _again(suite, made_by, records) if suite and made_by else []
     refuse_tokens(records, {"the title": name, "the suite": again})
-    methods = made_by.names or () if made_by else ()
-    asked = {called for kind, called in methods if kind == "defense"}
+    asked = made_by.names or () if made_by else ()
     return Board(records, bound, index(chosen).judging, asked), name, again
 
 
