@@ -17,7 +17,7 @@ from PIL import Image
 from tests.unit.test_board_files import drawn, grid, number, record, texts
 
 from privbench.boards.board import Board
-from privbench.boards.front import BEST, GREY, POINT, drawable, front
+from privbench.boards.front import BEST, GREY, POINT, drawable, front, plain
 from privbench.boards.front import painted as figure_of
 from privbench.boards.panel import Answer
 from privbench.boards.placing import Box, Room, chain, free, inside
@@ -243,6 +243,18 @@ def test_close_accuracies_are_shown_a_tenth_apart_and_far_ones_cut() -> None:
     assert ends(0.9, 0.88) == (0.84, 0.94)
     assert ends(0.9, 0.7) == (0.7, 0.9)
     assert ends(0.9, 0.7, 0.1) == (0.65, 0.9)
+
+
+@pytest.mark.parametrize("values", [(0.519, 0.5, 0.51), (0.5004, 0.5, 0.5002), (0.9, 0.6, 0.5)])
+def test_scale_and_heading_stay_in_the_picture(values: tuple[float, ...]) -> None:
+    made = [record(defense=n, value=v) for n, v in zip(("none", "a", "b"), values, strict=True)]
+    with plain():
+        figure = figure_of(drawable(Board(made).panels))
+        figure.draw_without_rendering()
+        (axis,) = figure.axes
+        scale, heading = (text.get_window_extent() for text in (axis.yaxis.label, axis.title))
+    assert scale.x0 >= 0
+    assert heading.y1 <= figure.bbox.y1
 
 
 # ---- draft ---------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ _LEFT, _RIGHT, _ABOVE, _BELOW = 0.68, 0.18, 0.62, 0.48
 #: Accuracy that may be lost within the picture; whatever loses more stands at its left edge. The
 #: least that is shown, so that equal accuracies do not look different.
 _USEFUL, _NARROWEST = 0.25, 0.1
+#: The least range of leaks that is shown: its scale needs three decimals, for which there is room.
+_FLATTEST = 0.03
 #: Room for names on both sides of the points, as a share of what they take.
 _BESIDE = 0.25
 #: Characters of a line of a name, if that fits and otherwise; of a whole name, and of a heading.
@@ -211,6 +213,9 @@ def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
     for (size, colour, shape), points in sorted(marks.items()):
         axis.plot(*zip(*points, strict=True), marker=shape, color=colour, linestyle="none",
                   markersize=size, zorder=3)  # fmt: skip
+    low, high = axis.dataLim.intervaly
+    more = max(0.0, _FLATTEST - (high - low)) / 2
+    axis.update_datalim([(left, low - more), (left, high + more)])
     wide = right - left
     axis.set_xlim(left - _BESIDE * wide, right + _BESIDE * wide)
 
