@@ -158,7 +158,8 @@ class Board:
     def unmeasured(self) -> list[str]:
         """The defenses and attacks that its suite names and that are not measured yet.
 
-        A defense without a number is, if as many attacks were skipped there as any other has met.
+        A defense without a number is, if as many attacks were skipped there as any other has met;
+        an attack, if a result names it, of any status.
         """
         met: dict[str, set[str]] = {name: set() for kind, name in self.asked if kind == "defense"}
         numbers = set[str]()
