@@ -113,8 +113,21 @@ def test_groups_are_contrasted_alone_clipped_and_added(
         gradient = torch.cat([one.flatten() for one in parts])
         lengths.append(float(gradient.norm()))
         wanted += gradient * min(1.0, clip / max(lengths[-1], 1e-12))
-    torch.testing.assert_close(made, wanted / 3, rtol=1e-3, atol=1e-6)
+    rounding = 1e-6 * max(1.0, float(wanted.abs().max()))
+    torch.testing.assert_close(made, wanted / 3, rtol=1e-3, atol=rounding)
     assert clip == HUGE or max(lengths) > clip
+
+
+@pytest.mark.parametrize("target", [MLP, BYOL(hidden=16, projection=8), TWINS])
+def test_gradients_of_linear_layers_are_not_written_out(tmp_path: Path, target: Target) -> None:
+    """Whether the views pass together or one after another."""
+    training = _training(tmp_path, DPGCL(noise_multiplier=0.0, batch=9, group=3), target)
+    with training.phase.wrap(training):  # type: ignore[misc]
+        out = training.phase.forward(training.model, _views(9))
+        training.phase.steps["train"].loss(out, _views(9), None).backward()  # type: ignore[arg-type, no-untyped-call]
+        layers: list[Any] = [m for m in training.model["encoder"].modules() if type(m) is nn.Linear]
+        assert layers
+        assert [len(layer.weight.grad_sample.g) for layer in layers] == [18] * len(layers)
 
 
 def test_one_group_is_the_loss_of_the_whole_batch(tmp_path: Path) -> None:

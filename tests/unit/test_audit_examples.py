@@ -13,9 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+
+from privbench.cli.main import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "audit"
-MAIN = "from privbench.cli.main import main; main()"
 ROWS = {"adult": 300, "cifar10": 50}
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.realdata]
@@ -36,10 +38,22 @@ class Example:
         assert done.returncode == 0, (words, done.stdout + done.stderr)
         return done.stdout
 
+    def privbench(self, *words: str) -> None:
+        """Run a command in this process, which has imported torch, as if it stood in the folder."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.folder)
+            patch.syspath_prepend(str(self.folder))
+            for name in ("AUDIT_ROWS", "PRIVBENCH_CACHE"):
+                patch.setenv(name, self.env[name])
+            done = CliRunner().invoke(main, list(words))
+            for name in ("models", "tables"):
+                sys.modules.pop(name, None)
+        assert done.exit_code == 0, (words, done.output, done.exception)
+
     def audit(self, model: str, rows: str, out: str, *more: str) -> str:
         """Audit a model by the command of the README, and return the words."""
         files = (f"--members=rows/{rows}-members.npz", f"--nonmembers=rows/{rows}-nonmembers.npz")
-        self.python("-c", MAIN, "audit", "--model", model, *files, "--out", out, *more)
+        self.privbench("audit", "--model", model, *files, "--out", out, *more)
         return (self.folder / out / "audit.txt").read_text(encoding="utf-8")
 
 
@@ -121,7 +135,7 @@ def test_a_pipeline_on_a_table(example: Example) -> None:
     files = (f"--{name}=rows/people-{name}.parquet" for name in ("members", "nonmembers"))
     command = ("audit", "--model", "tables:pipeline", *files, "--label", "income")
     clones = ("--shadow-recipe", "clone", "--attack", "lira", "--set", "lira.k=4")
-    example.python("-c", MAIN, *command, *clones, "--out", "table")
+    example.privbench(*command, *clones, "--out", "table")
     words = (example.folder / "table" / "audit.txt").read_text("utf-8")
     told = re.search(r"The only attack, lira.*; its AUC is ([\d.]+) ", words)
     assert told is not None
@@ -129,7 +143,7 @@ def test_a_pipeline_on_a_table(example: Example) -> None:
     files = (f"--{name}=rows/people-{name}.parquet" for name in ("members", "nonmembers"))
     ages = ("--model", "tables:ages", "--label", "age", "--output", "values", "--out", "ages")
     few = ("--shadow-recipe", "clone", "--set", "lira-residual.k=4")
-    example.python("-c", MAIN, "audit", *files, *ages, *few)
+    example.privbench("audit", *files, *ages, *few)
     words = (example.folder / "ages" / "audit.txt").read_text("utf-8")
     told = re.search(r"strongest of 2 attacks, lira-residual.*; its AUC is ([\d.]+) ", words)
     assert told is not None
@@ -151,5 +165,5 @@ def test_a_resnet_from_a_checkpoint_and_its_page(example: Example) -> None:
     weights = ("--checkpoint", "resnet.safetensors")
     words = example.audit("models:resnet", "cifar10", "resnet", *weights)
     assert "Members and nonmembers look alike" in words
-    example.python("-c", MAIN, "report", "resnet", "-o", "resnet/report.html")
+    example.privbench("report", "resnet", "-o", "resnet/report.html")
     assert words.splitlines()[0] in (example.folder / "resnet" / "report.html").read_text("utf-8")

@@ -224,12 +224,10 @@ class Grouped:
     @contextmanager
     def _wrap(self, training: Training) -> Iterator[None]:
         """Clip the gradients of groups, and add the noise, before every step of the optimizer."""
-        from privbench.toolbox.row_gradients import RowGradients
-
         ((parts, optimizer),) = training.optimizers.items()
         trained = nn.ModuleDict({part: training.model[part] for part in parts})
         trained.requires_grad_(True).train()
-        hooks = RowGradients(trained, loss_reduction="sum")
+        hooks = _hooks(trained)
         device = training.rows.device
         noise, self._coins = (torch.Generator(device=device).manual_seed(s) for s in self.seeds)
         training.generators |= {"noise": noise, "groups": self._coins}
@@ -282,6 +280,54 @@ class Grouped:
         count = len(views.g if isinstance(views, Outer) else views)
         _check(count, len(self.of), self.views)
         return self.of.repeat(count // len(self.of))
+
+
+def _hooks(trained: nn.Module) -> Any:
+    """Return hooks after which ``grad_sample`` of a linear layer's weights is an ``Outer``.
+
+    It holds the views of all passes. Some targets pass the first views, then the second ones, and
+    Opacus would write out all gradients of a pass, to add them up row by row.
+    """
+    from privbench.toolbox.row_gradients import Outer, RowGradients
+
+    class Passes(RowGradients):  # type: ignore[misc, unused-ignore]
+        def capture_backprops_hook(
+            self, module: Any, forward_input: Any, forward_output: Any, loss_reduction: str,
+            batch_first: bool,
+        ) -> None:  # fmt: skip
+            """Add the views of one pass."""
+            if not (self.hooks_enabled and _takes_vectors(module)):
+                super().capture_backprops_hook(
+                    module, forward_input, forward_output, loss_reduction, batch_first
+                )
+                return
+            (a,), g = self.rearrange_grad_samples(
+                module=module, backprops=forward_output[0].detach(),
+                loss_reduction=loss_reduction, batch_first=batch_first,
+            )  # fmt: skip
+            for name, p in module.named_parameters(recurse=False):
+                p._forward_counter -= 1  # noqa: SLF001 - Opacus's
+                if p.requires_grad and name == "bias":
+                    p.grad_sample = g if p.grad_sample is None else torch.cat([p.grad_sample, g])
+                elif p.requires_grad:
+                    of = p.grad_sample or Outer(g[:0], a[:0])
+                    p.grad_sample = Outer(torch.cat([of.g, g]), torch.cat([of.a, a]))
+            if not module.activations:
+                del module.max_batch_len
+
+    return Passes(trained, loss_reduction="sum")
+
+
+def _takes_vectors(layer: Any) -> bool:
+    """Whether it is a linear layer that took vectors (v, i) in all passes, its weights its own."""
+    if type(layer) is not nn.Linear:
+        return False
+    passes: Any = layer.activations
+    weights: list[Any] = [p for p in layer.parameters() if p.requires_grad]
+    return all(a.dim() == 2 for (a,) in passes) and not any(  # noqa: PLR2004
+        p._forward_counter != len(passes) or hasattr(p, "_current_grad_sample")  # noqa: SLF001 - Opacus's
+        for p in weights
+    )
 
 
 class Shown(Outputs):
