@@ -163,7 +163,7 @@ def rate_text(spot: Spot | None, panel: Panel) -> str:
     """Return the true-positive rate at 1 % FPR over seeds, as markdown."""
     if spot is None or not spot.rates:
         return "–"
-    told = "0 (tied scores)" if spot.tied else with_error(spot.rate, len(spot.rates))
+    told = "tied scores" if spot.tied else with_error(spot.rate, len(spot.rates))
     return told + _few(len(spot.rates), panel)
 
 
