@@ -130,6 +130,50 @@ def test_gradients_of_linear_layers_are_not_written_out(tmp_path: Path, target: 
         assert [len(layer.weight.grad_sample.g) for layer in layers] == [18] * len(layers)
 
 
+def _halves(model: Any, batch: Batch) -> Outputs:
+    """Half of the rows in each pass."""
+    return Outputs(z=torch.cat([model["head"](model.encode(x)) for x in batch.x.chunk(4)]))
+
+
+def _unused(model: Any, batch: Batch) -> Outputs:
+    """A second pass, with gradients, that no loss reads."""
+    model["head"](model.encode(batch.x.flip(0)))
+    return Outputs(z=model["head"](model.encode(batch.x)))
+
+
+@pytest.mark.parametrize(
+    ("forward", "told"),
+    [(_halves, "4 of something came from 8 rows with 2 views each"),
+     (_unused, "a pass with gradients is not used")],
+)  # fmt: skip
+def test_passes_whose_groups_are_not_known_are_refused(
+    tmp_path: Path, forward: Any, told: str
+) -> None:
+    training = _training(tmp_path, DPGCL(noise_multiplier=0.0, batch=8), forward=forward)
+    with training.phase.wrap(training), pytest.raises(BadInputError, match=told):  # type: ignore[misc]
+        _step(training, _views(8))
+
+
+def test_a_layer_may_take_the_views_several_times(tmp_path: Path) -> None:
+    """Once with all views, and once with each half of them: as if it took all of them twice."""
+
+    def twice(model: Any, batch: Batch) -> Outputs:
+        z = model["head"](model.encode(batch.x))
+        again = [model["head"](model.encode(x)) for x in batch.x.chunk(2)]
+        return Outputs(z=z + torch.cat(again))
+
+    made = []
+    for forward in (
+        twice,
+        lambda model, batch: Outputs(z=2 * model["head"](model.encode(batch.x))),
+    ):
+        training = _training(tmp_path, DPGCL(noise_multiplier=0.0, clip=0.05, batch=9, group=3),
+                             forward=forward)  # fmt: skip
+        with training.phase.wrap(training):  # type: ignore[misc]
+            made.append(_step(training, _views(9)))
+    torch.testing.assert_close(*made, rtol=1e-4, atol=1e-6)
+
+
 def test_one_group_is_the_loss_of_the_whole_batch(tmp_path: Path) -> None:
     training = _training(tmp_path, DPGCL(noise_multiplier=0.0, clip=HUGE, batch=5, group=5))
     batch = _views(5)
@@ -239,13 +283,11 @@ def test_no_gradients_that_an_adversary_chooses_move_more(tmp_path: Path, outer:
 
 def test_what_cannot_be_told_apart_by_rows_is_refused(tmp_path: Path) -> None:
     training = _training(tmp_path, DPGCL(noise_multiplier=0.0, batch=6))
-    batch, grouped = _views(6), _grouped(training)
+    batch = _views(6)
     step = training.phase.steps["train"]
     with training.phase.wrap(training):  # type: ignore[misc]
         with pytest.raises(BadInputError, match="24 of something came from 6 rows with 2 views"):
             step.loss(Outputs(z=torch.zeros(24, 3)), batch, None)  # type: ignore[arg-type]
-        with pytest.raises(BadInputError, match="24 of something"):
-            grouped.clipped([torch.zeros(24, 3)])
         head = training.model["head"]
         bare = replace(training.phase, forward=lambda model, batch: Outputs(
             z=F.linear(model.encode(batch.x), next(iter(head.parameters())))

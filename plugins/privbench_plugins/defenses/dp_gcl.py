@@ -227,12 +227,17 @@ class Grouped:
         ((parts, optimizer),) = training.optimizers.items()
         trained = nn.ModuleDict({part: training.model[part] for part in parts})
         trained.requires_grad_(True).train()
-        hooks = _hooks(trained)
+        hooks = self._hooks(trained)
         device = training.rows.device
         noise, self._coins = (torch.Generator(device=device).manual_seed(s) for s in self.seeds)
         training.generators |= {"noise": noise, "groups": self._coins}
 
         def private(*_: Any) -> None:
+            if any(getattr(p, "_forward_counter", 0) for p in trained.parameters()):
+                raise BadInputError(
+                    f"dp-gcl cannot tell which views reached the loss of phase '{self.phase.name}':"
+                    " a pass with gradients is not used; make it under torch.no_grad()"
+                )
             of_views = {p: getattr(p, "grad_sample", None) for p in trained.parameters()}
             known = {p: views for p, views in of_views.items() if views is not None}
             if known and (lost := [p for p in of_views if p.grad is not None and p not in known]):
@@ -257,6 +262,45 @@ class Grouped:
             hook.remove()
             hooks.cleanup()
 
+    def _hooks(self, trained: nn.Module) -> Any:
+        """Return hooks after which ``grad_sample`` of a linear layer's weights is an ``Outer``.
+
+        It holds the views of all passes. Some targets pass the first views, then the second ones,
+        and Opacus would write out all gradients of a pass, to add them up row by row.
+        """
+        from privbench.toolbox.row_gradients import Outer, RowGradients
+
+        grouped = self
+
+        class Passes(RowGradients):  # type: ignore[misc, unused-ignore]
+            def capture_backprops_hook(
+                self, module: Any, forward_input: Any, forward_output: Any, loss_reduction: str,
+                batch_first: bool,
+            ) -> None:  # fmt: skip
+                """Add the views of one pass."""
+                _check(len(forward_output[0]), len(grouped.of), grouped.views)
+                if not (self.hooks_enabled and _takes_vectors(module)):
+                    super().capture_backprops_hook(
+                        module, forward_input, forward_output, loss_reduction, batch_first
+                    )
+                    return
+                (a,), g = self.rearrange_grad_samples(
+                    module=module, backprops=forward_output[0].detach(),
+                    loss_reduction=loss_reduction, batch_first=batch_first,
+                )  # fmt: skip
+                for name, p in module.named_parameters(recurse=False):
+                    p._forward_counter -= 1  # noqa: SLF001 - Opacus's
+                    if p.requires_grad and name == "bias":
+                        of = g[:0] if p.grad_sample is None else p.grad_sample
+                        p.grad_sample = torch.cat([of, g])
+                    elif p.requires_grad:
+                        of = p.grad_sample or Outer(g[:0], a[:0])
+                        p.grad_sample = Outer(torch.cat([of.g, g]), torch.cat([of.a, a]))
+                if not module.activations:
+                    del module.max_batch_len
+
+        return Passes(trained, loss_reduction="sum")
+
     def clipped(self, gradients: Sequence[Any]) -> list[Tensor]:
         """Return the sum over all groups of their clipped gradients, for each parameter.
 
@@ -270,52 +314,14 @@ class Grouped:
         return [_weighted(views, weights[self._of_views(views)]) for views in gradients]
 
     def _of_views(self, views: Any) -> Tensor:
-        """Return the group (v,) of each view: all first views, then all second ones.
+        """Return the group (v,) of each view: in each pass all first views, then all second ones.
 
-        Raises:
-            BadInputError: if a layer took something else.
+        A pass takes rows or all their views, or the hooks have ended training.
         """
         from privbench.toolbox.row_gradients import Outer
 
         count = len(views.g if isinstance(views, Outer) else views)
-        _check(count, len(self.of), self.views)
         return self.of.repeat(count // len(self.of))
-
-
-def _hooks(trained: nn.Module) -> Any:
-    """Return hooks after which ``grad_sample`` of a linear layer's weights is an ``Outer``.
-
-    It holds the views of all passes. Some targets pass the first views, then the second ones, and
-    Opacus would write out all gradients of a pass, to add them up row by row.
-    """
-    from privbench.toolbox.row_gradients import Outer, RowGradients
-
-    class Passes(RowGradients):  # type: ignore[misc, unused-ignore]
-        def capture_backprops_hook(
-            self, module: Any, forward_input: Any, forward_output: Any, loss_reduction: str,
-            batch_first: bool,
-        ) -> None:  # fmt: skip
-            """Add the views of one pass."""
-            if not (self.hooks_enabled and _takes_vectors(module)):
-                super().capture_backprops_hook(
-                    module, forward_input, forward_output, loss_reduction, batch_first
-                )
-                return
-            (a,), g = self.rearrange_grad_samples(
-                module=module, backprops=forward_output[0].detach(),
-                loss_reduction=loss_reduction, batch_first=batch_first,
-            )  # fmt: skip
-            for name, p in module.named_parameters(recurse=False):
-                p._forward_counter -= 1  # noqa: SLF001 - Opacus's
-                if p.requires_grad and name == "bias":
-                    p.grad_sample = g if p.grad_sample is None else torch.cat([p.grad_sample, g])
-                elif p.requires_grad:
-                    of = p.grad_sample or Outer(g[:0], a[:0])
-                    p.grad_sample = Outer(torch.cat([of.g, g]), torch.cat([of.a, a]))
-            if not module.activations:
-                del module.max_batch_len
-
-    return Passes(trained, loss_reduction="sum")
 
 
 def _takes_vectors(layer: Any) -> bool:
