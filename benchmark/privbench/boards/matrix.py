@@ -163,7 +163,9 @@ def rate_text(spot: Spot | None, panel: Panel) -> str:
     """Return the true-positive rate at 1 % FPR over seeds, as markdown."""
     if spot is None or not spot.rates:
         return "–"
-    told = "tied scores" if spot.tied else with_error(spot.rate, len(spot.rates))
+    told = with_error(spot.rate, len(spot.rates))
+    if spot.rates_at_most is not None:
+        told = f"0 (at most {spot.rates_at_most:.2f})"
     return told + _few(len(spot.rates), panel)
 
 

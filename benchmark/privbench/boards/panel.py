@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 #: Metric that is reported at its worst beside the headline.
 LOW_FPR = "tpr_at_fpr_0.01"
-#: A rate of 0 whose interval over the rows of a seed ends beyond it is one of tied scores: of ten
-#: members none is found with an interval that ends at .31.
-TIED = 0.35
+#: A rate of 0 tells nothing if its interval over a seed's rows ends beyond this: if none of ten
+#: members is found, it ends at .31.
+TELLS_NOTHING = 0.35
 
 Aim = tuple[str, str]  # game, attributes that are guessed
 
@@ -87,10 +87,16 @@ class Spot:
         return {} if self._several else self.over.of("metrics", LOW_FPR).by_seed
 
     @property
-    def tied(self) -> bool:
-        """Whether its rates are 0 since many rows share the highest score, which tells nothing."""
+    def rates_at_most(self) -> float | None:
+        """Where the interval of rates of 0 ends if that tells nothing; None for other rates.
+
+        Mostly many nonmembers share the highest score, so that no threshold calls few of them
+        members.
+        """
         ends = [high or 0.0 for _, high in self.over.of("metrics", LOW_FPR).row_intervals]
-        return bool(self.rates) and not any(self.rates.values()) and min(ends, default=0) > TIED
+        if not self.rates or any(self.rates.values()) or min(ends, default=0) <= TELLS_NOTHING:
+            return None
+        return max(ends)
 
     @property
     def estimate(self) -> Estimate | None:
