@@ -54,16 +54,17 @@ def test_boards(text: str) -> None:
     assert len(board.splitlines()) == len(tame.splitlines())
     html = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).render(board)
     kept = {"h1", "h2", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "p", "strong",
-            "pre", "code", "a"}  # fmt: skip
+            "pre", "code", "a", "details", "summary"}  # fmt: skip
     assert set(re.findall(r"<([^\s/>]*)", html)) - {""} <= kept
+    assert html.count("<details>") == html.count("<summary>") == html.count("</details>") == 3
     (link,) = re.findall(r'href="(.*?)"', html)
     assert link.startswith("t")  # the csv file
     assert html.count("<code>") == 2  # a sign in the legend, and the command
     assert "<strong>bold" not in html
     for rows in (part.split("</tbody>")[0] for part in html.split("<tbody>")[1:]):
         assert rows.count("<tr>") == 2
-    matrix, ranking = (part.split("</tbody>")[0] for part in html.split("<tbody>")[1:])
-    assert (matrix.count("<td"), ranking.count("<td")) == (2 * 3, 2 * 6)
+    counts = [part.split("</tbody>")[0].count("<td") for part in html.split("<tbody>")[1:]]
+    assert counts == [2 * 4, 2 * 3, 2 * 6]  # the first ranking, all attacks, the whole ranking
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)

@@ -209,11 +209,13 @@ def ranking(panel: Panel) -> Table | None:
         for aim in aims:
             row.append(_worst(panel, line, aim, line.worst))
             if (line.title, aim) in panel.certain:
-                row[-1] += _dagger(line.worst[aim], line.changes[aim], higher=panel.higher[aim])
+                change = line.changes[aim]
+                row[-1] += _dagger(line.worst[aim], change, more=panel.leaks_more(change, aim))
             if aim in low:
                 row.append(_worst(panel, line, aim, line.low))
                 if (line.title, aim) in panel.low_certain:
-                    row[-1] += _dagger(line.low[aim], line.low_changes[aim], higher=True)
+                    change = line.low_changes[aim]
+                    row[-1] += _dagger(line.low[aim], change, more=change.difference.mean > 0)
         row += [with_error(line.accuracy, len(line.accuracies)),
                 "–" if line is none else _signed(line.loss), _times(line.training, none.training),
                 "–" if line.query is None else f"{line.query * 1e3:.3f} ms"]  # fmt: skip
@@ -224,11 +226,11 @@ def ranking(panel: Panel) -> Table | None:
     return Table("", [markdown(head) for head in heads], body, "defenses", note=note)
 
 
-def _dagger(worst: Worst, change: Change, *, higher: bool) -> str:
+def _dagger(worst: Worst, change: Change, *, more: bool) -> str:
     """The mark of a difference to ``none``, with the attacks if another one is the worst."""
-    more = " more" if (change.difference.mean > 0) is higher else ""
+    told = " † more" if more else " †"
     named = worst.attack not in change.attacks
-    return f" †{more}" + (f" ({markdown(', '.join(change.attacks))})" if named else "")
+    return told + (f" ({markdown(', '.join(change.attacks))})" if named else "")
 
 
 def ranked_by(panel: Panel) -> tuple[list[Aim], set[Aim]]:
@@ -339,8 +341,13 @@ def attack_text(panel: Panel, attack: AttackColumn) -> str:
 
 
 def _needs(attack: AttackColumn) -> str:
+    return f" [{told}]" if (told := reads(attack)) else ""
+
+
+def reads(attack: AttackColumn) -> str:
+    """Return the access that an attack reads, in words; "" for none."""
     told = attack.needs.lower().replace("+", ", ")
-    return f" [{told}]" if told and told != "none" else ""
+    return "" if told == "none" else told
 
 
 def aim_text(aim: Aim) -> str:

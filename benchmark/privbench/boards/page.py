@@ -1,4 +1,4 @@
-"""The page of a board in markdown: finding, front, matrix, ranking, at most 120 lines.
+"""The page of a board in markdown: the answer, a front, and folded details, at most 150 lines.
 
 Equal results give identical bytes. Whatever has no place here is in the csv file.
 """
@@ -8,25 +8,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from privbench.boards import matrix, notes, panel_groups
+from privbench.boards import answer, matrix, notes, panel_groups
 from privbench.boards.checks import refuse_unfit
 from privbench.ground.text import markdown, several, shown
 from privbench.results import audits
-from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
+from privbench.results.statistics import FEWEST_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from privbench.boards.board import Board
     from privbench.boards.matrix import Table
-    from privbench.boards.panel import Aim, DefenseRow, Panel
+    from privbench.boards.panel import Panel
     from privbench.results.record import Record
 
 #: A page has at most this many lines.
-LONGEST = 120
+LONGEST = 150
 #: Matrices and rankings are cut to no fewer rows, before whole panels are left out.
 _FEWEST_ROWS = 8
-_MOST_FINDINGS = 8
+_MOST_SPLITS = 8
 
 
 def page(
@@ -51,15 +51,24 @@ def page(
     """
     refuse_unfit(board.records)
     found = board.foremost
-    head = [f"# {markdown(title)}", "", *protocol(board)]
-    head += [*findings(found), ""]
+    told = answer.findings(found)
+    head = [f"# {markdown(title)}", "", *told[:1], "", *answer.ranking(found)]
     if figure:
         head += [f"![Worst-case leak against utility, one point a defense]({quote(figure)})", ""]
+    others = [f"- {line}" for line in told[1:]]
+    head += _folded("Other victims and questions", [*others, ""] if others else [])
     if len(found) < len(board.panels):
         head += ["Numbers against the naive adversary are in the csv file.", ""]
+    head += _folded("Data, adversary, code and settings", protocol(board))
     tail = [*notes.controls(board), *notes.troubles(board), *notes.reproduce(board, again, table)]
     body = _fitted(found, LONGEST - len(head) - len(tail))
     return "\n".join([*head, *body, *tail]) + "\n"
+
+
+def _folded(what: str, lines: Sequence[str]) -> list[str]:
+    """Lines that a reader opens; [] for none. The last of them is empty."""
+    start = [f"<details><summary>{what}</summary>", ""]
+    return [*start, *lines, "</details>", ""] if lines else []
 
 
 def _fitted(found: Sequence[Panel], room: int) -> list[str]:
@@ -96,15 +105,16 @@ def _panels(
             lines += [f"## {markdown(table.title)}", "", *table.lines(rows), ""]
         for told in panel_groups.group_remarks(group):
             lines += [told, ""]
-    if lines:
-        lines += [matrix.LEGEND, ""]
-    ranked = False
+    lines = _folded("Every attack", [*lines, matrix.LEGEND, ""] if lines else [])
+    ranked: list[str] = []
     for group, ranking in zip(groups, rankings, strict=False):
         if ranking is not None:
-            ranked = True
-            lines += [f"## Ranking: {markdown(group[0].title)}", "", *ranking.lines(rows), ""]
+            ranked += [f"## Ranking: {markdown(group[0].title)}", "", *ranking.lines(rows), ""]
     found = [panel for group in groups for panel in group]
-    lines += [matrix.RANKED, ""] if ranked else []
+    if ranked:
+        ranked += [matrix.RANKED, ""]
+        ranked += [audits.LEGEND, ""] if any(map(matrix.claims_epsilon, found)) else []
+    lines += _folded("Rankings with intervals and costs", ranked)
     rated = [
         panel
         for group, tables, ranking in zip(groups, matrices, rankings, strict=False)
@@ -114,8 +124,7 @@ def _panels(
     if rated:
         spots = (spot for panel in rated for line in panel.rows for spot in line.spots.values())
         lines += [notes.low_fpr(r for spot in spots if spot.rates for r in spot.records), ""]
-    claims = ranked and any(map(matrix.claims_epsilon, found))
-    return lines + ([audits.LEGEND, ""] if claims else [])
+    return lines
 
 
 def protocol(board: Board) -> list[str]:
@@ -136,7 +145,7 @@ def protocol(board: Board) -> list[str]:
         if most := [panel.most_lost for panel in found if panel.most_lost is not None]:
             told.append(f"On other rows the loss may be up to {max(most):.2f} (upper end of the "
                         "widest 95 % interval at the settings shown).")  # fmt: skip
-    given = f"{several(seeds, 'seed')}. {' '.join(sorted(cut)[:_MOST_FINDINGS])}"
+    given = f"{several(seeds, 'seed')}. {' '.join(sorted(cut)[:_MOST_SPLITS])}"
     short = {name for one in found for name in (one.target, *(of.name for of in one.attacks))}
     asked = [record.cell.attack for record in records if not record.cell.control]
     attacks = {attack.label for attack in asked if attack.label != attack.name}
@@ -176,84 +185,3 @@ def _split(record: Record) -> str:
     protocol = "" if named == "default" else f", protocol {named}"
     told = f": {', '.join(sizes)}" if sizes else ""
     return markdown(f"{record.cell.dataset.label}{protocol}{told}.")
-
-
-def findings(found: Sequence[Panel]) -> list[str]:
-    """Return what leaks and what protects, in numbers: a line of markdown a panel and aim."""
-    lines: list[str] = []
-    for group in panel_groups.grouped(found):
-        if len(group) > 1:
-            lines += panel_groups.group_findings(group)
-            continue
-        (panel,) = group
-        own = {attack.aim for attack in panel.own}
-        lines += [line for aim in panel.aims if aim in own and (line := _finding(panel, aim))]
-    more = len(lines) - _MOST_FINDINGS
-    return lines[:_MOST_FINDINGS] + ([f"- {more} more in the tables."] if more > 0 else [])
-
-
-def _finding(panel: Panel, aim: Aim) -> str:
-    none, *defenses = panel.rows
-    none_leak, metric = none.leak(aim), panel.metric[aim]
-    sign = 1 if panel.higher[aim] else -1
-    known = [(sign * leak, line) for line in defenses if (leak := line.leak(aim)) is not None]
-    told = f"**{panel.target} on {panel.dataset}, {matrix.aim_text(aim)} ({panel.adversary})**: "
-    if none_leak is None:
-        if not known:
-            return ""
-        (least, best), (most, worst) = min(known, key=_leak), max(known, key=_leak)
-        told += f"{metric} {sign * most:.3f} with {worst.title}"
-        told += f", {sign * least:.3f} with {best.title}" if best is not worst else ""
-        return f"- {_but_bold(told)}."
-    told += f"without a defense {metric} {none_leak:.3f} by {none.worst[aim].attack}"
-    told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
-    if known:
-        told += _range(known, sign * none_leak, sign, aim)
-        if len(panel.seeds) >= FEWEST_TESTED:
-            one = len({line.name for _, line in known}) == 1 < len(known)
-            what = f"settings of {known[0][1].name}" if one else "defenses"
-            certain = [line for line in defenses if (line.title, aim) in panel.certain]
-            more = sum(sign * line.changes[aim].difference.mean > 0 for line in certain)
-            less = len(certain) - more
-            told += f"; {less} of {len(known)} {what} leak less than none beyond chance"
-            told += f", {more} leak more" if more else ""
-        else:
-            told += "; too few seeds to tell a difference from chance"
-    if left := matrix.without_number(panel, aim):
-        names = shown(", ".join(line.title for line in left), notes.LONG)
-        told += f"; {len(left)} of {len(defenses)} defenses have no valid number (‡ or ¶): {names}"
-    return f"- {_but_bold(told)}."
-
-
-def _range(known: Sequence[tuple[float, DefenseRow]], none_leak: float, sign: int, aim: Aim) -> str:
-    """The defense with the least leak of those that do not cost too much, and that with the most.
-
-    Args:
-        known: leaks times the sign, with their defenses; at least one.
-        none_leak: the leak without a defense, times the sign.
-        sign: 1 if a higher number is a stronger attack, else -1.
-        aim: of the leaks.
-    """
-    told, best = f"; every defense costs more than {matrix.COSTLY:g} of accuracy", None
-    usable = [one for one in known if not matrix.costly(one[1])]
-    if usable and all(aim in line.not_met for _, line in usable):
-        told = "; none of the defenses has met all attacks that judge it"
-    elif usable := [one for one in usable if aim not in one[1].not_met]:
-        least, best = min(usable, key=_leak)
-        cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
-        told = f"; least with {best.title}, {sign * least:.3f}{cost}"
-    most, worst = max(known, key=_leak)
-    if worst is not best and round(most, 3) > round(none_leak, 3):
-        told += f"; most with {worst.title}, {sign * most:.3f}"
-    return told
-
-
-def _leak(known: tuple[float, DefenseRow]) -> tuple[float, str]:
-    """By how much a line leaks; its name where two leak equally."""
-    return known[0], known[1].title
-
-
-def _but_bold(text: str) -> str:
-    """Markdown of a text, in which the part between ``**`` stays bold."""
-    _, bold, rest = text.split("**", 2)
-    return f"**{markdown(bold)}**{markdown(rest)}"

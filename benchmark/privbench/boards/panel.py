@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from privbench.results.statistics import cut, estimate, significant
+from privbench.ground.text import several
+from privbench.results.statistics import FEWEST_SEEDS, cut, estimate, significant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -234,6 +235,12 @@ class Panel:
         return f"{self.dataset}, {self.target}, {self.adversary} adversary"
 
     @property
+    def seeds_told(self) -> str:
+        """How many seeds, and whether they make a draft."""
+        draft = ": a draft" if len(self.seeds) < FEWEST_SEEDS else ""
+        return several(len(self.seeds), "seed") + draft
+
+    @property
     def aims(self) -> list[Aim]:
         """Aims of the attacks, each once."""
         return list(dict.fromkeys(attack.aim for attack in self.attacks))
@@ -274,6 +281,10 @@ class Panel:
             }
         )
 
+    def leaks_more(self, change: Change, aim: Aim) -> bool:
+        """Whether a change of the headline metric is a stronger attack."""
+        return (change.difference.mean > 0) is self.higher[aim]
+
     @property
     def met(self) -> set[tuple[str, AttackColumn]]:
         """Which defenses met which attacks."""
@@ -283,7 +294,8 @@ class Panel:
 def foremost(found: Sequence[Panel]) -> list[Panel]:
     """Return the panels without naive adversaries that met nothing which an adaptive one did not.
 
-    Where the naive adversary met more, an adaptive one that adds nothing is left out.
+    Where the naive adversary met more, an adaptive one that adds nothing is left out. The largest
+    leak without a defense comes first, by the first aim of a panel.
     """
     left = set[int]()
     for naive in found:
@@ -294,4 +306,14 @@ def foremost(found: Sequence[Panel]) -> list[Panel]:
                     left.add(id(naive))
                 elif one.met <= naive.met:
                     left.add(id(one))
-    return [one for one in found if id(one) not in left]
+    kept = [one for one in found if id(one) not in left]
+    first = [*dict.fromkeys(one.aims[0] for one in kept if one.aims)]
+
+    def place(panel: Panel) -> tuple[int, bool, float]:
+        if not panel.aims:
+            return len(first), True, 0.0
+        aim = panel.aims[0]
+        leak = panel.rows[0].leak(aim)
+        return first.index(aim), leak is None, (leak or 0.0) * (-1 if panel.higher[aim] else 1)
+
+    return sorted(kept, key=place)

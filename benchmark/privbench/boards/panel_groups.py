@@ -21,7 +21,7 @@ from privbench.ground.text import markdown
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from privbench.boards.panel import Panel
+    from privbench.boards.panel import Aim, Panel
 
 _PARTS = ("target", "adversary")
 
@@ -55,12 +55,13 @@ def _place(panel: Panel) -> list[list[tuple[int, str]]]:
     ]
 
 
-def _differing(group: Sequence[Panel]) -> list[str]:
-    """Names of the parts in which the panels of a group differ."""
+def differing(group: Sequence[Panel]) -> list[str]:
+    """Return the names of the parts in which the panels of a group differ."""
     return [part for part in _PARTS if len({getattr(panel, part) for panel in group}) > 1]
 
 
-def _named(panel: Panel, parts: Sequence[str]) -> str:
+def named(panel: Panel, parts: Sequence[str]) -> str:
+    """Return what tells a panel from the others of its group, as text."""
     return ", ".join(getattr(panel, part) for part in parts)
 
 
@@ -70,8 +71,8 @@ def group_title(group: Sequence[Panel]) -> str:
     if len(group) == 1:
         return first.title
     same = [first.dataset]
-    same += [getattr(first, part) for part in _PARTS if part not in _differing(group)]
-    adversary = "" if "adversary" in _differing(group) else " adversary"
+    same += [getattr(first, part) for part in _PARTS if part not in differing(group)]
+    adversary = "" if "adversary" in differing(group) else " adversary"
     return f"{', '.join(same)}{adversary}, no defense"
 
 
@@ -81,11 +82,11 @@ def group_table(group: Sequence[Panel]) -> Table:
     Args:
         group: two panels or more, see ``grouped``.
     """
-    first, parts = group[0], _differing(group)
+    first, parts = group[0], differing(group)
     attacks = strongest_first(first, first.own)
     spots = [panel.rows[0].spots for panel in group]
     fit = 2 * len(attacks) < WIDEST - 1
-    heads, body = [", ".join(parts)], [[markdown(_named(panel, parts))] for panel in group]
+    heads, body = [", ".join(parts)], [[markdown(named(panel, parts))] for panel in group]
     for attack in attacks:
         names = [attack_text(first, attack), markdown(f"{attack.name}: TPR at 1 % FPR")]
         rated = fit and any(known[attack].rates for known in spots if attack in known)
@@ -104,25 +105,19 @@ def group_table(group: Sequence[Panel]) -> Table:
     return Table(group_title(group), heads, body, "rows")
 
 
-def group_findings(group: Sequence[Panel]) -> list[str]:
-    """Return where the strongest attack finds most and least, a line of markdown an aim."""
-    first, parts = group[0], _differing(group)
-    told: list[str] = []
-    own = {attack.aim for attack in first.own}
-    for aim in (aim for aim in first.aims if aim in own):
-        known = {_named(panel, parts): panel.rows[0].leak(aim) for panel in group}
-        leaks = {name: leak for name, leak in known.items() if leak is not None}
-        if leaks:
-            sign = 1 if first.higher[aim] else -1
-            most = _at(leaks, max(leaks.values(), key=lambda leak: sign * leak))
-            least = _at(leaks, min(leaks.values(), key=lambda leak: sign * leak))
-            told.append(
-                f"- **{markdown(f'{group_title(group)}, {aim_text(aim)}')}**"
-                + markdown(
-                    f": the strongest attack reaches {first.metric[aim]} {most}; least is {least}."
-                )
-            )
-    return told
+def group_finding(group: Sequence[Panel], aim: Aim) -> str:
+    """Return where the strongest attack finds most and least, as markdown; "" if nowhere."""
+    first, parts = group[0], differing(group)
+    known = {named(panel, parts): panel.rows[0].leak(aim) for panel in group}
+    leaks = {name: leak for name, leak in known.items() if leak is not None}
+    if not leaks:
+        return ""
+    sign = 1 if first.higher[aim] else -1
+    most = _at(leaks, max(leaks.values(), key=lambda leak: sign * leak))
+    least = _at(leaks, min(leaks.values(), key=lambda leak: sign * leak))
+    told = f": the strongest attack reaches {first.metric[aim]} {most}. Least is {least}."
+    few = min(group, key=lambda panel: len(panel.seeds)).seeds_told
+    return f"**{markdown(f'{group_title(group)}, {aim_text(aim)}, {few}')}**{markdown(told)}"
 
 
 def _at(leaks: Mapping[str, float], leak: float) -> str:
@@ -134,7 +129,7 @@ def _at(leaks: Mapping[str, float], leak: float) -> str:
 
 def group_remarks(group: Sequence[Panel]) -> list[str]:
     """Return what the panels of a group lack: once if it is the same for all, else by row."""
-    told = {_named(panel, _differing(group)): remarks(panel) for panel in group}
+    told = {named(panel, differing(group)): remarks(panel) for panel in group}
     if len({*told.values()}) == 1:
         return [*filter(None, {*told.values()})]
     return [f"{markdown(name)}: {text}" for name, text in told.items() if text]

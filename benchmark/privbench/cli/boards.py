@@ -202,7 +202,7 @@ def leaderboard(
 ) -> None:  # fmt: skip
     """Render results as a board; equal results give identical bytes.
 
-    A page has at most 120 lines; the csv file beside it has all numbers.
+    A page has at most 150 lines; the csv file beside it has all numbers.
     """
     from privbench.boards.as_json import document
     from privbench.boards.checks import refuse_unfit

@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from privbench.boards import csv_table, matrix, notes
 from privbench.boards import page as pages
+from privbench.boards.answer import findings
 from privbench.boards.checks import refuse_unfit
 from privbench.boards.front import drawable, front
 from privbench.boards.html import drawing
@@ -85,7 +86,7 @@ def report(
     made: str = template("report.html").render(
         title=title, policy=policy(style, script), style=style, script=script,
         words=words.splitlines(),
-        findings="" if words else block("\n".join(pages.findings(found))),
+        findings="" if words else block("\n".join(f"- {line}" for line in findings(found))),
         protocol=block("\n".join(pages.protocol(board))),
         counted=counted(board), fronts=fronts(found), sections=sections, aside=aside,
         legend=inline(matrix.LEGEND),
