@@ -19,7 +19,6 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +50,12 @@ MOST = 3
 DEAREST = 0.05
 #: Results of others; the first table of README.md is about our own only.
 SUBMITTED = "submissions/"
+DRAFTS = f"""\
+### Drafts
+
+Boards of fewer than {FEWEST_SEEDS} seeds: none of their numbers is certain, and none names a best
+defense.\
+"""
 SUBMISSIONS = """\
 Submissions ([how to submit](SUBMIT.md); `norm-attack` is our example). We computed their metrics
 again from the scores, and do not count them above: scores do not show who made them.\
@@ -146,9 +151,13 @@ class Seen:
 
     @property
     def source(self) -> str:
-        """The board, and whether it is a draft."""
-        draft = "" if len(self.panel.seeds) >= FEWEST_SEEDS else ", a draft"
-        return f"([{self.board}]({self.board}.md){draft})"
+        """The board."""
+        return f"([{self.board}]({self.board}.md))"
+
+    @property
+    def draft(self) -> bool:
+        """Whether it has fewer seeds than a board needs."""
+        return len(self.panel.seeds) < FEWEST_SEEDS
 
     def lowered(self, line: DefenseRow) -> bool:
         """Whether a defense lowers the leak beyond chance.
@@ -186,13 +195,26 @@ def overview(root: Path = ROOT) -> str:
     ]
     heads = ["data", "what is inferred", "victim", "leaks most without a defense",
              "protected best", "cost"]  # fmt: skip
-    victims = sorted({one.victim for one in seen})
-    lines = [_finding([one for one in seen if one.victim == at], known) for at in victims]
     every = ["board", "victims", "attacks", "defenses", "seeds"]
-    told = [_table(heads, lines), "All boards:", _table(every, starmap(_board, ours.items()))]
+    told = []
+    for draft in (False, True):
+        mine = [one for one in seen if one.draft is draft]
+        victims = sorted({one.victim for one in mine})
+        lines = [_finding([one for one in mine if one.victim == at], known) for at in victims]
+        boards = [_board(name, of) for name, of in ours.items() if _draft(of) is draft]
+        told += [DRAFTS] if draft and (lines or boards) else []
+        width = 4 if draft else 6
+        found = _table(heads[:width], [line[:width] for line in lines])
+        told += [found] if lines else []
+        told += ["All boards:", _table(every, boards)] if boards else []
     if theirs := [_board(name, of) for name, of in shown.items() if name not in ours]:
         told += [SUBMISSIONS, _table(every, theirs)]
     return "\n\n".join(told)
+
+
+def _draft(shown: Sequence[Panel]) -> bool:
+    """Whether a board has fewer seeds than it needs."""
+    return max((len(one.seeds) for one in shown), default=0) < FEWEST_SEEDS
 
 
 def _shown(name: str, root: Path, known: Judging) -> Sequence[Panel]:
@@ -232,8 +254,7 @@ def _best(of: Seen, known: Judging) -> tuple[str, str]:
     if missing := line.not_met.get(of.aim):
         wanted = len(judges(known, stack(line), of.aim[0]))
         met = f"met {wanted - len(missing)} of its {several(wanted, 'judge')}"
-        told = f"not judged yet: {title} leaks least so far and {met}"
-        return f"{told}; missing: {', '.join(missing)}", "–"
+        return f"none yet: {title} leaks least and {met}", "–"
     seeds = line.worst[of.aim].seeds
     if seeds < FEWEST_SEEDS:
         return f"{title}: {several(seeds, 'seed')} only", "–"
@@ -255,7 +276,7 @@ def _board(name: str, shown: Sequence[Panel]) -> list[str]:
     seeds = max((len(one.seeds) for one in shown), default=0)
     told = markdown("; ".join(victims) if len(victims) <= MOST else f"{len(victims)} victims")
     return [f"[{name}]({name}.md)", told, f"{len(attacks)}", f"{len(defenses)}",
-            f"{seeds}" if seeds >= FEWEST_SEEDS else f"{seeds} (draft)"]  # fmt: skip
+            f"{seeds}"]  # fmt: skip
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
