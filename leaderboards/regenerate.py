@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from privbench import Results
+from privbench.boards.answer import undefended
 from privbench.boards.board import Board
 from privbench.cli.main import main as privbench
 from privbench.grid.judging import judging
@@ -206,7 +207,8 @@ def overview(root: Path = ROOT) -> str:
         width = 4 if draft else 6
         found = _table(heads[:width], [line[:width] for line in lines])
         told += [found] if lines else []
-        told += ["All boards:", _table(every, boards)] if boards else []
+        title = f"Boards of fewer than {FEWEST_SEEDS} seeds:" if draft else "Boards:"
+        told += [title, _table(every, boards)] if boards else []
     if theirs := [_board(name, of) for name, of in shown.items() if name not in ours]:
         told += [SUBMISSIONS, _table(every, theirs)]
     return "\n\n".join(told)
@@ -236,10 +238,8 @@ def _finding(mine: Sequence[Seen], known: Judging) -> list[str]:
     most = max(mine, key=lambda one: one.leak)
     leaks = best = cost = "–"
     if most.leak > -math.inf:
-        panel = most.panel
-        leak = f"{panel.metric[most.aim]} {most.sign * most.leak:.3f}"
-        by = panel.rows[0].worst[most.aim].attack
-        leaks = f"{markdown(f'{panel.target}: {leak} by {by}')} {most.source}"
+        told = f"{most.panel.target}: {undefended(most.panel, most.aim)}"
+        leaks = f"{markdown(told)} {most.source}"
     widest = max(mine, key=lambda one: (len(one.judged), len({*map(stack, one.lines)}),
                                         len(one.lines), one.leak))  # fmt: skip
     if widest.usable:
@@ -253,7 +253,7 @@ def _best(of: Seen, known: Judging) -> tuple[str, str]:
     left, title, line = of.usable[0]
     if missing := line.not_met.get(of.aim):
         wanted = len(judges(known, stack(line), of.aim[0]))
-        met = f"met {wanted - len(missing)} of its {several(wanted, 'judge')}"
+        met = f"met {wanted - len(missing)} of its {several(wanted, 'judge')} at full strength"
         return f"none yet: {title} leaks least and {met}", "–"
     seeds = line.worst[of.aim].seeds
     if seeds < FEWEST_SEEDS:

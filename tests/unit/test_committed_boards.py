@@ -175,7 +175,7 @@ def best_of(checkout: Path, *more: Record) -> str:
     return next(row[4] for row in findings(text) if row[:3] == ["digits", "membership", "simclr"])
 
 
-MISSING = "none yet: talos leaks least and met 1 of its 2 judges ([tiny](tiny.md))"
+MISSING = "none yet: talos leaks least and met 1 of its 2 judges at full strength ([tiny](tiny.md))"
 
 
 def test_no_defense_is_best_that_an_attack_which_judges_all_has_not_met(

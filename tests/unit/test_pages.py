@@ -160,9 +160,13 @@ def test_a_defense_that_its_judges_have_not_met_is_not_ranked() -> None:
     (told,) = closing(board)
     assert told.startswith("best lowers the AUC of loud by 0.300")
     assert "; not met by sly" in told
-    assert "Least with best, 0.520" in page(Board(made), "T")
+    # without judges `best` is ranked, but it met one attack of two
+    assert "Least with good, 0.620" in page(Board(made), "T")
+    assert "| best | 0.520 † ◊ | 0.000 |" not in top(made)
+    assert any(line.startswith("| best | 0.520 ◊ |") for line in top(made))
     alone = Board([one for one in made if one.cell.defense != "good"], judges=known)
-    assert "None of the defenses has met all attacks that judge it" in page(alone, "T")
+    told = "No defense has met all attacks that judge it at full strength; least with best, 0.520"
+    assert told in page(alone, "T")
 
 
 def test_an_attack_that_cannot_run_there_is_not_missed_but_it_is_where_it_can() -> None:
@@ -232,9 +236,10 @@ def top(records: list[Record], **more: Any) -> list[str]:
 
 def test_a_page_begins_with_the_answer_and_ten_rows_of_100_characters() -> None:
     long = "a" * 40
-    made = [record(f"attack-{long}", f"defense-{i:02}-{long}" if i else "none", seed,
-                   0.8 - i / 50 + seed / 100, tpr=0.3)
+    made = [record(f"attack-{long}" if i < 9 else "other", f"defense-{i:02}-{long}{long}" if i
+                   else "none", seed, 0.8 - i / 50 + seed / 100, tpr=0.3)
             for i in range(15) for seed in range(3)]  # fmt: skip
+    made += [record("other", seed=seed) for seed in range(3)]
     lines = top(made)
     assert lines[2].startswith("**simclr on digits, membership (adaptive), 3 seeds: a draft**: "
                                "without a defense AUC 0.810")  # fmt: skip
@@ -243,8 +248,9 @@ def test_a_page_begins_with_the_answer_and_ten_rows_of_100_characters() -> None:
     assert len(rows) == 1 + 10
     assert max(map(len, rows)) <= 100
     assert rows[1] == "| none | 0.810 | attack-aaaaaa…aaaaaaaaaaaa | 0.300 | – |"
-    assert rows[2].startswith("| defense-14-aaaaaaa…aaaaaaaaaaaaaaaaa | 0.530 ")
-    assert "5 more defenses are in the csv file." in "\n".join(lines)
+    assert rows[2].startswith("| defense-14-aaaaa")
+    assert rows[2].endswith("aaa | 0.530 † ◊ | other | 0.300 | +0.000 |")
+    assert "5 more below." in "\n".join(lines)
 
 
 def test_the_answer_is_about_the_largest_leak() -> None:
@@ -264,14 +270,17 @@ def test_the_answer_is_about_the_largest_leak() -> None:
 def test_marks_of_the_first_ranking_are_explained_only_where_they_stand() -> None:
     made = seeds("loud", "none", [0.8, 0.81, 0.79, 0.8, 0.8])
     made += seeds("loud", "calm", [0.7, 0.72, 0.69, 0.7, 0.69])
-    assert "| calm | 0.700 † | loud | +0.000 |" in top(made)
-    assert top(made)[-2] == "†: differs from none beyond chance."
+    assert "| calm | 0.700 † | +0.000 |" in top(made)
+    assert top(made)[-2] == ("†: the attack that is compared finds less than without a defense "
+                             "beyond chance; † more: it finds more.")  # fmt: skip
     known = {EVERY: [Wanted("sly", "sly", 1, "membership", {})]}
-    assert "| calm ‖ | 0.700 † | loud | +0.000 |" in top(made, judges=known)
+    assert "| calm ‖ | 0.700 † | +0.000 |" in top(made, judges=known)
     made += seeds("loud", "noise", [0.5, 0.9, 0.2, 0.3, 0.9], accuracy=0.1)
     told = top(made)[-2]
-    assert told.endswith("beyond chance. Defenses that lose more than 0.1 of accuracy stand last.")
+    assert told.startswith("Defenses that lose more than 0.1 of accuracy stand below the others")
     assert "‖" not in told
+    worse = seeds("loud", "worse", [0.9, 0.92, 0.89, 0.9, 0.91])
+    assert "| worse | 0.904 † more | +0.000 |" in top([*made, *worse])
     assert "†" not in "".join(top(made[:1]))
 
 
@@ -279,14 +288,62 @@ def test_without_a_defense_the_first_ranking_is_of_attacks_or_of_victims() -> No
     made = [record("loud", value=0.6, tpr=0.1), record("sly", value=0.9, needs="LABELS")]
     assert top(made)[4:8] == [
         "| attack | AUC | reads | TPR at 1 % FPR |", "|---|---|---|---|",
-        "| sly | **0.900** | labels | – |", "| loud | **0.600** | posteriors | 0.100 |",
+        "| sly | 0.900 | labels | – |", "| loud | 0.600 | posteriors | 0.100 |",
     ]  # fmt: skip
     made = [record("loud", target=t, value=v, tpr=0.2) for t, v in (("a", 0.6), ("b", 0.8))]
     assert top(made)[4:8] == [
-        "| target | worst AUC | by | TPR at 1 % FPR | test accuracy |", "|---|---|---|---|---|",
-        "| b | 0.800 | loud | 0.200 | 0.900 |", "| a | 0.600 | loud | 0.200 | 0.900 |",
+        "| target | worst AUC | best TPR at 1 % FPR | test accuracy |", "|---|---|---|---|",
+        "| b | 0.800 | 0.200 | 0.900 |", "| a | 0.600 | 0.200 | 0.900 |",
     ]  # fmt: skip
     assert top([record(status="failed", reason="no")])[:2] == ["# t", ""]
+
+
+def test_rows_of_the_first_ranking_are_told_apart() -> None:
+    """Whatever is cut of their names: targets of the same beginning and end."""
+    long = "x" * 90
+    made = [record("loud", target=f"{long}{i}{long}", value=0.6 + i / 100) for i in range(9)]
+    rows = [line for line in top(made) if line.startswith("| ")]
+    assert len({row.split(" | ")[0] for row in rows}) == 10
+    assert max(map(len, rows)) <= 100
+    made = [record("loud", "a*|b" * 30 + f"{i}", value=0.6) for i in range(3)] + [record("loud")]
+    assert max(map(len, top(made)[4:9])) <= 100
+
+
+def test_a_leak_that_could_not_have_been_seen_is_none() -> None:
+    told = "without a defense no leak is shown: AUC 0.530 by loud, the only attack asked, where "
+    small = [record(seed=seed, value=0.53) for seed in range(4)]
+    assert f"{told}0.532 could have been seen." in top(small)[2]
+    assert "no leak is shown" not in top([record(seed=seed, value=0.54) for seed in range(4)])[2]
+    many = [record(target=t, value=v) for t, v in (("a", 0.53), ("b", 0.55))]
+    start = "no leak is shown: the strongest attack reaches AUC 0.550 (b), where 0.563 could"
+    assert start in top(many)[2]
+
+
+def test_a_leak_of_attributes_stands_beside_what_needs_no_victim() -> None:
+    made = record("guess", game="attributes", value=0.88)
+    made.baselines = {"majority": {"accuracy": number(0.49)}}
+    made.controls = {"pixels": {"accuracy": number(0.87)}, "untrained": {"accuracy": number(0.86)}}
+    assert (
+        "accuracy 0.880 by guess, the only attack asked (the largest class 0.490; the same attack "
+        "on the rows themselves 0.870; on an untrained encoder 0.860)."
+    ) in top([made])[2]
+
+
+def test_the_answer_is_about_what_the_defenses_claim() -> None:
+    made = [record(attack, defense, value=0.8, game=game, protects=("attributes",) * bool(i))
+            for i, defense in enumerate(("none", "talos"))
+            for attack, game in (("loud", "membership"), ("guess", "attributes"))]  # fmt: skip
+    assert top(made)[2].startswith("**simclr on digits, attributes of slant (adaptive)")
+    alone = [one for one in made if one.cell.game == "membership"]
+    assert "| talos | 0.800 ° | +0.000 |" in top(alone)
+
+
+def test_no_defense_is_said_to_leak_least_if_none_leaks_less() -> None:
+    made = [record("loud", d, value=v, accuracy=a)
+            for d, v, a in (("none", 0.7, 0.9), ("a", 0.71, 0.92), ("b", 0.8, 0.9))]  # fmt: skip
+    assert "None of the defenses leaks less; most with b, 0.800;" in top(made)[2]
+    made += [record("loud", "c", value=0.6, accuracy=0.92)]
+    assert "Least with c, 0.600, which gains 0.020 of accuracy" in top(made)[2]
 
 
 def test_order_of_results_does_not_matter() -> None:
@@ -650,11 +707,11 @@ def test_a_finding_names_the_defenses_without_a_valid_number() -> None:
         one.flags = ["its encoder tells no more than an untrained one"]
     text = page(Board([*made, *idle]), "t")
     assert (
-        "of 1 defenses leak less than none beyond chance; 1 of 2 defenses have no valid number "
-        in text
+        "of 1 defenses leak less than none beyond chance; 1 of 2 defenses have no number that "
+        "counts (‡ or ¶, see Controls): idle." in text
     )
-    assert "(‡ or ¶): idle." in text
-    assert "valid number" not in page(Board(made), "t")
+    assert "(‡ or ¶, see Controls): idle." in text
+    assert "number that counts" not in page(Board(made), "t")
     assert "; 1 of 2 defenses have no valid number;" in closing(Board([*made, *idle]))[0]
 
 
@@ -693,7 +750,7 @@ def test_defenses_are_ranked_with_utility_and_cost() -> None:
     assert rows["better"]["a query"] == "0.002 ms"
     text = page(Board(made), "t")
     assert (
-        "without a defense AUC 0.800 by loud. Least with better, 0.600, which costs 0.100" in text
+        "0.800 by loud, the only attack asked. Least with better, 0.600, which costs 0.100" in text
     )
     assert "most with" not in text  # none leaks more than without a defense
     louder = [*made, *seeds("loud", "louder", [0.9, 0.9, 0.9], accuracy=0.9)]
@@ -965,7 +1022,9 @@ def test_the_mean_image_stands_beside_reconstructions() -> None:
         one.baselines = {"mean_image": {"mse": number(0.07 if asked == 500 else 0.09)}}
         one.sizes = {"rows": asked}
         made.append(one)
-    assert "without a defense MSE 0.020 by decode (the mean image 0.070)" in page(Board(made), "t")
+    assert "by decode, the strongest of 2 attacks (less leaks more; the mean image 0.070)" in page(
+        Board(made), "t"
+    )
 
 
 def test_a_page_says_what_a_probe_reads_from_undefended_encoders() -> None:

@@ -1,10 +1,8 @@
-"""The top of a page: the answer in two sentences, and a ranking that fits a screen.
-
-Both are about the panel where the largest leak is; the other panels have a line each.
-"""
+"""What a board found, in sentences: two for each victim and question, the largest leak first."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.boards import matrix, notes, panel_groups
@@ -14,97 +12,198 @@ from privbench.results.statistics import FEWEST_TESTED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from privbench.boards.panel import Aim, DefenseRow, Panel
+    from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Panel, Spot
 
-#: Rows of the ranking, and characters of a line of it.
-ROWS, WIDTH = 10, 100
-#: Characters of what a row is about, of an attack beside it, and of an attack without.
-_LONG, _ATTACK, _NAME = 36, 26, 30
 _MOST = 8
-_RATE = "TPR at 1 % FPR"
+#: Controls that a leak of other games than membership is compared with, and what they are.
+_BESIDE = {
+    "controls.pixels": "the same attack on the rows themselves",
+    "controls.untrained": "on an untrained encoder",
+}
 
 
 def findings(found: Sequence[Panel]) -> list[str]:
     """Return what leaks and what protects, in numbers: a paragraph of markdown a panel and aim."""
-    told = [text for _, _, text in _told(found)]
+    told = [text for _, _, text in answers(found)]
     more = len(told) - _MOST
     return told[:_MOST] + ([f"{more} more in the tables."] if more > 0 else [])
 
 
-def _told(found: Sequence[Panel]) -> list[tuple[list[Panel], Aim, str]]:
-    """Group, aim and text of what can be said, the largest leak first."""
+def answers(found: Sequence[Panel]) -> list[tuple[list[Panel], Aim, str]]:
+    """Return group, aim and text of what can be said, the largest leak first.
+
+    Of the first group that comes first which its defenses claim to protect.
+    """
+    groups = panel_groups.grouped(found)
     asked = [
         (group, aim)
-        for group in panel_groups.grouped(found)
+        for group in groups
         for aim in group[0].aims
         if any(attack.aim == aim for attack in group[0].own)
     ]
+    asked.sort(key=lambda one: one[0] is not groups[0] or not _claimed(one[0][0], one[1]))
     return [(group, aim, text) for group, aim in asked if (text := _finding(group, aim))]
 
 
+def _claimed(panel: Panel, aim: Aim) -> bool:
+    """Whether any defense claims to protect against this; so it is if there is none."""
+    spots = [spot for line in panel.rows[1:] for at, spot in line.spots.items() if at.aim == aim]
+    return not all(spot.over.outside for spot in spots) or len(panel.rows) == 1
+
+
 def _finding(group: Sequence[Panel], aim: Aim) -> str:
+    panel = group[0]
     if len(group) > 1:
-        return panel_groups.group_finding(group, aim)
-    (panel,) = group
+        few = min(group, key=lambda one: len(one.seeds)).seeds_told
+        about = f"{panel_groups.group_title(group)}, {matrix.aim_text(aim)}, {few}"
+        told = _of_victims(group, aim)
+    else:
+        about = f"{panel.target} on {panel.dataset}, {matrix.aim_text(aim)} ({panel.adversary})"
+        about += f", {panel.seeds_told}"
+        told = _of_panel(panel, aim)
+    return f"**{markdown(about)}**: {markdown(told)}" if told else ""
+
+
+def _of_victims(group: Sequence[Panel], aim: Aim) -> str:
+    """Where the strongest attack finds most and least; "" if nowhere."""
+    first, parts = group[0], panel_groups.differing(group)
+    best = [(own_best(panel, aim), panel) for panel in group]
+    leaks = {panel_groups.named(panel, parts): spot.value for spot, panel in best if spot}
+    if not leaks:
+        return ""
+    sign = 1 if first.higher[aim] else -1
+    most = max(leaks.values(), key=lambda leak: sign * leak)
+    least = min(leaks.values(), key=lambda leak: sign * leak)
+    start = f"the strongest attack reaches {first.metric[aim]} {panel_groups.at(leaks, most)}"
+    seen = [one for panel in group for one in notes.smallest(panel)]
+    if seen and most <= min(seen):
+        start = f"no leak is shown: {start}, where {min(seen):.3f} could have been seen"
+    return f"{start}. Least is {panel_groups.at(leaks, least)}."
+
+
+def _of_panel(panel: Panel, aim: Aim) -> str:
     none, *defenses = panel.rows
-    none_leak, metric = none.leak(aim), panel.metric[aim]
     sign = 1 if panel.higher[aim] else -1
     known = [(sign * leak, line) for line in defenses if (leak := line.leak(aim)) is not None]
-    about = f"{panel.target} on {panel.dataset}, {matrix.aim_text(aim)} ({panel.adversary})"
-    told = f"**{about}, {panel.seeds_told}**: "
-    if none_leak is None:
+    if aim not in none.worst:
         if not known:
             return ""
         (least, best), (most, worst) = min(known, key=_leak), max(known, key=_leak)
-        told += f"{metric} {sign * most:.3f} with {worst.title}"
-        told += f", {sign * least:.3f} with {best.title}" if best is not worst else ""
-        return f"{_but_bold(told)}."
-    told += f"without a defense {metric} {none_leak:.3f} by {none.worst[aim].attack}"
-    told += f" (the {panel.constant[aim]})" if panel.constant[aim] else ""
+        told = f"{panel.metric[aim]} {sign * most:.3f} with {worst.title}{_epsilon(worst)}"
+        told += (
+            f", {sign * least:.3f} with {best.title}{_epsilon(best)}" if best is not worst else ""
+        )
+        return f"{told}."
     more = []
     if known:
-        more = [_range(known, sign * none_leak, sign, aim), _beyond_chance(panel, aim, known)]
+        more = [_range(panel, aim, known), _beyond_chance(panel, aim, known)]
+    elif not defenses and aim in none.low:
+        low = none.low[aim]
+        share = f"{100 * low.estimate.value:.1f} %"
+        more = [f"at 1 % of false alarms {low.attack} finds {share} of the members"]
     if left := matrix.without_number(panel, aim):
         names = shown(", ".join(line.title for line in left), notes.LONG)
-        have = f"{len(left)} of {len(defenses)} defenses have no valid number (‡ or ¶): {names}"
-        more.append(have)
-    second = "; ".join(more)
-    return _but_bold(f"{told}.{f' {second[0].upper()}{second[1:]}.' if second else ''}")
+        what = _what([line for _, line in known] + left)
+        more.append(
+            f"{len(left)} of {len(known) + len(left)} {what} have no number that counts (‡ or ¶, "
+            f"see Controls): {names}"
+        )
+    second = "; ".join(filter(None, more))
+    asked = sum(attack.aim == aim and bool(spot.values) for attack, spot in none.spots.items())
+    among = f", the strongest of {asked} attacks" if asked > 1 else ", the only attack asked"
+    told = f"without a defense {undefended(panel, aim, among)}."
+    return f"{told} {second[0].upper()}{second[1:]}." if second else told
+
+
+def undefended(panel: Panel, aim: Aim, among: str = "") -> str:
+    """Return what the strongest attack reaches without a defense, beside what needs no victim.
+
+    Args:
+        panel: with a number for ``none``.
+        aim: of the attack.
+        among: what stands behind its name.
+    """
+    worst = panel.rows[0].worst[aim]
+    value = worst.estimate.value
+    told = f"{panel.metric[aim]} {value:.3f} by {worst.attack}{among}"
+    spot = next(s for a, s in panel.rows[0].spots.items() if (a.aim, a.name) == (aim, worst.attack))
+    if (seen := notes.smallest_leak(spot.over)) and value <= seen:
+        return f"no leak is shown: {told}, where {seen:.3f} could have been seen"
+    beside = [] if panel.higher[aim] else ["less leaks more"]
+    if panel.constant[aim]:
+        beside.append(f"the {panel.constant[aim]}")
+    elif (chance := panel.chance[aim]) and chance.name == "majority":
+        beside.append(f"the largest class {chance.value:.3f}")
+    beside += [
+        f"{what} {of.mean:.3f}"
+        for part, what in _BESIDE.items()
+        if (of := spot.over.main(part)).numbers
+    ]
+    return told + (f" ({'; '.join(beside)})" if beside else "")
+
+
+def _epsilon(line: DefenseRow) -> str:
+    claimed, _, audited = line.epsilons
+    return "" if claimed == "–" else f" (ε {claimed} claimed, audited: {audited})"
+
+
+def _what(lines: Sequence[DefenseRow]) -> str:
+    names = {line.name for line in lines}
+    if len(names) == len(lines):
+        return "defenses"
+    return f"settings of {next(iter(names))}" if len(names) == 1 else "settings"
 
 
 def _beyond_chance(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]]) -> str:
-    """How many defenses change a leak beyond chance, in which direction."""
+    """How many of the ranked defenses change a leak beyond chance, in which direction."""
     if len(panel.seeds) < FEWEST_TESTED:
         return "too few seeds to tell a difference from chance"
-    one = len({line.name for _, line in known}) == 1 < len(known)
-    what = f"settings of {known[0][1].name}" if one else "defenses"
-    certain = [line for line in panel.rows if (line.title, aim) in panel.certain]
+    judged = [line for _, line in known if aim not in line.not_met]
+    if not judged:
+        return ""
+    certain = [line for line in judged if (line.title, aim) in panel.certain]
     more = sum(panel.leaks_more(line.changes[aim], aim) for line in certain)
-    told = f"{len(certain) - more} of {len(known)} {what} leak less than none beyond chance"
+    less = len(certain) - more
+    told = f"{less} of {len(judged)} {_what(judged)} leak less than none beyond chance"
     return told + (f", {more} leak more" if more else "")
 
 
-def _range(known: Sequence[tuple[float, DefenseRow]], none_leak: float, sign: int, aim: Aim) -> str:
+def _range(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]]) -> str:
     """The defense with the least leak of those that do not cost too much, and that with the most.
 
     Args:
-        known: leaks times the sign, with their defenses; at least one.
-        none_leak: the leak without a defense, times the sign.
-        sign: 1 if a higher number is a stronger attack, else -1.
+        panel: with a number for ``none``.
         aim: of the leaks.
+        known: leaks times the sign, with their defenses; at least one.
     """
-    told, best = f"every defense costs more than {matrix.COSTLY:g} of accuracy", None
+    sign = 1 if panel.higher[aim] else -1
+    none_leak = sign * panel.rows[0].worst[aim].estimate.value
     usable = [one for one in known if not matrix.costly(one[1])]
-    if usable and all(aim in line.not_met for _, line in usable):
-        told = "none of the defenses has met all attacks that judge it"
-    elif usable := [one for one in usable if aim not in one[1].not_met]:
-        least, best = min(usable, key=_leak)
-        cost = f", which costs {best.loss.mean:.3f} of accuracy" if best.loss else ""
-        told = f"least with {best.title}, {sign * least:.3f}{cost}"
+    judged = [one for one in usable if aim not in one[1].not_met]
+    whole = [one for one in judged if not partial(panel, one[1], aim)]
+    best = None
+    if not usable:
+        told = f"every defense costs more than {matrix.COSTLY:g} of accuracy"
+    else:
+        least, best = min(whole or judged or usable, key=_leak)
+        told = f"least with {best.title}, {sign * least:.3f}{_cost(best)}"
+        if round(least, 3) >= round(none_leak, 3):
+            told, best = "none of the defenses leaks less", None
+        if not judged:
+            told = f"no defense has met all attacks that judge it at full strength; {told}"
     most, worst = max(known, key=_leak)
     if worst is not best and round(most, 3) > round(none_leak, 3):
         told += f"; most with {worst.title}, {sign * most:.3f}"
     return told
+
+
+def _cost(line: DefenseRow) -> str:
+    if line.loss is None:
+        return ""
+    if abs(line.loss.mean) < 0.0005:  # noqa: PLR2004 - 0.000
+        return ", at no cost in accuracy"
+    verb = "costs" if line.loss.mean > 0 else "gains"
+    return f", which {verb} {abs(line.loss.mean):.3f} of accuracy"
 
 
 def _leak(known: tuple[float, DefenseRow]) -> tuple[float, str]:
@@ -112,102 +211,49 @@ def _leak(known: tuple[float, DefenseRow]) -> tuple[float, str]:
     return known[0], known[1].title
 
 
-def _but_bold(text: str) -> str:
-    """Markdown of a text, in which the part between ``**`` stays bold."""
-    _, bold, rest = text.split("**", 2)
-    return f"**{markdown(bold)}**{markdown(rest)}"
+def partial(panel: Panel, line: DefenseRow, aim: Aim) -> bool:
+    """Return whether an attack that has a number without a defense has not met it."""
+    return any(
+        attack.aim == aim and spot.values and attack not in line.spots
+        for attack, spot in panel.rows[0].spots.items()
+    )
 
 
-def ranking(found: Sequence[Panel]) -> list[str]:
-    """Return the ranking that belongs to the first finding, as lines; [] if there is none.
+@dataclass(frozen=True)
+class Best:
+    """The strongest attack that an adversary ran itself without a defense.
 
-    Its rows are defenses; without any, victims; of a single victim, attacks.
+    Attributes:
+        value: its number.
+        attack: its name.
+        rate: the best rate at 1 % FPR of all of them; None if unknown.
     """
-    for group, aim, _ in _told(found):
-        first = group[0]
-        if len(group) > 1:
-            made = _victims(group, aim)
-        elif len(first.rows) > 1:
-            made = _defenses(first, aim)
-        else:
-            made = _attacks(first, aim)
-        return [*made.lines(ROWS), ""]
-    return []
+
+    value: float
+    attack: str
+    rate: float | None
 
 
-def _victims(group: Sequence[Panel], aim: Aim) -> matrix.Table:
-    sign = 1 if group[0].higher[aim] else -1
-    parts = panel_groups.differing(group)
-    known = [one for one in group if aim in one.rows[0].worst]
-    ordered = sorted(known, key=lambda one: -sign * one.rows[0].worst[aim].estimate.value)
-    body = [
-        [_cut(panel_groups.named(one, parts)), *_worst(one.rows[0], aim),
-         "–" if (tested := one.rows[0].accuracy) is None else f"{tested.value:.3f}"]
-        for one in ordered
-    ]  # fmt: skip
-    heads = [", ".join(parts), _metric(group[0], aim), "by", _RATE, "test accuracy"]
-    return _table(heads, body, "rows")
+def own(panel: Panel, aim: Aim) -> list[tuple[float, str, AttackColumn, Spot]]:
+    """Return the attacks that an adversary ran itself without a defense, those that count first.
 
-
-def _defenses(panel: Panel, aim: Aim) -> matrix.Table:
-    lines = matrix.least_leak_first(panel)
-    body, marks = [], {
-        "†": "differs from none beyond chance.",
-        "‖": "an attack that judges it has not met it, so it is not ranked.",
-    }  # fmt: skip
-    for line in lines:
-        number, by, rate = _worst(line, aim)
-        number += " †" * ((line.title, aim) in panel.certain)
-        lost = "–" if line is panel.rows[0] or not line.loss else f"{line.loss.mean:+.3f}"
-        name = _cut(line.title) + " ‖" * bool(line.not_met)
-        body.append([name, number, by, rate, lost])
-    note = " ".join(f"{mark}: {what}" for mark, what in marks.items() if any(
-        mark in cell for row in body[:ROWS] for cell in row[:2]))  # fmt: skip
-    if any(map(matrix.costly, lines[:ROWS])):
-        note += f" Defenses that lose more than {matrix.COSTLY:g} of accuracy stand last."
-    heads = ["defense", _metric(panel, aim), "by", _RATE, "accuracy lost"]
-    return _table(heads, body, "defenses", note.strip())
-
-
-def _attacks(panel: Panel, aim: Aim) -> matrix.Table:
-    sign = 1 if panel.higher[aim] else -1
+    Each with its number times -1 if a higher one is stronger: sorted, the strongest comes first.
+    """
+    sign = -1 if panel.higher[aim] else 1
     spots = panel.rows[0].spots
     known = [
-        (-sign * made.value, attack.name, attack)
+        (sign * made.value, attack.name, attack, spots[attack])
         for attack in panel.own
         if attack.aim == aim and attack in spots and (made := spots[attack].estimate)
     ]
-    body = [
-        [_cut(attack.name, _NAME), matrix.spot_text(spots[attack], panel),
-         matrix.reads(attack) or "–", matrix.rate_text(spots[attack], panel)]
-        for _, _, attack in sorted(known)
-    ]  # fmt: skip
-    return _table(["attack", markdown(panel.metric[aim]), "reads", _RATE], body, "attacks")
+    return sorted(known, key=lambda one: (bool(one[3].mark), *one[:2]))
 
 
-def _worst(line: DefenseRow, aim: Aim) -> list[str]:
-    """The strongest attack's number, the attack, and the best rate at 1 % FPR."""
-    if aim not in line.worst:
-        return ["–", "–", "–"]
-    found = line.worst[aim]
-    rate = f"{line.low[aim].estimate.value:.3f}" if aim in line.low else "–"
-    return [f"{found.estimate.value:.3f}", _cut(found.attack, _ATTACK), rate]
-
-
-def _metric(panel: Panel, aim: Aim) -> str:
-    return markdown(f"worst {panel.metric[aim]}")
-
-
-def _cut(title: str, longest: int = _LONG) -> str:
-    """Markdown of a name, of which both ends stay: settings stand at the end."""
-    if len(title) > longest:
-        title = f"{title[: longest // 2]}…{title[longest // 2 + 1 - longest :]}"
-    return markdown(shown(title, longest))
-
-
-def _table(heads: list[str], body: list[list[str]], what: str, note: str = "") -> matrix.Table:
-    """A table of these columns; without rates at 1 % FPR if there are none."""
-    at = heads.index(_RATE)
-    if all(row[at] == "–" for row in body):
-        heads, *body = ([*row[:at], *row[at + 1 :]] for row in (heads, *body))
-    return matrix.Table("", heads, body, what, note=note)
+def own_best(panel: Panel, aim: Aim) -> Best | None:
+    """Return the strongest of them; None if none counts."""
+    known = [one for one in own(panel, aim) if not one[3].mark]
+    if not known:
+        return None
+    value, name, _, _ = known[0]
+    rates = [spot.rate.value for *_, spot in known if spot.rate]
+    return Best(abs(value), name, max(rates, default=None))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from privbench.boards.panel import DefenseRow, Panel
     from privbench.boards.verdicts import Range
     from privbench.results.record import Record
+    from privbench.results.seeds import Seeds
 
 #: Reasons for cells that were skipped, failed or are doubtful, and names of one kind.
 MOST = 8
@@ -128,18 +129,24 @@ def _range(of: Range) -> str:
     return f"{of.mean:.3f} on average ({of.low:.3f} to {of.high:.3f} over {over})"
 
 
+def smallest_leak(over: Seeds) -> float | None:
+    """The smallest mean AUC of membership that would be beyond chance (5 %); None if unknown."""
+    of: dict[int, float] = {}  # seed -> variance of an AUC without signal
+    for record in over.ok:
+        m, n = (record.sizes.get(name, 0) for name in ("members", "nonmembers"))
+        if record.cell.game == "membership" and m and n:
+            of[record.seed] = auc_band(m, n, 0.05) ** 2
+    return 0.5 + math.sqrt(math.fsum(of.values())) / len(of) if of else None
+
+
+def smallest(panel: Panel) -> set[float]:
+    """The same for all attacks on the undefended victim of a panel."""
+    found = {smallest_leak(spot.over) for spot in panel.rows[0].spots.values()}
+    return {one for one in found if one is not None}
+
+
 def _smallest(board: Board) -> list[str]:
-    """The smallest leak of membership whose mean AUC is beyond chance (5 %), over attacks."""
-    found = set[float]()
-    for panel in board.foremost:
-        for spot in panel.rows[0].spots.values():
-            of: dict[int, float] = {}  # seed -> variance of an AUC without signal
-            for record in spot.over.ok:
-                m, n = (record.sizes.get(name, 0) for name in ("members", "nonmembers"))
-                if record.cell.game == "membership" and m and n:
-                    of[record.seed] = auc_band(m, n, 0.05) ** 2
-            if of:
-                found.add(0.5 + math.sqrt(math.fsum(of.values())) / len(of))
+    found = {one for panel in board.foremost for one in smallest(panel)}
     if not found:
         return []
     ends = dict.fromkeys(f"{one:.3f}" for one in (min(found), max(found)))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from privbench.boards.matrix import (
     WIDEST,
     Table,
-    aim_text,
     attack_text,
     rate_text,
     spot_text,
@@ -21,7 +20,7 @@ from privbench.ground.text import markdown
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from privbench.boards.panel import Aim, Panel
+    from privbench.boards.panel import Panel
 
 _PARTS = ("target", "adversary")
 
@@ -105,23 +104,8 @@ def group_table(group: Sequence[Panel]) -> Table:
     return Table(group_title(group), heads, body, "rows")
 
 
-def group_finding(group: Sequence[Panel], aim: Aim) -> str:
-    """Return where the strongest attack finds most and least, as markdown; "" if nowhere."""
-    first, parts = group[0], differing(group)
-    known = {named(panel, parts): panel.rows[0].leak(aim) for panel in group}
-    leaks = {name: leak for name, leak in known.items() if leak is not None}
-    if not leaks:
-        return ""
-    sign = 1 if first.higher[aim] else -1
-    most = _at(leaks, max(leaks.values(), key=lambda leak: sign * leak))
-    least = _at(leaks, min(leaks.values(), key=lambda leak: sign * leak))
-    told = f": the strongest attack reaches {first.metric[aim]} {most}. Least is {least}."
-    few = min(group, key=lambda panel: len(panel.seeds)).seeds_told
-    return f"**{markdown(f'{group_title(group)}, {aim_text(aim)}, {few}')}**{markdown(told)}"
-
-
-def _at(leaks: Mapping[str, float], leak: float) -> str:
-    """A leak, and who finds it: the name, or how many where several do."""
+def at(leaks: Mapping[str, float], leak: float) -> str:
+    """Return a leak, and who finds it: the name, or how many where several do."""
     names = [name for name, value in leaks.items() if round(value, 3) == round(leak, 3)]
     who = names[0] if len(names) == 1 else f"{len(names)} of {len(leaks)} rows"
     return f"{leak:.3f} ({who})"

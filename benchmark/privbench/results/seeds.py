@@ -105,14 +105,15 @@ class Seeds:
     @cached_property
     def headline(self) -> Series:
         """The main number of the game."""
-        return self._main("")
+        return self.main("")
 
     @cached_property
     def null(self) -> Series:
         """The same on the null victim."""
-        return self._main("controls.null")
+        return self.main("controls.null")
 
-    def _main(self, part: str) -> Series:
+    def main(self, part: str) -> Series:
+        """Return the main number of the game in a part of the result; "" for the game's own."""
         mains = (one.board.columns[0] for one in self.ok if one.board is not None)
         found = [self.of(*at) for at in dict.fromkeys((part or c.part, c.name) for c in mains)]
         if len(found) < 2:  # noqa: PLR2004 - versions of a game may have several
