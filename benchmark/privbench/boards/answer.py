@@ -129,17 +129,30 @@ def undefended(panel: Panel, aim: Aim, among: str = "") -> str:
     spot = next(s for a, s in panel.rows[0].spots.items() if (a.aim, a.name) == (aim, worst.attack))
     if (seen := notes.smallest_leak(spot.over)) and value <= seen:
         return f"no leak is shown: {told}, where {seen:.3f} could have been seen"
-    beside = [] if panel.higher[aim] else ["less leaks more"]
+    words = beside(panel, aim, spot)
+    return told + (f" ({'; '.join(words)})" if words else "")
+
+
+def beside(panel: Panel, aim: Aim, spot: Spot) -> list[str]:
+    """Return what belongs beside a leak of another game than membership, in words.
+
+    Which numbers are the larger leak, and what is reached without the victim.
+
+    Args:
+        panel: of the attack.
+        aim: of the attack.
+        spot: the attack on the undefended victim.
+    """
+    told = [] if panel.higher[aim] else ["less leaks more"]
     if panel.constant[aim]:
-        beside.append(f"the {panel.constant[aim]}")
+        told.append(f"the {panel.constant[aim]}")
     elif (chance := panel.chance[aim]) and chance.name == "majority":
-        beside.append(f"the largest class {chance.value:.3f}")
-    beside += [
+        told.append(f"the largest class {chance.value:.3f}")
+    return told + [
         f"{what} {of.mean:.3f}"
         for part, what in _BESIDE.items()
         if (of := spot.over.main(part)).numbers
     ]
-    return told + (f" ({'; '.join(beside)})" if beside else "")
 
 
 def _epsilon(line: DefenseRow) -> str:

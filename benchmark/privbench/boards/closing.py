@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from privbench.boards.answer import beside
 from privbench.boards.matrix import COSTLY, costly, without_number
 from privbench.ground.text import several, shown
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
@@ -182,11 +183,12 @@ def _alone(none: DefenseRow, aim: Aim, panel: Panel) -> str:
     reached = f"{panel.metric[aim]} {value:.3f}"
     if not 1 < worst.seeds < FEWEST_TESTED:  # one seed has the interval of its rows
         reached += f" [{low:.3f}, {high:.3f}]"
-    beside = "" if null is None else f", {null:.3f} on the null victim"
-    beside += f", the {panel.constant[aim]}" if panel.constant[aim] else ""
+    reached += "" if null is None else f", {null:.3f} on the null victim"
+    if words := beside(panel, aim, spot):
+        reached += f" ({'; '.join(words)})"
     if null is not None and low <= null <= high:
-        return f"no leak shown: without a defense {name} has {reached}{beside}"
-    return f"without a defense {name} reaches {reached}{beside}"
+        return f"no leak shown: without a defense {name} has {reached}"
+    return f"without a defense {name} reaches {reached}"
 
 
 def _unclear(difference: Difference) -> bool:
