@@ -271,8 +271,8 @@ def test_marks_of_the_first_ranking_are_explained_only_where_they_stand() -> Non
     made = seeds("loud", "none", [0.8, 0.81, 0.79, 0.8, 0.8])
     made += seeds("loud", "calm", [0.7, 0.72, 0.69, 0.7, 0.69])
     assert "| calm | 0.700 † | +0.000 |" in top(made)
-    assert top(made)[-2] == ("†: the attack that is compared finds less than without a defense "
-                             "beyond chance; † more: it finds more.")  # fmt: skip
+    assert top(made)[-2] == ("†: beyond chance, the attack that is compared finds less than "
+                             "without a defense; † more: it finds more.")  # fmt: skip
     known = {EVERY: [Wanted("sly", "sly", 1, "membership", {})]}
     assert "| calm ‖ | 0.700 † | +0.000 |" in top(made, judges=known)
     made += seeds("loud", "noise", [0.5, 0.9, 0.2, 0.3, 0.9], accuracy=0.1)
@@ -315,7 +315,7 @@ def test_a_leak_that_could_not_have_been_seen_is_none() -> None:
     assert f"{told}0.532 could have been seen." in top(small)[2]
     assert "no leak is shown" not in top([record(seed=seed, value=0.54) for seed in range(4)])[2]
     many = [record(target=t, value=v) for t, v in (("a", 0.53), ("b", 0.55))]
-    start = "no leak is shown: the strongest attack reaches AUC 0.550 (b), where 0.563 could"
+    start = "no leak is shown: loud, the only attack asked, reaches AUC 0.550 (b), where 0.563"
     assert start in top(many)[2]
 
 
@@ -338,10 +338,41 @@ def test_the_answer_is_about_what_the_defenses_claim() -> None:
     assert "| talos | 0.800 ° | +0.000 |" in top(alone)
 
 
+def test_what_does_not_count_is_not_called_the_answer() -> None:
+    """Neither a defense that not all attacks met, nor one that costs much, nor numbers with ‡."""
+    made = [record(a, d, value=v) for a, d, v in (
+        ("loud", "none", 0.8), ("sly", "none", 0.6), ("sly", "part", 0.5), ("loud", "full", 0.85),
+        ("sly", "full", 0.6))]  # fmt: skip
+    told = "No defense that met these attacks and costs at most 0.1 of accuracy leaks less; most"
+    assert told in top(made)[2]
+    alone = [one for one in made if one.cell.defense != "full"]
+    assert "Least with part, 0.500, at no cost in accuracy, which not all of these" in top(alone)[2]
+    for one in made:
+        one.flags = ["odd"] if one.cell.defense == "none" else []
+    told = "no number without a defense counts (‡ or ¶, see Controls); loud has AUC 0.850 with full"
+    assert told in top(made)[2]
+    for one in made:
+        one.flags = ["odd"]
+    assert "2 of 2 defenses have no number that counts" in top(made)[2]
+
+
+def test_games_of_a_group_are_told_by_their_own_numbers() -> None:
+    """An error of .03 is below the .53 that membership attacks could have seen."""
+    made = []
+    for target in ("a", "b"):
+        made += [record("loud", seed=seed, target=target, value=0.9) for seed in range(4)]
+        made += [record("draw", seed=seed, target=target, game="reconstruction",
+                        value=0.03 if target == "a" else 0.02) for seed in range(4)]  # fmt: skip
+    text = page(Board(made), "t")
+    told = "draw, the only attack asked, reaches MSE 0.020 (b) (less leaks more). Least is 0.030"
+    assert told in text
+    assert "no leak" not in text
+
+
 def test_no_defense_is_said_to_leak_least_if_none_leaks_less() -> None:
     made = [record("loud", d, value=v, accuracy=a)
             for d, v, a in (("none", 0.7, 0.9), ("a", 0.71, 0.92), ("b", 0.8, 0.9))]  # fmt: skip
-    assert "None of the defenses leaks less; most with b, 0.800;" in top(made)[2]
+    assert "No defense leaks less; most with b, 0.800;" in top(made)[2]
     made += [record("loud", "c", value=0.6, accuracy=0.92)]
     assert "Least with c, 0.600, which gains 0.020 of accuracy" in top(made)[2]
 
@@ -592,8 +623,8 @@ def test_what_an_undefended_adversary_knows_is_one_table() -> None:
     assert found["adaptive"]["loud: TPR at 1 % FPR"] == "0.400 ±0.000"
     assert "The threshold at 1 % FPR" in page(Board(made), "t")
     assert (
-        "**digits, simclr, no defense, membership, 2 seeds: a draft**: the strongest attack "
-        "reaches AUC 0.800 (adaptive). Least is 0.600 (adaptive, pool mnist)."
+        "**digits, simclr, no defense, membership, 2 seeds: a draft**: loud, the only attack "
+        "asked, reaches AUC 0.800 (adaptive). Least is 0.600 (adaptive, pool mnist)."
     ) in page(Board(made), "t")
     assert [told.partition(": ")[0] for told in closing(Board(made))] == [
         f"simclr on digits, membership ({knows[i]})"
@@ -648,7 +679,7 @@ def test_undefended_victims_are_one_table() -> None:
 def test_a_board_that_lacks_undefended_victims_has_a_finding() -> None:
     made = [record("loud", "none", status="skipped", reason="no")]
     made += [record("loud", "weak", value=0.8), record("loud", "strong", value=0.6)]
-    told = "1 seed: a draft**: AUC 0.800 with weak, 0.600 with strong."
+    told = "nothing ran without a defense; loud has AUC 0.800 with weak, 0.600 with strong."
     assert told in page(Board(made), "t")
     assert "simclr on digits, membership" not in page(Board(made[:1]), "t")
 
@@ -707,7 +738,7 @@ def test_a_finding_names_the_defenses_without_a_valid_number() -> None:
         one.flags = ["its encoder tells no more than an untrained one"]
     text = page(Board([*made, *idle]), "t")
     assert (
-        "of 1 defenses leak less than none beyond chance; 1 of 2 defenses have no number that "
+        "less than none beyond chance; 1 of 2 defenses has no number that "
         "counts (‡ or ¶, see Controls): idle." in text
     )
     assert "(‡ or ¶, see Controls): idle." in text
@@ -785,10 +816,11 @@ def test_differences_to_none_are_marked_after_holm() -> None:
     rows = ranking(made)
     assert rows["calm"]["membership: worst AUC"].endswith(" †")
     assert "†" not in rows["vague"]["membership: worst AUC"]
-    assert "1 of 2 defenses leak less than none beyond chance." in page(Board(made), "t")
+    assert "1 of 2 defenses leaks less than none beyond chance." in page(Board(made), "t")
     loud = [*made, *seeds("loud", "loud", [0.80, 0.91, 0.85, 0.88, 0.83])]
-    assert "1 of 3 defenses leak less than none beyond chance, 1 leak more." in page(
-        Board(loud), "t"
+    assert (
+        "1 of 3 defenses leaks less than none beyond chance and 1 more, by the attack that is "
+        "compared (†)." in page(Board(loud), "t")
     )
     assert ranking(loud)["loud"]["membership: worst AUC"].endswith(" † more")
     weak = [*seeds("loud", "none", [0.70, 0.80, 0.75]), *seeds("loud", "weak", [0.67, 0.78, 0.72])]
@@ -842,7 +874,7 @@ def test_settings_of_one_defense_are_not_called_defenses() -> None:
                 "mask": StrengthRecord(field="weight", stronger="up", sweep=[1.0, 3.0])
             }
         made += some
-    assert "1 of 2 settings of mask leak less than none beyond chance" in page(Board(made), "t")
+    assert "1 of 2 settings of mask leaks less than none beyond chance" in page(Board(made), "t")
 
 
 def test_a_rate_of_0_that_tells_nothing_says_so() -> None:

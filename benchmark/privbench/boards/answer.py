@@ -67,33 +67,36 @@ def _finding(group: Sequence[Panel], aim: Aim) -> str:
 def _of_victims(group: Sequence[Panel], aim: Aim) -> str:
     """Where the strongest attack finds most and least; "" if nowhere."""
     first, parts = group[0], panel_groups.differing(group)
-    best = [(own_best(panel, aim), panel) for panel in group]
-    leaks = {panel_groups.named(panel, parts): spot.value for spot, panel in best if spot}
-    if not leaks:
-        return ""
     sign = 1 if first.higher[aim] else -1
-    most = max(leaks.values(), key=lambda leak: sign * leak)
+    found = {panel_groups.named(panel, parts): own_best(panel, aim) for panel in group}
+    best = {name: one for name, one in found.items() if one}
+    if not best:
+        return ""
+    leaks = {name: one.value for name, one in best.items()}
+    most = max(best.values(), key=lambda one: sign * one.value)
     least = min(leaks.values(), key=lambda leak: sign * leak)
-    start = f"the strongest attack reaches {first.metric[aim]} {panel_groups.at(leaks, most)}"
-    seen = [one for panel in group for one in notes.smallest(panel)]
-    if seen and most <= min(seen):
-        start = f"no leak is shown: {start}, where {min(seen):.3f} could have been seen"
-    return f"{start}. Least is {panel_groups.at(leaks, least)}."
+    attacks = {one.attack for one in best.values()}
+    who = f"{most.attack}, {_among(len(own(first, aim)))}," if len(attacks) == 1 else (
+        "the strongest attack")  # fmt: skip
+    told = f"{who} reaches {first.metric[aim]} {panel_groups.at(leaks, most.value)}"
+    if (seen := notes.smallest_leak(most.spot.over)) and most.value <= seen:
+        told = f"no leak is shown: {told}, where {seen:.3f} could have been seen"
+    if words := beside(first, aim, most.spot):
+        told += f" ({'; '.join(words)})"
+    return f"{told}. Least is {panel_groups.at(leaks, least)}."
+
+
+def _among(asked: int) -> str:
+    return f"the strongest of {asked} attacks" if asked > 1 else "the only attack asked"
 
 
 def _of_panel(panel: Panel, aim: Aim) -> str:
     none, *defenses = panel.rows
     sign = 1 if panel.higher[aim] else -1
     known = [(sign * leak, line) for line in defenses if (leak := line.leak(aim)) is not None]
+    left = matrix.without_number(panel, aim)
     if aim not in none.worst:
-        if not known:
-            return ""
-        (least, best), (most, worst) = min(known, key=_leak), max(known, key=_leak)
-        told = f"{panel.metric[aim]} {sign * most:.3f} with {worst.title}{_epsilon(worst)}"
-        told += (
-            f", {sign * least:.3f} with {best.title}{_epsilon(best)}" if best is not worst else ""
-        )
-        return f"{told}."
+        return _without_none(panel, aim, known) if known or left else ""
     more = []
     if known:
         more = [_range(panel, aim, known), _beyond_chance(panel, aim, known)]
@@ -101,18 +104,42 @@ def _of_panel(panel: Panel, aim: Aim) -> str:
         low = none.low[aim]
         share = f"{100 * low.estimate.value:.1f} %"
         more = [f"at 1 % of false alarms {low.attack} finds {share} of the members"]
-    if left := matrix.without_number(panel, aim):
-        names = shown(", ".join(line.title for line in left), notes.LONG)
-        what = _what([line for _, line in known] + left)
-        more.append(
-            f"{len(left)} of {len(known) + len(left)} {what} have no number that counts (‡ or ¶, "
-            f"see Controls): {names}"
-        )
+    more.append(_uncounted(left, len(known) + len(left)))
     second = "; ".join(filter(None, more))
     asked = sum(attack.aim == aim and bool(spot.values) for attack, spot in none.spots.items())
-    among = f", the strongest of {asked} attacks" if asked > 1 else ", the only attack asked"
-    told = f"without a defense {undefended(panel, aim, among)}."
+    told = f"without a defense {undefended(panel, aim, f', {_among(asked)}')}."
     return f"{told} {second[0].upper()}{second[1:]}." if second else told
+
+
+def _uncounted(left: Sequence[DefenseRow], of: int) -> str:
+    """Which defenses have no number that counts; "" for none."""
+    if not left:
+        return ""
+    names = shown(", ".join(line.title for line in left), notes.LONG)
+    have = "has" if len(left) == 1 else "have"
+    what = "defenses" if len({line.name for line in left}) == len(left) else "settings"
+    return (
+        f"{len(left)} of {of} {what} {have} no number that counts (‡ or ¶, see Controls): {names}"
+    )
+
+
+def _without_none(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]]) -> str:
+    """What is said where the undefended victim has no number."""
+    ran = any(a.aim == aim and spot.values for a, spot in panel.rows[0].spots.items())
+    told = "no number without a defense counts (‡ or ¶, see Controls)" if ran else (
+        "nothing ran without a defense")  # fmt: skip
+    if known:
+        sign = 1 if panel.higher[aim] else -1
+        (least, best), (most, worst) = min(known, key=_leak), max(known, key=_leak)
+        by = worst.worst[aim].attack
+        told += f"; {by} has {panel.metric[aim]} {sign * most:.3f} with {worst.title}"
+        told += _epsilon(worst)
+        if best is not worst:
+            told += f", {sign * least:.3f} with {best.title}{_epsilon(best)}"
+        if all(aim in line.not_met for _, line in known):
+            told += ". No defense has met all attacks that judge it at full strength"
+    left = matrix.without_number(panel, aim)
+    return "; ".join(filter(None, [told, _uncounted(left, len(known) + len(left))])) + "."
 
 
 def undefended(panel: Panel, aim: Aim, among: str = "") -> str:
@@ -168,17 +195,19 @@ def _what(lines: Sequence[DefenseRow]) -> str:
 
 
 def _beyond_chance(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]]) -> str:
-    """How many of the ranked defenses change a leak beyond chance, in which direction."""
+    """How many defenses change a leak beyond chance, in which direction."""
     if len(panel.seeds) < FEWEST_TESTED:
         return "too few seeds to tell a difference from chance"
     judged = [line for _, line in known if aim not in line.not_met]
-    if not judged:
-        return ""
-    certain = [line for line in judged if (line.title, aim) in panel.certain]
+    some = judged or [line for _, line in known]
+    certain = [line for line in some if (line.title, aim) in panel.certain]
     more = sum(panel.leaks_more(line.changes[aim], aim) for line in certain)
     less = len(certain) - more
-    told = f"{less} of {len(judged)} {_what(judged)} leak less than none beyond chance"
-    return told + (f", {more} leak more" if more else "")
+    of = f"{less} of {len(some)} {_what(some)}"
+    if 0 < len(judged) < len(known):
+        of = f"{less} of the {len(some)} {_what(some)} that met all their judges"
+    told = f"{of} {'leaks' if less == 1 else 'leak'} less than none beyond chance"
+    return told + (f" and {more} more, by the attack that is compared (†)" if more else "")
 
 
 def _range(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]]) -> str:
@@ -190,22 +219,26 @@ def _range(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]]) ->
         known: leaks times the sign, with their defenses; at least one.
     """
     sign = 1 if panel.higher[aim] else -1
-    none_leak = sign * panel.rows[0].worst[aim].estimate.value
+    none_leak = round(sign * panel.rows[0].worst[aim].estimate.value, 3)
     usable = [one for one in known if not matrix.costly(one[1])]
     judged = [one for one in usable if aim not in one[1].not_met]
-    whole = [one for one in judged if not partial(panel, one[1], aim)]
+    pool = judged or usable
+    whole = [one for one in pool if not partial(panel, one[1], aim)]
     best = None
     if not usable:
         told = f"every defense costs more than {matrix.COSTLY:g} of accuracy"
     else:
-        least, best = min(whole or judged or usable, key=_leak)
+        least, best = min(whole or pool, key=_leak)
         told = f"least with {best.title}, {sign * least:.3f}{_cost(best)}"
-        if round(least, 3) >= round(none_leak, 3):
-            told, best = "none of the defenses leaks less", None
+        told += "" if whole else ", which not all of these attacks met"
+        if round(least, 3) >= none_leak:
+            fewer = any(round(leak, 3) < none_leak for leak, _ in known)
+            among = f" that met these attacks and costs at most {matrix.COSTLY:g} of accuracy"
+            told, best = f"no defense{among if fewer else ''} leaks less", None
         if not judged:
             told = f"no defense has met all attacks that judge it at full strength; {told}"
     most, worst = max(known, key=_leak)
-    if worst is not best and round(most, 3) > round(none_leak, 3):
+    if worst is not best and round(most, 3) > none_leak:
         told += f"; most with {worst.title}, {sign * most:.3f}"
     return told
 
@@ -239,11 +272,13 @@ class Best:
     Attributes:
         value: its number.
         attack: its name.
+        spot: where it met the victim.
         rate: the best rate at 1 % FPR of all of them; None if unknown.
     """
 
     value: float
     attack: str
+    spot: Spot
     rate: float | None
 
 
@@ -267,6 +302,6 @@ def own_best(panel: Panel, aim: Aim) -> Best | None:
     known = [one for one in own(panel, aim) if not one[3].mark]
     if not known:
         return None
-    value, name, _, _ = known[0]
+    value, name, _, best = known[0]
     rates = [spot.rate.value for *_, spot in known if spot.rate]
-    return Best(abs(value), name, max(rates, default=None))
+    return Best(abs(value), name, best, max(rates, default=None))

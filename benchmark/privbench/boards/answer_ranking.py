@@ -20,8 +20,8 @@ ROWS, WIDTH = 10, 100
 _BY = 26
 _RATE = "best TPR at 1 % FPR"
 _MARKS = {
-    "†": "the attack that is compared finds less than without a defense beyond chance; † more: it "
-         "finds more.",
+    "†": "beyond chance, the attack that is compared finds less than without a defense; † more: "
+         "it finds more.",
     "◊": "not all attacks met it, so compare it with none by the same attacks.",
     "°": "outside what the defense claims to protect.",
     "‡": "not to be trusted, see Controls.",
@@ -59,7 +59,8 @@ def _defenses(panel: Panel, aim: Aim) -> list[str]:
     for line in lines:
         lost = "–" if line is none or not line.loss else f"{line.loss.mean:+.3f}"
         if audit:
-            lost = f"{line.epsilons[0]} / {line.epsilons[2].split(',')[0]}"
+            bound, _, untestable = line.epsilons[2].partition(",")
+            lost = f"{line.epsilons[0]} / {bound}{' (claim not testable)' * bool(untestable)}"
         found, low = line.worst.get(aim), line.low.get(aim)
         number, by = "–", "–"
         if found:
@@ -137,9 +138,15 @@ def short(names: Sequence[str], longest: int) -> list[str]:
         alike = [i for i, text in enumerate(made) if text == one]
         columns = enumerate(zip(*(names[i] for i in alike), strict=False))
         shared = next((at for at, column in columns if len({*column}) > 1), 0)
+        word = names[alike[0]].rfind(" ", 0, shared) + 1
+        whole = {_middle(f"…{names[i][word:]}", longest) for i in alike}
         for i in alike:
-            made[i] = _middle(f"…{names[i][shared:]}", longest)
-    return [f"{text} {i}" if made.count(text) > 1 else text for i, text in enumerate(made, 1)]
+            start = word if len(whole) == len(alike) else shared
+            made[i] = _middle(f"…{names[i][start:]}", longest)
+    for i, text in enumerate(made):
+        if made.count(text) > 1:
+            made[i] = _middle(names[i], max(longest - 4, 1)) + f" {i + 1}"
+    return made
 
 
 def _middle(name: str, longest: int) -> str:
@@ -173,7 +180,7 @@ def _table(
     rows = [[row[i] for i in kept] for row in body[:ROWS]]
     marks = [marks for _, marks in names[:ROWS]]
     others = sum(max(len(row[i]) for row in rows) + 3 for i in range(len(kept)))
-    room = WIDTH - 4 - others - max(map(len, marks))
+    room = max(WIDTH - 4 - others - max(map(len, marks)), 16)
     titles = short([name for name, _ in names[:ROWS]], room)
     full = [[title + mark, *row] for title, mark, row in zip(titles, marks, rows, strict=True)]
     made = matrix.Table("", [heads[0], *(heads[i + 1] for i in kept)], full, "rows").lines(ROWS)
