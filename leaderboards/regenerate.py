@@ -141,6 +141,20 @@ class Seen:
         return [one for one in found if one[2].loss is None or one[2].loss.at_most(DEAREST)]
 
     @property
+    def strongest(self) -> set[str]:
+        """The attack that reaches the leak without a defense, whatever its settings."""
+        none = self.panel.rows[0]
+        worst = none.worst.get(self.aim)
+        return {spot.records[0].cell.attack.name for attack, spot in none.spots.items()
+                if worst and (attack.aim, attack.name) == (self.aim, worst.attack)}  # fmt: skip
+
+    @property
+    def met(self) -> set[str]:
+        """Attacks that met the usable defense that leaves least, whatever their settings."""
+        spots = self.usable[0][2].spots.items()
+        return {spot.records[0].cell.attack.name for one, spot in spots if one.aim == self.aim}
+
+    @property
     def lines(self) -> list[DefenseRow]:
         """Defenses of which the leak is known."""
         return [line for *_, line in self.defended]
@@ -244,6 +258,8 @@ def _finding(mine: Sequence[Seen], known: Judging) -> list[str]:
                                         len(one.lines), one.leak))  # fmt: skip
     if widest.usable:
         told, cost = _best(widest, known)
+        if cost != "–" and (missing := most.strongest - widest.met):
+            told += f"; not met by {', '.join(missing)}"
         best = f"{markdown(told)} {widest.source}"
     return [dataset, f"{game} of {guessed}" if guessed else game, victim, leaks, best, cost]
 

@@ -268,6 +268,16 @@ def test_an_attack_on_one_seed_has_not_met_the_defense(checkout: Path, judges: J
     assert told == MISSING
 
 
+def test_a_stronger_attack_that_has_not_met_the_best_defense_is_named(checkout: Path) -> None:
+    told = "simclr: talos, 0.820 to 0.622"
+    same = [asked("loud", "none", seed, 0.95 + seed / 100) for seed in range(5)]
+    assert best_of(checkout, *same) == f"{told} ([tiny](tiny.md))"
+    (checkout / "leaderboards" / "results" / "more.jsonl").unlink()
+    more = [asked("best", "none", seed, 0.95 + seed / 100) for seed in range(5)]
+    shutil.rmtree(checkout / "run-more")
+    assert best_of(checkout, *more) == f"{told}; not met by best ([tiny](tiny.md))"
+
+
 def test_what_a_defense_does_not_release_is_not_held_against_it(
     checkout: Path, judges: Judges
 ) -> None:
