@@ -149,9 +149,9 @@ class Seen:
                 if worst and (attack.aim, attack.name) == (self.aim, worst.attack)}  # fmt: skip
 
     @property
-    def met(self) -> set[str]:
-        """Attacks that met the usable defense that leaves least, whatever their settings."""
-        spots = self.usable[0][2].spots.items()
+    def asked(self) -> set[str]:
+        """Attacks that the board has, whatever their settings."""
+        spots = [item for line in self.panel.rows for item in line.spots.items()]
         return {spot.records[0].cell.attack.name for one, spot in spots if one.aim == self.aim}
 
     @property
@@ -258,7 +258,7 @@ def _finding(mine: Sequence[Seen], known: Judging) -> list[str]:
                                         len(one.lines), one.leak))  # fmt: skip
     if widest.usable:
         told, cost = _best(widest, known)
-        if cost != "–" and (missing := most.strongest - widest.met):
+        if cost != "–" and (missing := most.strongest - widest.asked):
             told += f"; not met by {', '.join(missing)}"
         best = f"{markdown(told)} {widest.source}"
     return [dataset, f"{game} of {guessed}" if guessed else game, victim, leaks, best, cost]
