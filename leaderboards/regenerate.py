@@ -291,8 +291,7 @@ def _board(name: str, shown: Sequence[Panel]) -> list[str]:
     defenses = {line.name for one in shown for line in one.rows} - {"none"}
     seeds = max((len(one.seeds) for one in shown), default=0)
     told = markdown("; ".join(victims) if len(victims) <= MOST else f"{len(victims)} victims")
-    return [f"[{name}]({name}.md)", told, f"{len(attacks)}", f"{len(defenses)}",
-            f"{seeds}"]  # fmt: skip
+    return [f"[{name}]({name}.md)", told, f"{len(attacks)}", f"{len(defenses)}", f"{seeds}"]
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

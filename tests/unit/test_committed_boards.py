@@ -224,6 +224,16 @@ def test_a_board_of_few_seeds_is_a_draft_and_names_no_best(checkout: Path) -> No
     ]
 
 
+def test_a_defense_that_few_seeds_met_is_not_the_best(checkout: Path, judges: Judges) -> None:
+    judges.clear()  # a judge would need five seeds itself
+    file = checkout / "leaderboards" / "results" / "tiny.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines(True)
+    kept = [one for one in lines if not ('"seed":4,' in one and '"label":"talos"' in one)]
+    assert len(kept) == len(lines) - 1
+    file.write_text("".join(kept), encoding="utf-8")
+    assert best_of(checkout) == "talos: 4 seeds only ([tiny](tiny.md))"
+
+
 def retold(checkout: Path, made: Sequence[Record]) -> str:
     """What the front page says of the best defense if these are the results."""
     file = checkout / "leaderboards" / "results" / "tiny.jsonl"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.boards import matrix, notes, panel_groups
@@ -68,20 +67,25 @@ def _of_victims(group: Sequence[Panel], aim: Aim) -> str:
     """Where the strongest attack finds most and least; "" if nowhere."""
     first, parts = group[0], panel_groups.differing(group)
     sign = 1 if first.higher[aim] else -1
-    found = {panel_groups.named(panel, parts): own_best(panel, aim) for panel in group}
-    best = {name: one for name, one in found.items() if one}
+    leaks: dict[str, float] = {}
+    best: list[tuple[float, AttackColumn, Spot]] = []
+    for panel in group:
+        for attack, spot in own(panel, aim)[:1]:
+            if spot.estimate and not spot.mark:
+                leaks[panel_groups.named(panel, parts)] = spot.estimate.value
+                best.append((sign * spot.estimate.value, attack, spot))
     if not best:
         return ""
-    leaks = {name: one.value for name, one in best.items()}
-    most = max(best.values(), key=lambda one: sign * one.value)
+    _, attack, spot = max(best, key=lambda one: one[:2])
+    most = max(leaks.values(), key=lambda leak: sign * leak)
     least = min(leaks.values(), key=lambda leak: sign * leak)
-    attacks = {one.attack for one in best.values()}
-    who = f"{most.attack}, {_among(len(own(first, aim)))}," if len(attacks) == 1 else (
-        "the strongest attack")  # fmt: skip
-    told = f"{who} reaches {first.metric[aim]} {panel_groups.at(leaks, most.value)}"
-    if (seen := notes.smallest_leak(most.spot.over)) and most.value <= seen:
+    who = "the strongest attack"
+    if len({one.name for _, one, _ in best}) == 1:
+        who = f"{attack.name}, {_among(len(own(first, aim)))},"
+    told = f"{who} reaches {first.metric[aim]} {panel_groups.at(leaks, most)}"
+    if (seen := notes.smallest_leak(spot.over)) and most <= seen:
         told = f"no leak is shown: {told}, where {seen:.3f} could have been seen"
-    if words := beside(first, aim, most.spot):
+    if words := beside(first, aim, spot):
         told += f" ({'; '.join(words)})"
     return f"{told}. Least is {panel_groups.at(leaks, least)}."
 
@@ -96,7 +100,7 @@ def _of_panel(panel: Panel, aim: Aim) -> str:
     known = [(sign * leak, line) for line in defenses if (leak := line.leak(aim)) is not None]
     left = matrix.without_number(panel, aim)
     if aim not in none.worst:
-        return _without_none(panel, aim, known) if known or left else ""
+        return _without_none(panel, aim, known, left) if known or left else ""
     more = []
     if known:
         more = [_range(panel, aim, known), _beyond_chance(panel, aim, known)]
@@ -123,22 +127,22 @@ def _uncounted(left: Sequence[DefenseRow], of: int) -> str:
     )
 
 
-def _without_none(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]]) -> str:
+def _without_none(
+    panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]], left: Sequence[DefenseRow]
+) -> str:
     """What is said where the undefended victim has no number."""
     ran = any(a.aim == aim and spot.values for a, spot in panel.rows[0].spots.items())
     told = "no number without a defense counts (‡ or ¶, see Controls)" if ran else (
         "nothing ran without a defense")  # fmt: skip
     if known:
         sign = 1 if panel.higher[aim] else -1
-        (least, best), (most, worst) = min(known, key=_leak), max(known, key=_leak)
-        by = worst.worst[aim].attack
-        told += f"; {by} has {panel.metric[aim]} {sign * most:.3f} with {worst.title}"
-        told += _epsilon(worst)
-        if best is not worst:
-            told += f", {sign * least:.3f} with {best.title}{_epsilon(best)}"
+        ends = [max(known, key=_leak), min(known, key=_leak)][: len(known)]
+        told += f"; {panel.metric[aim]} " + ", ".join(
+            f"{sign * leak:.3f} with {line.title} by {line.worst[aim].attack}{_epsilon(line)}"
+            for leak, line in ends
+        )
         if all(aim in line.not_met for _, line in known):
             told += ". No defense has met all attacks that judge it at full strength"
-    left = matrix.without_number(panel, aim)
     return "; ".join(filter(None, [told, _uncounted(left, len(known) + len(left))])) + "."
 
 
@@ -223,7 +227,7 @@ def _range(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]]) ->
     usable = [one for one in known if not matrix.costly(one[1])]
     judged = [one for one in usable if aim not in one[1].not_met]
     pool = judged or usable
-    whole = [one for one in pool if not partial(panel, one[1], aim)]
+    whole = [one for one in pool if not matrix.missed(panel, one[1], aim)]
     best = None
     if not usable:
         told = f"every defense costs more than {matrix.COSTLY:g} of accuracy"
@@ -257,51 +261,16 @@ def _leak(known: tuple[float, DefenseRow]) -> tuple[float, str]:
     return known[0], known[1].title
 
 
-def partial(panel: Panel, line: DefenseRow, aim: Aim) -> bool:
-    """Return whether an attack that has a number without a defense has not met it."""
-    return any(
-        attack.aim == aim and spot.values and attack not in line.spots
-        for attack, spot in panel.rows[0].spots.items()
-    )
+def own(panel: Panel, aim: Aim) -> list[tuple[AttackColumn, Spot]]:
+    """Return the attacks that an adversary ran itself without a defense, the strongest first.
 
-
-@dataclass(frozen=True)
-class Best:
-    """The strongest attack that an adversary ran itself without a defense.
-
-    Attributes:
-        value: its number.
-        attack: its name.
-        spot: where it met the victim.
-        rate: the best rate at 1 % FPR of all of them; None if unknown.
-    """
-
-    value: float
-    attack: str
-    spot: Spot
-    rate: float | None
-
-
-def own(panel: Panel, aim: Aim) -> list[tuple[float, str, AttackColumn, Spot]]:
-    """Return the attacks that an adversary ran itself without a defense, those that count first.
-
-    Each with its number times -1 if a higher one is stronger: sorted, the strongest comes first.
+    Those that do not count, with a mark, come last.
     """
     sign = -1 if panel.higher[aim] else 1
     spots = panel.rows[0].spots
     known = [
-        (sign * made.value, attack.name, attack, spots[attack])
+        (bool(spots[attack].mark), sign * made.value, attack)
         for attack in panel.own
         if attack.aim == aim and attack in spots and (made := spots[attack].estimate)
     ]
-    return sorted(known, key=lambda one: (bool(one[3].mark), *one[:2]))
-
-
-def own_best(panel: Panel, aim: Aim) -> Best | None:
-    """Return the strongest of them; None if none counts."""
-    known = [one for one in own(panel, aim) if not one[3].mark]
-    if not known:
-        return None
-    value, name, _, best = known[0]
-    rates = [spot.rate.value for *_, spot in known if spot.rate]
-    return Best(abs(value), name, best, max(rates, default=None))
+    return [(attack, spots[attack]) for *_, attack in sorted(known)]

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from privbench.boards import matrix, panel_groups
-from privbench.boards.answer import answers, own, own_best, partial
+from privbench.boards.answer import answers, own
 from privbench.ground.text import markdown, shown
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _marks(panel: Panel, line: DefenseRow, aim: Aim) -> str:
     if (line.title, aim) in panel.certain:
         told += " † more" if panel.leaks_more(line.changes[aim], aim) else " †"
     if line is not panel.rows[0]:
-        told += " ◊" * partial(panel, line, aim)
+        told += " ◊" * bool(matrix.missed(panel, line, aim))
         spots = [spot for attack, spot in line.spots.items() if attack.aim == aim]
         told += " °" * all(spot.over.outside for spot in spots)
     return told
@@ -94,28 +94,29 @@ def _marks(panel: Panel, line: DefenseRow, aim: Aim) -> str:
 def _victims(group: Sequence[Panel], aim: Aim) -> list[str]:
     sign = 1 if group[0].higher[aim] else -1
     parts = panel_groups.differing(group)
-    known = [(best, one) for one in group if (best := own_best(one, aim))]
-    known.sort(key=lambda one: -sign * one[0].value)
-    body = []
-    for best, one in known:
-        tested, (by,) = one.rows[0].accuracy, short([best.attack], _BY)
-        body.append([f"{best.value:.3f}", by, "–" if best.rate is None else f"{best.rate:.3f}",
-                     f"{tested.value:.3f}" if tested else "–"])  # fmt: skip
+    rows = []
+    for panel in group:
+        known = [one for one in own(panel, aim) if not one[1].mark]
+        for attack, spot in known[:1]:
+            made, tested = spot.estimate, panel.rows[0].accuracy
+            rates = [one.rate.value for _, one in known if one.rate]
+            rows.append((-sign * made.value if made else 0.0, panel_groups.named(panel, parts), [
+                matrix.with_error(made, 1), *short([attack.name], _BY),
+                f"{max(rates):.3f}" if rates else "–", matrix.with_error(tested, 1)]))  # fmt: skip
+    rows.sort()
     heads = [", ".join(parts), _metric(group[0], aim), "by", _RATE, "test accuracy"]
-    return _table(heads, [(panel_groups.named(one, parts), "") for _, one in known], body)
+    return _table(heads, [(name, "") for _, name, _ in rows], [row for *_, row in rows])
 
 
 def _attacks(panel: Panel, aim: Aim) -> list[str]:
     known = own(panel, aim)
-    body = []
-    for *_, attack, spot in known:
-        number = matrix.with_error(spot.estimate, len(spot.values))
-        rate = matrix.with_error(spot.rate, len(spot.rates)) if spot.rates else "–"
-        if spot.rates_at_most is not None:
-            rate = f"0 (at most {spot.rates_at_most:.2f})"
-        body.append([f"{number} {spot.mark}".strip(), matrix.reads(attack) or "–", rate])
+    body = [
+        [f"{matrix.with_error(spot.estimate, len(spot.values))} {spot.mark}".strip(),
+         matrix.reads(attack) or "–", matrix.rate_text(spot, panel)]
+        for attack, spot in known
+    ]  # fmt: skip
     heads = ["attack", _metric(panel, aim, ""), "reads", _RATE.removeprefix("best ")]
-    return _table(heads, [(name, "") for _, name, _, _ in known], body)
+    return _table(heads, [(attack.name, "") for attack, _ in known], body)
 
 
 def _metric(panel: Panel, aim: Aim, start: str = "worst ") -> str:

@@ -6,10 +6,12 @@ that holds for the best of all that the run compares, and one seed shows nothing
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from privbench.boards.answer import beside
 from privbench.boards.matrix import COSTLY, costly, without_number
+from privbench.boards.notes import smallest_leak
 from privbench.ground.text import several, shown
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
 
@@ -186,7 +188,8 @@ def _alone(none: DefenseRow, aim: Aim, panel: Panel) -> str:
     reached += "" if null is None else f", {null:.3f} on the null victim"
     if words := beside(panel, aim, spot):
         reached += f" ({'; '.join(words)})"
-    if null is not None and low <= null <= high:
+    hidden = value <= (smallest_leak(spot.over) or -math.inf)  # as the page says it
+    if hidden or (null is not None and low <= null <= high):
         return f"no leak shown: without a defense {name} has {reached}"
     return f"without a defense {name} reaches {reached}"
 

@@ -293,16 +293,18 @@ def _worst(panel: Panel, line: DefenseRow, aim: Aim, known: Mapping[Aim, Worst])
     made = found.estimate
     told = f"{made.value:.3f}" + (f" [{made.low:.3f}, {made.high:.3f}]" if found.seeds > 1 else "")
     told += _few(found.seeds, panel)
-    met = [attack for attack in line.spots if attack.aim == aim]
-    if len(met) > 1:
+    if sum(attack.aim == aim for attack in line.spots) > 1:
         told += f" {markdown(found.attack)}"
-    met_by_none = [a for a, spot in panel.rows[0].spots.items() if a.aim == aim and spot.values]
-    missed = [attack for attack in met_by_none if attack not in met]
-    return (
-        f"{told} (met {len(met_by_none) - len(missed)} of {len(met_by_none)} attacks)"
-        if missed
-        else told
-    )
+    if left := missed(panel, line, aim):
+        asked = sum(a.aim == aim and bool(s.values) for a, s in panel.rows[0].spots.items())
+        told += f" (met {asked - len(left)} of {asked} attacks)"
+    return told
+
+
+def missed(panel: Panel, line: DefenseRow, aim: Aim) -> list[AttackColumn]:
+    """Return the attacks with a number without a defense that have not met this one."""
+    none = panel.rows[0].spots.items()
+    return [a for a, spot in none if a.aim == aim and spot.values and a not in line.spots]
 
 
 def spot_text(spot: Spot | None, panel: Panel) -> str:

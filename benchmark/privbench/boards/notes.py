@@ -139,14 +139,9 @@ def smallest_leak(over: Seeds) -> float | None:
     return 0.5 + math.sqrt(math.fsum(of.values())) / len(of) if of else None
 
 
-def smallest(panel: Panel) -> set[float]:
-    """The same for all attacks on the undefended victim of a panel."""
-    found = {smallest_leak(spot.over) for spot in panel.rows[0].spots.values()}
-    return {one for one in found if one is not None}
-
-
 def _smallest(board: Board) -> list[str]:
-    found = {one for panel in board.foremost for one in smallest(panel)}
+    spots = [spot for panel in board.foremost for spot in panel.rows[0].spots.values()]
+    found = {one for spot in spots if (one := smallest_leak(spot.over))}
     if not found:
         return []
     ends = dict.fromkeys(f"{one:.3f}" for one in (min(found), max(found)))

@@ -52,7 +52,8 @@ def page(
     refuse_unfit(board.records)
     found = board.foremost
     told = answer.findings(found)
-    head = [f"# {markdown(title)}", "", *told[:1], "", *answer_ranking.ranking(found)]
+    head = [f"# {markdown(title)}", ""]
+    head += [*told[:1], "", *answer_ranking.ranking(found)] if told else []
     if figure:
         head += [f"![Worst-case leak against utility, one point a defense]({quote(figure)})", ""]
     others = [f"- {line}" for line in told[1:]]
