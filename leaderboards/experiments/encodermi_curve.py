@@ -14,7 +14,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import click
@@ -34,9 +33,10 @@ COLOURS = {"encodermi-v": "#3b76c4", "encodermi-s": "#d1603d", "encodermi-t": "#
 HEAD = """\
 # EncoderMI against passes, members and backbone
 
-AUC of EncoderMI on MoCo encoders of CIFAR-10, mean over seeds. {boards}The star is the paper's
-point: not an AUC, but a balanced accuracy of .914, of EncoderMI-V with ResNet-18 and 1,600 passes
-over 10,000 members (second hand).
+AUC of EncoderMI on MoCo encoders of CIFAR-10, mean over seeds.
+{boards}
+The star is the paper's point: not an AUC, but a balanced accuracy of .914, of EncoderMI-V with
+ResNet-18 and 1,600 passes over 10,000 members (second hand).
 
     uv run python leaderboards/experiments/encodermi_curve.py
 
@@ -46,14 +46,14 @@ over 10,000 members (second hand).
 BOARDS = {
     "encodermi-passes": (
         "passes",
-        "[encodermi-passes](../encodermi-passes.md) trains on the same 500 images for longer. ",
+        "[encodermi-passes](../encodermi-passes.md) trains on the same 500 images for longer.",
     ),
     "encodermi-members": (
         "members",
         (
             "[encodermi-members](../encodermi-members.md) trains on more images for 800 passes "
             "each: so there are also more updates and more rows from which V and S learn, and the "
-            "queue of 256 keys holds a smaller share of them; T's AUC needs no shadow. "
+            "queue of 256 keys holds a smaller share of them; T's AUC needs no shadow."
         ),
     ),
 }
@@ -137,13 +137,6 @@ def figure(curves: list[Curve]) -> str:
     return coloured(file.getvalue())
 
 
-def fill(text: str) -> str:
-    """Return text with the paragraph that names boards in lines of at most 100 characters."""
-    lines = text.split("\n\n")
-    lines[1] = "\n".join(wrap(lines[1], 100, break_on_hyphens=False))
-    return "\n\n".join(lines)
-
-
 @click.command(help=__doc__)
 def main() -> None:
     """Write the page and the figure."""
@@ -154,7 +147,7 @@ def main() -> None:
     }
     if not found:
         raise click.ClickException("neither board is measured yet: run leaderboards/grow.py")
-    told = fill(HEAD.format(boards="".join(BOARDS[board][1] for board in found)))
+    told = HEAD.format(boards="\n".join(BOARDS[board][1] for board in found))
     page = told + "\n\n".join(map(table, found.values())) + "\n"
     (HERE / "encodermi_curve.md").write_text(page, encoding="utf-8")
     (HERE / "encodermi_curve.svg").write_text(figure([*found.values()]), encoding="utf-8")
