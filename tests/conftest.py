@@ -55,7 +55,7 @@ def _round_losses() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long to fuzz, and how much of each suite to run."""
-    parser.addoption("--fuzz", type=int, default=40, help="cases of each fuzzer [40]")
+    parser.addoption("--fuzz", type=int, default=25, help="cases of each fuzzer [25]")
     parser.addoption("--every-cell", action="store_true", help="run all cells of all suites")
 
 

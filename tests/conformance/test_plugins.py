@@ -61,6 +61,8 @@ _FAST: dict[
     "encodermi-s": {"epochs": 30, "steps": 150, "hidden": 16},
     "encodermi-v": {"epochs": 100, "steps": 300},
     "imia": {"models": 3, "epochs": 20, "warm_up": 10, "in_updates": 200, "lr": 1e-2},
+    "cmia": {"k": 8, "rounds": 2},
+    "label-cmia": {"rounds": 2, "queries": 60},
     "label-lira": {"k": 8, "queries": 60},
     "label-only-augment": {"steps": 150, "epochs": 1},
     "label-only-boundary": {"iterations": 2},

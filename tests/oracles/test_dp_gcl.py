@@ -209,21 +209,25 @@ def test_a_third_row_can_turn_the_gradient_of_two_round() -> None:
         loss = nt_xent(x @ weights.T, 1.0)
         return torch.autograd.grad(loss, weights, create_graph=True)[0].flatten()
 
-    worst = -1.0
-    for seed in range(3):
+    def moved(seed: int) -> float:
+        """How far two vectors of length 1 are apart, by a search that ends where that is enough."""
         generator = torch.Generator().manual_seed(seed)
         weights = torch.randn(2, 3, generator=generator).requires_grad_()
         x = torch.randn(6, 3, generator=generator).requires_grad_()
         optimizer = torch.optim.Adam([x], lr=0.03)
+        far = 0.0
         for _ in range(400):
             two = torch.cat([x[:2], x[3:5]])  # without the third row
             turned = -F.cosine_similarity(gradient(x, weights), gradient(two, weights), dim=0)
-            worst = max(worst, turned.item())
+            far = max(far, math.sqrt(max(0.0, 2 + 2 * turned.item())))
+            if far > 1.9:
+                break
             optimizer.zero_grad()
             (-turned).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-    moved = math.sqrt(2 + 2 * worst)  # of two vectors of length 1
-    assert 1.9 < moved <= 2 + 1e-6
+        return far
+
+    assert any(moved(seed) > 1.9 for seed in range(3))
 
 
 @pytest.mark.parametrize("target", [MLP, TWINS], ids=["mlp", "barlow-twins"])

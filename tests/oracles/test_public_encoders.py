@@ -488,7 +488,8 @@ class Code:
         return print, ("ran",)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("clip", marks=pytest.mark.slow), "timm"])
+@pytest.mark.slow  # it imports their libraries
+@pytest.mark.parametrize("kind", ["clip", "timm"])
 def test_wrong_files_get_one_sentence(
     kind: str, refused: Any, saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -182,6 +182,7 @@ def test_attacks_learned_on_posteriors_agree(
 
 
 # Measured: AUC .949 (ART), .954 (ours); ranks .87; equal decisions .97.
+@pytest.mark.slow
 def test_an_attack_learned_on_losses_agrees(
     scene: Scene,
     membership: Any,

@@ -466,6 +466,24 @@ def test_shift_has_its_level() -> None:
     assert sum(found) <= 1
 
 
+def test_shift_sees_no_rounding() -> None:
+    """Columns of few words have few directions; the rest of 64 components tells a row's place."""
+    draw = np.random.default_rng(3)
+    for seed in range(4):
+        words = draw.random((12, 256)) < 0.05
+        x = words[draw.integers(0, 12, 400)].astype(np.float32)
+        assert shift(x[:200], x[200:], seed=seed).p_value > 0.01
+
+
+def test_shift_asks_copies_once(tmp_path: Path) -> None:
+    """Half of the members are copies: a forest would know them again in the other half."""
+    twice = {name: np.concatenate([one, one[:50]]) for name, one in MEMBERS.items()}
+    found = run(tmp_path, forest(MEMBERS), members=twice).shift
+    assert found == run(tmp_path / "plain", forest(MEMBERS)).shift
+    one = np.zeros((1, 3), np.float32)
+    assert not shift(one, one + 1).found
+
+
 @pytest.mark.parametrize(("of_halves", "p"), [((0.3, 0.004), 0.008), ((0.9, 0.7), 1.0)])
 def test_the_p_of_shift_is_corrected_for_two_halves(
     of_halves: tuple[float, float], p: float, monkeypatch: pytest.MonkeyPatch

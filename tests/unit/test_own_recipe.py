@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import threading
 from multiprocessing import forkserver
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from privbench.api.own_model.choice import least_of
 from privbench.api.own_model.words import BOUND
 from privbench.cli.main import main
 from privbench.testing import auc_band
+from privbench.toolbox.opened_model import given_recipe
 from privbench.toolbox.shadow_recipe import code_digest, trained
 
 if TYPE_CHECKING:
@@ -110,6 +113,15 @@ def wide(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
 def numbers(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
     del x, y, seed
     return lambda rows: np.full((len(rows), 2), 3.0)
+
+
+def soft() -> Any:
+    return GaussianNB().fit(*MEMBERS.values())
+
+
+def deaf_to_rows(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    del x, y, seed
+    return GaussianNB().fit(*OTHERS.values())
 
 
 def unknown(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
@@ -275,6 +287,7 @@ def test_shadows_answer_as_the_model_does(answers: str, tmp_path: Path) -> None:
     ("load", "wide", "its model answered with an array of shape (200, 3), and the audited model"),
     ("load", "numbers", "answers posteriors (200, 2): return a model that answers alike"),
     ("load", "unknown", "its model answered NaN or an infinite number"),
+    ("soft", "deaf_to_rows", "two models that it trained on different rows answer alike on every"),
     ("load", "deaf", "is no function of x, y and seed: write fit(x, y, seed)"),
     ("load", "absent", f"{HERE} has no absent: write a function that returns a trained model"),
     ("load", "no_such_module:fit", "there is no module no_such_module"),
@@ -308,6 +321,103 @@ def test_an_endpoint_and_code_in_memory_have_limits(tmp_path: Path) -> None:
 
 
 # ---- parts --------------------------------------------------------------------------------------
+
+
+def made_with(depth: int, hidden: Any = None) -> Any:
+    def local(x: Any, y: Any, seed: int) -> Any:
+        return RandomForestClassifier(max_depth=depth, random_state=seed).fit(x, y), hidden
+
+    return local
+
+
+def logged(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*given: Any) -> Any:
+        return function(*given)
+
+    return wrapper
+
+
+def counted(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*given: Any) -> Any:
+        return function(*given), 1
+
+    return wrapper
+
+
+class Recipe:
+    """A recipe with a state."""
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+
+    def __call__(self, x: Any, y: Any, seed: int) -> Any:
+        return made_with(self.depth)(x, y, seed)
+
+    def fit(self, x: Any, y: Any, seed: int) -> Any:
+        return self(x, y, seed)
+
+
+def with_depth(x: Any, y: Any, seed: int, depth: int = 1) -> Any:
+    return made_with(depth)(x, y, seed)
+
+
+def test_two_recipes_of_one_file_are_two() -> None:
+    """Otherwise the shadows of one would answer for the other."""
+    by_depth: list[Any] = [
+        made_with, lambda depth: made_with(1, hidden=np.arange(depth)),
+        lambda depth: made_with(1, hidden=[torch.full((2, 2), depth)]),
+        lambda depth: made_with(1, hidden={"a": made_with(depth)}),
+        Recipe, lambda depth: Recipe(depth).fit, lambda depth: logged(made_with(depth)),
+        lambda depth: functools.partial(with_depth, depth=depth),
+        lambda depth: made_with(1, hidden=nn.Sequential(nn.ReLU(), nn.Dropout(depth / 9))),
+    ]  # fmt: skip
+    several: list[Any] = [fit, linear, logged(fit), counted(fit)]
+    several += [lambda *given: fit(*given, *()), lambda *given: linear(*given, *())]
+    several += [make(depth) for make in by_depth for depth in (3, 4)]
+    digests = [code_digest(given_recipe(one), None) for one in several]
+    assert len({*digests}) == len(digests)
+    again = [code_digest(given_recipe(make(3)), None) for make in by_depth]
+    assert again == digests[-2 * len(by_depth) :: 2]
+
+
+def test_a_recipe_that_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"cannot be compared .*: write fit\(x, y"):
+        code_digest(given_recipe(made_with(1, hidden=threading.Lock())), None)
+
+
+def test_a_recipe_gets_no_shadows_of_another_of_its_file(tmp_path: Path) -> None:
+    """With one store, in both orders."""
+    found: list[float | None] = []
+    for depth in (1, 9, 1):
+        recipe = functools.partial(with_forest, depth=depth)
+        results = privbench.audit(
+            predict(), members=MEMBERS, nonmembers=NONMEMBERS, shadow_recipe=recipe,
+            attacks=["lira"], out=tmp_path / f"{depth} {len(found)}", device="cpu",
+        )  # fmt: skip
+        found.append(results[0].metrics["auc"].value)
+    assert found[0] == found[2] != found[1]
+
+
+def with_forest(x: Any, y: Any, seed: int, depth: int) -> Any:
+    return RandomForestClassifier(3, max_depth=depth, random_state=seed).fit(x, y)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_clone_weighs_classes_as_the_model_does(scaled: bool) -> None:
+    """Shadows get classes from 0, whatever the model calls them."""
+    x, y = OTHERS.values()
+    named, plain = (
+        RandomForestClassifier(3, random_state=1, class_weight={first: 1.0, second: 30.0})
+        for first, second in ((3, 9), (0, 1))
+    )
+    model, same = (
+        make_pipeline(StandardScaler(), one) if scaled else one for one in (named, plain)
+    )
+    model.fit(x, np.array([3, 9])[y])
+    made = trained("clone", model, torch.from_numpy(x), y, 1).model
+    assert np.array_equal(made.predict_proba(x), same.fit(x, y).predict_proba(x))
 
 
 def test_a_digest_of_a_recipe_follows_its_code_and_parameters() -> None:

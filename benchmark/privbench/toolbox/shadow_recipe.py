@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import sys
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 #: The recipe that copies the audited estimator with its parameters.
 CLONE = "clone"
-_SEED = "random_state"  # parameter of estimators
+_SEED, _WEIGHTS = "random_state", "class_weight"  # parameters of estimators
 
 
 def named(given: str) -> str:
@@ -33,6 +35,9 @@ def named(given: str) -> str:
 def code_digest(given: str, model: Any) -> str:
     """Return a digest of the code of a recipe and of the parameters of what it clones.
 
+    Of a function this is the module, which function of it, and what it was made with: arguments of
+    a ``functools.partial``, variables of an enclosing function, the state of an object.
+
     Args:
         given: ``clone``, ``module:function``, or a name from ``given_recipe``.
         model: the audited object.
@@ -41,7 +46,13 @@ def code_digest(given: str, model: Any) -> str:
         BadInputError: if it cannot train anything; one sentence that says what to do.
     """
     if given != CLONE:
-        return source_digest(recipe(given))
+        made = recipe(given)
+        try:
+            return digest([source_digest(made), _made_with(made, set())])
+        except Exception as error:
+            raise BadInputError(f"{RECIPE} {named(given)}: what it holds cannot be compared "
+                                f"({one_line(error)}): write fit(x, y, seed) at the top of a file "
+                                "and name it as module:fit") from error  # fmt: skip
     import joblib
 
     fresh = _cloned(model, 0)
@@ -119,11 +130,76 @@ def _cloned(model: Any, seed: int) -> Any:
     try:
         made = clone(model)
         seeds = [name for name in made.get_params(deep=True) if name.split("__")[-1] == _SEED]
-        return made.set_params(**dict.fromkeys(seeds, seed))
+        return made.set_params(**dict.fromkeys(seeds, seed), **_weights(made, model))
     except Exception as error:
         raise BadInputError(f"{RECIPE} {CLONE}: the {_kind(model)} cannot be cloned "
                             f"({one_line(error)}): write fit(x, y, seed) and name it as "
                             "module:fit") from error  # fmt: skip
+
+
+def _weights(made: Any, model: Any) -> dict[str, Any]:
+    """Return the weights of classes that an estimator is given by name, for classes from 0."""
+    places = {one: i for i, one in enumerate(np.asarray(getattr(model, "classes_", ())).tolist())}
+    return {
+        name: {places.get(one, one): weight for one, weight in value.items()}
+        for name, value in made.get_params(deep=True).items()
+        if name.split("__")[-1] == _WEIGHTS and isinstance(value, dict)
+    }
+
+
+def _made_with(made: Any, seen: set[int]) -> Any:
+    """Return what tells a callable, or what one holds, from another of the same file."""
+    if id(made) in seen:  # a function that calls itself
+        return None
+    import joblib
+
+    held: list[Any]
+    match made:
+        case functools.partial():
+            told, held = "partial", [made.func, made.args, made.keywords]
+        case MethodType():
+            told, held = "method", [made.__func__, made.__self__]
+        case FunctionType():
+            told, held = _function(made)
+        case list() | tuple():
+            told, held = "list", [*made]
+        case dict():
+            told, held = "dict", [*made.items()]
+        case ModuleType():
+            told, held = made.__name__, []
+        case torch.Tensor():  # pickled, equal ones differ
+            told, held = joblib.hash(made.detach().cpu().float().numpy()), [str(made.dtype)]
+        case torch.nn.Module():
+            told, held = str(type(made)), [vars(made)]
+        case _:
+            told, held = joblib.hash(made), []
+    return [told, [_made_with(one, seen | {id(made)}) for one in held]]
+
+
+def _function(made: FunctionType) -> tuple[str, list[Any]]:
+    """Return the name of a function, with its code if the file holds several of that name."""
+    cells = [cell.cell_contents for cell in made.__closure__ or () if _is_full(cell)]
+    code = made.__code__
+    local = _instructions(code) if "<" in code.co_qualname else ""
+    return (
+        f"{made.__module__}.{made.__qualname__} {code.co_qualname} {local}",
+        [made.__defaults__, made.__kwdefaults__, *cells],
+    )
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _instructions(code: CodeType) -> list[Any]:
+    """Return what code does, without its place in a file."""
+    constants = [_instructions(one) if isinstance(one, CodeType) else repr(one)
+                 for one in code.co_consts]  # fmt: skip
+    return [code.co_code.hex(), [*code.co_names], constants]
 
 
 def _kind(thing: Any) -> str:

@@ -131,8 +131,12 @@ class Rows:
         return replace(self, known=answers.shape[1]) if gives in ("posteriors", "logits") else self
 
     def described(self, source: str) -> NDArray[np.float32]:
-        """Return what describes the rows of a source: (n, d) numbers, without hashes."""
+        """Return what describes the rows of a source: (n, d) numbers, without hashes and copies."""
         x = self.unit()[self.of(source)]
+        first: dict[Any, int] = {}
+        for place, content in enumerate(self.contents(source)):
+            first.setdefault(content, place)
+        x = x[[*first.values()]]
         return x if self.lookup is None else x[:, : self.lookup.features]
 
     def of(self, source: str) -> slice:
