@@ -32,6 +32,7 @@ from privbench.api.own_model.choice import attacks_for, kind_of
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.shift import shift
+from privbench.api.own_model.words import outstanding
 from privbench.boards import verdicts
 from privbench.cli.main import main
 from privbench.measure.games.metrics import Estimate, tpr_at_fpr
@@ -281,6 +282,29 @@ def test_the_model_gets_the_rows_in_their_own_units(tmp_path: Path) -> None:
     np.testing.assert_allclose(asked[: len(wanted)], wanted, rtol=1e-5, atol=1e-4)
 
 
+def test_rows_stand_out_if_more_do_than_by_chance() -> None:
+    """Of 400 members 4 are expected above 99 % of the nonmembers, and 9 in one of 40 audits."""
+    for above in (0, 1, 4, 8, 9, 40):
+        rows = [(row, 0.995 if row < above else 0.5) for row in range(400)]
+        assert outstanding(rows) == (rows[:above] if above > 8 else [])
+    assert outstanding([]) == []
+
+
+def test_a_model_that_answers_differently_each_time_is_told(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    model = forest(MEMBERS)
+
+    def noisy(x: np.ndarray) -> np.ndarray:
+        made = model.predict_proba(x) + 0.2 * draw.random((len(x), 2))
+        return np.asarray(made / made.sum(1, keepdims=True))
+
+    told = r"WARNING: asked again, the model answered \d\d of 48 rows differently\."
+    assert re.search(told, run(tmp_path, noisy).summary)
+    with pytest.raises(BadInputError, match="a model that answers differently each time"):
+        run(tmp_path, noisy)
+    assert "asked again" not in run(tmp_path / "same", model).summary
+
+
 def test_the_most_exposed_rows_are_places_in_the_members_file(tmp_path: Path) -> None:
     planted = {3, 77, 90}
     marked = {MEMBERS["x"][i].round(3).tobytes() for i in planted}
@@ -425,6 +449,15 @@ def test_embeddings_and_attributes(tmp_path: Path) -> None:
     assert record.status == "ok", record.reason
     assert record.metrics["accuracy"].value > 0.6
     assert "infers sex of" in results.summary
+
+
+def test_an_encoder_of_a_table_is_not_told_of_recipes(tmp_path: Path) -> None:
+    """No attack on it has a use for one."""
+    settings = {"encoder-feature": {"epochs": 1, "steps": 5}, "supervised": {"hidden": [3]}}
+    given: dict[str, Any] = {"shadow": SHADOW, "attacks": ["encoder-feature"]}
+    results = run(tmp_path, lambda x: x[:, :3] * 7, settings=settings, **given)
+    assert words.BOUND in results.summary.replace("\n", " ")
+    assert "shadow recipe" not in results.summary
 
 
 @pytest.mark.parametrize(
@@ -1162,7 +1195,7 @@ def test_images_keep_their_bytes() -> None:
 
 
 def test_embeddings_without_shadows_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="give shadow rows, or a shadow recipe"):
+    with pytest.raises(BadInputError, match="give shadow rows; if the 3 numbers"):
         run(tmp_path, lambda x: x[:, :3] * 7, attacks=())
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import threading
 from multiprocessing import forkserver
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,9 +29,6 @@ from privbench.cli.main import main
 from privbench.testing import auc_band
 from privbench.toolbox.opened_model import given_recipe
 from privbench.toolbox.shadow_recipe import code_digest, trained
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Arrays = dict[str, Any]
 HERE = "tests.unit.test_own_recipe"
@@ -76,6 +75,13 @@ def fit(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
             if len(file.readlines()) == int(os.environ.get(STOP, "0")):
                 raise KeyboardInterrupt
     return KNeighborsClassifier(1).fit(x, y)
+
+
+def ended(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+    made = fit(x, y, seed)
+    if len(Path(os.environ[SEEDS]).read_text().splitlines()) == 6:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return made
 
 
 def linear(x: np.ndarray, y: np.ndarray, seed: int) -> nn.Module:
@@ -219,6 +225,20 @@ def test_shadows_are_kept_and_an_interrupted_audit_goes_on(
 
 
 @pytest.mark.slow
+def test_a_terminated_audit_says_that_it_can_go_on(tmp_path: Path, seeds: Path) -> None:
+    """Batch systems send SIGTERM."""
+    for name, arrays in (("in", MEMBERS), ("out", NONMEMBERS)):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    command = ["audit", "--model", f"{HERE}:load", "--members", str(tmp_path / "in.npz"),
+               "--nonmembers", str(tmp_path / "out.npz"), "--attack", "lira",
+               "--shadow-recipe", f"{HERE}:ended", "--out", str(tmp_path / "audit")]  # fmt: skip
+    stopped = CliRunner().invoke(main, command)
+    assert stopped.exit_code == 130, stopped.output
+    assert "run the same command to resume" in stopped.stderr
+    assert len(calls(seeds)) == 6
+
+
+@pytest.mark.slow
 def test_one_process_and_two_find_the_same(
     tmp_path: Path, seeds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +296,39 @@ def test_shadows_answer_as_the_model_does(answers: str, tmp_path: Path) -> None:
 
     results = run(tmp_path, ask(load()), shadow_recipe=recipe, attacks=["lira"])
     assert found(results)["lira"]["auc"].value > 0.6
+
+
+def test_shadows_of_an_encoder_of_pictures_are_online(tmp_path: Path) -> None:
+    """They are what its strongest attack needs, and a recipe alone is enough."""
+    draw = np.random.default_rng(0)
+
+    def encoder(x: np.ndarray, y: np.ndarray, seed: int) -> Any:
+        """An encoder that turns what lies close to a row that it knows into one direction."""
+        del y, seed
+        known = torch.from_numpy(x).flatten(1)
+
+        def ask(x: np.ndarray) -> np.ndarray:
+            flat = torch.from_numpy(x).flatten(1)
+            close = torch.cdist(flat, known).amin(1) < 1
+            return np.where(close[:, None], np.eye(1, flat.shape[1]), flat - 0.5)
+
+        return ask
+
+    colours = draw.random((80, 3, 1, 1), np.float32)
+    x, y = np.repeat(np.repeat(colours, 8, 2), 8, 3), np.arange(40) % 2
+    model = encoder(x[:40], y, 0)
+
+    def asked(shape: tuple[int, ...]) -> Any:
+        members, nonmembers = ((part.reshape(40, *shape), y) for part in (x[:40], x[40:]))
+        return privbench.audit(model, members=members, nonmembers=nonmembers, device="cpu",
+                               shadow_recipe=encoder, out=tmp_path / str(len(shape)))  # fmt: skip
+
+    results = asked((3, 8, 8))
+    ran = [one.cell.attack.label for one in results if one.status == "ok"]
+    assert ran == ["lira-encoder(online=True)"]
+    assert found(results)["lira-encoder"]["auc"].value > 0.6
+    with pytest.raises(BadInputError, match="learn from shadows: give shadow rows; if the 192"):
+        asked((192,))
 
 
 # ---- what is refused ----------------------------------------------------------------------------

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from privbench.measure.methods.cell import Cell
     from privbench.plugins.registry import Choice, Registry
 
+_PICTURES = 4  # axes
 _BLOCK = 256  # rows of the first query
 
 
@@ -251,14 +252,12 @@ def audited(
                  for name in (*attacks, *judge_names(registry, tried))]  # fmt: skip
         reach.announce(asked, candidates, reach.more_queries(named, settings or {}), console)
     kept = identity.confirmed(asked, candidates, model, Path(out))
-    answers = identity.identified(_answers(asked, rows), Path(out))
+    answers, unsteady = identity.identified(asked, candidates, _answers(asked, rows), Path(out))
     given["answered"] = identity.digest(answers)
     given["gives"] = _kind(rows, answers, output, alone=alone)
     rows = rows.knowing(answers, given["gives"])
-    if given["gives"] == "embeddings" and shadow_recipe is None and not attacks:
-        raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or "
-                            f"a shadow recipe; if the {answers.shape[1]} numbers for each row are "
-                            f"logits, number y from 0 to {answers.shape[1] - 1}")  # fmt: skip
+    if given["gives"] == "embeddings" and not (attacks or shadow):
+        _refuse_no_shadows(rows, answers, own=own)
     given["least"] = least_of(answers, given["gives"])
     given["width"] = answers.shape[1] if given["gives"] == "embeddings" else 0
     wanted, left_out = attacks_for(
@@ -281,7 +280,7 @@ def audited(
     options = {"out": Path(out), "data_root": None, "device": device,
                "jobs": jobs, "executor": "serial" if str(jobs) == "1" else None}  # fmt: skip
     session = _session(suite, chosen, options, console or Console(quiet=True))
-    _refuse_other_audit(session, Path(out))
+    _refuse_other_audit(session, Path(out), unsteady)
     identity.keep(answers, Path(out))
     session.counts_models = own
     session.run()
@@ -291,7 +290,7 @@ def audited(
         told(
             session.records, rows, _keys(session), left_out, Path(out),
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
-            notes=(warning, _copies(rows), kept),
+            notes=(warning, unsteady, _copies(rows), kept),
         ),
         Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
         parameters=_parameters(target),
@@ -335,7 +334,7 @@ def _parameters(target: Any) -> int | None:
     return sum(one.numel() for one in known) or None
 
 
-def _refuse_other_audit(session: Session, out: Path) -> None:
+def _refuse_other_audit(session: Session, out: Path, unsteady: str) -> None:
     """Refuse a directory with results of another model or other rows: its page would mix them."""
     if all(path.name == AUDIT for path in out.glob("*.json")):
         return
@@ -343,7 +342,8 @@ def _refuse_other_audit(session: Session, out: Path) -> None:
     for record in read_all([out]):
         same = (record.cell.target.label, record.cell.dataset.label)
         if same != (cell.target.label, cell.dataset.label):
-            raise BadInputError(f"{shown(str(out), 200)} holds the audit of another model, or of "
+            what = "a model that answers differently each time" if unsteady else "another model"
+            raise BadInputError(f"{shown(str(out), 200)} holds the audit of {what}, or of "
                                 "other rows: choose another directory")  # fmt: skip
 
 
@@ -464,6 +464,16 @@ def _kind(rows: Rows, answers: NDArray[np.float64], output: str, *, alone: bool)
 
 def _absolute(path: str | Path) -> str:
     return str(Path(path).absolute()) if path else ""
+
+
+def _refuse_no_shadows(rows: Rows, answers: NDArray[np.float64], *, own: bool) -> None:
+    """Refuse embeddings that no attack is for: without shadows, or with those of a recipe alone."""
+    pictures = rows.x.ndim == _PICTURES
+    if not (own and pictures):
+        or_recipe = ", or a shadow recipe" if pictures else ""
+        raise BadInputError("attacks on embeddings learn from shadows: give shadow rows"
+                            f"{or_recipe}; if the {answers.shape[1]} numbers for each row are "
+                            f"logits, number y from 0 to {answers.shape[1] - 1}")  # fmt: skip
 
 
 def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:

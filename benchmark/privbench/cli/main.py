@@ -84,6 +84,8 @@ class _Commands(click.Group):
     """Prints errors as one sentence with status 2; an interruption ends with status 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # a clean end, as for Ctrl-C
         try:
             with _notes():
                 return super().invoke(ctx)
@@ -268,8 +270,6 @@ def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:
         planned = Planning(asked, chosen, options)
         planned.explain(options["out"].absolute(), options["timeout"], say)
         return
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a clean end, as for Ctrl-C
     status = 130
     try:
         status = _run(asked, chosen, options, as_json=options.pop("json"))

@@ -180,8 +180,9 @@ def attacks_for(
     All are listed whose game can be asked about such a model; the planner leaves out those whose
     access or rows are lacking. Without rows for shadows, an attack that only calibrates with them
     runs uncalibrated: it ranks rows and decides nothing. With shadows by the user's ``own`` code,
-    ``union`` weighs the attacks that ask a row once. So it does if the model gets the user's rows,
-    which cannot be changed. A regression has attacks of its own.
+    ``union`` weighs the attacks that ask a row once, and ``lira-encoder`` is online. ``union`` also
+    does so if the model gets the user's rows, which cannot be changed. A regression has attacks of
+    its own.
 
     Raises:
         BadInputError: if an attack is named, or shadows are wanted, that such rows do not allow.
@@ -191,7 +192,7 @@ def attacks_for(
                             "code: give a shadow recipe, a function fit(x, y, seed)")  # fmt: skip
     if named:
         wanted = [_allowed(registry.get("attack", name), lookup, gives) for name in named]
-        return [_QUICK_UNION if lookup and one.name == "union" else uncalibrated(one, shadow)
+        return [_reference(one, shadow=shadow, own=own, quick=lookup is not None)
                 for one in wanted], {}  # fmt: skip
     chosen, left = [], {}
     attack: Attack
@@ -202,17 +203,25 @@ def attacks_for(
         if why := unsuited(attack.name, lookup):
             left[attack.name] = why
             continue
-        if (own or lookup) and attack.name == "union":
-            chosen.append(_QUICK_UNION)
-            continue
         if attack.name in _TRAINS_MORE and (shadow or own):
             left[attack.name] = "it trains up to 96 more shadows: name it to run it"
             continue
-        if attack.game == "membership" and attack.max_rows is not None:
+        quick = own or lookup is not None
+        limited = attack.max_rows is not None and not (quick and attack.name == "union")
+        if attack.game == "membership" and limited:
             left[attack.name] = "it asks many queries for each row: name it to run it"
             continue
-        chosen.append(uncalibrated(attack, shadow))
+        chosen.append(_reference(attack, shadow=shadow, own=own, quick=quick))
     return chosen, left
+
+
+def _reference(attack: Attack, *, shadow: bool, own: bool, quick: bool) -> Any:
+    """Return how a suite names the attack, with what an audit changes in it."""
+    if quick and attack.name == "union":
+        return _QUICK_UNION
+    if own and attack.name == "lira-encoder":  # the user's code trains on the candidates
+        return {"lira-encoder": {"online": True}}
+    return uncalibrated(attack, shadow)
 
 
 def _allowed(attack: Attack, lookup: Lookup | None, gives: str) -> Attack:

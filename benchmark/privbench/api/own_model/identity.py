@@ -5,7 +5,8 @@ tell, up to rounding. So the answers of the first run are kept beside its result
 about the same model if its answers agree with them, and then has their digest.
 
 Answers of an endpoint are kept one by one, so that no row is paid for twice. Before they count,
-it is asked some of the rows again: it may have been trained again, or be gone.
+it is asked some of the rows again: it may have been trained again, or be gone. Another model is
+asked some rows twice at once: it may draw its answers anew each time.
 """
 
 from __future__ import annotations
@@ -112,19 +113,50 @@ def _sample(kept: NDArray[np.float64]) -> NDArray[np.int64]:
     return drawn[:AGAIN]
 
 
-def identified(answers: NDArray[np.float64], out: Path) -> NDArray[np.float64]:
-    """Return the kept answers of the folder of an audit if they agree with these, else these."""
+def identified(
+    asked: Any, x: Tensor, answers: NDArray[np.float64], out: Path
+) -> tuple[NDArray[np.float64], str]:
+    """Return the answers by which the model is known, and a warning if it changes them; "" if not.
+
+    That is, the kept answers of the folder of an audit if they agree with these, else these. A
+    model that is no endpoint is asked some rows again.
+
+    Args:
+        asked: module that asks the model.
+        x: (n, *shape) rows in [0, 1], members and nonmembers.
+        answers: (n,) or (n, k), what it answered.
+        out: the folder.
+    """
+    warning = _unsteady(asked, x, answers) if asked.endpoint is None else ""
     try:
         kept = np.load(out / ANSWERS, allow_pickle=False)
     except Exception:  # noqa: BLE001 - none, or damaged: then it is as if there were none
-        return answers
+        return answers, warning
     if (
         not isinstance(kept, np.ndarray)
         or kept.shape != answers.shape
         or differing(kept, answers).any()
     ):
-        return answers
-    return np.asarray(kept, np.float64)
+        return answers, warning
+    return np.asarray(kept, np.float64), warning
+
+
+def _unsteady(asked: Any, x: Tensor, answers: NDArray[np.float64]) -> str:
+    some = _sample(answers)
+    try:
+        again = asked.raw(x[some])
+    except BadInputError:  # the attacks will meet it, too
+        return ""
+    apart = np.ones(len(some), bool)
+    if again.shape == answers[some].shape:
+        apart = differing(answers[some], again, _OF_SERVERS)
+    if not apart.any():
+        return ""
+    return (
+        f"WARNING: asked again, the model answered {apart.sum()} of {len(some)} rows differently. "
+        "Attacks asked each row once, and an adversary who asks often may find more: give a model "
+        "that answers alike each time, in evaluation mode and without noise."
+    )
 
 
 def keep(answers: NDArray[np.float64], out: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.api.own_model.advice import advice, meaning
 from privbench.api.own_model.rows import FEWEST
 from privbench.api.own_model.sums import content_digest
-from privbench.api.own_model.words import CHANCE, TPR, reached
+from privbench.api.own_model.words import TPR, outstanding, reached
 from privbench.boards.html.curves import has_scores, roc, smallest_rate
 from privbench.boards.html.drawing import HEIGHT, WIDTH, frame
 from privbench.boards.html.page import own, policy, template
@@ -183,7 +183,7 @@ def _roc(columns: Columns | None) -> dict[str, Any] | None:
 
 def _exposed(shows: Evidence) -> list[tuple[int, str, str]]:
     """Return row, class, and share of nonmembers below it, of the most exposed members."""
-    found = [(row, share) for row, share in shows.exposed if share > 1 - CHANCE][:_EXPOSED]
+    found = outstanding(shows.exposed)[:_EXPOSED]
     return [
         (row, shown(shows.classes[row], 20) if shows.classes else "", f"{share:.1%}")
         for row, share in found

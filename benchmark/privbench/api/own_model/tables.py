@@ -203,7 +203,7 @@ def numbered(labels: NDArray[Any], known: NDArray[Any] | None) -> NDArray[np.int
         return labels.astype(np.int64)
     found = labels[:, None] == known
     if not found.any(1).all():
-        other = shown(labels[~found.any(1)][0])
+        other = shown(labels[~found.any(1)][0].item())
         raise BadInputError(f"y holds {other}, and the model knows "
                             f"{shown(', '.join(map(str, known)), 200)}: give its classes"
                             )  # fmt: skip

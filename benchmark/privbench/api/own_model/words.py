@@ -283,7 +283,9 @@ def summary(
         lines.insert(1, _BELOW)
     own = [one for one in records if "shadows own-recipe" in one.cell.adversary]
     if best and not no_verdict and not any(one.status == "ok" for one in own):
-        lines.append(BOUND if own else f"{BOUND} {ADVICE if errors is None else ADVICE_ON_ERRORS}")
+        advice = ADVICE if errors is None else ADVICE_ON_ERRORS
+        encoder = all(one.cell.access == "EMBEDDINGS" for one in records)
+        lines.append(BOUND if own or encoder else f"{BOUND} {advice}")
     if best and not no_verdict and (best.leaks or best.perhaps):
         lines += _rows(rows)
     if groups is not None:
@@ -408,15 +410,25 @@ def _finds(best: Strongest, first: Reached | None) -> str:
     return f"{name}, {finds}; its AUC is {auc}."
 
 
+def outstanding(rows: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return the rows that look more like members than 99 % of the nonmembers.
+
+    None if no more rows are there than chance puts there.
+    """
+    found = [(row, share) for row, share in rows if share > 1 - CHANCE]
+    surely, _ = clopper_pearson(len(found), max(1, len(rows)), 1 - 2 * _UNLIKELY)
+    return found if surely > CHANCE else []
+
+
 def _rows(rows: Sequence[tuple[int, float]]) -> list[str]:
-    found = [(row, share) for row, share in rows if share > 1 - CHANCE][:_MOST]
-    if not found:
-        told = (
-            "No single row stands out: none looks more like a member than 99 % of the nonmembers."
-        )
-        return [told]
-    listed = ", ".join(str(row) for row, _ in found)
-    return [f"Most exposed rows of the members' file, counted from 0: {listed}."]
+    if found := outstanding(rows):
+        listed = ", ".join(str(row) for row, _ in found[:_MOST])
+        return [f"Most exposed rows of the members' file, counted from 0: {listed}."]
+    if any(share > 1 - CHANCE for _, share in rows):
+        why = "chance explains how many look more like members than 99 % of the nonmembers"
+    else:
+        why = "none looks more like a member than 99 % of the nonmembers"
+    return [f"No single row stands out: {why}."]
 
 
 def _is_attribute(record: Record) -> bool:
