@@ -31,7 +31,7 @@ from privbench.api.own_model import identity, words
 from privbench.api.own_model.choice import attacks_for, kind_of
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
-from privbench.api.own_model.shift import shift
+from privbench.api.own_model.shift import apart, shift
 from privbench.api.own_model.words import outstanding
 from privbench.boards import verdicts
 from privbench.cli.main import main
@@ -488,6 +488,18 @@ def test_shift_warns_of_shifted_sets_only(tmp_path: Path) -> None:
     assert results.shift.found
     assert "WARNING: members and nonmembers differ" in results.summary
     assert not run(tmp_path / "plain", forest(MEMBERS)).shift.found
+
+
+def test_the_column_that_tells_the_sets_apart_is_named(tmp_path: Path) -> None:
+    numbered = [{**one, "x": np.c_[one["x"], np.arange(100) + 100 * i].astype(np.float32)}
+                for i, one in enumerate((MEMBERS, NONMEMBERS))]  # fmt: skip
+    given = {"members": numbered[0], "nonmembers": numbered[1]}
+    told = "What tells members from nonmembers by itself: column 6 (AUC 1.000). Leave out"
+    assert told in run(tmp_path, lambda x: forest(MEMBERS).predict_proba(x[:, :6]), **given).summary
+    table = {name: one["x"] for name, one in (("a", MEMBERS), ("b", NONMEMBERS))}
+    columns = {f"n{i}": np.concatenate([table["a"], table["b"]])[:, [i]] for i in range(6)}
+    assert apart(columns, slice(100), slice(100, 200)) == ""
+    assert apart({}, slice(100), slice(100, 200)) == ""
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from privbench.api.own_model.tables import (
 from privbench.api.own_model.tables import held as held_in
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
-from privbench.toolbox.looked_up import library
+from privbench.toolbox.looked_up import encoded, library
 from privbench.toolbox.npz_size import excess
 from privbench.toolbox.row_files import TABLES, Reading
 
@@ -138,6 +138,16 @@ class Rows:
             first.setdefault(content, place)
         x = x[[*first.values()]]
         return x if self.lookup is None else x[:, : self.lookup.features]
+
+    def columns(self) -> dict[str, NDArray[np.float32]]:
+        """Return what describes each column of a table, (n, d) for all rows; {} of other rows."""
+        if self.lookup is None:
+            x = self.unit()
+            return {f"column {i}": x[:, [i]] for i in range(x.shape[1])} if x.ndim == _TABLE else {}
+        table = self.lookup.rows
+        return (
+            {str(name): encoded(table[[name]]) for name in table.columns} if library(table) else {}
+        )
 
     def of(self, source: str) -> slice:
         """Return where the rows of a source are."""

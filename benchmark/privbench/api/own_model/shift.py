@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privbench.ground.text import shown
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 #: Below this p-value the sets are said to differ.
 LEVEL = 0.01
-_MOST_ROWS, _MOST_FEATURES = 2000, 64
+_MOST_ROWS, _MOST_FEATURES, _MOST_NAMED = 2000, 64, 3
 _ROUNDING = 1e-6  # of the first component's standard deviation; what differs by less is equal
 
 
@@ -82,3 +87,21 @@ def shift(members: NDArray[Any], nonmembers: NDArray[Any], *, seed: int = 0) -> 
         aucs.append(float(told.statistic) / (len(inside) * len(outside)))
         p_values.append(float(told.pvalue))
     return Shift(float(np.mean(aucs)), min(1.0, 2 * min(p_values)))
+
+
+def apart(columns: Mapping[str, NDArray[Any]], members: slice, nonmembers: slice) -> str:
+    """Return a sentence about columns that tell the sets apart by themselves; "" if none does.
+
+    Args:
+        columns: name -> (n, d) numbers that describe it; of more than 64 columns the first.
+        members: where the rows of members are.
+        nonmembers: where those of nonmembers are.
+    """
+    asked = dict(islice(columns.items(), _MOST_FEATURES))
+    found = [(shift(x[members], x[nonmembers]), name) for name, x in asked.items()]
+    alone = sorted((-one.auc, name) for one, name in found if one.p_value * len(asked) < LEVEL)
+    if not alone:
+        return ""
+    most = ", ".join(f"{shown(name, 40)} (AUC {-auc:.3f})" for auc, name in alone[:_MOST_NAMED])
+    told = f"What tells members from nonmembers by itself: {most}."
+    return f"{told} Leave out what the model does not read."
