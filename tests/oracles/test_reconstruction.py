@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 from torch import nn
 
 from privbench import Access, Card, Model, Reconstruction, ReconstructionQuestion, Release
@@ -20,9 +21,12 @@ from privbench.testing import TinyImages, arena, tiny_split
 from privbench_plugins.attacks.reconstruction import (
     RMLE,
     Decoder,
+    Lesson,
     as_noisy,
+    decoded,
     decoders,
     loud,
+    mixture,
     ridge,
     total_variation,
 )
@@ -337,9 +341,42 @@ def test_more_epochs_halve_the_learning_rate_no_more_often(monkeypatch: pytest.M
     h, x = torch.randn(1, 16, 3, generator=g), torch.rand(16, 4, generator=g)
     for steps, epochs in [(0, 5), (40, 20)]:  # of two updates each
         attack = Decoder(epochs=5, steps=steps, batch=8, halve=2)
-        attack._fit(nn.Linear(3, 4), h, x, g, g)
+        attack._fit(nn.Linear(3, 4), Lesson(h, x, h[0], x), g, g)
         assert made[-1].last_epoch == epochs
         assert made[-1].get_last_lr() == [attack.lr / 4]
+
+
+def test_a_network_stops_where_held_out_rows_want() -> None:
+    """Of rows that only noise tells apart, more training remembers more and knows less."""
+    draw = torch.Generator().manual_seed(0)
+    h, x = torch.randn(1, 40, 6, generator=draw), torch.rand(40, 5, generator=draw)
+    judged, truth = torch.randn(200, 6, generator=draw), torch.rand(200, 5, generator=draw)
+    attack, errors = Decoder(epochs=200, steps=0, batch=8, lr=1e-2, halve=200), []
+    for lesson in (Lesson(h, x, judged, truth), Lesson(h, x, h[0], x)):
+        with torch.random.fork_rng():
+            network = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 5))
+        g = torch.Generator().manual_seed(0)
+        attack._fit(network, lesson, g, g)
+        errors.append(float(torch.nn.functional.mse_loss(decoded(network, judged), truth)))
+    assert errors[0] < 0.8 * errors[1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mixture_is_at_least_as_good_as_each_part_and_their_mean(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    truth = torch.rand(50, 7, generator=draw)
+    parts = [truth + s * torch.randn(50, 7, generator=draw) for s in (0.1, 0.2, 0.2, 2.0)]
+    parts += [truth.mean(0).expand(50, 7), parts[0], torch.zeros(50, 7)]
+    weights = mixture(parts, truth)
+    assert min(weights) >= 0
+    made = torch.stack([w * part for w, part in zip(weights, parts, strict=True)]).sum(0)
+    mean = torch.stack(parts[:3]).mean(0)
+    error = torch.nn.functional.mse_loss
+    assert error(made, truth) <= min(error(one, truth) for one in [*parts, mean]) + 1e-7
+    known, _ = nnls(torch.stack([p.flatten() for p in parts], 1).numpy(),
+                                   truth.flatten().numpy())  # fmt: skip
+    same = torch.stack([w * part for w, part in zip(known, parts, strict=True)]).sum(0)
+    torch.testing.assert_close(made, same, atol=1e-3, rtol=0)
 
 
 def test_loud_coordinates_are_those_with_noise() -> None:
@@ -399,5 +436,5 @@ def test_a_network_learns_what_no_linear_map_says() -> None:
     build = decoders(4, _truth(x).card, 128)["MLP"]
     with torch.random.fork_rng():
         network = build()
-    attack._fit(network, h[:, :500], x[:500], draw, draw)
+    attack._fit(network, Lesson(h[:, :500], x[:500], h[0, 500:], x[500:]), draw, draw)
     assert torch.nn.functional.mse_loss(network(h[0, 500:]), x[500:]) < linear / 2

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import os
 import signal
+import subprocess
+import sys
 import threading
 from multiprocessing import forkserver
 from pathlib import Path
@@ -331,6 +334,19 @@ def test_shadows_of_an_encoder_of_pictures_are_online(tmp_path: Path) -> None:
         asked((192,))
 
 
+def test_a_recipe_that_ignores_its_rows_gives_no_verdict(tmp_path: Path) -> None:
+    model = soft()
+    results = run(tmp_path, model, shadow_recipe=deaf_to_rows, attacks=["lira"])
+    assert "every row has one score by lira" in results.no_verdict
+    assert results.summary.startswith("No verdict: every row has one score")
+    sure = run(
+        tmp_path / "sure", load(), shadow_recipe=deaf_to_rows, attacks=["metric-confidence", "lira"]
+    )
+    assert not sure.no_verdict
+    assert "WARNING: every row has one score" in sure.summary
+    assert not run(tmp_path / "well", model, shadow_recipe="clone", attacks=["lira"]).no_verdict
+
+
 # ---- what is refused ----------------------------------------------------------------------------
 
 
@@ -340,7 +356,6 @@ def test_shadows_of_an_encoder_of_pictures_are_online(tmp_path: Path) -> None:
     ("load", "wide", "its model answered with an array of shape (200, 3), and the audited model"),
     ("load", "numbers", "answers posteriors (200, 2): return a model that answers alike"),
     ("load", "unknown", "its model answered NaN or an infinite number"),
-    ("soft", "deaf_to_rows", "two models that it trained on different rows answer alike on every"),
     ("load", "deaf", "is no function of x, y and seed: write fit(x, y, seed)"),
     ("load", "absent", f"{HERE} has no absent: write a function that returns a trained model"),
     ("load", "no_such_module:fit", "there is no module no_such_module"),
@@ -383,6 +398,19 @@ def made_with(depth: int, hidden: Any = None) -> Any:
     return local
 
 
+DEPTH = 3
+LOCK = threading.Lock()
+
+
+def deep(x: Any, y: Any, seed: int) -> Any:
+    with LOCK:
+        return by_global(x, y, seed)
+
+
+def by_global(x: Any, y: Any, seed: int) -> Any:
+    return made_with(DEPTH)(x, y, seed)
+
+
 def logged(function: Any) -> Any:
     @functools.wraps(function)
     def wrapper(*given: Any) -> Any:
@@ -412,6 +440,22 @@ class Recipe:
         return self(x, y, seed)
 
 
+class Cached:
+    """As joblib's memory does: an object in the place of a function."""
+
+    def __init__(self, function: Any) -> None:
+        functools.update_wrapper(self, function)
+        self.lock = threading.Lock()
+
+    def __call__(self, *given: Any) -> Any:
+        return self.__wrapped__(*given)  # type: ignore[attr-defined]
+
+
+@Cached
+def cached(x: Any, y: Any, seed: int) -> Any:
+    return made_with(1)(x, y, seed)
+
+
 def with_depth(x: Any, y: Any, seed: int, depth: int = 1) -> Any:
     return made_with(depth)(x, y, seed)
 
@@ -426,13 +470,49 @@ def test_two_recipes_of_one_file_are_two() -> None:
         lambda depth: functools.partial(with_depth, depth=depth),
         lambda depth: made_with(1, hidden=nn.Sequential(nn.ReLU(), nn.Dropout(depth / 9))),
     ]  # fmt: skip
-    several: list[Any] = [fit, linear, logged(fit), counted(fit)]
+    several: list[Any] = [fit, linear, logged(fit), counted(fit), cached]
     several += [lambda *given: fit(*given, *()), lambda *given: linear(*given, *())]
     several += [make(depth) for make in by_depth for depth in (3, 4)]
     digests = [code_digest(given_recipe(one), None) for one in several]
     assert len({*digests}) == len(digests)
     again = [code_digest(given_recipe(make(3)), None) for make in by_depth]
     assert again == digests[-2 * len(by_depth) :: 2]
+
+
+@pytest.mark.slow
+def test_a_recipe_has_one_digest_in_every_process() -> None:
+    """Else a resumed audit trains everything again."""
+    code = f"""
+import torch, sys
+from {HERE} import *
+def local(x, y, seed): return x if y in {{"mean", "median", "mode", "sum"}} else DEEP
+class Held:
+    def __init__(self): self.weights = [torch.arange(5.0), nn.LSTM(2, 2).requires_grad_(False)]
+    def fit(self, x, y, seed): return self.weights
+held = Held()
+for one in held.weights[1].parameters(): one.zero_()
+recipes = [made_with(3), Recipe(3).fit, lambda x, y, seed: local(x, y, seed), held.fit, cached]
+print([code_digest(given_recipe(one), None) for one in recipes])
+"""
+    found = [
+        subprocess.run([sys.executable, "-c", f"DEEP = {depth}{code}"], check=True, text=True,
+                       capture_output=True, env={**os.environ, "PYTHONHASHSEED": hashes}).stdout
+        for hashes, depth in (("1", 1), ("2", 1), ("2", 2))
+    ]  # fmt: skip
+    assert found[0] == found[1]
+    same, other = (ast.literal_eval(one) for one in found[1:])
+    assert [one == another for one, another in zip(same, other, strict=True)] == [
+        True, True, False, True, True]  # fmt: skip
+
+
+def test_a_recipe_follows_the_globals_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, before = (
+        sys.modules[HERE],
+        [code_digest(f"{HERE}:{name}", None) for name in ("deep", "fit")],
+    )
+    monkeypatch.setattr(here, "DEPTH", 7)
+    after = [code_digest(f"{HERE}:{name}", None) for name in ("deep", "fit")]
+    assert (before[0] == after[0], before[1] == after[1]) == (False, True)
 
 
 def test_a_recipe_that_cannot_be_compared_is_refused() -> None:

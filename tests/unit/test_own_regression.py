@@ -19,6 +19,7 @@ from sklearn.linear_model import RidgeClassifier
 
 import privbench
 from privbench import BadInputError
+from privbench.api.own_model import words
 from privbench.api.own_model.errors import Errors
 from privbench.cli.main import main
 
@@ -168,6 +169,7 @@ def test_answers_are_enough(tmp_path: Path) -> None:
     bare = privbench.audit(members=parts[0], nonmembers=parts[1], out=tmp_path / "bare")
     assert auc(bare, "squared-error") == pytest.approx(auc(whole, "squared-error"))
     assert bare.errors == whole.errors
+    assert words.ADVICE_ON_ERRORS in whole.summary.replace("\n", " ")
 
 
 def test_pictures_come_as_they_do_to_classifiers(tmp_path: Path) -> None:

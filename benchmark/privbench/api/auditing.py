@@ -19,7 +19,7 @@ from privbench.api.own_model import gate as gates
 from privbench.api.own_model.answers import as_given, read_answers
 from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_of, suite_of
 from privbench.api.own_model.claim import claimed
-from privbench.api.own_model.defended import defenses_for, judge_names, judges_for
+from privbench.api.own_model.defended import UNDEFENDED, defenses_for, judge_names, judges_for
 from privbench.api.own_model.errors import errors
 from privbench.api.own_model.misfit import misfit, strange, swapped
 from privbench.api.own_model.printed import browser
@@ -37,6 +37,7 @@ from privbench.ground.store.store import default_root
 from privbench.ground.text import several, shown
 from privbench.plugins import registry as registries
 from privbench.results.files import AUDIT, read_all
+from privbench.results.sample_files import read_samples
 from privbench.toolbox.foreign_model import classes as named_classes
 from privbench.toolbox.opened_model import RECIPE, opened_once
 from privbench.toolbox.row_files import Reading
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from privbench.api.own_model.words import Audit
     from privbench.measure.methods.cell import Cell
     from privbench.plugins.registry import Choice, Registry
+    from privbench.results.record import Record
 
 _PICTURES = 4  # axes
 _BLOCK = 256  # rows of the first query
@@ -257,12 +259,12 @@ def audited(
     given["gives"] = _kind(rows, answers, output, alone=alone)
     rows = rows.knowing(answers, given["gives"])
     if given["gives"] == "embeddings" and not (attacks or shadow):
-        _refuse_no_shadows(rows, answers, own=own)
+        _refuse_no_shadows(rows, answers, shadow_recipe)
     given["least"] = least_of(answers, given["gives"])
     given["width"] = answers.shape[1] if given["gives"] == "embeddings" else 0
     wanted, left_out = attacks_for(
         registry, attacks, attributes=bool(rows.attributes), shadow=shadow, own=own,
-        lookup=rows.lookup, gives=given["gives"],
+        lookup=rows.lookup, gives=given["gives"], settings=settings,
     )  # fmt: skip
     judging, judges = judges_for(
         registry, tried, given["gives"], rows.lookup, shadow=shadow
@@ -290,6 +292,7 @@ def audited(
         told(
             session.records, rows, _keys(session), left_out, Path(out),
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
+            deaf=_deaf(session.records, registry, Path(out)) if own else "",
             notes=(warning, unsteady, _copies(rows), kept),
         ),
         Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
@@ -439,6 +442,25 @@ def _as_numbered(rows: Rows, target: Any, output: str) -> Rows:
     return rows.numbered(None)
 
 
+def _deaf(records: Sequence[Record], registry: Registry, out: Path) -> str:
+    """Return a sentence if shadows by the user's code tell no row from another; "" if they do."""
+    told = {
+        one.cell.attack.label: samples["victim.scores"]
+        for one in records
+        if one.status == "ok" and one.cell.game == "membership" and one.cell.defense == UNDEFENDED
+        and registry.get("attack", one.cell.attack.name).shadows is not None
+        and "=none" not in one.cell.attack.label
+        and (samples := read_samples(one, [out])) is not None
+    }  # fmt: skip
+    flat = [label for label, scores in told.items() if np.ptp(scores) == 0]
+    if not flat or len(flat) < len(told):
+        return ""
+    return (
+        f"every row has one score by {', '.join(flat)}, so shadows answer alike with a row and "
+        "without it: check that the shadow recipe trains on x and y"
+    )
+
+
 def _copies(rows: Rows) -> str:
     """Return a note about members that occur twice; "" if nonmembers do so half as often."""
     count = rows.copies()
@@ -466,10 +488,10 @@ def _absolute(path: str | Path) -> str:
     return str(Path(path).absolute()) if path else ""
 
 
-def _refuse_no_shadows(rows: Rows, answers: NDArray[np.float64], *, own: bool) -> None:
-    """Refuse embeddings that no attack is for: without shadows, or with those of a recipe alone."""
+def _refuse_no_shadows(rows: Rows, answers: NDArray[np.float64], recipe: Any) -> None:
+    """Refuse embeddings that no attack is for: without shadows, or of a table with a recipe."""
     pictures = rows.x.ndim == _PICTURES
-    if not (own and pictures):
+    if recipe is None or (is_code(recipe) and not pictures):
         or_recipe = ", or a shadow recipe" if pictures else ""
         raise BadInputError("attacks on embeddings learn from shadows: give shadow rows"
                             f"{or_recipe}; if the {answers.shape[1]} numbers for each row are "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import signal
 import sys
@@ -80,14 +81,35 @@ def _notes() -> Iterator[None]:
         warnings.showwarning = as_python
 
 
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """End as cleanly on SIGTERM as on Ctrl-C, but not in processes that the user's code forks."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _not_in_forks()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@functools.cache
+def _not_in_forks() -> None:
+    def default() -> None:
+        if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=default)
+
+
 class _Commands(click.Group):
     """Prints errors as one sentence with status 2; an interruption ends with status 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # a clean end, as for Ctrl-C
         try:
-            with _notes():
+            with _terminable(), _notes():
                 return super().invoke(ctx)
         except PrivbenchError as error:
             message = str(error)

@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import sys
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,8 @@ def code_digest(given: str, model: Any) -> str:
     """Return a digest of the code of a recipe and of the parameters of what it clones.
 
     Of a function this is the module, which function of it, and what it was made with: arguments of
-    a ``functools.partial``, variables of an enclosing function, the state of an object.
+    a ``functools.partial``, variables of an enclosing function, the state of an object, and globals
+    that its module's functions use (of those that cannot be pickled, the type).
 
     Args:
         given: ``clone``, ``module:function``, or a name from ``given_recipe``.
@@ -48,11 +49,14 @@ def code_digest(given: str, model: Any) -> str:
     if given != CLONE:
         made = recipe(given)
         try:
-            return digest([source_digest(made), _made_with(made, set())])
+            told = _made_with(made, frozenset())
         except Exception as error:
+            if not given.startswith("given:"):
+                return digest([source_digest(made), given])
             raise BadInputError(f"{RECIPE} {named(given)}: what it holds cannot be compared "
                                 f"({one_line(error)}): write fit(x, y, seed) at the top of a file "
                                 "and name it as module:fit") from error  # fmt: skip
+        return digest([source_digest(made), told])
     import joblib
 
     fresh = _cloned(model, 0)
@@ -143,16 +147,19 @@ def _weights(made: Any, model: Any) -> dict[str, Any]:
     return {
         name: {places.get(one, one): weight for one, weight in value.items()}
         for name, value in made.get_params(deep=True).items()
-        if name.split("__")[-1] == _WEIGHTS and isinstance(value, dict)
+        if name.split("__")[-1] == _WEIGHTS
+        and isinstance(value, dict)
+        and value.keys() <= places.keys()  # a wrapped estimator may have other classes
     }
 
 
-def _made_with(made: Any, seen: set[int]) -> Any:
+def _made_with(made: Any, seen: frozenset[int]) -> Any:
     """Return what tells a callable, or what one holds, from another of the same file."""
+    if isinstance(made, (str, int, float, NoneType)):
+        return repr(made)
     if id(made) in seen:  # a function that calls itself
         return None
-    import joblib
-
+    seen |= {id(made)}
     held: list[Any]
     match made:
         case functools.partial():
@@ -160,31 +167,67 @@ def _made_with(made: Any, seen: set[int]) -> Any:
         case MethodType():
             told, held = "method", [made.__func__, made.__self__]
         case FunctionType():
-            told, held = _function(made)
+            told, held = _function(made, seen)
         case list() | tuple():
             told, held = "list", [*made]
         case dict():
             told, held = "dict", [*made.items()]
         case ModuleType():
             told, held = made.__name__, []
-        case torch.Tensor():  # pickled, equal ones differ
-            told, held = joblib.hash(made.detach().cpu().float().numpy()), [str(made.dtype)]
-        case torch.nn.Module():
-            told, held = str(type(made)), [vars(made)]
         case _:
-            told, held = joblib.hash(made), []
-    return [told, [_made_with(one, seen | {id(made)}) for one in held]]
+            told, held = _object(made)
+    return [told, [_made_with(one, seen) for one in held]]
 
 
-def _function(made: FunctionType) -> tuple[str, list[Any]]:
+def _object(made: Any) -> tuple[str, list[Any]]:
+    """Return a digest of an object, or its type and what it holds: equal tensors pickle unlike."""
+    import joblib
+
+    kind: Any = type(made)
+    if isinstance(made, torch.Tensor):
+        whole = made.detach().cpu()
+        whole = whole.float() if whole.dtype == torch.bfloat16 else whole
+        return joblib.hash(whole.numpy()), [str(made.dtype)]
+    if isinstance(getattr(made, "__wrapped__", None), FunctionType):
+        return str(kind), [made.__wrapped__]
+    pickled = ("__getstate__", "__reduce__", "__reduce_ex__")
+    usual = all(getattr(kind, name) is getattr(object, name) for name in pickled)
+    if isinstance(made, torch.nn.Module) or (
+        usual and not isinstance(made, type) and hasattr(made, "__dict__")
+    ):
+        return str(kind), [made.__getstate__()]
+    return joblib.hash(made), []
+
+
+def _function(made: FunctionType, seen: frozenset[int]) -> tuple[str, list[Any]]:
     """Return the name of a function, with its code if the file holds several of that name."""
     cells = [cell.cell_contents for cell in made.__closure__ or () if _is_full(cell)]
-    code = made.__code__
+    code, space = made.__code__, made.__globals__
     local = _instructions(code) if "<" in code.co_qualname else ""
+    used = {
+        name: _global(space[name], made, seen) for name in sorted(_names(code)) if name in space
+    }
     return (
         f"{made.__module__}.{made.__qualname__} {code.co_qualname} {local}",
-        [made.__defaults__, made.__kwdefaults__, *cells],
+        [made.__defaults__, made.__kwdefaults__, *cells, used],
     )
+
+
+def _global(value: Any, user: FunctionType, seen: frozenset[int]) -> Any:
+    """Return what counts of a global that a function uses: what it holds, or its name or type."""
+    if isinstance(value, (type, ModuleType)):
+        return value.__name__
+    if isinstance(value, FunctionType) and value.__module__ != user.__module__:
+        return f"{value.__module__}.{value.__qualname__}"
+    try:
+        return _made_with(value, seen)
+    except Exception:  # noqa: BLE001 - a lock, an open file
+        return str(type(value))
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
+    return set(code.co_names).union(*inner)
 
 
 def _is_full(cell: Any) -> bool:
@@ -197,8 +240,12 @@ def _is_full(cell: Any) -> bool:
 
 def _instructions(code: CodeType) -> list[Any]:
     """Return what code does, without its place in a file."""
-    constants = [_instructions(one) if isinstance(one, CodeType) else repr(one)
-                 for one in code.co_consts]  # fmt: skip
+    constants = [
+        _instructions(one) if isinstance(one, CodeType)
+        else sorted(map(repr, one)) if isinstance(one, frozenset)  # in another order each time
+        else repr(one)
+        for one in code.co_consts
+    ]  # fmt: skip
     return [code.co_code.hex(), [*code.co_names], constants]
 
 

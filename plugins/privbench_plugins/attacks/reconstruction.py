@@ -23,6 +23,7 @@ paper splits.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ from privbench import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from privbench import Attack, AttackContext, Card, Oracle, ReconstructionQuestion
 
@@ -58,31 +59,54 @@ PAPER = Paper(
 )  # fmt: skip
 #: Rows per forward pass or gradient query.
 ROWS = 1024
+#: How often a network is judged while it trains.
+CHECKS = 10
+#: Added to the scale of answers that are mixed, relative to it: equal ones share a weight.
+RIDGE = 1e-9
+
+
+class Lesson(NamedTuple):
+    """What decoders learn from, and what judges them.
+
+    Attributes:
+        h: (s, n, d) embeddings, s of every row.
+        x: (n, ...) the rows.
+        judged: (m, d) embeddings of held-out rows.
+        truth: (m, ...) these.
+    """
+
+    h: Tensor
+    x: Tensor
+    judged: Tensor
+    truth: Tensor
 
 
 class Tried(NamedTuple):
-    """An answer: its error on held-out rows, what gave it, and the guess."""
+    """What gave an answer, the answer for held-out rows and for the target rows."""
 
-    error: float
     label: str
+    held: Tensor
     guess: Tensor
     facts: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Decoder(ReconstructionAttack):
-    """Trains decoders on the adversary's own rows and their embeddings, and uses the best.
+    """Trains decoders on the adversary's own rows and their embeddings, and mixes them.
 
     Access: embeddings, and rows of the same kind. Cost: at most ``siblings`` + ``judges`` queries
     for each of these rows, none for each target row. If a defense acts at release, ``rows`` says
     how the adversary's rows are released; a naive adversary has its own rows without the release.
 
-    The best of several answers on a held-out tenth of the rows is used: ridge regression at several
-    penalties (exact for a linear encoder, where a network trains slowly), networks (an MLP, and for
-    images larger than 8×8 also the paper's convolutions), and the mean of the adversary's rows,
-    which needs no embedding. With ``rows="served"`` each of them learns twice where the release is
-    random: from the victim's answers to the adversary's rows, and from many own copies of the
-    release; the victim's answers to held-out rows judge both. With ``rows="own"`` held-out rows are
+    Several answers are mixed, with the weights (at least 0) that are best on a held-out tenth of
+    the rows; if these were not released by the victim, the best answer is used alone. Answers come
+    from ridge regression at several penalties (exact for a linear encoder, where a network trains
+    slowly), from networks (an MLP, and for images larger than 8×8 also the paper's convolutions),
+    each as it was after the tenth of its training that is best on held-out rows, and from the mean
+    of the adversary's rows, which needs no embedding. With ``rows="served"`` each of them learns
+    twice where the release is random: from the victim's answers to the adversary's rows, and from
+    many own copies of the release; the victim's answers to held-out rows judge both. With
+    ``rows="own"`` held-out rows are
     released with masks that no decoder was trained on. If the adversary then has only one release
     of its rows, they get noise instead: as much as the released embeddings vary more than its own.
 
@@ -107,11 +131,12 @@ class Decoder(ReconstructionAttack):
     """
 
     name: ClassVar[str] = "reconstruction"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     paper: ClassVar[Paper] = PAPER
     deviations: ClassVar[str] = (
-        "The embedding is standardised; ridge regression, an MLP and the mean image compete with "
-        "the paper's network; under a release, training takes several copies of it, each with its "
+        "The embedding is standardised; ridge regression, an MLP and the mean image are mixed with "
+        "the paper's network; networks stop where held-out rows want; "
+        "under a release, training takes several copies of it, each with its "
         "own mask, or the victim's own (ARS trains on one; its errors of .119 and .179 on MNIST "
         "exceed the mean image's .067 if pixels lie in [0, 1]); the output goes through a sigmoid, "
         "so that it stays in range; at least 3,000 updates. Adam's epsilon is 1e-8; the authors' "
@@ -136,14 +161,16 @@ class Decoder(ReconstructionAttack):
     def answer(
         self, oracle: Oracle, question: ReconstructionQuestion, ctx: AttackContext
     ) -> Reconstruction:
-        """Decode each embedding with the decoder that is best on held-out rows."""
+        """Decode each embedding with the mixture of decoders that is best on held-out rows."""
         asked = question.embeddings.float()
         x = as_float(ctx.auxiliary.x, ctx.auxiliary.scale).to(asked.device)
         held = (ctx.uniform(ctx.auxiliary, 1, "held out").squeeze(1) < 0.1).to(asked.device)  # noqa: PLR2004
         if not held.any() or held.all():
             held = torch.arange(len(x), device=asked.device) % 10 == 0
         tried: list[Tried] = []
-        for source, h, judged in self._released(oracle, held, asked, ctx):
+        sources = [*self._released(oracle, held, asked, ctx)]
+        truth = x[held].repeat(len(sources[0][2]), *[1] * (x.dim() - 1))
+        for source, h, judged in sources:
             kept = torch.ones(h.shape[2], dtype=torch.bool, device=h.device)
             if self.coordinates == "quiet":
                 kept = ~loud(h[0], asked, 1e-3)
@@ -153,20 +180,29 @@ class Decoder(ReconstructionAttack):
             mine, to_judge, wanted = (
                 ((p - centre) / spread)[..., kept] for p in (h, judged, asked)
             )
-            truth = x[held].repeat(len(judged), *[1] * (x.dim() - 1))
+            lesson = Lesson(mine[:, ~held], x[~held], to_judge.flatten(0, 1), truth)
             facts = {"coordinates": float(kept.sum()), "copies of the release": float(len(h))}
             tried += [
-                Tried(float(F.mse_loss(unit(made), truth)), f"{label}{source}", guess, facts)
-                for label, made, guess in self._decoders(
-                    mine[:, ~held], x[~held], to_judge, wanted, ctx
-                )
+                Tried(f"{label}{source}", unit(made), unit(guess), facts)
+                for label, made, guess in self._decoders(lesson, wanted, ctx)
             ]
-        best = min(tried, key=lambda one: one.error)
+        best = min(tried, key=lambda one: float(F.mse_loss(one.held, truth)))
+        weights = [float(one is best) for one in tried]
+        if torch.equal(sources[0][1][0, held], sources[0][2][0]):  # judged as the victim releases
+            weights = mixture([one.held for one in tried], truth)
+        made, guess = (
+            unit(torch.stack([w * part for w, part in zip(weights, parts, strict=True)]).sum(0))
+            for parts in ([one.held for one in tried], [one.guess for one in tried])
+        )
+        told = sorted(zip(weights, (one.label for one in tried), strict=True), reverse=True)
         notes: dict[str, float | str] = {
-            "decoder": best.label, "held-out MSE": best.error,
-            "held-out MSE of the mean image": tried[0].error, **best.facts,
+            "decoder": best.label, "held-out MSE": float(F.mse_loss(made, truth)),
+            "held-out MSE of the best decoder": float(F.mse_loss(best.held, truth)),
+            "held-out MSE of the mean image": float(F.mse_loss(tried[0].held, truth)),
+            "weights": "; ".join(f"{w:.2f} {label}" for w, label in told if w >= 0.005),  # noqa: PLR2004
+            **best.facts,
         }  # fmt: skip
-        return Reconstruction(unit(best.guess), notes)
+        return Reconstruction(guess, notes)
 
     def _released(
         self, oracle: Oracle, held: Tensor, asked: Tensor, ctx: AttackContext
@@ -174,7 +210,7 @@ class Decoder(ReconstructionAttack):
         """Yield what decoders learn from, and by what they are judged, each with a label.
 
         That is, the adversary's rows as released s times (s, n, d), and the held-out ones as
-        released j times (j, m, d).
+        released j times (j, m, d), the same j for all.
         """
         asking = ctx.siblings(self.siblings + self.judges)
         h = torch.stack([one.embeddings(ctx.auxiliary).float() for one in asking]).to(asked.device)
@@ -195,10 +231,10 @@ class Decoder(ReconstructionAttack):
         yield "", own, as_noisy(own[0], asked, ctx.generator("noise"))[held][None]
 
     def _decoders(
-        self, h: Tensor, x: Tensor, judged: Tensor, asked: Tensor, ctx: AttackContext
+        self, lesson: Lesson, asked: Tensor, ctx: AttackContext
     ) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield label, decoded held-out rows and decoded released embeddings of each answer."""
-        judged = judged.flatten(0, 1)
+        h, x, judged, _ = lesson
         mean = x.mean(0)
         yield (
             "mean image",
@@ -213,23 +249,21 @@ class Decoder(ReconstructionAttack):
             yield f"ridge regression, penalty {penalty:g}", made, guess
         for label, build in decoders(h.shape[2], ctx.card, self.hidden).items():
             network = ctx.init(build, "decoder")
-            self._fit(network, h, x, ctx.generator("batches"), ctx.generator("copies"))
-            with torch.no_grad():
-                made, guess = (
-                    torch.cat([network(p) for p in torch.split(z, ROWS)]) for z in (judged, asked)
-                )
-            yield label, made, guess
+            self._fit(network, lesson, ctx.generator("batches"), ctx.generator("copies"))
+            yield label, decoded(network, judged), decoded(network, asked)
 
     def _fit(
-        self, network: nn.Module, h: Tensor, x: Tensor, batches: torch.Generator,
-        copies: torch.Generator,
-    ) -> None:  # fmt: skip
+        self, network: nn.Module, lesson: Lesson, batches: torch.Generator, copies: torch.Generator
+    ) -> None:
+        """Train a network; leave it as it was after the tenth of the epochs with least error."""
+        h, x, judged, truth = lesson
         per_epoch = math.ceil(len(x) / self.batch)
         epochs = max(self.epochs, math.ceil(self.steps / per_epoch))
         halve = max(1, self.halve * epochs // self.epochs)
         descent = torch.optim.Adam(network.parameters(), self.lr, amsgrad=True)
         schedule = torch.optim.lr_scheduler.StepLR(descent, halve, 0.5)
-        for _ in range(epochs):
+        least, best = math.inf, network.state_dict()
+        for epoch in range(1, epochs + 1):
             order = torch.randperm(len(x), generator=batches, device=h.device)
             which = torch.randint(len(h), (len(x),), generator=copies, device=h.device)
             for rows in torch.split(order, self.batch):
@@ -238,7 +272,11 @@ class Decoder(ReconstructionAttack):
                 loss.backward()  # type: ignore[no-untyped-call]
                 descent.step()
             schedule.step()
-        network.eval()
+            if epoch % math.ceil(epochs / CHECKS) == 0 or epoch == epochs:
+                error = float(F.mse_loss(decoded(network, judged), truth))
+                if error < least:
+                    least, best = error, copy.deepcopy(network.state_dict())
+        network.load_state_dict(best)
 
 
 @dataclass(frozen=True)
@@ -299,6 +337,40 @@ class RMLE(ReconstructionAttack):
             descent.step()
             x.data.clamp_(0, 1)
         return x
+
+
+@torch.no_grad()
+def decoded(network: nn.Module, h: Tensor) -> Tensor:
+    """Return what a network makes of embeddings (n, d): (n, ...)."""
+    return torch.cat([network(part) for part in torch.split(h, ROWS)])
+
+
+def mixture(answers: Sequence[Tensor], truth: Tensor) -> list[float]:
+    """Return the weights, at least 0, of the sum of answers with the least squared error.
+
+    Args:
+        answers: (n, ...) each.
+        truth: (n, ...).
+
+    >>> truth = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> flat = torch.ones(2, 2)
+    >>> [round(w, 3) for w in mixture([flat, truth / 2 - 0.5 * flat, -truth], truth)]
+    [1.0, 2.0, 0.0]
+    """
+    from scipy.optimize import nnls
+
+    size = len(answers)
+    gram, cross = torch.zeros(size, size).double(), torch.zeros(size).double()
+    for start in range(0, len(truth), ROWS):
+        rows = slice(start, start + ROWS)
+        a = torch.stack([one[rows].flatten().double() for one in answers])
+        gram += (a @ a.T).cpu()
+        cross += (a @ truth[rows].flatten().double()).cpu()
+    ground = RIDGE * gram.diagonal().mean().clamp_min(RIDGE)
+    root = torch.linalg.cholesky(gram + ground * torch.eye(size).double())
+    right = torch.linalg.solve_triangular(root, cross[:, None], upper=False)[:, 0]
+    weights: list[float] = nnls(root.T.numpy(), right.numpy())[0].tolist()
+    return weights
 
 
 def ridge(h: Tensor, x: Tensor, penalty: float) -> Any:

@@ -174,6 +174,7 @@ def attacks_for(
     own: bool = False,
     lookup: Lookup | None = None,
     gives: str = "",
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[list[Any], dict[str, str]]:
     """Return the attacks of an audit as a suite lists them, and why others are left out.
 
@@ -190,9 +191,11 @@ def attacks_for(
     if shadow and not own and lookup and not lookup.features:
         raise BadInputError("shadow: networks learn nothing from such rows, so shadows need your "
                             "code: give a shadow recipe, a function fit(x, y, seed)")  # fmt: skip
+    set_by_user = (settings or {}).get("lira-encoder", {})
+    online = own and "online" not in set_by_user  # the user's code trains on the candidates
     if named:
         wanted = [_allowed(registry.get("attack", name), lookup, gives) for name in named]
-        return [_reference(one, shadow=shadow, own=own, quick=lookup is not None)
+        return [_reference(one, shadow=shadow, online=online, quick=lookup is not None)
                 for one in wanted], {}  # fmt: skip
     chosen, left = [], {}
     attack: Attack
@@ -211,15 +214,15 @@ def attacks_for(
         if attack.game == "membership" and limited:
             left[attack.name] = "it asks many queries for each row: name it to run it"
             continue
-        chosen.append(_reference(attack, shadow=shadow, own=own, quick=quick))
+        chosen.append(_reference(attack, shadow=shadow, online=online, quick=quick))
     return chosen, left
 
 
-def _reference(attack: Attack, *, shadow: bool, own: bool, quick: bool) -> Any:
+def _reference(attack: Attack, *, shadow: bool, online: bool, quick: bool) -> Any:
     """Return how a suite names the attack, with what an audit changes in it."""
     if quick and attack.name == "union":
         return _QUICK_UNION
-    if own and attack.name == "lira-encoder":  # the user's code trains on the candidates
+    if online and attack.name == "lira-encoder":
         return {"lira-encoder": {"online": True}}
     return uncalibrated(attack, shadow)
 

@@ -143,13 +143,11 @@ def identified(
 
 def _unsteady(asked: Any, x: Tensor, answers: NDArray[np.float64]) -> str:
     some = _sample(answers)
-    try:
-        again = asked.raw(x[some])
+    try:  # in equal batches, which are computed alike
+        one, other = asked.raw(x[some]), asked.raw(x[some])
     except BadInputError:  # the attacks will meet it, too
         return ""
-    apart = np.ones(len(some), bool)
-    if again.shape == answers[some].shape:
-        apart = differing(answers[some], again, _OF_SERVERS)
+    apart = differing(one, other)
     if not apart.any():
         return ""
     return (

@@ -183,7 +183,8 @@ def _roc(columns: Columns | None) -> dict[str, Any] | None:
 
 def _exposed(shows: Evidence) -> list[tuple[int, str, str]]:
     """Return row, class, and share of nonmembers below it, of the most exposed members."""
-    found = outstanding(shows.exposed)[:_EXPOSED]
+    sizes = shows.best.record.sizes if shows.best else {"nonmembers": 0}
+    found = outstanding(shows.exposed, sizes["nonmembers"])[:_EXPOSED]
     return [
         (row, shown(shows.classes[row], 20) if shows.classes else "", f"{share:.1%}")
         for row, share in found

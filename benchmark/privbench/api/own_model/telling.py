@@ -73,7 +73,7 @@ def documented(
 def told(
     records: Sequence[Record], rows: Rows, keys: list[int], left_out: Mapping[str, str], out: Path,
     *,
-    judges: Mapping[str, Mapping[str, str]], claim: Claim | None, doubt: str,
+    judges: Mapping[str, Mapping[str, str]], claim: Claim | None, doubt: str, deaf: str,
     errors: Errors | None, notes: Sequence[str],
 ) -> Audit:  # fmt: skip
     """Return the results with what they say.
@@ -87,6 +87,7 @@ def told(
         judges: defense -> judge -> why it was not planned.
         claim: to be tested.
         doubt: why the rows cannot be those that the model knows.
+        deaf: why shadows say nothing about it.
         errors: of a regression.
         notes: more lines of words; "" is none.
     """
@@ -105,6 +106,11 @@ def told(
         first = reached(columns)
         made.exposed = exposed(columns, {key: i for i, key in enumerate(keys[rows.of("members")])})
     made.no_verdict = no_verdict(best, made.shift, doubt)
+    leaks = best is not None and (best.leaks or best.perhaps)
+    if deaf and not (leaks or made.no_verdict):
+        made.no_verdict = deaf
+    elif deaf:
+        notes = [f"WARNING: {deaf}.", *notes]
     if best is not None and columns is not None and not made.no_verdict:
         made.subgroups = subgroups(best.record.cell.attack.label, columns, keys, rows)
     words = summary(made, made.shift, made.exposed, made.left_out, first=first,

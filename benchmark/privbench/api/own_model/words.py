@@ -284,10 +284,10 @@ def summary(
     own = [one for one in records if "shadows own-recipe" in one.cell.adversary]
     if best and not no_verdict and not any(one.status == "ok" for one in own):
         advice = ADVICE if errors is None else ADVICE_ON_ERRORS
-        encoder = all(one.cell.access == "EMBEDDINGS" for one in records)
+        encoder = errors is None and all(one.cell.access == "EMBEDDINGS" for one in records)
         lines.append(BOUND if own or encoder else f"{BOUND} {advice}")
     if best and not no_verdict and (best.leaks or best.perhaps):
-        lines += _rows(rows)
+        lines += _rows(rows, _sizes(best.record)[1])
     if groups is not None:
         lines.append(str(groups))
     lines += [_shift(shift), *_accuracy(records), *([] if errors is None else [str(errors)])]
@@ -410,18 +410,26 @@ def _finds(best: Strongest, first: Reached | None) -> str:
     return f"{name}, {finds}; its AUC is {auc}."
 
 
-def outstanding(rows: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def outstanding(rows: Sequence[tuple[int, float]], nonmembers: int) -> Sequence[tuple[int, float]]:
     """Return the rows that look more like members than 99 % of the nonmembers.
 
-    None if no more rows are there than chance puts there.
+    None if chance puts as many there in one of 20 audits: the number of m alike rows above all but
+    k of n others has a beta-binomial distribution.
+
+    Args:
+        rows: from ``exposed``, all members.
+        nonmembers: number of the others.
     """
+    from scipy.stats import betabinom
+
     found = [(row, share) for row, share in rows if share > 1 - CHANCE]
-    surely, _ = clopper_pearson(len(found), max(1, len(rows)), 1 - 2 * _UNLIKELY)
-    return found if surely > CHANCE else []
+    above = max(1, math.ceil(CHANCE * nonmembers - _ROUNDING))
+    by_chance = betabinom.sf(len(found) - 1, len(rows), above, nonmembers - above + 1)
+    return found if by_chance < _UNLIKELY else []
 
 
-def _rows(rows: Sequence[tuple[int, float]]) -> list[str]:
-    if found := outstanding(rows):
+def _rows(rows: Sequence[tuple[int, float]], nonmembers: int) -> list[str]:
+    if found := outstanding(rows, nonmembers):
         listed = ", ".join(str(row) for row, _ in found[:_MOST])
         return [f"Most exposed rows of the members' file, counted from 0: {listed}."]
     if any(share > 1 - CHANCE for _, share in rows):
