@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.api.arguments import named_as_arguments
 from privbench.api.planning import Planning
 from privbench.api.session import suite_of
+from privbench.grid.plugins import code_here
 from privbench.grid.trial import cell_record
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.text import shown
@@ -154,7 +155,8 @@ def loaded(
     """
     items = chosen(planned.planned, wanted, seed)
     runner = planned.runner
-    with thread_count(runner.builder.numerics.threads):
+    code = code_here(one.trial.cell for one in planned.planned)
+    with thread_count(runner.builder.numerics.threads), runner.store.of_code(code):
         item, spec = _one(items, role, runner)
         needed = runner.builder.keys(spec).stages
         if refusal is not None and not all(key in runner.store for key in needed):

@@ -183,7 +183,10 @@ def told(found: Sequence[Outcome]) -> list[str]:
     up = [(gain, one) for sure, gain, one in ran if gain > 0 and (sure or not tested)]
     down = [one for sure, gain, one in ran if gain < 0 and (sure or not tested)]
     beyond = " beyond chance (†, Holm)" if tested else ""
-    counts = f"{len(up)} of {several(len(ran), 'victim')}; less: {len(down)}"
+    of = several(len(ran), "victim")
+    if len({one.victim for _, _, one in ran}) < len(ran):
+        of = f"{several(len(ran), 'pair')} of attack and victim"
+    counts = f"{len(up)} of {of}; less: {len(down)}"
     lines = [f"More than the strongest published attack{beyond}: {counts}."]
     if not tested and ran:
         lines.append(f"With fewer than {FEWEST_TESTED} seeds nothing is shown.")

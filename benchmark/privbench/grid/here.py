@@ -9,7 +9,7 @@ from privbench.grid.graph import graph
 from privbench.grid.messages import Packed, Setup
 from privbench.grid.outcome import new_record
 from privbench.grid.planned import Item
-from privbench.grid.plugins import can_be_sent, code_of, of_others, sealed
+from privbench.grid.plugins import can_be_sent, code_here, code_of, of_others, sealed
 from privbench.ground.errors import PluginError
 from privbench.plugins.plugin_file import loaded_files
 
@@ -92,8 +92,9 @@ class PlannedHere:
         return Packed(sent, code_of(trial.cell), apart)
 
     def run(self, digest: str) -> Record:
-        """Run a trial."""
-        return self.runner.run(self.trial(digest))
+        """Run a trial; what it stores is apart if other code may have changed this process."""
+        with self.runner.store.of_code(code_here(one.trial.cell for one in self.planned)):
+            return self.runner.run(self.trial(digest))
 
     def trial(self, digest: str) -> Trial:
         """Return the trial with that digest."""

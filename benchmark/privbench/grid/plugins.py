@@ -19,7 +19,7 @@ from privbench.ground.store.source import digest, source_digest
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.methods.access import Access
 from privbench.measure.methods.attack import Shadows
-from privbench.plugins.plugin_file import PREFIX, file_of
+from privbench.plugins.plugin_file import PREFIX, file_of, loaded_files
 from privbench.results.provenance import provenance
 
 if TYPE_CHECKING:
@@ -89,6 +89,16 @@ def code_of(cell: Cell, *, with_sealed: bool = False) -> str:
         of[f"game {cell.attack.game}"] = _origin(type(game))
     found = sorted([name, *sorted(one.items())] for name, one in of.items() if not _ours(one))
     return digest(found) if found else ""
+
+
+def code_here(cells: Iterable[Cell]) -> str:
+    """Digest of the code of others that this process has loaded, for cells or before; "" for none.
+
+    It may have changed what any method computes here.
+    """
+    found = {code_of(cell, with_sealed=True) for cell in cells} - {""}
+    files = sorted(file.module for file in loaded_files())
+    return digest([sorted(found), files]) if found or files else ""
 
 
 def of_others(method: Method) -> bool:

@@ -175,9 +175,10 @@ class Registry:
             self.plugins.append(plugin)
         taken = self._owner.get((kind, method.name))
         if taken is not None:
+            other = "" if taken is plugin else f", or leave the other one out by -p no:{taken.name}"
             plugin.problems.append(
                 f"{kind} '{method.name}' is already offered by plugin '{taken.name}'; "
-                f"this one is ignored: rename it, or leave the other one out by -p no:{taken.name}"
+                f"this one is ignored: rename it{other}"
             )
             return
         self._methods[kind][method.name] = method

@@ -90,6 +90,16 @@ class Store:
             )
         self.root = root
 
+    @classmethod
+    @contextlib.contextmanager
+    def of_code(cls, code: str) -> Iterator[None]:
+        """Have ``code`` for a while; "" changes nothing."""
+        before, Store.code = Store.code, code or Store.code
+        try:
+            yield
+        finally:
+            Store.code = before
+
     @property
     def missing(self) -> str:
         """That its folder does not exist, in words; "" if it does."""
