@@ -163,7 +163,8 @@ def test_the_strongest_published_attack_is_beaten_or_not() -> None:
     down = outcome(victim, published("mine", 0.5, 0.52, 0.51))
     same = outcome(victim, published("best", 0.7, 0.71, 0.72))
     counts, moved = told([up, down, same])
-    assert counts.endswith("attack beyond chance (†, Holm): 1 of 3 pairs of attack and victim; less: 1.")
+    of = "1 of 3 pairs of attack and victim; less: 1."
+    assert counts.endswith(f"attack beyond chance (†, Holm): {of}")
     assert moved == "Moved: v (+0.050)."
     assert [line.endswith("†") for line in table([up, down, same]).splitlines()[1:]] == [
         True, True, False,

@@ -12,6 +12,7 @@ from privbench.api.session import suite_of
 from privbench.grid.plugins import code_here
 from privbench.grid.trial import cell_record
 from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.ground.store.store import Store
 from privbench.ground.text import shown
 from privbench.measure.training.process_state import threads as thread_count
 
@@ -156,7 +157,7 @@ def loaded(
     items = chosen(planned.planned, wanted, seed)
     runner = planned.runner
     code = code_here(one.trial.cell for one in planned.planned)
-    with thread_count(runner.builder.numerics.threads), runner.store.of_code(code):
+    with thread_count(runner.builder.numerics.threads), Store.of_code(code):
         item, spec = _one(items, role, runner)
         needed = runner.builder.keys(spec).stages
         if refusal is not None and not all(key in runner.store for key in needed):

@@ -11,6 +11,7 @@ from privbench.grid.outcome import new_record
 from privbench.grid.planned import Item
 from privbench.grid.plugins import can_be_sent, code_here, code_of, of_others, sealed
 from privbench.ground.errors import PluginError
+from privbench.ground.store.store import Store
 from privbench.plugins.plugin_file import loaded_files
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class PlannedHere:
 
     def run(self, digest: str) -> Record:
         """Run a trial; what it stores is apart if other code may have changed this process."""
-        with self.runner.store.of_code(code_here(one.trial.cell for one in self.planned)):
+        with Store.of_code(code_here(one.trial.cell for one in self.planned)):
             return self.runner.run(self.trial(digest))
 
     def trial(self, digest: str) -> Trial:
