@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 
 from privbench import Access, Defense, Membership, MembershipAttack, Method, Strength, __version__
 from privbench.cli.glossary import glossary
-from privbench.cli.main import main
+from privbench.cli.main import _terminable, main
 from privbench.measure.games.catalog import GAMES
 from privbench.plugins import registry as plugins
 from privbench.plugins.registry import Plugin, Registry
@@ -430,3 +431,14 @@ def test_results_are_plain_json(run: Run, tmp_path: Path) -> None:
     assert run(*SURE).exit_code == 0
     (path,) = (tmp_path / "results").glob("*.json")
     assert json.loads(path.read_text(encoding="utf-8"))["schema_version"] == 3
+
+
+def test_only_this_process_ends_cleanly_on_sigterm() -> None:
+    """A pool of a user's recipe ends its workers by SIGTERM, and would wait for them for ever."""
+    before = signal.getsignal(signal.SIGTERM)
+    with _terminable():
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+        if (child := os.fork()) == 0:
+            os._exit(signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL)
+        assert os.waitpid(child, 0)[1] == 0
+    assert signal.getsignal(signal.SIGTERM) is before

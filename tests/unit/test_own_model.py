@@ -31,7 +31,7 @@ from privbench.api.own_model import identity, words
 from privbench.api.own_model.choice import attacks_for, kind_of
 from privbench.api.own_model.misfit import misfit, strange
 from privbench.api.own_model.rows import read_rows
-from privbench.api.own_model.shift import apart, shift
+from privbench.api.own_model.shift import separating, shift
 from privbench.api.own_model.words import outstanding
 from privbench.boards import verdicts
 from privbench.cli.main import main
@@ -305,7 +305,7 @@ def test_a_model_that_answers_differently_each_time_is_told(tmp_path: Path) -> N
 
     told = r"WARNING: asked again, the model answered \d\d of 48 rows differently\."
     assert re.search(told, run(tmp_path, noisy).summary)
-    with pytest.raises(BadInputError, match="a model that answers differently each time"):
+    with pytest.raises(BadInputError, match="of one that answers differently each time"):
         run(tmp_path, noisy)
     assert "asked again" not in run(tmp_path / "same", model).summary
 
@@ -503,8 +503,8 @@ def test_the_column_that_tells_the_sets_apart_is_named(tmp_path: Path) -> None:
     assert told in run(tmp_path, lambda x: forest(MEMBERS).predict_proba(x[:, :6]), **given).summary
     table = {name: one["x"] for name, one in (("a", MEMBERS), ("b", NONMEMBERS))}
     columns = {f"n{i}": np.concatenate([table["a"], table["b"]])[:, [i]] for i in range(6)}
-    assert apart(columns, slice(100), slice(100, 200)) == ""
-    assert apart({}, slice(100), slice(100, 200)) == ""
+    assert separating(columns, slice(100), slice(100, 200)) == ""
+    assert separating({}, slice(100), slice(100, 200)) == ""
 
 
 @pytest.mark.slow
@@ -1236,7 +1236,7 @@ def test_a_directory_with_another_audit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out" / "audit.txt").unlink()  # as if it was interrupted before its end
     before = sorted((tmp_path / "out").iterdir())
     for other in ({"model": forest(SHADOW)}, {"members": rows(90, 7)}):
-        with pytest.raises(BadInputError, match="of another model, or of other rows: choose"):
+        with pytest.raises(BadInputError, match="or of other rows: choose"):
             run(tmp_path, **{"model": forest(MEMBERS), **other})
     assert sorted((tmp_path / "out").iterdir()) == before
 

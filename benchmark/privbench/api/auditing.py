@@ -21,7 +21,7 @@ from privbench.api.own_model.choice import attacks_for, is_code, kind_of, least_
 from privbench.api.own_model.claim import claimed
 from privbench.api.own_model.defended import UNDEFENDED, defenses_for, judge_names, judges_for
 from privbench.api.own_model.errors import errors
-from privbench.api.own_model.misfit import misfit, strange, swapped
+from privbench.api.own_model.misfit import deaf, misfit, strange, swapped
 from privbench.api.own_model.printed import browser
 from privbench.api.own_model.rows import read_rows
 from privbench.api.own_model.sums import LEDGER
@@ -37,7 +37,6 @@ from privbench.ground.store.store import default_root
 from privbench.ground.text import several, shown
 from privbench.plugins import registry as registries
 from privbench.results.files import AUDIT, read_all
-from privbench.results.sample_files import read_samples
 from privbench.toolbox.foreign_model import classes as named_classes
 from privbench.toolbox.opened_model import RECIPE, opened_once
 from privbench.toolbox.row_files import Reading
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from privbench.api.own_model.words import Audit
     from privbench.measure.methods.cell import Cell
     from privbench.plugins.registry import Choice, Registry
-    from privbench.results.record import Record
 
 _PICTURES = 4  # axes
 _BLOCK = 256  # rows of the first query
@@ -254,7 +252,7 @@ def audited(
                  for name in (*attacks, *judge_names(registry, tried))]  # fmt: skip
         reach.announce(asked, candidates, reach.more_queries(named, settings or {}), console)
     kept = identity.confirmed(asked, candidates, model, Path(out))
-    answers, unsteady = identity.identified(asked, candidates, _answers(asked, rows), Path(out))
+    answers = identity.identified(_answers(asked, rows), Path(out))
     given["answered"] = identity.digest(answers)
     given["gives"] = _kind(rows, answers, output, alone=alone)
     rows = rows.knowing(answers, given["gives"])
@@ -282,7 +280,7 @@ def audited(
     options = {"out": Path(out), "data_root": None, "device": device,
                "jobs": jobs, "executor": "serial" if str(jobs) == "1" else None}  # fmt: skip
     session = _session(suite, chosen, options, console or Console(quiet=True))
-    _refuse_other_audit(session, Path(out), unsteady)
+    _refuse_other_audit(session, Path(out))
     identity.keep(answers, Path(out))
     session.counts_models = own
     session.run()
@@ -292,8 +290,9 @@ def audited(
         told(
             session.records, rows, _keys(session), left_out, Path(out),
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
-            deaf=_deaf(session.records, registry, Path(out)) if own else "",
-            notes=(warning, unsteady, _copies(rows), kept),
+            deaf=deaf([one for one in session.records if one.cell.defense == UNDEFENDED],
+                      registry, Path(out)) if own else "",
+            notes=(warning, identity.unsteady(asked, candidates, answers), _copies(rows), kept),
         ),
         Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
         parameters=_parameters(target),
@@ -337,7 +336,7 @@ def _parameters(target: Any) -> int | None:
     return sum(one.numel() for one in known) or None
 
 
-def _refuse_other_audit(session: Session, out: Path, unsteady: str) -> None:
+def _refuse_other_audit(session: Session, out: Path) -> None:
     """Refuse a directory with results of another model or other rows: its page would mix them."""
     if all(path.name == AUDIT for path in out.glob("*.json")):
         return
@@ -345,9 +344,9 @@ def _refuse_other_audit(session: Session, out: Path, unsteady: str) -> None:
     for record in read_all([out]):
         same = (record.cell.target.label, record.cell.dataset.label)
         if same != (cell.target.label, cell.dataset.label):
-            what = "a model that answers differently each time" if unsteady else "another model"
-            raise BadInputError(f"{shown(str(out), 200)} holds the audit of {what}, or of "
-                                "other rows: choose another directory")  # fmt: skip
+            raise BadInputError(f"{shown(str(out), 200)} holds the audit of another model, of one "
+                                "that answers differently each time, or of other rows: choose "
+                                "another directory")  # fmt: skip
 
 
 def _refuse_recipe(session: Session) -> None:
@@ -440,25 +439,6 @@ def _as_numbered(rows: Rows, target: Any, output: str) -> Rows:
         raise BadInputError("an endpoint gets arrays of numbers: give a function that sends your "
                             "rows to it as the model")  # fmt: skip
     return rows.numbered(None)
-
-
-def _deaf(records: Sequence[Record], registry: Registry, out: Path) -> str:
-    """Return a sentence if shadows by the user's code tell no row from another; "" if they do."""
-    told = {
-        one.cell.attack.label: samples["victim.scores"]
-        for one in records
-        if one.status == "ok" and one.cell.game == "membership" and one.cell.defense == UNDEFENDED
-        and registry.get("attack", one.cell.attack.name).shadows is not None
-        and "=none" not in one.cell.attack.label
-        and (samples := read_samples(one, [out])) is not None
-    }  # fmt: skip
-    flat = [label for label, scores in told.items() if np.ptp(scores) == 0]
-    if not flat or len(flat) < len(told):
-        return ""
-    return (
-        f"every row has one score by {', '.join(flat)}, so shadows answer alike with a row and "
-        "without it: check that the shadow recipe trains on x and y"
-    )
 
 
 def _copies(rows: Rows) -> str:

@@ -92,7 +92,7 @@ def _terminable() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set by Python
 
 
 @functools.cache

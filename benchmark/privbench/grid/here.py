@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +95,12 @@ class PlannedHere:
 
     def run(self, digest: str) -> Record:
         """Run a trial; what it stores is apart if other code may have changed this process."""
-        with Store.of_code(code_here(one.trial.cell for one in self.planned)):
+        with Store.of_code(self._code_here):
             return self.runner.run(self.trial(digest))
+
+    @cached_property
+    def _code_here(self) -> str:
+        return code_here(one.trial.cell for one in self.planned)
 
     def trial(self, digest: str) -> Trial:
         """Return the trial with that digest."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from privbench.ground.errors import BadInputError
-from privbench.ground.store.source import digest, source_digest
+from privbench.ground.store.source import digest, names_used, source_digest
 from privbench.toolbox.asked_model import described
 from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.opened_model import RECIPE, Opened, as_array, askable, recipe
@@ -205,7 +205,7 @@ def _function(made: FunctionType, seen: frozenset[int]) -> tuple[str, list[Any]]
     code, space = made.__code__, made.__globals__
     local = _instructions(code) if "<" in code.co_qualname else ""
     used = {
-        name: _global(space[name], made, seen) for name in sorted(_names(code)) if name in space
+        name: _global(space[name], made, seen) for name in sorted(names_used(code)) if name in space
     }
     return (
         f"{made.__module__}.{made.__qualname__} {code.co_qualname} {local}",
@@ -223,11 +223,6 @@ def _global(value: Any, user: FunctionType, seen: frozenset[int]) -> Any:
         return _made_with(value, seen)
     except Exception:  # noqa: BLE001 - a lock, an open file
         return str(type(value))
-
-
-def _names(code: CodeType) -> set[str]:
-    inner = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
-    return set(code.co_names).union(*inner)
 
 
 def _is_full(cell: Any) -> bool:

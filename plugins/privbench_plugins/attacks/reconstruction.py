@@ -106,9 +106,9 @@ class Decoder(ReconstructionAttack):
     of the adversary's rows, which needs no embedding. With ``rows="served"`` each of them learns
     twice where the release is random: from the victim's answers to the adversary's rows, and from
     many own copies of the release; the victim's answers to held-out rows judge both. With
-    ``rows="own"`` held-out rows are
-    released with masks that no decoder was trained on. If the adversary then has only one release
-    of its rows, they get noise instead: as much as the released embeddings vary more than its own.
+    ``rows="own"`` held-out rows are released with masks that no decoder was trained on. If the
+    adversary then has only one release of its rows, they get noise instead: as much as the released
+    embeddings vary more than its own.
 
     Attributes:
         rows: ``served`` also sends the adversary's rows through the victim's release, as anyone can
@@ -135,9 +135,9 @@ class Decoder(ReconstructionAttack):
     paper: ClassVar[Paper] = PAPER
     deviations: ClassVar[str] = (
         "The embedding is standardised; ridge regression, an MLP and the mean image are mixed with "
-        "the paper's network; networks stop where held-out rows want; "
-        "under a release, training takes several copies of it, each with its "
-        "own mask, or the victim's own (ARS trains on one; its errors of .119 and .179 on MNIST "
+        "the paper's network; networks stop where held-out rows want; under a release, training "
+        "takes several copies of it, each with its own mask, or the victim's own (ARS trains on "
+        "one; its errors of .119 and .179 on MNIST "
         "exceed the mean image's .067 if pixels lie in [0, 1]); the output goes through a sigmoid, "
         "so that it stays in range; at least 3,000 updates. Adam's epsilon is 1e-8; the authors' "
         "code has 1e-3, more than the gradients of a mean over pixels, with which an MLP had an "

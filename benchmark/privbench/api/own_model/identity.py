@@ -6,7 +6,7 @@ about the same model if its answers agree with them, and then has their digest.
 
 Answers of an endpoint are kept one by one, so that no row is paid for twice. Before they count,
 it is asked some of the rows again: it may have been trained again, or be gone. Another model is
-asked some rows twice at once: it may draw its answers anew each time.
+asked some rows twice: it may answer differently each time.
 """
 
 from __future__ import annotations
@@ -113,35 +113,31 @@ def _sample(kept: NDArray[np.float64]) -> NDArray[np.int64]:
     return drawn[:AGAIN]
 
 
-def identified(
-    asked: Any, x: Tensor, answers: NDArray[np.float64], out: Path
-) -> tuple[NDArray[np.float64], str]:
-    """Return the answers by which the model is known, and a warning if it changes them; "" if not.
-
-    That is, the kept answers of the folder of an audit if they agree with these, else these. A
-    model that is no endpoint is asked some rows again.
-
-    Args:
-        asked: module that asks the model.
-        x: (n, *shape) rows in [0, 1], members and nonmembers.
-        answers: (n,) or (n, k), what it answered.
-        out: the folder.
-    """
-    warning = _unsteady(asked, x, answers) if asked.endpoint is None else ""
+def identified(answers: NDArray[np.float64], out: Path) -> NDArray[np.float64]:
+    """Return the kept answers of the folder of an audit if they agree with these, else these."""
     try:
         kept = np.load(out / ANSWERS, allow_pickle=False)
     except Exception:  # noqa: BLE001 - none, or damaged: then it is as if there were none
-        return answers, warning
+        return answers
     if (
         not isinstance(kept, np.ndarray)
         or kept.shape != answers.shape
         or differing(kept, answers).any()
     ):
-        return answers, warning
-    return np.asarray(kept, np.float64), warning
+        return answers
+    return np.asarray(kept, np.float64)
 
 
-def _unsteady(asked: Any, x: Tensor, answers: NDArray[np.float64]) -> str:
+def unsteady(asked: Any, x: Tensor, answers: NDArray[np.float64]) -> str:
+    """Ask a model that is no endpoint some rows twice; return a warning if it answers differently.
+
+    Args:
+        asked: module that asks the model.
+        x: (n, *shape) rows in [0, 1], members and nonmembers.
+        answers: (n,) or (n, k), what it answered.
+    """
+    if asked.endpoint is not None:
+        return ""
     some = _sample(answers)
     try:  # in equal batches, which are computed alike
         one, other = asked.raw(x[some]), asked.raw(x[some])

@@ -1,4 +1,6 @@
-"""Whether the rows are those that the model knows: swapped files and wrong classes are told.
+"""Whether rows are those that the model knows, and shadows those of a recipe that trains.
+
+Swapped files, wrong classes and recipes that ignore their rows are told.
 
 An audit of wrong rows finds no leak, which would read as good news. So three things are tested that
 do not happen with the right rows: the classes of members, those of nonmembers, and which of the two
@@ -14,11 +16,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privbench.ground.text import shown
+from privbench.results.sample_files import read_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from privbench.plugins.registry import Registry
+    from privbench.results.record import Record
 
 #: Share of the audits with the right rows that get no verdict, at most.
 LEVEL = 1e-4
@@ -124,4 +131,28 @@ def strange(predicted: NDArray[np.int64], y: NDArray[np.int64]) -> str:
         f"WARNING: the model is right about {right:.1%} of its own members, and by chance about "
         f"{chance.mean():.1%} (p = {p:.2g}): if it should know them, check that x has the units of "
         "its training, and y its class numbers."
+    )
+
+
+def deaf(records: Sequence[Record], registry: Registry, out: Path) -> str:
+    """Return why shadows by the user's code say nothing, if they tell no row from another; or "".
+
+    Args:
+        records: of an audit with such shadows, of the model without a defense.
+        registry: of their attacks.
+        out: folder of the audit.
+    """
+    told = {
+        one.cell.attack.label: samples["victim.scores"]
+        for one in records
+        if one.status == "ok" and one.cell.game == "membership"
+        and registry.get("attack", one.cell.attack.name).shadows is not None
+        and one.cell.attack.fields.get("calibration") != "none"
+        and (samples := read_samples(one, [out])) is not None
+    }  # fmt: skip
+    if not told or any(np.ptp(scores) for scores in told.values()):
+        return ""
+    return (
+        f"every row has one score by {', '.join(told)}, so shadows answer alike with a row and "
+        "without it: check that the shadow recipe trains on x and y"
     )

@@ -89,7 +89,7 @@ def shift(members: NDArray[Any], nonmembers: NDArray[Any], *, seed: int = 0) -> 
     return Shift(float(np.mean(aucs)), min(1.0, 2 * min(p_values)))
 
 
-def apart(columns: Mapping[str, NDArray[Any]], members: slice, nonmembers: slice) -> str:
+def separating(columns: Mapping[str, NDArray[Any]], members: slice, nonmembers: slice) -> str:
     """Return a sentence about columns that tell the sets apart by themselves; "" if none does.
 
     Args:

@@ -13,7 +13,7 @@ from privbench.api.own_model.defended import UNDEFENDED, compared, lines
 from privbench.api.own_model.document import as_dated, document
 from privbench.api.own_model.printed import PDF, printed
 from privbench.api.own_model.sheet import evidence, sheet
-from privbench.api.own_model.shift import apart, shift
+from privbench.api.own_model.shift import separating, shift
 from privbench.api.own_model.subgroups import subgroups
 from privbench.api.own_model.sums import SHEET, WORDS, seal
 from privbench.api.own_model.words import (
@@ -122,7 +122,7 @@ def told(
         made.claim = claim.tested(_of_candidates(made, claim, keys, out))
         words = f"{made.claim}\n{words}"
     if made.shift.found:
-        told = apart(rows.columns(), rows.of("members"), rows.of("nonmembers"))
+        told = separating(rows.columns(), rows.of("members"), rows.of("nonmembers"))
         notes = [told, *notes]
     made.summary = "\n".join(filter(None, (words, *notes)))
     write(out / WORDS, f"{made.summary}\n", private=True)

@@ -323,7 +323,7 @@ class _Live:
         for cell in function.__closure__ or ():
             with contextlib.suppress(ValueError):  # an empty cell
                 cells.append(cell.cell_contents)
-        used = [function.__globals__.get(name) for name in sorted(_names(function.__code__))]
+        used = [function.__globals__.get(name) for name in sorted(names_used(function.__code__))]
         return self._value([function.__code__, defaults, cells, used])
 
     def _value(self, thing: Any) -> Any:
@@ -359,6 +359,7 @@ class _Live:
         return f"{name}:{getattr(thing, '__qualname__', '')}"
 
 
-def _names(code: CodeType) -> set[str]:
-    inner = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
+def names_used(code: CodeType) -> set[str]:
+    """Return the global names and attributes that code and the functions in it use."""
+    inner = [names_used(one) for one in code.co_consts if isinstance(one, CodeType)]
     return set(code.co_names).union(*inner)
