@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import privbench
+from privbench.plugins import plugin_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def privbench_attacks():
 '''
 
 
-@pytest.mark.parametrize("how", ["run", "load"])
+@pytest.mark.parametrize("how", ["run", "load", "loaded"])
 def test_serial_runs_with_a_plugin_leave_nothing_to_others(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +66,12 @@ def test_serial_runs_with_a_plugin_leave_nothing_to_others(
     first = clean("alone")
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "shared"))
     both = {**suite, "attacks": ["metric-loss", "sure"]}
-    if how == "run":
+    if how == "loaded":  # no method of it runs
+        with monkeypatch.context() as patch:
+            patch.setattr("privbench.grid.plugins.loaded_files", plugin_file.loaded_files)
+            privbench.load(both, attack="sure", device="cpu", plugins=[file])
+            privbench.run(suite, out=tmp_path / "both", device="cpu", executor="serial")
+    elif how == "run":
         privbench.run(both, out=tmp_path / "both", device="cpu", executor="serial", plugins=[file])
     else:
         privbench.load(both, attack="metric-loss", device="cpu", plugins=[file])
