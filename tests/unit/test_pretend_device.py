@@ -109,7 +109,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "posterior-label-mia": (12, 1, 280),
     "property-inference": (1, 26, 175),
     "quantile": (10, 9, 2053),
-    "reconstruction": (6, 14, 1851),
+    "reconstruction": (8, 21, 1909),
     "reconstruction-rmle": (0, 1, 57),
     "rmia": (0, 8, 503),
     "rmia-offline": (0, 8, 500),
