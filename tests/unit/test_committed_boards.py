@@ -341,7 +341,7 @@ def test_what_judges_a_defense_is_in_its_suite_or_the_page_says_so(registry: Any
             for stack in stacks
             for game in {one.game for one in asked.attacks}
             for judge in judges_of(known, stack, game)
-            if not any(map(judge.is_met_by, ran))
+            if not any(judge.is_met_by(one, "privbench") for one in ran)
         }
         page = (ROOT / "leaderboards" / f"{path.stem}.md").read_text("utf-8")
         told = " ".join(re.findall(r"Not ranked \(‖\).*", page))

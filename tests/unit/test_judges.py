@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -15,11 +15,11 @@ from privbench.grid.resolver import Resolver
 from privbench.grid.suite import suite_from
 from privbench.ground.errors import BadInputError
 from privbench.ground.judges import EVERY, STRONGEST, Judge, judges, judges_of
+from privbench.measure.methods.access import Access
+from privbench.measure.methods.attack import Attack
 from privbench.measure.methods.defense import Defense
 from privbench.plugins.facts import wrong_fact
-
-if TYPE_CHECKING:
-    from privbench.plugins.registry import Registry
+from privbench.plugins.registry import Plugin, Registry
 
 
 def test_every_defense_names_attacks_that_exist(registry: Registry) -> None:
@@ -45,6 +45,30 @@ def test_all_judges_of_a_game_judge_all_defenses(registry: Registry) -> None:
     assert {*property_inference.fields} == {
         *registry.get("attack", "property-inference").hyperparameters()
     }
+
+
+@dataclass(frozen=True)
+class Lira(Attack):
+    """Another package's attack with the name of a judge."""
+
+    name: ClassVar[str] = "lira"
+    game: ClassVar[str] = "membership"
+    needs: ClassVar[Access] = Access.LABELS
+
+    def answer(self, oracle: Any, question: Any, ctx: Any) -> Any:
+        """Never asked."""
+
+
+def test_what_privbench_names_is_its_own_attack(registry: Registry) -> None:
+    assert {one.origin for of in judging(registry).values() for one in of} == {"privbench"}
+    found = Registry()
+    found.add("attack", Lira(), Plugin("theirs", "theirs", "theirs"))
+    found.add("defense", Mine(), Plugin("theirs", "theirs", "theirs"))
+    (ours,) = (one for one in judging(found)[EVERY] if one.attack == "lira")
+    assert (ours.origin, ours.version) == ("privbench", 0)
+    (theirs,) = judging(found)["mine"]
+    assert theirs.attack == "lira"
+    assert theirs.origin not in ("", "privbench")
 
 
 def named(found: Resolver) -> list[str]:
@@ -89,7 +113,7 @@ class Mine(Defense):
 
     name: ClassVar[str] = "mine"
     protects: ClassVar[tuple[str, ...]] = ("membership",)
-    judged_by: ClassVar[Any] = ()
+    judged_by: ClassVar[Any] = (Judge("lira", "Why not?"),)
 
 
 @pytest.mark.parametrize("given", [("lira",), [Judge("lira", "Why not?")], "lira", None])

@@ -168,6 +168,19 @@ def test_a_defense_that_its_judges_have_not_met_is_not_ranked() -> None:
     assert told in page(alone, "T")
 
 
+@pytest.mark.parametrize("status", ["ok", "skipped"])
+def test_an_attack_of_a_plugin_with_the_name_of_a_judge_is_another_attack(status: Any) -> None:
+    judge = Wanted("loud", "loud", 1, "membership", {}, origin="privbench")
+    for of, left in (("privbench", []), ("mine.py", ["loud"])):
+        made = [record("shy", defense, seed) for seed in range(5) for defense in ("none", "fog")]
+        made += [record("loud", "fog", seed, status=status, reason="why") for seed in range(5)]
+        for one in made:
+            one.provenance["plugins"] = {f"attack {one.cell.attack.name}": {"distribution": of}}
+        (panel,) = Board(made, judges={EVERY: [judge]}).panels
+        (fog,) = (row for row in panel.rows if row.name == "fog")
+        assert [name for names in fog.not_met.values() for name in names] == left
+
+
 def test_an_attack_that_cannot_run_there_is_not_missed_but_it_is_where_it_can() -> None:
     made = [record("loud", defense, seed, value, target=target)
             for seed in range(5)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from privbench.boards.panel import Panel
     from privbench.boards.verdicts import Range
     from privbench.ground.judges import Wanted
-    from privbench.results.record import MethodRecord, Record
+    from privbench.results.record import Record
     from privbench.results.statistics import Difference
 
 
@@ -180,13 +180,13 @@ class Board:
         return operating.groups(self.records)
 
     @cached_property
-    def skipped(self) -> Mapping[tuple[str, ...], list[MethodRecord]]:
-        """Victim, as ``panels.place`` names it, -> the attacks that cannot be run on it."""
-        found: dict[tuple[str, ...], list[MethodRecord]] = {}
+    def skipped(self) -> Mapping[tuple[str, ...], list[Record]]:
+        """Victim, as ``panels.place`` names it, -> results of attacks that cannot run on it."""
+        found: dict[tuple[str, ...], list[Record]] = {}
         for record in self.records:
             if record.status == "skipped":
                 at = panels.place(record.cell, record.cell.adversary)
-                found.setdefault(at, []).append(record.cell.attack)
+                found.setdefault(at, []).append(record)
         return found
 
     @cached_property

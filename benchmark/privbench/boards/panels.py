@@ -35,7 +35,7 @@ class Grouped(Protocol):
     judges: Mapping[str, Sequence[Wanted]]
 
     @property
-    def skipped(self) -> Mapping[tuple[str, ...], list[MethodRecord]]:
+    def skipped(self) -> Mapping[tuple[str, ...], list[Record]]:
         """See ``Board``."""
 
     @property
@@ -172,21 +172,29 @@ def place(cell: CellRecord, adversary: str) -> tuple[str, ...]:
 
 
 def _not_met(
-    wanted: Sequence[Wanted], row: DefenseRow, aim: Aim, skipped: Sequence[MethodRecord], seeds: int
+    wanted: Sequence[Wanted], row: DefenseRow, aim: Aim, skipped: Sequence[Record], seeds: int
 ) -> list[str]:
     """Which of the attacks that judge a defense have not met it; skipped ones cannot meet it."""
     spots = [spot for attack, spot in row.spots.items() if attack.aim == aim and spot.values]
     missing = []
     for judge in wanted:
-        ran = [spot for spot in spots if spot.records[0].cell.attack.name == judge.attack]
-        met = [spot for spot in ran if judge.is_met_by(spot.records[0].cell.attack)]
+        ran = [spot for spot in spots if _is(judge, spot.records[0])]
+        met = [spot for spot in ran if _meets(judge, spot.records[0])]
         if any(_counts(one) and len(one.values) >= min(FEWEST_SEEDS, seeds) for one in met):
             continue
-        if any(judge.is_met_by(one) or (not ran and one.name == judge.attack) for one in skipped):
+        if any(_meets(judge, one) or (not ran and _is(judge, one)) for one in skipped):
             continue
         older = " (only older or weaker)" if ran and not met else ""
         missing.append(f"{judge.label}{older}")
     return missing
+
+
+def _is(judge: Wanted, record: Record) -> bool:
+    return judge.is_attack(record.cell.attack.name, record.attack_origin)
+
+
+def _meets(judge: Wanted, record: Record) -> bool:
+    return judge.is_met_by(record.cell.attack, record.attack_origin)
 
 
 def _met(row: DefenseRow) -> bool:

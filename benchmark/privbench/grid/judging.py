@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from privbench.grid.plugins import OURS, origin_of
 from privbench.grid.trial import plain
 from privbench.ground.errors import PrivbenchError
 from privbench.ground.judges import EVERY, STRONGEST, Wanted
@@ -20,20 +21,24 @@ def judging(registry: Registry) -> dict[str, list[Wanted]]:
 
     ``EVERY`` stands for all defenses: the strongest attacks of each game.
     """
-    made = {one.name: _wanted(one.judged_by, registry) for one in registry.all("defense")
-            if one.judged_by}  # fmt: skip
+    made = {one.name: _wanted(one.judged_by, registry, origin_of(one))
+            for one in registry.all("defense") if one.judged_by}  # fmt: skip
     every = (judge for judges in STRONGEST.values() for judge in judges)
-    return {**made, EVERY: _wanted(every, registry)}
+    return {**made, EVERY: _wanted(every, registry, OURS)}
 
 
-def _wanted(judges: Iterable[Judge], registry: Registry) -> list[Wanted]:
-    return [_at_full_strength(one, registry) for one in judges]
+def _wanted(judges: Iterable[Judge], registry: Registry, names_it: str) -> list[Wanted]:
+    return [_at_full_strength(one, registry, names_it) for one in judges]
 
 
-def _at_full_strength(judge: Judge, registry: Registry) -> Wanted:
+def _at_full_strength(judge: Judge, registry: Registry, names_it: str) -> Wanted:
+    """The judge as installed; what privbench names is its own attack, whoever uses the name."""
     try:
         attack = registry.get("attack", judge.attack).replace(**judge.fields)
     except PrivbenchError:  # it is not installed, or another version is
-        return Wanted(judge.label, judge.attack, 0, "", dict(judge.fields))
+        attack = None
+    if attack is None or names_it == OURS != origin_of(attack):
+        origin = OURS if names_it == OURS else ""
+        return Wanted(judge.label, judge.attack, 0, "", dict(judge.fields), origin)
     fields = {name: plain(value) for name, value in attack.hyperparameters().items()}
-    return Wanted(judge.label, judge.attack, attack.version, attack.game, fields)
+    return Wanted(judge.label, judge.attack, attack.version, attack.game, fields, origin_of(attack))

@@ -101,6 +101,11 @@ def code_here(cells: Iterable[Cell]) -> str:
     return digest([sorted(found), files]) if found or files else ""
 
 
+def origin_of(method: Method) -> str:
+    """Return the distribution of a method, or its plugin file, as results name it."""
+    return _origin_of(method)["distribution"]
+
+
 def of_others(method: Method) -> bool:
     """Whether a method comes from another package."""
     return not _ours(_origin_of(method))

@@ -75,13 +75,14 @@ STRONGEST: Mapping[str, tuple[Judge, ...]] = {
 class Wanted:
     """A judge with all its hyperparameters, as results name them.
 
-    >>> lira = Wanted("lira", "lira", 2, "membership", {"k": 16, "variance": "fixed"})
+    >>> asked = {"k": 16, "variance": "fixed"}
+    >>> lira = Wanted("lira", "lira", 2, "membership", asked, origin="privbench")
     >>> from types import SimpleNamespace
     >>> ran = SimpleNamespace(name="lira", version=2, fields={"k": 64, "variance": "fixed"})
-    >>> lira.is_met_by(ran)
-    True
+    >>> lira.is_met_by(ran, "privbench"), lira.is_met_by(ran, "mine.py")
+    (True, False)
     >>> ran.fields["k"] = 8
-    >>> lira.is_met_by(ran)
+    >>> lira.is_met_by(ran, "privbench")
     False
 
     Attributes:
@@ -90,6 +91,7 @@ class Wanted:
         version: of the attack; 0 if it is not installed.
         game: that it plays; "" if it is not installed.
         fields: hyperparameter -> value.
+        origin: distribution or plugin file of the attack; "" for any.
     """
 
     label: str
@@ -97,8 +99,18 @@ class Wanted:
     version: int
     game: str
     fields: dict[str, Any]
+    origin: str = ""
 
-    def is_met_by(self, attack: Any) -> bool:
+    def is_attack(self, name: str, origin: str) -> bool:
+        """Return whether an attack is this one, at whatever strength.
+
+        Args:
+            name: of the attack.
+            origin: of the attack, "" if unknown. What another package calls so is another attack.
+        """
+        return name == self.attack and (not origin or self.origin in ("", origin))
+
+    def is_met_by(self, attack: Any, origin: str) -> bool:
         """Return whether an attack is this one at full strength.
 
         Whole numbers (shadows, epochs, queries, views) and the version may be larger, and nothing
@@ -106,8 +118,10 @@ class Wanted:
 
         Args:
             attack: with ``name``, ``version`` and ``fields``, as a result says.
+            origin: as for ``is_attack``.
         """
-        return (attack.name == self.attack and attack.version >= self.version) and all(
+        same = self.is_attack(attack.name, origin) and attack.version >= self.version
+        return same and all(
             name in attack.fields and _at_least(attack.fields[name], wanted)
             for name, wanted in self.fields.items()
         )

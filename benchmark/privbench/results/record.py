@@ -310,6 +310,13 @@ class Record(BaseModel):
         left_out = {"cost", "provenance", "traceback", "roc"}
         return digest(self.model_dump(mode="json", exclude=left_out))
 
+    @property
+    def attack_origin(self) -> str:
+        """Distribution or plugin file that the attack came from; "" if that is not recorded."""
+        plugins = self.provenance.get("plugins")
+        of = plugins.get(f"attack {self.cell.attack.name}") if isinstance(plugins, dict) else None
+        return str(of.get("distribution", "")) if isinstance(of, dict) else ""
+
     def path(self, folder: Path) -> Path:
         """Path of this record in a results folder."""
         return folder / f"{self.trial}.json"
