@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -16,6 +18,7 @@ from annotated_types import Ge
 from click.testing import CliRunner
 
 from privbench import Access, Defense, Membership, MembershipAttack, Method, Strength, __version__
+from privbench.cli.border import prints_to_stderr
 from privbench.cli.glossary import glossary
 from privbench.cli.main import _terminable, main
 from privbench.measure.games.catalog import GAMES
@@ -45,6 +48,7 @@ class Sure(MembershipAttack):
         del ctx
         if os.environ.get("MOOD") == "interrupted":  # no part of the source digest
             raise KeyboardInterrupt
+        print("sure of it")
         return Membership(oracle.posteriors(question.examples).amax(1) ** self.power)
 
 
@@ -273,11 +277,12 @@ def test_a_sweep_end_to_end(run: Run, tmp_path: Path) -> None:
 def test_json_is_all_that_a_machine_reads(run: Run, tmp_path: Path) -> None:
     args = (*SURE, "--attack", "moody", "--seeds", 2, "--json")
     told: dict[str, Any] = {}
-    for _ in range(2):
+    for first in (True, False):
         done = run(*args)
         assert done.exit_code == 1, done.output
         told = json.loads(done.stdout)
         assert "4 trials, 2 failed" in done.stderr
+        assert ("sure of it" in done.stderr) == first
         assert (told["format"], told["trials"], told["failed"]) == (1, 4, 2)
         [sure] = [cell for cell in told["cells"] if cell["attack"] == "sure"]
         records = [r for r in read_all([tmp_path / "results"]) if r.cell.attack.name == "sure"]
@@ -289,6 +294,17 @@ def test_json_is_all_that_a_machine_reads(run: Run, tmp_path: Path) -> None:
     board = run("leaderboard", "results", "--json")
     assert json.loads(board.stdout) == told
     assert "leave out -o" in said(run("leaderboard", "results", "--json", "-o", "x.md"))
+
+
+def test_what_plugins_print_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with prints_to_stderr():
+        print("here")
+        os.write(1, b"from C\n")
+        subprocess.run([sys.executable, "-c", "print('there')"], check=True)
+    print("the document")
+    told = capfd.readouterr()
+    assert told.out == "the document\n"
+    assert sorted(told.err.split("\n")) == ["", "from C", "here", "there"]
 
 
 def test_a_failing_cell_is_a_result_and_the_others_run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, make_dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -127,6 +128,12 @@ LITERALS: dict[str, tuple[Any, str]] = {
     "requires": (
         method("defense", requires="images"),
         r"requires is 'images': write a tuple of names, \('images',\)",
+    ),
+    "no name": (method("attack", name=""), "Theirs has no name: set `name"),
+    "name": (method("attack", name="My_attack"), "Theirs has the name 'My_attack': use lower-case"),
+    "field": (
+        make_dataclass("Wide", [("of", Any, Path("x"))], bases=(AnyAttack,), frozen=True)(),
+        "Wide: 'fields.of' is a PosixPath: a path does not identify the content",
     ),
     "needs": (method("attack", needs="posteriors"), "needs is 'posteriors': write it with Access"),
     "wants": (method("attack", wants=None), "wants is None: write it with Access"),

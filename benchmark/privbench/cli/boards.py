@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privbench.cli.border import Finite, say
+from privbench.cli.border import Finite, prints_to_stderr, say
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
 
@@ -214,8 +214,9 @@ def leaderboard(
         raise BadInputError("--json prints to standard output: leave out -o")
     if output is not None and output.suffix != ".md":
         raise BadInputError(f"-o {shown(str(output), 200)}: the name of a page ends in .md")
-    records = read_all(folders)
-    board, name, again = _named(chosen, folders, records, **told)
+    with prints_to_stderr():
+        records = read_all(folders)
+        board, name, again = _named(chosen, folders, records, **told)
     if as_json:
         refuse_unfit(records)
         say(document(board))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import Any
+import os
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from privbench.ground.text import shown, terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Whole(click.IntRange):
@@ -25,6 +31,21 @@ class Finite(click.FloatRange):
         if not math.isfinite(made):
             self.fail(f"{shown(value)} is not a finite number.", param, ctx)
         return made
+
+
+@contextlib.contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """Send what plugins print, here and in processes that start here, to standard error."""
+    sys.stdout.flush()
+    before = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(before, 1)
+        os.close(before)
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:

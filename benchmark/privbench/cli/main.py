@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,7 +19,7 @@ from privbench import __version__
 from privbench.cli import completion
 from privbench.cli.audit import audit
 from privbench.cli.boards import leaderboard, merge, report, score
-from privbench.cli.border import Finite, Whole, say
+from privbench.cli.border import Finite, Whole, prints_to_stderr, say
 from privbench.cli.cache import cache
 from privbench.cli.coins import coins
 from privbench.cli.compare import compare
@@ -35,6 +35,9 @@ from privbench.ground.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.console import Console
+
+    from privbench.boards.board import Board
     from privbench.cli.index import Index
     from privbench.grid.suite import Suite
     from privbench.plugins.registry import Choice, Registry
@@ -285,25 +288,34 @@ def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:
 
     asked = _suite(suite, options)
     run_options.check(options)
-    refuse(asked, chosen, make=options["dry_run"])
+    as_json = options.pop("json")
+    with prints_to_stderr() if as_json else nullcontext():
+        refuse(asked, chosen, make=options["dry_run"])
     if options["dry_run"]:
         from privbench.api.planning import Planning
 
         planned = Planning(asked, chosen, options)
         planned.explain(options["out"].absolute(), options["timeout"], say)
         return
-    status = 130
+    from privbench.api.console import terminal_console
+    from privbench.boards.as_json import document
+
+    console, status = terminal_console(stderr=as_json), 130
     try:
-        status = _run(asked, chosen, options, as_json=options.pop("json"))
+        with prints_to_stderr() if as_json else nullcontext():
+            status, board = _run(asked, chosen, options, console)
+        if as_json:
+            say(document(board))
     except KeyboardInterrupt:
         _interrupted()
     sys.exit(_end(status))
 
 
-def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json: bool) -> int:
+def _run(
+    suite: Suite, chosen: list[Choice], options: dict[str, Any], console: Console
+) -> tuple[int, Board]:
     """Run a grid; show it at once, without importing torch, if it is known to be finished."""
-    from privbench.api.console import show_finished, terminal_console
-    from privbench.boards.as_json import document
+    from privbench.api.console import show_finished
     from privbench.boards.board import Board
     from privbench.grid.apart import is_planned_apart
     from privbench.grid.kept import FinishedGrids
@@ -315,13 +327,9 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
     request = {**given, "suite": suite.model_dump(mode="json"), "plugins": plugins}
     finished = FinishedGrids(default_root() / NOTES, request, options["data_root"])
     out = options["out"].absolute()
-    console = terminal_console(stderr=as_json)
     if found := finished.find(out):
         board = Board(found.records, suite.match_utility, found.judging)
-        problem = show_finished(board, out, suite.name, console)
-        if as_json:
-            say(document(board))
-        return 1 if problem else 0
+        return 1 if show_finished(board, out, suite.name, console) else 0, board
     apart = is_planned_apart(suite.names, chosen, options["executor"])
     refuse(suite, chosen, make=not others(chosen))  # now also where no index was kept
     workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]
@@ -333,12 +341,10 @@ def _run(suite: Suite, chosen: list[Choice], options: dict[str, Any], *, as_json
 
     session = Session.of(suite, chosen, options, console)
     status = session.run()
-    if as_json:
-        say(document(session.board))
     if status == 0 and not session.reads_given_files:
         trials = [(item.digest, item.skip) for item in session.planned.items]
         finished.add(trials, session.files, session.judging)
-    return status
+    return status, session.board
 
 
 def _end(status: int) -> int:

@@ -38,11 +38,6 @@ def is_described(method: Method) -> None:
     kind = next(kind for kind, base in KINDS.items() if isinstance(method, base))
     problem = misfit(kind, method)
     assert problem is None, problem
-    allowed = set("abcdefghijklmnopqrstuvwxyz0123456789-")
-    assert method.name, "the method has no name: set `name`"
-    assert set(method.name) <= allowed, (
-        f"'{method.name}' is not kebab-case: use lower-case letters, digits and hyphens"
-    )
     assert type(method).__dict__.get("__doc__"), "the class has no docstring: write one"
     generated = f"{type(method).__name__}("
     assert not type(method).__doc__.startswith(generated), (  # type: ignore[union-attr]
