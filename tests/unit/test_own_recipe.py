@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import os
 import signal
 import subprocess
@@ -523,14 +524,24 @@ def test_a_recipe_that_cannot_be_compared_is_refused() -> None:
 def test_a_recipe_gets_no_shadows_of_another_of_its_file(tmp_path: Path) -> None:
     """With one store, in both orders."""
     found: list[float | None] = []
+    codes: list[str] = []
     for depth in (1, 9, 1):
         recipe = functools.partial(with_forest, depth=depth)
+        out = tmp_path / f"{depth} {len(found)}"
         results = privbench.audit(
             predict(), members=MEMBERS, nonmembers=NONMEMBERS, shadow_recipe=recipe,
-            attacks=["lira"], out=tmp_path / f"{depth} {len(found)}", device="cpu",
+            attacks=["lira"], out=out, device="cpu",
         )  # fmt: skip
         found.append(results[0].metrics["auc"].value)
+        told = json.loads((out / "audit.json").read_text("utf-8"))["shadows"]
+        codes.append(told.pop("code"))
+        most = results[0].cell.attack.fields["k"]
+        assert told == {"trained_by": "the given function", "most": most}
+        page = (out / "audit.html").read_text("utf-8")
+        assert codes[-1] in page
+        assert f"{most}, trained by the given function" in page
     assert found[0] == found[2] != found[1]
+    assert codes[0] == codes[2] != codes[1]
 
 
 def with_forest(x: Any, y: Any, seed: int, depth: int) -> Any:

@@ -26,6 +26,7 @@ from privbench.results.limits import MOST_BYTES
 from privbench.results.provenance import versions
 from privbench.results.record import Number
 from privbench.results.schema import described
+from privbench.toolbox.shadow_recipe import named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +79,23 @@ class Data(BaseModel):
     nonmembers: int
     shadow: int
     rows_sha256: str
+
+
+class Shadows(BaseModel):
+    """The models that the adversary trained as the audited one may have been.
+
+    Attributes:
+        trained_by: the shadow recipe, or the target of privbench with its hyperparameters.
+        code: digest of the recipe's code and of what it was made with, 64 hexadecimal digits; ""
+            for a target of privbench.
+        most: largest number of them that an attack compared the model with; 0 if none says.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    trained_by: str
+    code: str
+    most: int
 
 
 class Tried(BaseModel):
@@ -138,6 +156,7 @@ class Document(BaseModel):
         date: when the audit first ended with this outcome, in UTC, as in ISO 8601.
         model: that was audited.
         data: the rows that it was asked about.
+        shadows: models that the adversary trained; null if no attack with any ran.
         attacks: what became of each attack.
         shift: whether members and nonmembers differ in more than membership; null if they were
             not compared.
@@ -162,6 +181,7 @@ class Document(BaseModel):
     date: str
     model: Model
     data: Data
+    shadows: Shadows | None = None
     attacks: list[Tried]
     shift: Shift | None
     utility: dict[str, float]
@@ -202,6 +222,7 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
             members=protocol["members"], nonmembers=protocol["nonmembers"],
             shadow=protocol["pool"], rows_sha256=cell.dataset.fields["sha256"],
         ),
+        shadows=_shadows(made),
         attacks=[
             *(_tried(one, doubtful.get(one.cell.attack.label, "")) for one in made),
             *(Tried(attack=name, status="not run", reason=reworded(name, why))
@@ -222,6 +243,21 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
         limits=_limits(made, target["gives"], protocol["members"], compared=compared),
         gate=made.gate, claim=made.claim,
         python=told["python"], versions=told["versions"], commit=told["commit"],
+    )  # fmt: skip
+
+
+def _shadows(made: Audit) -> Shadows | None:
+    """Return what trained the shadows of the attacks that ran."""
+    used = [(one.cell.knows.target, one.cell.attack.fields) for one in made if one.status == "ok"]
+    known = [(target, fields) for target, fields in used if target is not None]
+    if not known:
+        return None
+    target = known[0][0]
+    counts = [k for _, fields in known if isinstance(k := fields.get("k"), int)]
+    own = str(target.fields.get("recipe", ""))
+    return Shadows(
+        trained_by=named(own) if own else target.label, code=str(target.fields.get("code", "")),
+        most=max(counts, default=0),
     )  # fmt: skip
 
 
@@ -294,6 +330,7 @@ def schema() -> dict[str, Any]:
     for model in (
         Model,
         Data,
+        Shadows,
         Tried,
         Defense,
         Shift,

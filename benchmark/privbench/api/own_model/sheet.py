@@ -258,6 +258,17 @@ def _more(of: Document) -> list[str]:
     return [shown(one, _TEXT) for one in told]
 
 
+def _shadows(of: Document) -> list[tuple[str, str]]:
+    if of.shadows is None:
+        return []
+    most = f"{of.shadows.most}, " if of.shadows.most else ""
+    made_by = f"{most}trained by {shown(of.shadows.trained_by, 100)}"
+    return [
+        ("Shadows", made_by),
+        *([("their recipe's code", f"digest {of.shadows.code}")] if of.shadows.code else []),
+    ]
+
+
 def _identity(of: Document, best: Strongest | None) -> list[tuple[str, str]]:
     model, data = of.model, of.data
     version = f", version {shown(model.version, 40)}" if model.version else ""
@@ -269,6 +280,7 @@ def _identity(of: Document, best: Strongest | None) -> list[tuple[str, str]]:
         ("its answers", f"sha256 {model.answers_sha256}"),
         ("Rows", f"{data.members:,} members, {data.nonmembers:,} nonmembers{shadow}"),
         ("their content", f"sha256 {data.rows_sha256}"),
+        *_shadows(of),
         ("Code", f"commit {of.commit or 'unknown (an installed copy)'}"),
         ("all behind the strongest attack", f"trial {best.record.trial if best else '–'}"),
         ("Versions", shown(f"Python {of.python}, {packages}", 2 * _LINE)),
