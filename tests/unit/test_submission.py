@@ -139,6 +139,10 @@ def without_null(columns: dict[str, Any]) -> None:
         del columns[name]
 
 
+def without(name: str) -> Any:
+    return lambda line: with_columns(line, lambda columns: columns.pop(name, None))
+
+
 DIFFERENT = {
     "metric": (metric("auc", value=0.99, low=0.9, high=1.0), "auc is 0.99 [0.9, 1], and 0."),
     "interval": (
@@ -178,6 +182,19 @@ DIFFERENT = {
         lambda line: line["board"]["columns"][0].update(heading="AUC of another"),
         "it says otherwise than its game how boards show it",
     ),
+    "decisions that are lost": (
+        lambda line: (without("victim.decisions")(line), line["metrics"].update(
+            balanced_accuracy={"value": 0.99, "low": 0.9, "high": 1.0})),
+        "balanced_accuracy is 0.99 [0.9, 1], and its scores do not tell it",
+    ),
+    "decisions of null that are lost": (
+        lambda line: (without("null.decisions")(line), line["controls"]["null"].update(
+            recall={"value": 0.5, "low": 0.4, "high": 0.6})),
+        "null recall is 0.5 [0.4, 0.6], and its scores do not tell it",
+    ),
+    "curve": (
+        lambda line: line.update(roc=[[0.01, 1.0], [0.1, 1.0]]), "its ROC curve is not that of",
+    ),
     "status": (lambda line: line.update(status="skipped"), "it skipped, and has numbers"),
     "game": (lambda line: line["cell"].update(game="own\x1b"), "plays 'own\\x1b', which no plugin"),
 }  # fmt: skip
@@ -195,6 +212,18 @@ def test_each_difference_is_named(name: str, run: Any, sent: Any) -> None:  # no
     assert named_lines, said
     assert all(text.startswith(where) for text in named_lines)
     assert "6 results, " in said.splitlines()[-1]
+
+
+def test_truth_that_is_lost_is_a_difference(run: Any, sent: Any) -> None:  # noqa: F811
+    line = next(line for line in sent if line["cell"]["game"] == "attributes")
+    (truth,) = (name for name in unpack(b64decode(line["samples"]["base64"]))
+                if name.startswith("truth."))  # fmt: skip
+    without(truth)(line)
+    line["metrics"]["accuracy"] = {"value": 0.99, "low": 0.98, "high": 1.0}
+    write(sent)
+    said = done(run("check-submission", FILE), 1).stdout
+    assert "accuracy is 0.99 [0.98, 1], and its scores do not tell it" in said
+    assert "its scores tell no metric" in said
 
 
 def test_a_null_victim_may_refuse_decisions(run: Any, sent: Any) -> None:  # noqa: F811

@@ -7,24 +7,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privbench.boards.html.curves import has_scores, roc
 from privbench.check.compare import same, told
 from privbench.check.rescore import Scored
 from privbench.ground.text import shown
 from privbench.ground.tokens import token_in
 from privbench.measure.games.catalog import GAMES
 from privbench.measure.games.game import Game
+from privbench.results.audits import NAMES
 from privbench.results.files import each_line
 from privbench.results.record import DamagedResultError
 from privbench.results.sample_files import read_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from privbench.results.record import Number, Record
+    from privbench.results.samples import Columns
 
 #: Bytes of a submission.
 MOST_BYTES = 2**31
+#: How metrics of canaries begin, for which a game of its own kind asks.
+OF_CANARIES = "loo_"
 #: A control may refuse these alone: where it cannot judge a threshold, it can judge scores.
 _OF_DECISIONS = ("balanced_accuracy", "precision", "recall")
 
@@ -90,17 +95,26 @@ def _differences(record: Record, path: Path, unchecked: dict[str, int]) -> Itera
     if columns is None:
         yield "it has no per-sample scores"
         return
-    scored = Scored(record, columns, path.parent)
+    yield from _of_scores(Scored(record, columns, path.parent), game.controls, unchecked)
+
+
+def _of_scores(
+    scored: Scored, controls: Sequence[str], unchecked: dict[str, int]
+) -> Iterator[str]:  # fmt: skip
+    record, columns = scored.record, scored.columns
     yield from _of_rows(record, scored)
+    if record.roc is not None and not _is_roc(record.roc, columns):
+        yield "its ROC curve is not that of its scores"
     recomputed = {"victim": scored.measured()}
     yield from _compared("", record.metrics, recomputed["victim"], ())
-    for control in sorted({*game.controls, *record.controls, *scored.players()[1:]}):
+    for control in sorted({*controls, *record.controls, *scored.players()[1:]}):
         if control not in record.controls or control not in scored.players():
             yield f"the control {shown(control)} or its scores are missing"
             continue
         recomputed[control] = scored.measured(player=control)
         given = record.controls[control]
         yield from _compared(f"{control} ", given, recomputed[control], _OF_DECISIONS)
+    yield from _untold(record, recomputed)
     _count(unchecked, record, recomputed)
 
 
@@ -113,6 +127,26 @@ def _of_rows(record: Record, scored: Scored) -> Iterator[str]:
     members = record.sizes.get("members")
     if member is not None and members != (inside := int(np.count_nonzero(member))):
         yield f"it says that {shown(members)} rows were members, and its truth has {inside:,}"
+
+
+def _is_roc(given: Sequence[tuple[float, float]], columns: Columns) -> bool:
+    if not has_scores(columns):
+        return False
+    made = roc([columns])
+    points = np.stack([made.fpr, made.tpr], 1)
+    return points.shape == np.shape(given) and np.allclose(given, points, rtol=1e-5, atol=1e-9)
+
+
+def _untold(record: Record, made: Mapping[str, Mapping[str, Number]]) -> Iterator[str]:
+    """What a game measures by scores alone, and these scores do not tell."""
+    for who, given in {"victim": record.metrics, **record.controls}.items():
+        for name, number in given.items():
+            told_elsewhere = name in NAMES or name.startswith(OF_CANARIES)
+            if number.value is not None and name not in made.get(who, {}) and not told_elsewhere:
+                what = name if who == "victim" else f"{who} {name}"
+                yield f"{shown(what)} is {told(number)}, and its scores do not tell it"
+    if not made["victim"]:
+        yield "its scores tell no metric"
 
 
 def _compared(
