@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.unit.test_suites import SUITES, planned_of
 
 from privbench import Access, Membership, MembershipAttack
-from privbench.check.compare import Compared, compared, same, table, within_intervals
+from privbench.check.compare import Compared, compared, same, table, unlike, within_intervals
 from privbench.check.repeat import differences, suite_of
 from privbench.cli.main import main
 from privbench.grid.outcome import new_record
@@ -187,6 +187,9 @@ def test_values_are_checked_as_those_of_a_suite(
         ((0.7, 0.6, 0.8), (0.7000001, 0.6, 0.8), True, True),
         ((0.7, 0.6, 0.8), (0.61, 0.3, 0.65), True, False),
         ((0.7, 0.68, 0.72), (0.6, 0.5, 0.75), True, False),
+        ((0.95, 0.0, 1.0), (0.6, 0.5, 0.7), False, False),  # wide enough for anything
+        ((0.64, 0.56, 0.72), (0.6, 0.55, 0.63), False, False),
+        ((0.64, 0.59, 0.7), (0.6, 0.55, 0.63), True, False),
         ((0.7, 0.6, 0.8), (0.59, 0.5, 0.69), False, False),
         ((1.0, 1.0, 1.0), (0.999, 0.99, 1.0), True, False),
         ((1.0, None, None), (0.999, None, None), False, False),
@@ -204,7 +207,8 @@ def test_when_numbers_agree(theirs: Any, mine: Any, agree: bool, equal: bool) ->
     assert same(number(*theirs), number(*mine)) == equal
 
 
-def test_a_number_that_is_missing_differs_and_a_new_one_is_left_out(registry: Any) -> None:
+def test_a_number_that_is_missing_differs(registry: Any) -> None:
+    """One that is new does, too, in the same trial: other code may have more of them."""
     one, other = first(registry), first(registry)
     one.metrics = {"auc": Number(value=0.5)}
     one.controls = {"null": {"auc": Number(value=0.5)}}
@@ -212,7 +216,39 @@ def test_a_number_that_is_missing_differs_and_a_new_one_is_left_out(registry: An
     other.metrics = {"auc": Number(value=0.5), "new": Number(value=1.0)}
     other.utility = {"test_accuracy": 0.85, "test_rows": 100.0}
     made = {row.name: row.agrees for row in compared(one, other, within_intervals)}
+    assert made == {"auc": True, "null auc": False, "test accuracy": True, "new": False}
+    one.trial = "of other code"
+    made = {row.name: row.agrees for row in compared(one, other, within_intervals)}
     assert made == {"auc": True, "null auc": False, "test accuracy": True}
+    one.metrics = {}
+    made = {row.name: row.agrees for row in compared(one, other, within_intervals)}
+    assert made == {"auc": False, "null auc": False, "test accuracy": True}
+
+
+def test_accuracies_are_compared_over_our_rows(registry: Any) -> None:
+    one, other = first(registry), first(registry)
+    one.utility = {"test_accuracy": 0.9, "test_rows": 1.0, "probe_accuracy": 0.9,
+                   "reference_accuracy": 1.5}  # fmt: skip
+    other.utility = {"test_accuracy": 0.6, "test_rows": 300.0, "probe_accuracy": 0.88,
+                     "reference_accuracy": 1.0}  # fmt: skip
+    made = {row.name: row.agrees for row in compared(one, other, within_intervals)}
+    assert made == {"test accuracy": False, "probe accuracy": True, "reference accuracy": False}
+
+
+def test_what_a_result_says_of_itself(registry: Any) -> None:
+    one, other = first(registry), first(registry)
+    for each in (one, other):
+        each.sizes, each.claims = {"members": 100}, [{"epsilon": 1.23456789}]
+    assert unlike(one, other) == []
+    one.claims = [{"epsilon": 1.23457}]  # as published files round
+    assert unlike(one, other) == []
+    attack = one.cell.attack.model_copy(update={"label": "lira"})
+    one.cell = one.cell.model_copy(update={"attack": attack, "protects": ["all"]})
+    one.sizes, one.claims = {"members": 9999}, [{"epsilon": 0.01}]
+    other.flags = ["the truth reaches the attack"]
+    assert unlike(one, other) == [
+        "cell.attack.label", "cell.protects", "claims[0].epsilon", "flags", "sizes.members",
+    ]  # fmt: skip
 
 
 def test_a_name_stays_on_its_line_of_the_table() -> None:
@@ -319,8 +355,11 @@ def test_other_numbers_differ(run: Any) -> None:
     assert [line.split()[0] for line in said.splitlines() if "differs" in line] == ["auc"]
     assert said.splitlines()[-1].startswith("1 of ")
     split = {**record.split, "members": "0" * 32}
-    said = done(run("reproduce", signed(path, split=split))).stdout
-    assert "other rows were drawn for: members" in said
+    said = done(run("reproduce", signed(path, split=split)), 1).stdout
+    assert "other rows were drawn for: members; scores were not compared" in said
+    assert "it has the same split: the file says another one" in said
+    said = done(run("reproduce", signed(path, sizes={**record.sizes, "members": 9999})), 1).stdout
+    assert said.splitlines()[-1].endswith("otherwise of itself: sizes.members")
 
 
 def test_a_truth_that_is_not_that_of_the_split(run: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privbench.ground.text import shown
 from privbench.results.record import Number
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from privbench.results.record import Record
+
+
+#: A published interval counts up to that many times the width of ours, and up to that width.
+_WIDER, _LEAST = 1.5, 0.01
 
 
 @dataclass(frozen=True)
@@ -38,32 +42,78 @@ def compared(
     """Compare all numbers that a published result has with those of another.
 
     These are the metrics of the attack on the victim, on the controls and of the baselines, and the
-    test accuracy with its binomial interval. A number that only the other result has is left out.
+    accuracies with their binomial intervals, of as many rows as ours have. A number that only ours
+    has differs if both are of one trial, or if it is the first of the board; other code may have
+    more of them.
     """
-    found, other = dict(_numbers(published)), dict(_numbers(ours))
+    rows = ours.utility.get("test_rows")
+    found, other = dict(_numbers(published, rows)), dict(_numbers(ours, rows))
+    first = ours.board.columns[0].name if ours.board else ""
     made = []
-    for name, theirs in found.items():
-        mine = other.get(name)
-        made.append(Compared(name, theirs, mine, mine is not None and agree(theirs, mine)))
+    for name in found | other:
+        theirs, mine = found.get(name), other.get(name)
+        if theirs is not None or name == first or published.trial == ours.trial:
+            agrees = theirs is not None and mine is not None and agree(theirs, mine)
+            made.append(Compared(name, theirs, mine, agrees))
     return made
 
 
-def _numbers(record: Record) -> Iterator[tuple[str, Number]]:
+def unlike(published: Record, ours: Record) -> list[str]:
+    """Return what two results of one trial say differently about themselves, besides numbers."""
+    there, here = (
+        {
+            **one.model_dump(
+                mode="json", include={"cell", "phase", "sizes", "strengths", "claims"}
+            ),
+            "flags": bool(one.flags),
+        }
+        for one in (published, ours)
+    )
+    return sorted(_unlike("", there, here))
+
+
+def _unlike(at: str, there: Any, here: Any) -> Iterator[str]:
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in there | here:
+            inside = f"{at}.{name}" if at else str(name)
+            yield from _unlike(inside, there.get(name), here.get(name))
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        for i, pair in enumerate(zip(there, here, strict=True)):
+            yield from _unlike(f"{at}[{i}]", *pair)
+    elif isinstance(there, float) and isinstance(here, int | float):  # published: six digits
+        if not math.isclose(there, here, rel_tol=1e-5, abs_tol=1e-9):
+            yield at
+    elif there != here:
+        yield at
+
+
+def _numbers(record: Record, rows: float | None) -> Iterator[tuple[str, Number]]:
     yield from record.metrics.items()
     for part in (record.controls, record.baselines):
         for who, metrics in part.items():
             yield from ((f"{who} {name}", number) for name, number in metrics.items())
-    accuracy, rows = (record.utility.get(name) for name in ("test_accuracy", "test_rows"))
-    if accuracy is not None and 0 <= accuracy <= 1:
-        made = accuracy_interval([accuracy], int(rows) if rows and rows > 0 else None)
-        yield "test accuracy", Number.of(made) if made else Number(value=accuracy)
+    for kind in ("test", "train", "reference", "probe", "untrained"):
+        accuracy = record.utility.get(f"{kind}_accuracy")
+        if accuracy is not None:
+            share = 0 <= accuracy <= 1
+            made = accuracy_interval([accuracy], int(rows)) if rows and share else None
+            yield f"{kind} accuracy", Number.of(made) if made else Number(value=accuracy)
 
 
 def within_intervals(theirs: Number, mine: Number) -> bool:
-    """Whether one of the values lies in the other's interval, or both were refused."""
+    """Whether one of the values lies in the other's interval, or both were refused.
+
+    The published interval counts only if it is not much wider than ours.
+    """
     if theirs.value is None or mine.value is None:
         return theirs.value is None and mine.value is None
-    return same(theirs, mine) or _holds(theirs, mine.value) or _holds(mine, theirs.value)
+    if same(theirs, mine) or _holds(mine, theirs.value):
+        return True
+    return _holds(theirs, mine.value) and _width(theirs) <= max(_WIDER * _width(mine), _LEAST)
+
+
+def _width(number: Number) -> float:
+    return 0.0 if number.low is None or number.high is None else number.high - number.low
 
 
 def _holds(number: Number, value: float) -> bool:

@@ -42,9 +42,10 @@ def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
     """Run the trial of a RESULT again, and say whether its numbers agree.
 
     RESULT is a .json file of a run, or a line of a .jsonl file. Numbers agree if one lies in the
-    95 % interval of the other. Per-sample scores, if there are any, must be of the same rows with
-    the same truth. Everything is trained again, in a store of its own: what another run left in
-    yours is not believed.
+    95 % interval of the other. If it is the same trial here, the result must say the same about
+    itself: methods, sizes, split, claims. Per-sample scores, if there are any, must be of the same
+    rows with the same truth. Everything is trained again, in a store of its own: what another run
+    left in yours is not believed.
     Exit status: 0 if all numbers agree, 1 if not, 2 for bad input, 130 if interrupted.
     """
     from privbench.check.compare import compared, table, within_intervals
@@ -66,16 +67,19 @@ def reproduce(chosen: list[Choice], /, result: Path, **options: Any) -> None:
             say(f"here the trial {ours.status}: {ours.reason}")
             sys.exit(1)
         other_truth = _other_truth(record, result.parent, ours, session.out)
+    rows = compared(record, ours, within_intervals)
     for told in _of_splits(record, ours):
         say(told)
-    rows = compared(record, ours, within_intervals)
     say(table(rows))
     if other_truth:
         say("its scores are of other rows, or with another truth, than its split has")
+    others = _of_one_trial(record, ours)
+    for told in others:
+        say(told)
     different = [one.name for one in rows if not one.agrees]
     if different or not rows:
         say(f"{len(different)} of {len(rows)} numbers differ")
-    if different or not rows or other_truth:
+    if different or not rows or other_truth or others:
         sys.exit(1)
     say(f"all {len(rows)} numbers agree")
 
@@ -142,7 +146,25 @@ def _whether_same(record: Record, different: list[str]) -> str:
 
 def _of_splits(record: Record, ours: Record) -> list[str]:
     parts = sorted(name for name in record.split if record.split[name] != ours.split.get(name))
-    return [f"other rows were drawn for: {shown(', '.join(parts), 200)}"] if parts else []
+    if not parts:
+        return []
+    left = "; scores were not compared" if record.samples is not None else ""
+    return [f"other rows were drawn for: {shown(', '.join(parts), 200)}{left}"]
+
+
+def _of_one_trial(record: Record, ours: Record) -> list[str]:
+    """What cannot differ between results of one trial, and does; [] for another trial."""
+    from privbench.check.compare import unlike
+
+    if record.trial != ours.trial:
+        return []
+    made = []
+    if _of_splits(record, ours):
+        made.append("it is the same trial, so it has the same split: the file says another one")
+    if names := unlike(record, ours):
+        made.append(f"it is the same trial, and the file says otherwise of itself: "
+                    f"{shown(', '.join(names), 300)}")  # fmt: skip
+    return made
 
 
 def _other_truth(record: Record, folder: Path, ours: Record, out: Path) -> bool:
