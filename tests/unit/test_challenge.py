@@ -121,6 +121,7 @@ def test_an_attack_that_fails(board: Path, tmp_path: Path) -> None:
     )
     assert done.exit_code == 1
     assert "failed: AttributeError" in done.output
+    assert "6 cells failed" in done.output
     assert "of 0 victims" in done.output
 
 
@@ -140,6 +141,14 @@ def test_bad_input(args: tuple[str, ...], wanted: str, tmp_path: Path) -> None:
     done = privbench("challenge", tmp_path, *args)
     assert done.exit_code == 2
     assert wanted in done.output
+
+
+def test_two_results_of_one_cell_and_seed_are_refused(tmp_path: Path) -> None:
+    record().write(tmp_path)
+    record().model_copy(update={"trial": "other"}).write(tmp_path)
+    done = privbench("challenge", tmp_path, "--attack", "lira")
+    assert done.exit_code == 2
+    assert "has two results" in done.output
 
 
 # ---- by hand -------------------------------------------------------------------------------------
@@ -186,6 +195,41 @@ def test_a_victim_of_other_accuracy_is_marked() -> None:
     assert found.other
     assert "v ≠" in table([found])
     assert told([found])[-1].startswith("≠: 1 victim of other accuracy")
+
+
+def test_what_does_not_count_moves_nothing_and_is_beaten_only_where_nothing_counts() -> None:
+    victim = Victim("v", [*published("sound", 0.6, 0.6, 0.6), *published("leaky", 0.9, 0.9, 0.91)])
+    mine = published("mine", 0.8, 0.82, 0.81)
+    doubtful = {"leaky"}
+
+    def mark(one: Record) -> str:
+        return "‡" if one.cell.attack.name in doubtful else ""
+
+    found = outcome(victim, mine, mark)
+    assert (found.best, found.best_mark, found.mark) == ("sound", "", "")
+    assert told([found])[1].startswith("Moved: v")
+    doubtful.add("mine")
+    cheat = outcome(victim, mine, mark)
+    assert "0.810 ‡" in table([cheat])
+    assert "†" not in table([cheat])
+    assert told([cheat])[0].endswith("0 of 0 victims; less: 0.")
+    assert told([cheat])[1].startswith("‡, ¶: 1 line with an attack whose numbers do not count")
+    doubtful.add("sound")
+    alone = outcome(victim, mine, mark)
+    assert alone.best == "leaky"
+    assert "0.903 ‡" in table([alone])
+
+
+def test_seeds_that_failed_are_counted_and_change_no_victim() -> None:
+    victim = Victim("v", published("best", 0.7, 0.71, 0.72))
+    ours = published("mine", 0.75, 0.77, 0.76)
+    ours[1] = ours[1].model_copy(update={"status": "failed", "reason": "it broke", "metrics": {},
+                                         "utility": {}})  # fmt: skip
+    found = outcome(victim, ours)
+    assert (found.seeds, found.other) == ((2, 3), False)
+    assert "(2 of 3 seeds)" in table([found])
+    ours[0] = ours[0].model_copy(update={"status": "skipped", "reason": "why not", "metrics": {}})
+    assert outcome(victim, ours[:2]).reason == "failed: it broke"
 
 
 def test_victims_are_those_of_the_adaptive_adversary() -> None:

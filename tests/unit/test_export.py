@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -145,6 +146,51 @@ def test_a_compressed_or_cut_file_is_refused(tmp_path: Path) -> None:
     for one in (file, packed):
         with pytest.raises(BadInputError, match="cannot be imported"):
             bundle.unpack(one, Store(tmp_path / "there"))
+
+
+def test_gc_does_not_delete_what_is_being_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, made = kept(tmp_path / "store", "a", "b")
+    file, there = tmp_path / "file.zip", Store(tmp_path / "there")
+    bundle.pack(made, file)
+    checked = bundle._checked
+
+    def collected(*given: Any) -> Any:
+        there.gc(0)
+        return checked(*given)
+
+    monkeypatch.setattr(bundle, "_checked", collected)
+    assert bundle.unpack(file, there) == (2, 0)
+    left = there.root / ".import-0"
+    left.mkdir()
+    there.gc()
+    assert left.exists()
+    os.utime(left, (0, 0))
+    there.gc()
+    assert not left.exists()
+    assert {path.name for path in there.root.iterdir()} == {".locks", "phase"}
+
+
+def test_a_name_in_no_encoding_is_a_sentence(tmp_path: Path) -> None:
+    _, made = kept(tmp_path / "store", "a")
+    file = tmp_path / "file.zip"
+    bundle.pack(made, file)
+    rewritten(file, lambda _, content: content, ("phase/ä", b"x"))
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace("ä".encode(), b"\xff\xff"))
+    with pytest.raises(BadInputError, match="cannot be imported"):
+        bundle.unpack(file, Store(tmp_path / "there"))
+
+
+def test_what_a_file_manager_or_an_old_clock_left_is_no_obstacle(tmp_path: Path) -> None:
+    _, made = kept(tmp_path / "store", "a")
+    (made[0].path / ".DS_Store").write_bytes(bytes(100))
+    os.utime(made[0].path / "tensors.safetensors", (0, 0))
+    file = tmp_path / "file.zip"
+    bundle.pack(made, file)
+    assert bundle.size(made) < file.stat().st_size
+    assert bundle.unpack(file, Store(tmp_path / "there")) == (1, 0)
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:

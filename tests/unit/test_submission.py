@@ -295,6 +295,11 @@ def test_a_damaged_submission_is_refused(name: str, run: Any, sent: Any) -> None
     assert len(refused.stderr) < 400
 
 
+def test_a_seed_that_is_there_twice_is_scored_in_no_mean(run: Any, sent: Any) -> None:  # noqa: F811
+    write([*sent, {**sent[0], "trial": "other"}])
+    assert "has two results" in done(run("score", FILE), 2).stderr
+
+
 def test_other_files_are_refused(run: Any) -> None:  # noqa: F811
     Path("own.json").write_text("{}", encoding="utf-8")
     with Path("huge.jsonl").open("wb") as file:

@@ -34,7 +34,7 @@ def refuse_unfit(records: Sequence[Record]) -> None:
             f"these results were trained with precisions {', '.join(sorted(told))}: put the "
             "results of each precision into a separate folder"
         )
-    _refuse_twins(records)
+    refuse_twins(records)
     _refuse_unknown_games(records)
 
 
@@ -62,7 +62,12 @@ def refuse_tokens(records: Iterable[Record], texts: Mapping[str, object]) -> Non
             )
 
 
-def _refuse_twins(records: Sequence[Record]) -> None:
+def refuse_twins(records: Iterable[Record]) -> None:
+    """Refuse two results of one cell and seed.
+
+    Raises:
+        BadInputError: naming them.
+    """
     seen: dict[tuple[str, int], str] = {}
     for record in records:
         if record.status != "ok":

@@ -10,7 +10,7 @@ from privbench.results.seeds import Seeds
 from privbench.results.statistics import FEWEST_TESTED, paired, significant, worst_case
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from privbench.results.record import CellRecord, Record
     from privbench.results.statistics import Difference
@@ -32,12 +32,12 @@ class Victim:
     records: Sequence[Record]
 
     @property
-    def published(self) -> dict[str, dict[int, float]]:
-        """Attack -> seed -> headline metric."""
+    def attacks(self) -> dict[str, list[Record]]:
+        """Attack -> its results."""
         of: dict[str, list[Record]] = {}
         for one in self.records:
             of.setdefault(one.cell.attack.label, []).append(one)
-        return {name: Seeds(mine).headline.by_seed for name, mine in of.items()}
+        return of
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ class Outcome:
         difference: ours minus published, paired by seed; None if there is no common seed.
         metric: its name.
         higher: whether a higher number is a stronger attack.
+        mark: why the new attack's numbers do not count, as boards mark it; "" if they do.
+        best_mark: why those of the published one do not, if none counts.
+        seeds: with a number, of how many that were run.
         reason: why there are no numbers; "" if there are.
         other: whether the victim differs from the published one: its test accuracy does.
     """
@@ -64,6 +67,9 @@ class Outcome:
     difference: Difference | None = None
     metric: str = ""
     higher: bool = True
+    mark: str = ""
+    best_mark: str = ""
+    seeds: tuple[int, int] = (0, 0)
     reason: str = ""
     other: bool = False
 
@@ -106,28 +112,35 @@ def _of(cell: CellRecord) -> str:
     ).model_dump_json()  # fmt: skip
 
 
-def outcome(victim: Victim, ours: Sequence[Record]) -> Outcome:
+def outcome(
+    victim: Victim, ours: Sequence[Record], mark: Callable[[Record], str] = lambda _: ""
+) -> Outcome:
     """Compare the results of one new attack with the strongest published one.
 
     That one is chosen by its mean over all seeds, so it is biased upward where attacks are close:
-    the new attack must beat it all the same.
+    the new attack must beat it all the same. Attacks whose numbers do not count are asked only
+    where none counts.
 
     Args:
         victim: with published results.
         ours: of the new attack, one for each seed.
+        mark: why a result does not count, as boards mark it; "" if it does.
     """
-    first = ours[0]
+    first = next((one for one in ours if one.status == "failed"), ours[0])
     made = Outcome(victim.name, first.cell.attack.label)
     board = victim.records[0].board
     found = Seeds(ours).headline.by_seed
     if not found or board is None:
-        why = next((one.reason for one in ours if one.reason), "no seed has a number")
+        why = first.reason or "no seed has a number"
         return Outcome(made.victim, made.attack, reason=f"{first.status}: {why}")
     column, higher = board.columns[0], board.higher
-    published = {name: {seed: value for seed, value in of.items() if seed in found}
-                 for name, of in victim.published.items()}  # fmt: skip
+    marks = {name: next(filter(None, map(mark, of)), "") for name, of in victim.attacks.items()}
+    published = {name: {seed: value for seed, value in Seeds(of).headline.by_seed.items()
+                        if seed in found}
+                 for name, of in victim.attacks.items()}  # fmt: skip
+    whole = {name: of for name, of in published.items() if len(of) == len(found)}
     best = worst_case(
-        {name: of for name, of in published.items() if len(of) == len(found)},
+        {name: of for name, of in whole.items() if not marks[name]} or whole,
         higher=higher, low=column.low, high=column.high,
     )  # fmt: skip
     if best is None:
@@ -135,7 +148,8 @@ def outcome(victim: Victim, ours: Sequence[Record]) -> Outcome:
     theirs = published[best.attack]
     return Outcome(
         made.victim, made.attack, best.attack, _mean(theirs), _mean(found), paired(found, theirs),
-        column.heading, higher, other=_other(victim, ours),
+        column.heading, higher, mark=next(filter(None, map(mark, ours)), ""),
+        best_mark=marks[best.attack], seeds=(len(found), len(ours)), other=_other(victim, ours),
     )  # fmt: skip
 
 
@@ -145,8 +159,9 @@ def _mean(values: Mapping[int, float]) -> float:
 
 def _other(victim: Victim, ours: Iterable[Record]) -> bool:
     known = {one.seed: one.utility.get("test_accuracy") for one in victim.records}
-    pairs = [(known.get(one.seed), one.utility.get("test_accuracy")) for one in ours]
-    return any(a is None or b is None or abs(a - b) > _SAME for a, b in pairs)
+    pairs = [(known.get(one.seed), one.utility.get("test_accuracy"))
+             for one in ours if one.status == "ok"]  # fmt: skip
+    return any(a != b and (a is None or b is None or abs(a - b) > _SAME) for a, b in pairs)
 
 
 def table(found: Sequence[Outcome]) -> str:
@@ -163,22 +178,28 @@ def table(found: Sequence[Outcome]) -> str:
         if change.low is not None and change.high is not None:
             told += f" [{change.low:+.3f}, {change.high:+.3f}]"
         told += " †" if i in certain else ""
-        lines.append((name, one.best, f"{one.published:.3f}", one.attack, f"{one.ours:.3f}", told))
+        ran, asked = one.seeds
+        told += f" ({ran} of {asked} seeds)" if ran < asked else ""
+        lines.append((
+            name, one.best, f"{one.published:.3f} {one.best_mark}".rstrip(),
+            one.attack, f"{one.ours:.3f} {one.mark}".rstrip(), told,
+        ))  # fmt: skip
     lines = [tuple(shown(part, 60) for part in line) for line in lines]  # type: ignore[misc]
     widths = [max(len(line[i]) for line in lines) for i in range(6)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def _certain(found: Sequence[Outcome]) -> set[int]:
-    """The outcomes that differ beyond chance, corrected for all of them."""
-    return significant({i: one.difference for i, one in enumerate(found) if one.difference})
+    """The outcomes that count and differ beyond chance, corrected for all of them."""
+    return significant({i: one.difference for i, one in enumerate(found)
+                        if one.difference and not one.mark})  # fmt: skip
 
 
 def told(found: Sequence[Outcome]) -> list[str]:
     """Return in words which defenses a new attack moves."""
     certain = _certain(found)
     ran = [(i in certain, _gain(one.difference, one.higher), one)
-           for i, one in enumerate(found) if one.difference]  # fmt: skip
+           for i, one in enumerate(found) if one.difference and not one.mark]  # fmt: skip
     tested = any(one.difference and one.difference.p is not None for _, _, one in ran)
     up = [(gain, one) for sure, gain, one in ran if gain > 0 and (sure or not tested)]
     down = [one for sure, gain, one in ran if gain < 0 and (sure or not tested)]
@@ -193,6 +214,9 @@ def told(found: Sequence[Outcome]) -> list[str]:
     if up:
         named = (f"{one.victim} ({gain:+.3f})" for gain, one in up)
         lines.append(f"Moved: {', '.join(named)}.")
+    if marked := [one for one in found if one.mark or one.best_mark]:
+        lines.append(f"‡, ¶: {several(len(marked), 'line')} with an attack whose numbers do not "
+                     "count; `privbench show` of a new result says why.")  # fmt: skip
     if others := [one for one in found if one.other]:
         lines.append(f"≠: {several(len(others), 'victim')} of other accuracy than published: "
                      "trained by other code, libraries or another processor.")  # fmt: skip

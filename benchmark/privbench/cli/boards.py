@@ -332,7 +332,7 @@ def score(
 
     for folder in folders:
         refuse_missing(folder)
-    from privbench.boards.checks import refuse_tokens
+    from privbench.boards.checks import refuse_tokens, refuse_twins
     from privbench.check.rescore import read_scored
     from privbench.check.score_report import report
     from privbench.ground.store.files import write
@@ -340,6 +340,7 @@ def score(
 
     load(chosen)  # games of plugins are known once these are imported
     found, notes = read_scored(folders)
+    refuse_twins(one.record for one in found)
     refuse_tokens([one.record for one in found], {})
     text = report(found, **told)
     if output is None:

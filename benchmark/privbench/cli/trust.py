@@ -12,7 +12,7 @@ import click
 from privbench.cli import completion
 from privbench.cli.border import Whole, say
 from privbench.ground.errors import BadInputError
-from privbench.ground.text import shown
+from privbench.ground.text import several, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,26 +218,31 @@ def challenge(chosen: list[Choice], /, board: tuple[Path, ...], **options: Any) 
 
     records = read_all(board)
     only = {kind: set(options.pop(f"{kind}s")) for kind in ("defense", "target")}
-    found = _outcomes(records, chosen, options, only)
+    found, failed = _outcomes(records, chosen, options, only)
     say(f"\n{table(found)}\n")
     for sentence in told(found):
         say(sentence)
     say(f"New results: {options['out']}. How to send them: leaderboards/SUBMIT.md")
-    sys.exit(int(any(one.reason.startswith("failed") for one in found)))
+    if failed:
+        say(f"{several(failed, 'cell')} failed")
+    sys.exit(int(failed > 0))
 
 
 def _outcomes(
     records: Sequence[Record], chosen: list[Choice], options: dict[str, Any],
     only: dict[str, set[str]],
-) -> list[Outcome]:  # fmt: skip
-    """What the new attacks reach against each victim."""
+) -> tuple[list[Outcome], int]:  # fmt: skip
+    """What the new attacks reach against each victim, and how many cells failed."""
     from privbench.api.session import Session, planned_by
+    from privbench.boards.board import Board
+    from privbench.boards.checks import refuse_twins
     from privbench.check.challenge import outcome, victims
 
     kept = [one for one in records
             if (not only["target"] or one.cell.target.name in only["target"])
             and (not only["defense"] or only["defense"] & {of.name for of in one.cell.defenses})
             ]  # fmt: skip
+    refuse_twins(kept)
     seeds, attacks = options.pop("seeds"), options.pop("attacks")
     planned = planned_by(
         "privbench.api.again:Challenge", None, chosen, options, kept, attacks, seeds, only
@@ -247,7 +252,11 @@ def _outcomes(
     session.execute()
     made = {one.trial: one for one in session.records}
     of = {game: victims(kept, game, seeds) for game in {game for game, _, _ in asked}}
-    return [outcome(of[game][i], [made[one] for one in mine]) for game, i, mine in asked]
+    boards = Board(kept), Board(session.records)
+    marks = {id(one): board.mark(one) for board in boards for one in board.records}
+    found = [outcome(of[game][i], [made[one] for one in mine], lambda one: marks[id(one)])
+             for game, i, mine in asked]  # fmt: skip
+    return found, sum(one.status == "failed" for one in session.records)
 
 
 @click.command("check-submission")

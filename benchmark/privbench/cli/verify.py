@@ -12,9 +12,9 @@ from privbench.cli.border import say
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--digest", default="", metavar="HEX",
+@click.option("--digest", metavar="HEX",
               help="Digest that the audit printed, kept elsewhere.")  # fmt: skip
-def verify(folder: Path, digest: str) -> None:
+def verify(folder: Path, digest: str | None) -> None:
     """Say whether anything in the FOLDER of an audit has changed since.
 
     Without --digest it finds damage, but no one who also wrote SHA256SUMS anew. Exit status: 0 if

@@ -73,18 +73,18 @@ def _told(folder: Path, but: str = "") -> str:
     return told
 
 
-def verified(folder: Path, digest: str = "") -> Verified:
+def verified(folder: Path, digest: str | None = None) -> Verified:
     """Compare the folder of an audit with its ``SHA256SUMS``.
 
     Args:
         folder: of the audit.
-        digest: that the audit had, 64 hexadecimal digits; "" if it is not known.
+        digest: that the audit had, 64 hexadecimal digits; None if it is not known.
 
     Raises:
         BadInputError: if ``digest`` is none, or if the folder holds no audit that can be read.
     """
-    wanted = digest.strip().lower()
-    if digest and not re.fullmatch("[0-9a-f]{64}", wanted):
+    wanted = (digest or "").strip().lower()
+    if digest is not None and not re.fullmatch("[0-9a-f]{64}", wanted):
         raise BadInputError(f"digest {shown(digest)}: give the 64 hexadecimal digits that "
                             "`privbench audit` printed")  # fmt: skip
     place = shown(str(folder), 200)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
+import struct
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ from privbench.ground.store.artifacts import (
     verify,
 )
 from privbench.ground.store.files import naming
-from privbench.ground.store.store import DRAFT, aside
+from privbench.ground.store.store import DRAFT, IMPORTED, aside
 from privbench.ground.text import shown
 
 if TYPE_CHECKING:
@@ -36,10 +38,19 @@ _NAME = re.compile(
     rf"([a-z][a-z0-9_-]*)/([0-9a-f]{{32}})/({re.escape(MANIFEST)}|{re.escape(TENSORS)})"
 )
 
+#: What reading a file raises that is no bundle, or a damaged one.
+_UNREADABLE = (zipfile.BadZipFile, DamagedError, EOFError, NotImplementedError, RuntimeError,
+               ValueError, struct.error)  # fmt: skip
+
 
 def size(artifacts: Sequence[Artifact]) -> int:
     """Bytes of all files of these artifacts."""
-    return sum(path.stat().st_size for one in artifacts for path in one.path.iterdir())
+    return sum(path.stat().st_size for one in artifacts for path in _files(one))
+
+
+def _files(artifact: Artifact) -> list[Path]:
+    """Its files; what a file manager left beside them is none."""
+    return [path for path in sorted(artifact.path.iterdir()) if path.name in (MANIFEST, TENSORS)]
 
 
 def pack(artifacts: Sequence[Artifact], file: Path) -> None:
@@ -50,9 +61,9 @@ def pack(artifacts: Sequence[Artifact], file: Path) -> None:
     """
     draft = aside(file, DRAFT)
     try:
-        with naming(file), zipfile.ZipFile(draft, "x") as bundle:
+        with naming(file), zipfile.ZipFile(draft, "x", strict_timestamps=False) as bundle:
             for one in artifacts:
-                for path in sorted(one.path.iterdir()):
+                for path in _files(one):
                     bundle.write(path, f"{one.key.kind}/{one.key.digest}/{path.name}")
         with naming(file):
             os.replace(draft, file)  # noqa: PTH105
@@ -71,26 +82,25 @@ def unpack(file: Path, store: Store) -> tuple[int, int]:
         WriteError: if the store cannot be written.
     """
     drafts: list[tuple[Path, Key]] = []
+    place = store.root / f"{IMPORTED}{secrets.token_hex(4)}"
     try:
         with zipfile.ZipFile(file) as bundle:
             for (kind, digest), entries in _entries(bundle).items():
-                draft = aside(store.root / kind / digest[:2] / digest, DRAFT)
-                drafts.append((draft, Key(kind, {})))
+                draft = place / kind / digest
                 with naming(draft):
                     draft.mkdir(parents=True)
                 for entry in entries:
                     path = draft / entry.filename.rpartition("/")[2]
                     with bundle.open(entry) as source, naming(path), path.open("xb") as target:
                         shutil.copyfileobj(source, target)
-                drafts[-1] = draft, _checked(draft, kind, digest)
+                drafts.append((draft, _checked(draft, kind, digest)))
         added = sum(store.adopt(key, draft) for draft, key in drafts)
-    except (zipfile.BadZipFile, DamagedError, EOFError, NotImplementedError, RuntimeError) as error:
+    except _UNREADABLE as error:
         raise BadInputError(
             f"{shown(str(file), 200)} cannot be imported: {shown(str(error), 200)}; export it again"
         ) from None
     finally:
-        for draft, _ in drafts:
-            shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
     return added, len(drafts) - added
 
 

@@ -50,6 +50,9 @@ COMPARED = 2000
 #: Prefixes for the names of folders that are being written or deleted, and of damaged ones.
 DRAFT, DAMAGED, UNFINISHED = ".draft-", ".damaged-", ".unfinished-"
 LOCKS = ".locks"
+#: Prefix of a folder in which an import is written, beside the kinds, so that `gc` leaves it alone.
+IMPORTED = ".import-"
+_DAY = 86400  # seconds
 NOTES = "finished"  #: notes about finished grids, see `privbench.grid.kept`
 INDEX = "methods"  #: what plugins offer, see `privbench.cli.index`
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -236,6 +239,7 @@ class Store:
             if self._find(key) is not None:
                 return False
             with naming(self._folder(key)):
+                self._folder(key).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(folder, self._folder(key))  # noqa: PTH105
             return True
 
@@ -334,14 +338,15 @@ class Store:
     def gc(self, older_than_days: float | None = None) -> int:
         """Delete leftovers of killed processes, damaged and old artifacts; return freed bytes.
 
-        Artifacts and drafts that a process is writing are not deleted. An artifact that a process
+        Artifacts and drafts that a process is writing are not deleted, and what an import has left
+        only after a day. An artifact that a process
         has found but not yet read may be deleted: give a day or more while something runs.
 
         Args:
             older_than_days: since an artifact was last found or built, or an unfinished one was
                 written; None keeps all that are not damaged.
         """
-        cutoff = None if older_than_days is None else time.time() - older_than_days * 86400
+        cutoff = None if older_than_days is None else time.time() - older_than_days * _DAY
         freed = 0
         for lock in [*self.root.glob(f"{LOCKS}/*")]:
             if lock.is_symlink() or not lock.is_file():
@@ -354,8 +359,10 @@ class Store:
                 with self._lock(digest, wait=False) as locked:
                     freed += _delete(entry, digest) if locked else 0
         old += [*self.root.glob(f"{NOTES}/*.json"), *self.root.glob(f"{INDEX}/*.json")]
-        for one in old:
-            if cutoff is not None and one.lstat().st_mtime < cutoff:
+        until = dict.fromkeys(old, cutoff)
+        until |= dict.fromkeys(self.root.glob(f"{IMPORTED}*"), time.time() - _DAY)
+        for one, limit in until.items():
+            if limit is not None and one.lstat().st_mtime < limit:
                 freed += _remove(one)
         for lock in [*self.root.glob(f"{LOCKS}/*")]:
             with self._lock(lock.stem, wait=False) as locked:
