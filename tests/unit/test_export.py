@@ -45,6 +45,9 @@ def test_a_suite_runs_elsewhere_without_training(
     done = ran("export", suite, file)
     assert done.exit_code == 0, done.output
     assert f"in {file}\n" in done.output  # nothing is missing
+    other = ran("export", suite, file, "--threads", "2")
+    assert other.exit_code == 2
+    assert "or give the --device, --threads, --precision and --compile of its run" in other.output
 
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "elsewhere"))
     taken = ran("import", file)

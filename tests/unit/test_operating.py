@@ -419,6 +419,7 @@ def test_a_board_and_a_merge_remember_the_bound(tmp_path: Path) -> None:
     assert run(main, ["merge", *parts, "--out", str(tmp_path / "all")]).exit_code == 0
     assert len(read_all([tmp_path / "all"])) == len(grid())
     assert stored_bound([tmp_path / "all"]) == 0.02
+    assert stored_bound([tmp_path]) == 0.02  # results are found in folders of folders, too
     shown = run(main, ["leaderboard", str(tmp_path / "all")]).output
     judges = index([]).judging
 

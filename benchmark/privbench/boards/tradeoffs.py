@@ -66,10 +66,10 @@ def stored_bound(folders: Iterable[Path]) -> float | None:
         BadInputError: if a file of a run says something else, or if the runs had several bounds.
     """
     bounds: set[float] = set()
-    for path in (folder / POINTS for folder in folders):
+    for path in sorted(path for folder in folders for path in folder.rglob(POINTS)):
         try:
             values = from_json(path.read_bytes(), allow_inf_nan=False)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             continue
         except ValueError:
             values = None

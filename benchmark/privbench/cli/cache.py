@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privbench.cli.border import Finite, say
+from privbench.cli.border import Finite, Whole, say
 from privbench.cli.refusal import refuse
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
@@ -67,13 +67,19 @@ def gc(older_than: float | None) -> None:
     "--data-root", type=click.Path(path_type=Path), envvar="PRIVBENCH_DATA", show_envvar=True,
     help="Directory of datasets.",
 )  # fmt: skip
+@click.option("--device", default="auto", show_default=True, help="That of the run.")
+@click.option("--threads", type=Whole(min=1), default=1, show_default=True, metavar="N",
+              help="Those of the run.")  # fmt: skip
+@click.option("--precision", type=click.Choice(["auto", "float32", "bf16"]), default="auto",
+              show_default=True, help="That of the run.")  # fmt: skip
+@click.option("--compile", "compiled", is_flag=True, help="If the run had it.")
 @click.option(
     "--max-mib", type=Finite(min=0), default=64, show_default=True, metavar="MIB",
     help="Largest size of what is exported.",
 )  # fmt: skip
 @click.pass_obj
 def export(
-    chosen: list[Choice], /, suite: Path, file: Path, data_root: Path | None, max_mib: float
+    chosen: list[Choice], /, suite: Path, file: Path, max_mib: float, **options: Any
 ) -> None:
     """Write the stored victims and shadows of a SUITE into FILE, for `cache import` elsewhere."""
     from privbench.grid.suite import read_suite
@@ -83,12 +89,13 @@ def export(
     from privbench.api.planning import Planning
     from privbench.ground.store import bundle
 
-    options = {"out": Path("results"), "data_root": data_root, "device": "auto", "jobs": "1",
-               "threads": 1, "executor": None}  # fmt: skip
+    options |= {"out": Path("results"), "jobs": "1", "executor": None}
     stored, missing = Planning(asked, chosen, options).artifacts()
     of = shown(str(suite), 200)
     if not stored:
-        raise BadInputError(f"the store holds no victim or shadow of {of}: run it first")
+        raise BadInputError(f"the store holds no victim or shadow of {of}: run it first, or give "
+                            "the --device, --threads, --precision and --compile of its "
+                            "run")  # fmt: skip
     total = bundle.size(stored)
     if total > max_mib * _MIB:
         raise BadInputError(
