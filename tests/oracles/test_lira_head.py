@@ -14,8 +14,9 @@ from torch import Tensor
 
 from privbench import Examples, MembershipQuestion
 from privbench.measure.games.metrics import auc
+from privbench.toolbox.head import STRENGTHS, bands
 from privbench_plugins.attacks.lira import LiRA
-from privbench_plugins.attacks.lira_head import STRENGTHS, LiRAHead, bands
+from privbench_plugins.attacks.lira_head import LiRAHead
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -158,7 +158,11 @@ def test_labels_that_are_not_kept() -> None:
     assert failures(defended(turned)) == {}
     turned.keeps_labels = True
     said = " ".join(failures(defended(turned)).values())
-    assert "says keeps_labels, but changes the most likely class of 40 of 40 rows" in said
+    assert "says keeps_labels and changed the most likely class: set it False" in said
+    with tempfile.TemporaryDirectory() as folder:
+        victim = tiny_builder(folder).victim(tiny_spec(TinyTarget(), (defended(turned),)))
+        with pytest.raises(PluginError, match="release Changed says keeps_labels and changed"):
+            victim.log_posteriors(tiny_split().pool.x[:40])
 
 
 def posteriors(change: Any) -> type[Release]:

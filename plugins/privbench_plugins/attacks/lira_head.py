@@ -32,22 +32,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import torch
-from torch.nn import functional as F
-
 from privbench import Access, Ge, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench.toolbox.likelihood import ZERO
+from privbench.toolbox.head import of_bands
 from privbench.toolbox.likelihood_ratio import Variance, likelihood_ratio
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
-
-#: Strengths of the ridge regressions, in units of the mean variance of an embedding's numbers.
-STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)
-#: Embeddings that vary by less, as a share of their mean square, do not vary; nor do zeros.
-RESOLUTION, TINY = 1e-14, 1e-30
+    from privbench import Attack, AttackContext, MembershipQuestion, Oracle
 
 
 @dataclass(frozen=True)
@@ -90,47 +80,8 @@ class LiRAHead(MembershipAttack):
     ) -> Membership:
         """Score (n,) by comparing the victim's bands with the shadows'."""
         rows = question.examples
-        usual = torch.stack([shadow.oracle.posteriors(rows) for shadow in ctx.shadows]).mean(0)
-        pull = F.normalize(F.one_hot(rows.y.clamp_min(0), usual.shape[1]) - usual, dim=1)
-        pull[rows.y < 0] = torch.nan
-
-        def ask(oracle: Oracle, rows: Examples) -> Tensor:
-            return bands(oracle.embeddings(rows), oracle.log_posteriors(rows), pull)
-
+        ask = of_bands(ctx.shadows, rows)
         return likelihood_ratio(ask, oracle, rows, ctx.shadows, online=True, variance=self.variance)
-
-
-def bands(embeddings: Tensor, log_p: Tensor, pull: Tensor) -> Tensor:
-    """Return how far each band of a row's logits goes along its pull, the rarest directions first.
-
-    Args:
-        embeddings: (n, d).
-        log_p: (n, classes) log-posteriors.
-        pull: (n, classes) direction in logits.
-
-    Returns:
-        (n, 6) float64. Their sum is the product of ``pull`` and the logits, after the mean of all
-        rows was taken from these.
-
-    >>> spread = torch.tensor([[10.0, 0.0], [-10.0, 0.0], [0.0, 0.1], [0.0, -0.1]])
-    >>> log_p = (spread @ torch.tensor([[0.1, 0.0], [10.0, 0.0]])).log_softmax(1)
-    >>> towards = torch.tensor([[1.0, -1.0]] * 4)
-    >>> bands(spread, log_p, towards)[[0, 2]].round(decimals=2)  # a common direction, a rare one
-    tensor([[0.0000, 0.0100, 0.1200, 0.4700, 0.3400, 0.0600],
-            [0.9400, 0.0600, 0.0100, 0.0000, 0.0000, 0.0000]], dtype=torch.float64)
-    """
-    x, y = embeddings.double(), log_p.double()
-    some = y > ZERO
-    y = torch.where(some, y, torch.where(some, y, 0.0).min())
-    y = y - y.mean(1, keepdim=True)
-    least = RESOLUTION * x.square().mean() + TINY
-    x, y = x - x.mean(0), y - y.mean(0)
-    own, shared = x.T @ x / len(x), x.T @ y / len(x)
-    unit = torch.maximum(own.diagonal().mean(), least)
-    eye = torch.eye(len(own), dtype=own.dtype, device=own.device)
-    left = [y - x @ torch.linalg.solve(own + part * unit * eye, shared) for part in STRENGTHS]
-    along = (torch.stack([*left, y], dim=1) * pull.unsqueeze(1)).sum(2)
-    return along.diff(dim=1, prepend=torch.zeros_like(along[:, :1]))
 
 
 @hookimpl

@@ -46,6 +46,7 @@ from privbench import (
     hookimpl,
 )
 from privbench.toolbox.copies import fitting_levels, kept
+from privbench.toolbox.head import of_bands
 from privbench.toolbox.likelihood import (
     Evidence,
     log_confidence,
@@ -74,12 +75,15 @@ if TYPE_CHECKING:
         Shadow,
     )
 
-Component = Literal["lira", "rmia", "label-lira", "metric-modified-entropy", "lira-encoder"]
+Component = Literal[
+    "lira", "rmia", "label-lira", "metric-modified-entropy", "lira-encoder", "lira-head"
+]
 
 #: What each component reads.
 READS: dict[str, Access] = {
     "lira": Access.POSTERIORS, "rmia": Access.POSTERIORS, "label-lira": Access.LABELS,
     "metric-modified-entropy": Access.POSTERIORS, "lira-encoder": Access.EMBEDDINGS,
+    "lira-head": Access.POSTERIORS | Access.EMBEDDINGS,
 }  # fmt: skip
 #: Views of ``lira-encoder``.
 VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
@@ -99,7 +103,7 @@ class Union(MembershipAttack):
     are granted, and can train shadows on the candidate rows. Cost per row: two queries for
     ``lira`` and as many for ``rmia``, one for ``metric-modified-entropy``,
     `queries` for ``label-lira`` (whose noise also takes up to 10,500 of every shadow), `views` for
-    ``lira-encoder``.
+    ``lira-encoder``, two for ``lira-head``.
 
     Attributes:
         components: attacks that take part. Those whose access is not granted, and ``lira-encoder``
@@ -113,7 +117,7 @@ class Union(MembershipAttack):
     """
 
     name: ClassVar[str] = "union"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     needs: ClassVar[Access] = Access.LABELS
     wants: ClassVar[Access] = Access.POSTERIORS | Access.EMBEDDINGS
     paper: ClassVar[Paper] = Paper(
@@ -130,7 +134,7 @@ class Union(MembershipAttack):
     )
 
     components: Annotated[tuple[Component, ...], MinLen(1)] = (
-        "lira", "rmia", "label-lira", "metric-modified-entropy", "lira-encoder",
+        "lira", "rmia", "label-lira", "metric-modified-entropy", "lira-encoder", "lira-head",
     )  # fmt: skip
     k: Annotated[int, Ge(4)] = 16
     fpr: Annotated[float, Gt(0), Lt(1)] = 0.01
@@ -167,7 +171,7 @@ class Union(MembershipAttack):
     ) -> Membership:
         """Score (n,) by the combination that finds most members of shadows."""
         rows = question.examples
-        asks = self._asks(oracle, ctx)
+        asks = self._asks(oracle, rows, ctx)
         evidence = {}
         for name, ask in asks.items():
             found = on_cpu(observe(ask, oracle, ctx.shadows, rows))
@@ -193,10 +197,11 @@ class Union(MembershipAttack):
         return Membership(scores, decisions, {**notes, "threshold": limit})
 
     def _asks(
-        self, oracle: Oracle, ctx: AttackContext
+        self, oracle: Oracle, rows: Examples, ctx: AttackContext
     ) -> Mapping[str, Callable[[Oracle, Examples], Tensor]]:
         """Return what asks each component's signal (n, v), of those that can take part."""
-        levels = fitting_levels(ctx) if "label-lira" in self.components else ()
+        names = takes_part(self.components, oracle.access, ctx.card)
+        levels = fitting_levels(ctx) if "label-lira" in names else ()
         asks: dict[str, Callable[[Oracle, Examples], Tensor]] = {
             "lira": of_views(ctx, MIRROR),
             "rmia": of_views(ctx, MIRROR, warm),
@@ -206,7 +211,9 @@ class Union(MembershipAttack):
                 o.embeddings(ctx.views(r, VIEWS, self.views))
             )[:, None],
         }  # fmt: skip
-        return {n: asks[n] for n in takes_part(self.components, oracle.access, ctx.card)}
+        if "lira-head" in names:
+            asks["lira-head"] = of_bands(ctx.shadows, rows)
+        return {name: asks[name] for name in names}
 
 
 # ---- components ----------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
+from types import CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,11 +14,12 @@ from privbench.ground.errors import PluginError
 from privbench.ground.store.source import source_digest
 from privbench.ground.store.store import Key
 from privbench.measure.data.row_random import fold, salt, uniform
+from privbench.measure.methods.method import Method
 from privbench.measure.methods.oracle import Views, views_seed
 from privbench.measure.training.process_state import known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor, nn
 
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
     from privbench.measure.methods.target import Target
     from privbench.measure.training.model import Model
     from privbench.measure.training.phase import Phase
+
+
+#: Values that can stand in a key as they are.
+_PLAIN = (bool, int, float, str)
 
 
 class Context:
@@ -95,12 +102,28 @@ class Context:
 
         Args:
             name: name of the computation.
-            build: returns named tensors; its source code is part of the key.
-            fields: all settings that ``build`` depends on besides data, seed and world.
+            build: returns named tensors; its source code is part of the key, and so are numbers
+                and texts that it takes from the function around it.
+            fields: all hyperparameters that ``build`` depends on besides data, seed and world.
+
+        Raises:
+            PluginError: if ``build`` takes a method with hyperparameters from the function around
+                it, and no field is given: another hyperparameter would get the same result.
         """
+        taken = dict(_taken(build, set()))
+        whole = [one for one in taken.values() if isinstance(one, Method) and one.hyperparameters()]
+        if whole and not fields:
+            raise PluginError(
+                f"once('{name}') computes with {whole[0].name}, and its key has no hyperparameter "
+                "of it: give each that it reads, such as once(…, epochs=self.epochs), or compute "
+                "in a function that does not use the method"
+            )
         if self._store is None:
             return build()
-        named = {"name": name, "function": source_digest(build), "fields": fields}
+        named = {
+            "name": name, "function": source_digest(build), "fields": fields,
+            "taken": {at: one for at, one in taken.items() if isinstance(one, _PLAIN)},
+        }  # fmt: skip
         made_on = {"torch": torch.__version__, "device": self.device.type}
         key = Key("once", {"scope": self._scope, "seed": self._seed, **made_on, **named})
         begun = time.perf_counter()
@@ -123,6 +146,43 @@ class Context:
     def note(self, **facts: Any) -> None:
         """Add facts to the record, next to the metrics."""
         self.notes.update(facts)
+
+
+def _taken(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield what a function takes from functions around it, by name; also what those take.
+
+    >>> def around(k, add):
+    ...     return lambda x: k * add(x)
+    >>> dict(_taken(around(3, around(2, abs)), set()))
+    {'add.k': 2, 'k': 3}
+    """
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    held: dict[str, Any] = {}
+    if isinstance(function, partial):
+        held = {"": function.func, **{str(i): one for i, one in enumerate(function.args)},
+                **function.keywords}  # fmt: skip
+    elif isinstance(function, MethodType):
+        held = {"self": function.__self__, "": function.__func__}
+    elif isinstance(function, FunctionType):
+        held = {name: cell.cell_contents for name, cell in
+                zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+                if not _is_empty(cell)}  # fmt: skip
+    for name, value in held.items():
+        if isinstance(value, partial | MethodType | FunctionType):
+            yield from ((f"{name}.{at}", one) for at, one in _taken(value, seen))
+        elif not callable(value) or isinstance(value, Method):
+            yield str(name), value
+
+
+def _is_empty(cell: CellType) -> bool:
+    """Whether a variable has no value yet."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
 
 
 class TargetContext(Context):

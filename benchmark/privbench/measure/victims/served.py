@@ -157,10 +157,25 @@ class Victim:
                 keys = fold(row_keys(x, self.card.scale), salt(self._seed, release.place))
                 if release.fresh:
                     keys = fold(keys, salt(self._seed, "asked", self._asker, self._asked))
-                value = release(x, value, uniform(keys, release.uniforms))
-                if of == "posterior" and (wrong := no_posteriors(value)):
-                    raise PluginError(f"release {type(release).__name__} {wrong}")
+                before, value = value, release(x, value, uniform(keys, release.uniforms))
+                if of == "posterior":
+                    wrong = no_posteriors(value)
+                    if not wrong and release.keeps_labels and has_moved(before, value):
+                        wrong = "says keeps_labels and changed the most likely class: set it False"
+                    if wrong:
+                        raise PluginError(f"release {type(release).__name__} {wrong}")
         return value
+
+
+def has_moved(before: Tensor, after: Tensor) -> bool:
+    """Whether the most likely class of any row (n, k) is less likely than another afterwards.
+
+    >>> p = torch.tensor([[0.5, 0.3, 0.2]])
+    >>> has_moved(p, torch.tensor([[0.4, 0.4, 0.2]])), has_moved(p, torch.tensor([[0.3, 0.5, 0.2]]))
+    (False, True)
+    """
+    own = after.gather(-1, before.argmax(-1, keepdim=True)).squeeze(-1)
+    return bool((own < after.max(-1).values).any())
 
 
 def no_posteriors(p: Tensor) -> str:
