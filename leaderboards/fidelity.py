@@ -274,10 +274,15 @@ def _chance(found: Sequence[Record], number: str) -> float | None:
 
 
 def select(records: Sequence[Record], chosen: Mapping[str, str]) -> list[Record]:
-    """The results whose parts match: labels first, or names if no label matches."""
+    """The results whose parts match: labels first, or names if no label matches.
+
+    A pattern may be several, with `` | `` between them.
+    """
     found = list(records)
     for part, pattern in chosen.items():
-        by_label = [one for one in found if fnmatchcase(_labels(one)[part], _plain(pattern))]
+        any_of = [_plain(one) for one in pattern.split(" | ")]
+        by_label = [one for one in found
+                    if any(fnmatchcase(_labels(one)[part], like) for like in any_of)]  # fmt: skip
         found = by_label or [one for one in found if _names(one)[part] == pattern]
     return found
 
@@ -460,7 +465,7 @@ def page(published: Published, suites: Suites) -> str:
         (
             f"{len(everything)} published numbers of {len(published.papers)} papers. "
             f"{len(measured)} are measured here. {len(leaks)} of these are leaks by the paper's "
-            f"attacker: {leaks.count('agrees')} agree{of}, "
+            f"attacker: {(n := leaks.count('agrees'))} agree{'s' * (n == 1)}{of}, "
             f"{leaks.count('differs')} differ, the others are open. {len(rest)} are not measured, "
             f"{len(quoted)} are quotations. Of {len(tested)} tests of findings "
             f"{verdicts.count('borne out')} bear the finding out, "

@@ -181,6 +181,44 @@ def test_an_attack_of_a_plugin_with_the_name_of_a_judge_is_another_attack(status
         assert [name for names in fog.not_met.values() for name in names] == left
 
 
+def test_a_cost_that_may_be_none_is_no_cost_and_unjudged_settings_leak_less_here_only() -> None:
+    made = [record("loud", defense, seed, value + seed / 500, accuracy=accuracy)
+            for defense, value, accuracies in (("none", 0.8, [0.9] * 5),
+                                               ("fog", 0.6, [0.91, 0.88, 0.9, 0.87, 0.92]))
+            for seed, accuracy in enumerate(accuracies)]  # fmt: skip
+    text = page(Board(made), "t")
+    assert (
+        "least with fog, 0.604, whose cost in accuracy, +0.004 ± 0.026, may be none" in text.lower()
+    )
+    judges = {EVERY: [Wanted("shy", "shy", 1, "membership", {})]}
+    assert "leak less than none beyond chance, by the attacks of this page" in (
+        page(Board(made, judges=judges), "t")
+    )
+    assert "by the attacks of this page" not in text
+
+
+@pytest.mark.parametrize(("untrained", "leaks"), [(0.6, True), (0.699, False), (0.8, False)])
+def test_an_attribute_that_an_untrained_encoder_tells_is_no_leak_by_training(
+    untrained: float, leaks: bool
+) -> None:
+    made = [record("guess", "none", seed, 0.7 + (seed - 2) / 50, game="attributes")
+            for seed in range(5)]  # fmt: skip
+    for one in made:
+        one.controls["untrained"] = {"accuracy": number(untrained)}
+    told = "without a defense no leak by training is shown: accuracy 0.700 by guess"
+    assert (told in page(Board(made), "t")) != leaks
+
+
+def test_a_rate_over_few_nonmembers_is_not_compared_with_one_over_many() -> None:
+    made = [record(attack, "none", seed, 0.7, tpr=tpr)
+            for seed in range(5) for attack, tpr in (("loud", 0.2), ("shy", 0.3))]  # fmt: skip
+    assert Board(made).panels[0].rows[0].low["membership", ""].attack == "shy"
+    for one in made:
+        if one.cell.attack.name == "shy":
+            one.sizes["nonmembers"] = 150
+    assert Board(made).panels[0].rows[0].low["membership", ""].attack == "loud"
+
+
 def test_an_attack_that_cannot_run_there_is_not_missed_but_it_is_where_it_can() -> None:
     made = [record("loud", defense, seed, value, target=target)
             for seed in range(5)
@@ -546,7 +584,7 @@ def test_a_null_that_is_not_one_half_is_marked_and_never_bold_nor_ranked() -> No
 
 
 def test_a_flag_of_a_record_marks_its_cell_and_gives_the_reason() -> None:
-    flag = ("its encoder tells no more than an untrained one",)
+    flag = ("its encoder is not shown to tell more than an untrained one",)
     made = [record("told", value=0.9, flags=flag), record(), record("told", "calm"),
             record(defense="calm")]  # fmt: skip
     assert shown(made)["none"]["told (AUC) [posteriors]"] == "0.900 ‡"
@@ -694,7 +732,8 @@ def test_undefended_victims_are_one_table() -> None:
 def test_a_board_that_lacks_undefended_victims_has_a_finding() -> None:
     made = [record("loud", "none", status="skipped", reason="no")]
     made += [record("loud", "weak", value=0.8), record("loud", "strong", value=0.6)]
-    told = "nothing ran without a defense; AUC 0.800 with weak by loud, 0.600 with strong by loud."
+    told = ("nothing ran without a defense; AUC 0.800 with weak by loud at an accuracy of 0.900, "
+            "0.600 with strong by loud at an accuracy of 0.900.")  # fmt: skip
     assert told in page(Board(made), "t")
     assert "simclr on digits, membership" not in page(Board(made[:1]), "t")
 
@@ -750,7 +789,7 @@ def test_a_defense_that_costs_much_accuracy_is_not_ranked_first() -> None:
 def test_a_finding_names_the_defenses_without_a_valid_number() -> None:
     made = [*seeds("loud", "none", [0.8, 0.8, 0.8]), *seeds("loud", "calm", [0.7, 0.71, 0.7])]
     for one in (idle := seeds("loud", "idle", [0.5, 0.5, 0.5])):
-        one.flags = ["its encoder tells no more than an untrained one"]
+        one.flags = ["its encoder is not shown to tell more than an untrained one"]
     text = page(Board([*made, *idle]), "t")
     assert (
         "less than none beyond chance; 1 of 2 defenses has no number that "

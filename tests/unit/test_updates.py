@@ -165,7 +165,7 @@ def test_an_encoder_must_be_ahead_of_an_untrained_one_beyond_the_spread_of_seeds
     """Seeds are the unit: rows of several seeds are rows of one dataset."""
     spread = _probed(0.01, 0.06, -0.03, 0.05, -0.04)  # t = .51 of 4 degrees: p = .32, one-sided
     told = idle(spread)
-    assert "tells no more than an untrained one (p = 0.32 over 5 seeds)" in told
+    assert "is not shown to tell more than an untrained one (p = 0.32 over 5 seeds)" in told
     assert "accuracy 0.610 on it and 0.600 untrained" in told
     assert idle(_probed(0.01, 0.04, 0.02, 0.05, 0.08)) == ""
     assert idle(spread * 2) == told  # other cells of the same victims add nothing

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from privbench.boards import matrix, notes, panel_groups
 from privbench.ground.text import markdown, shown
-from privbench.results.statistics import FEWEST_TESTED
+from privbench.results.statistics import ERROR, FEWEST_TESTED, paired
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,6 +87,7 @@ def _of_victims(group: Sequence[Panel], aim: Aim) -> str:
         told = f"no leak is shown: {told}, where {seen:.3f} could have been seen"
     if words := beside(first, aim, spot):
         told += f" ({'; '.join(words)})"
+    told = _no_more_than_untrained(first, aim, spot) + told
     return f"{told}. Least is {panel_groups.at(leaks, least)}."
 
 
@@ -108,22 +109,23 @@ def _of_panel(panel: Panel, aim: Aim) -> str:
         low = none.low[aim]
         share = f"{100 * low.estimate.value:.1f} %"
         more = [f"at 1 % of false alarms {low.attack} finds {share} of the members"]
-    more.append(_uncounted(left, len(known) + len(left)))
+    more.append(_uncounted(left, [line for _, line in known]))
     second = "; ".join(filter(None, more))
     asked = sum(attack.aim == aim and bool(spot.values) for attack, spot in none.spots.items())
     told = f"without a defense {undefended(panel, aim, f', {_among(asked)}')}."
     return f"{told} {second[0].upper()}{second[1:]}." if second else told
 
 
-def _uncounted(left: Sequence[DefenseRow], of: int) -> str:
+def _uncounted(left: Sequence[DefenseRow], known: Sequence[DefenseRow]) -> str:
     """Which defenses have no number that counts; "" for none."""
     if not left:
         return ""
     names = shown(", ".join(line.title for line in left), notes.LONG)
     have = "has" if len(left) == 1 else "have"
-    what = "defenses" if len({line.name for line in left}) == len(left) else "settings"
+    every = [*left, *known]
     return (
-        f"{len(left)} of {of} {what} {have} no number that counts (‡ or ¶, see Controls): {names}"
+        f"{len(left)} of {len(every)} {_what(every)} {have} no number that counts (‡ or ¶, see "
+        f"Controls): {names}"
     )
 
 
@@ -139,11 +141,12 @@ def _without_none(
         ends = [max(known, key=_leak), min(known, key=_leak)][: len(known)]
         told += f"; {panel.metric[aim]} " + ", ".join(
             f"{sign * leak:.3f} with {line.title} by {line.worst[aim].attack}{_epsilon(line)}"
+            f"{_accuracy(line)}"
             for leak, line in ends
         )
         if all(aim in line.not_met for _, line in known):
             told += ". No defense has met all attacks that judge it at full strength"
-    return "; ".join(filter(None, [told, _uncounted(left, len(known) + len(left))])) + "."
+    return "; ".join(filter(None, [told, _uncounted(left, [line for _, line in known])])) + "."
 
 
 def undefended(panel: Panel, aim: Aim, among: str = "") -> str:
@@ -161,7 +164,19 @@ def undefended(panel: Panel, aim: Aim, among: str = "") -> str:
     if (seen := notes.smallest_leak(spot.over)) and value <= seen:
         return f"no leak is shown: {told}, where {seen:.3f} could have been seen"
     words = beside(panel, aim, spot)
-    return told + (f" ({'; '.join(words)})" if words else "")
+    told += f" ({'; '.join(words)})" if words else ""
+    return f"{_no_more_than_untrained(panel, aim, spot)}{told}"
+
+
+def _no_more_than_untrained(panel: Panel, aim: Aim, spot: Spot) -> str:
+    """Say that training is not shown to leak; "" if it is, or if no untrained encoder was asked."""
+    untrained = spot.over.main("controls.untrained").by_seed
+    change = paired(spot.over.headline.by_seed, untrained) if untrained else None
+    if change is None:
+        return ""
+    ahead = change.mean > 0 if panel.higher[aim] else change.mean < 0
+    shown_ = change.p is None or change.p < ERROR
+    return "" if ahead and shown_ else "no leak by training is shown: "
 
 
 def beside(panel: Panel, aim: Aim, spot: Spot) -> list[str]:
@@ -191,6 +206,10 @@ def _epsilon(line: DefenseRow) -> str:
     return "" if claimed == "–" else f" (ε {claimed} claimed, audited: {audited})"
 
 
+def _accuracy(line: DefenseRow) -> str:
+    return f" at an accuracy of {line.accuracy.value:.3f}" if line.accuracy else ""
+
+
 def _what(lines: Sequence[DefenseRow]) -> str:
     names = {line.name for line in lines}
     if len(names) == len(lines):
@@ -205,13 +224,21 @@ def _beyond_chance(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseR
     judged = [line for _, line in known if aim not in line.not_met]
     some = judged or [line for _, line in known]
     certain = [line for line in some if (line.title, aim) in panel.certain]
-    more = sum(panel.leaks_more(line.changes[aim], aim) for line in certain)
-    less = len(certain) - more
+    ups = [panel.leaks_more(line.changes[aim], aim) for line in certain]
+    sign, none_leak = (1 if panel.higher[aim] else -1), panel.rows[0].worst[aim].estimate.value
+    worse = [sign * (line.worst[aim].estimate.value - none_leak) > 0 for line in certain]
+    less = sum(not up and not grew for up, grew in zip(ups, worse, strict=True))
+    more = sum(up and grew for up, grew in zip(ups, worse, strict=True))
     of = f"{less} of {len(some)} {_what(some)}"
     if 0 < len(judged) < len(known):
         of = f"{less} of the {len(some)} {_what(some)} that met all their judges"
     told = f"{of} {'leaks' if less == 1 else 'leak'} less than none beyond chance"
-    return told + (f" and {more} more, by the attack that is compared (†)" if more else "")
+    told += "" if judged else ", by the attacks of this page"
+    told += f" and {more} more, by the attack that is compared (†)" if more else ""
+    if alone := len(certain) - less - more:
+        verb = "differs" if alone == 1 else "differ"
+        told += f"; {alone} {verb} (†) by the attack that is compared, and not in what is worst"
+    return told
 
 
 def _range(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]]) -> str:
@@ -248,12 +275,18 @@ def _range(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseRow]]) ->
 
 
 def _cost(line: DefenseRow) -> str:
-    if line.loss is None:
+    loss = line.loss
+    if loss is None:
         return ""
-    if abs(line.loss.mean) < 0.0005:  # noqa: PLR2004 - 0.000
+    if loss.low is not None and loss.high is not None and loss.low <= 0 <= loss.high:
+        if loss.low == loss.high:
+            return ", at no cost in accuracy"
+        half = loss.high - loss.mean
+        return f", whose cost in accuracy, {loss.mean:+.3f} ± {half:.3f}, may be none"
+    if abs(loss.mean) < 0.0005:  # noqa: PLR2004 - 0.000
         return ", at no cost in accuracy"
-    verb = "costs" if line.loss.mean > 0 else "gains"
-    return f", which {verb} {abs(line.loss.mean):.3f} of accuracy"
+    verb = "costs" if loss.mean > 0 else "gains"
+    return f", which {verb} {abs(loss.mean):.3f} of accuracy"
 
 
 def _leak(known: tuple[float, DefenseRow]) -> tuple[float, str]:

@@ -229,8 +229,9 @@ def _ends(places: Sequence[tuple[DefenseRow, float, float]]) -> tuple[float, flo
 
 
 def _front_line(panel: Panel, aim: Aim) -> set[str]:
-    """Titles of the lines that no other beats, and of ``none``."""
-    return best(_places(least_leak_first(panel), aim), higher=panel.higher[aim]) | {"none"}
+    """Titles of the lines that met all their judges and that no other such beats, and ``none``."""
+    met = [line for line in least_leak_first(panel) if aim not in line.not_met]
+    return best(_places(met, aim), higher=panel.higher[aim]) | {"none"}
 
 
 def _name(axis: Any, panel: Panel, aim: Aim) -> None:

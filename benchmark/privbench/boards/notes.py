@@ -118,10 +118,19 @@ def controls(board: Board) -> list[str]:
     ]
     told += _planted(board)
     told += _smallest(board)
-    doubts = Counter(why.split(" (p =")[0] for why in board.doubtful.values())
-    told += [f"‡ {count} cells: {shown(why, LONG)}" for why, count in sorted(doubts.items())[:MOST]]
+    doubts: dict[str, list[str]] = {}
+    for why in board.doubtful.values():
+        said, _, rest = why.partition(" (p = ")
+        doubts.setdefault(said, []).append(rest.partition(" ")[0])
+    told += [f"‡ {len(ps)} cells: {shown(why, LONG)}{_smallest_p(ps)}"
+             for why, ps in sorted(doubts.items())[:MOST]]  # fmt: skip
     told += [f"‡ {len(doubts) - MOST} more reasons, see the csv file"] if len(doubts) > MOST else []
     return [f"**Controls**: {markdown('; '.join(told))}.", ""] if told else []
+
+
+def _smallest_p(of: Sequence[str]) -> str:
+    known = [float(one) for one in of if one]
+    return f" (p from {min(known):.2g})" if known else ""
 
 
 def _range(of: Range) -> str:

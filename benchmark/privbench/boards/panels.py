@@ -250,7 +250,11 @@ def _filled(
             low=column.low, high=column.high,
         ):  # fmt: skip
             row.worst[aim] = found
-        if found := worst_case({a.name: s.rates for a, s in mine.items()}, low=0, high=1):
+        asked = {attack: _nonmembers(spot) for attack, spot in mine.items()}
+        if found := worst_case(
+            {a.name: s.rates for a, s in mine.items() if 2 * asked[a] >= max(asked.values())},
+            low=0, high=1,
+        ):  # fmt: skip
             row.low[aim] = found
     ok = [record for record in records if record.status == "ok"]
     row.optimistic = any("reference accuracy" in record.notes for record in ok)
@@ -259,6 +263,11 @@ def _filled(
     row.query = _median(record.cost.seconds_per_query for record in ok)
     row.epsilons = _epsilons(row)
     return row
+
+
+def _nonmembers(spot: Spot) -> int:
+    """Rows by which a rate of false alarms was measured, of the seed with fewest."""
+    return min((r.sizes.get("nonmembers", 0) for r in spot.records if r.status == "ok"), default=0)
 
 
 def _accuracies(ok: Sequence[Record]) -> dict[int, float]:

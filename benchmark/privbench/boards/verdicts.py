@@ -144,7 +144,7 @@ def idle_encoder(of: Seeds) -> str:
         return ""
     means = [sum(one.values()) / len(one) for one in (trained, untrained)]
     return (
-        f"its encoder tells no more than an untrained one (p = {p:.2g} over "
+        f"its encoder is not shown to tell more than an untrained one (p = {p:.2g} over "
         f"{several(found.seeds, 'seed')}): a linear probe has accuracy {means[0]:.3f} on it and "
         f"{means[1]:.3f} untrained; train it for more updates"
     )
