@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -299,12 +300,19 @@ def test_json_is_all_that_a_machine_reads(run: Run, tmp_path: Path) -> None:
 def test_what_plugins_print_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
     with prints_to_stderr():
         print("here")
-        os.write(1, b"from C\n")
+        ctypes.CDLL(None).printf(b"from C\n")
         subprocess.run([sys.executable, "-c", "print('there')"], check=True)
     print("the document")
+    ctypes.CDLL(None).fflush(None)
     told = capfd.readouterr()
     assert told.out == "the document\n"
     assert sorted(told.err.split("\n")) == ["", "from C", "here", "there"]
+
+
+def test_a_closed_output_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with prints_to_stderr():
+        pass
 
 
 def test_a_failing_cell_is_a_result_and_the_others_run(

@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -540,6 +541,7 @@ def test_a_recipe_gets_no_shadows_of_another_of_its_file(tmp_path: Path) -> None
         page = (out / "audit.html").read_text("utf-8")
         assert codes[-1] in page
         assert f"{most}, trained by the given function" in page
+        assert re.fullmatch("[0-9a-f]{32}", codes[-1])
     assert found[0] == found[2] != found[1]
     assert codes[0] == codes[2] != codes[1]
 

@@ -8,7 +8,7 @@ from privbench.api.planning import Planning
 from privbench.check.challenge import victims
 from privbench.check.repeat import challengers, differences, suite_against, suite_of
 from privbench.ground.errors import BadInputError
-from privbench.plugins.registry import load
+from privbench.plugins import registry as plugins
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ class Reproduction(Planning):
         Raises:
             PrivbenchError: if it cannot be planned here.
         """
-        super().__init__(suite_of(record, load(chosen)), chosen, options)
+        super().__init__(suite_of(record, plugins.load(chosen)), chosen, options)
         self.different = differences(record, self.planned[0].trial, self.device)
 
 
@@ -66,7 +66,7 @@ class Challenge(Planning):
         Raises:
             PrivbenchError: if a name is unknown, or there is no such victim.
         """
-        registry = load(chosen)
+        registry = plugins.load(chosen)
         registry.refuse_broken_files()
         for kind, names in known.items():
             for name in names:

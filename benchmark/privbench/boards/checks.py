@@ -78,7 +78,7 @@ def refuse_twins(records: Iterable[Record]) -> None:
             raise BadInputError(
                 f"{shown(record.cell.title, 200)}, seed {record.seed} has two results, from "
                 "different code, torch versions, devices or threads: "
-                f"remove {shown(first)}.json or {shown(second)}.json"
+                f"remove {shown(first)}.json or {shown(second)}.json, or give one board alone"
             )
 
 

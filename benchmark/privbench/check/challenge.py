@@ -216,7 +216,7 @@ def told(found: Sequence[Outcome]) -> list[str]:
         lines.append(f"Moved: {', '.join(named)}.")
     if marked := [one for one in found if one.mark or one.best_mark]:
         lines.append(f"‡, ¶: {several(len(marked), 'line')} with an attack whose numbers do not "
-                     "count; `privbench show` of a new result says why.")  # fmt: skip
+                     "count: its board says why (`privbench leaderboard FOLDER`).")  # fmt: skip
     if others := [one for one in found if one.other]:
         lines.append(f"≠: {several(len(others), 'victim')} of other accuracy than published: "
                      "trained by other code, libraries or another processor.")  # fmt: skip

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from privbench.results.record import Record
 
 
+#: What a claim promises.
+PROMISED = ("epsilon", "delta", "adjacency", "phase", "guarantee")
 #: A published interval counts up to that many times the width of ours, and up to that width.
 _WIDER, _LEAST = 1.5, 0.01
 
@@ -59,13 +61,15 @@ def compared(
 
 
 def unlike(published: Record, ours: Record) -> list[str]:
-    """Return what two results of one trial say differently about themselves, besides numbers."""
+    """Return what two results of one trial say differently about themselves.
+
+    What training decides is left out: another processor gives other numbers, also in notes of a
+    claim, such as a sampled sensitivity.
+    """
     there, here = (
         {
-            **one.model_dump(
-                mode="json", include={"cell", "phase", "sizes", "strengths", "claims"}
-            ),
-            "flags": bool(one.flags),
+            **one.model_dump(mode="json", include={"cell", "phase", "sizes", "strengths"}),
+            "claims": [{name: claim.get(name) for name in PROMISED} for claim in one.claims],
         }
         for one in (published, ours)
     )

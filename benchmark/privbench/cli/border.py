@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import sys
@@ -36,14 +37,18 @@ class Finite(click.FloatRange):
 @contextlib.contextmanager
 def prints_to_stderr() -> Iterator[None]:
     """Send what plugins print, here and in processes that start here, to standard error."""
+    if sys.stdout is None:  # it is closed
+        yield
+        return
     sys.stdout.flush()
     before = os.dup(1)
-    os.dup2(2, 1)
     try:
+        os.dup2(2, 1)
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
         sys.stdout.flush()
+        ctypes.CDLL(None).fflush(None)  # what C code printed
         os.dup2(before, 1)
         os.close(before)
 

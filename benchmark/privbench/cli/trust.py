@@ -242,16 +242,16 @@ def _outcomes(
             if (not only["target"] or one.cell.target.name in only["target"])
             and (not only["defense"] or only["defense"] & {of.name for of in one.cell.defenses})
             ]  # fmt: skip
-    refuse_twins(kept)
     seeds, attacks = options.pop("seeds"), options.pop("attacks")
     planned = planned_by(
         "privbench.api.again:Challenge", None, chosen, options, kept, attacks, seeds, only
     )
     asked = planned.ask("asked")
+    of = {game: victims(kept, game, seeds) for game in {game for game, _, _ in asked}}
+    refuse_twins(one for found in of.values() for victim in found for one in victim.records)
     session = Session(planned, options)
     session.execute()
     made = {one.trial: one for one in session.records}
-    of = {game: victims(kept, game, seeds) for game in {game for game, _, _ in asked}}
     boards = Board(kept), Board(session.records)
     marks = {id(one): board.mark(one) for board in boards for one in board.records}
     found = [outcome(of[game][i], [made[one] for one in mine], lambda one: marks[id(one)])

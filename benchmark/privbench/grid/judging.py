@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from privbench.ground.judges import Judge
+    from privbench.measure.methods.attack import Attack
     from privbench.plugins.registry import Registry
 
 
@@ -27,17 +28,29 @@ def judging(registry: Registry) -> dict[str, list[Wanted]]:
     return {**made, EVERY: _wanted(every, registry, OURS)}
 
 
+def installed(judge: Judge, registry: Registry, names_it: str) -> Attack | None:
+    """Return a judge with its hyperparameters; None if it, or a version with these, is not here.
+
+    Args:
+        judge: of a defense.
+        registry: with all attacks.
+        names_it: origin of the defense. What privbench names is its own attack, whoever else uses
+            the name.
+    """
+    try:
+        attack: Attack = registry.get("attack", judge.attack).replace(**judge.fields)
+    except PrivbenchError:
+        return None
+    return None if names_it == OURS != origin_of(attack) else attack
+
+
 def _wanted(judges: Iterable[Judge], registry: Registry, names_it: str) -> list[Wanted]:
     return [_at_full_strength(one, registry, names_it) for one in judges]
 
 
 def _at_full_strength(judge: Judge, registry: Registry, names_it: str) -> Wanted:
-    """The judge as installed; what privbench names is its own attack, whoever uses the name."""
-    try:
-        attack = registry.get("attack", judge.attack).replace(**judge.fields)
-    except PrivbenchError:  # it is not installed, or another version is
-        attack = None
-    if attack is None or names_it == OURS != origin_of(attack):
+    attack = installed(judge, registry, names_it)
+    if attack is None:
         origin = OURS if names_it == OURS else ""
         return Wanted(judge.label, judge.attack, 0, "", dict(judge.fields), origin)
     fields = {name: plain(value) for name, value in attack.hyperparameters().items()}

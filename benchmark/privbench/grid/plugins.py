@@ -103,18 +103,21 @@ def code_here(cells: Iterable[Cell]) -> str:
 
 def origin_of(method: Method) -> str:
     """Return the distribution of a method, or its plugin file, as results name it."""
-    return _origin_of(method)["distribution"]
+    sealed: object = method  # in the place of an attack
+    if isinstance(sealed, SealedAttack):
+        return sealed.origin["distribution"]
+    return _distribution_of(type(method).__module__)[0]
 
 
 def of_others(method: Method) -> bool:
     """Whether a method comes from another package."""
-    return not _ours(_origin_of(method))
+    return origin_of(method) != OURS
 
 
 def can_be_sent(cells: Iterable[Cell]) -> bool:
     """Whether other processes find the classes of all methods: none is of a script or notebook."""
     methods = {id(method): method for cell in cells for _, method in _methods(cell)}
-    return all(_origin_of(method)["distribution"] != NONE for method in methods.values())
+    return all(origin_of(method) != NONE for method in methods.values())
 
 
 def _ours(origin: Mapping[str, str]) -> bool:
@@ -151,12 +154,15 @@ def _methods(cell: Cell) -> list[tuple[str, Method]]:
 
 @functools.cache
 def _origin(cls: type) -> dict[str, str]:
-    if file := file_of(cls.__module__):
-        told = {"distribution": file.name, "version": f"sha256:{file.sha256}"}
-        return {**told, "source": source_digest(cls)}
-    package = cls.__module__.partition(".")[0]
-    distribution, version = _distributions().get(package, (NONE, ""))
+    distribution, version = _distribution_of(cls.__module__)
     return {"distribution": distribution, "version": version, "source": source_digest(cls)}
+
+
+def _distribution_of(module: str) -> tuple[str, str]:
+    """Distribution and version of the code of a module; of a plugin file, its name and digest."""
+    if file := file_of(module):
+        return file.name, f"sha256:{file.sha256}"
+    return _distributions().get(module.partition(".")[0], (NONE, ""))
 
 
 @functools.cache

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.api.own_model.choice import GAMES, uncalibrated, unsuited
 from privbench.api.own_model.words import TPR, Defended, number, reworded, share, strongest
-from privbench.ground.errors import BadInputError, UnknownNameError
+from privbench.grid.judging import installed
+from privbench.grid.plugins import origin_of
+from privbench.ground.errors import BadInputError
 from privbench.ground.text import several, shown
 
 if TYPE_CHECKING:
@@ -60,9 +62,9 @@ def defenses_for(
 
 def judge_names(registry: Registry, defenses: Sequence[Defense]) -> list[str]:
     """Return the attacks that judge the defenses and are installed."""
-    known = {one.name for one in registry.all("attack")}
-    named = (judge.attack for one in defenses for judge in one.judged_by)
-    return [name for name in dict.fromkeys(named) if name in known]
+    known = (installed(judge, registry, origin_of(one)) for one in defenses
+             for judge in one.judged_by)  # fmt: skip
+    return [*dict.fromkeys(one.name for one in known if one is not None)]
 
 
 def judges_for(
@@ -89,9 +91,8 @@ def judges_for(
                                 f"{gives}: leave it out")  # fmt: skip
         reasons = told.setdefault(one.name, {})
         for judge in one.judged_by:
-            try:
-                attack = registry.get("attack", judge.attack).replace(**judge.fields)
-            except UnknownNameError:
+            attack = installed(judge, registry, origin_of(one))
+            if attack is None:
                 reasons[judge.label] = "it is not installed"
                 continue
             why = unsuited(attack.name, lookup)

@@ -86,9 +86,9 @@ class Shadows(BaseModel):
 
     Attributes:
         trained_by: the shadow recipe, or the target of privbench with its hyperparameters.
-        code: digest of the recipe's code and of what it was made with, 64 hexadecimal digits; ""
+        code: digest of the recipe's code and of what it was made with, 32 hexadecimal digits; ""
             for a target of privbench.
-        most: largest number of them that an attack compared the model with; 0 if none says.
+        most: largest number of them that an attack compared the model with.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -253,11 +253,11 @@ def _shadows(made: Audit) -> Shadows | None:
     if not known:
         return None
     target = known[0][0]
-    counts = [k for _, fields in known if isinstance(k := fields.get("k"), int)]
+    counts = [int(fields.get("k", 1)) for _, fields in known]
     own = str(target.fields.get("recipe", ""))
     return Shadows(
         trained_by=named(own) if own else target.label, code=str(target.fields.get("code", "")),
-        most=max(counts, default=0),
+        most=max(counts),
     )  # fmt: skip
 
 

@@ -261,10 +261,9 @@ def _more(of: Document) -> list[str]:
 def _shadows(of: Document) -> list[tuple[str, str]]:
     if of.shadows is None:
         return []
-    most = f"{of.shadows.most}, " if of.shadows.most else ""
-    made_by = f"{most}trained by {shown(of.shadows.trained_by, 100)}"
+    made_by = shown(of.shadows.trained_by, 100)
     return [
-        ("Shadows", made_by),
+        ("Shadows", f"{of.shadows.most}, trained by {made_by}"),
         *([("their recipe's code", f"digest {of.shadows.code}")] if of.shadows.code else []),
     ]
 

@@ -362,8 +362,9 @@ class Store:
         until = dict.fromkeys(old, cutoff)
         until |= dict.fromkeys(self.root.glob(f"{IMPORTED}*"), time.time() - _DAY)
         for one, limit in until.items():
-            if limit is not None and one.lstat().st_mtime < limit:
-                freed += _remove(one)
+            with contextlib.suppress(FileNotFoundError):  # another process was first
+                if limit is not None and one.lstat().st_mtime < limit:
+                    freed += _remove(one)
         for lock in [*self.root.glob(f"{LOCKS}/*")]:
             with self._lock(lock.stem, wait=False) as locked:
                 if locked:
