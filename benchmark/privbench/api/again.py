@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from privbench.api.planning import Planning
+from privbench.boards.checks import refuse_twins
 from privbench.check.challenge import victims
 from privbench.check.repeat import challengers, differences, suite_against, suite_of
 from privbench.ground.errors import BadInputError
@@ -64,17 +65,23 @@ class Challenge(Planning):
             options: of the run.
 
         Raises:
-            PrivbenchError: if a name is unknown, or there is no such victim.
+            PrivbenchError: if a name is unknown, if there is no such victim, or if one has two
+                results of an attack and seed.
         """
         registry = plugins.load(chosen)
         registry.refuse_broken_files()
         for kind, names in known.items():
             for name in names:
                 registry.get(kind, name)
-        suites = {
-            (attack.game, i, attack.name): suite_against(victim, attack, registry)
+        pairs = [
+            (attack, i, victim)
             for attack in challengers(registry, attacks)
             for i, victim in enumerate(victims(records, attack.game, seeds))
+        ]
+        refuse_twins(one for *_, victim in pairs for one in victim.records)
+        suites = {
+            (attack.game, i, attack.name): suite_against(victim, attack, registry)
+            for attack, i, victim in pairs
         }
         if not suites:
             raise BadInputError("no result with numbers is about such a victim and such a "

@@ -235,7 +235,6 @@ def _outcomes(
     """What the new attacks reach against each victim, and how many cells failed."""
     from privbench.api.session import Session, planned_by
     from privbench.boards.board import Board
-    from privbench.boards.checks import refuse_twins
     from privbench.check.challenge import outcome, victims
 
     kept = [one for one in records
@@ -248,7 +247,6 @@ def _outcomes(
     )
     asked = planned.ask("asked")
     of = {game: victims(kept, game, seeds) for game in {game for game, _, _ in asked}}
-    refuse_twins(one for found in of.values() for victim in found for one in victim.records)
     session = Session(planned, options)
     session.execute()
     made = {one.trial: one for one in session.records}
