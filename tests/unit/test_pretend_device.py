@@ -115,14 +115,14 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "rmia-offline": (0, 8, 500),
     "shokri": (2, 12, 129),
     "squared-error": (0, 0, 9),
-    "union": (16, 80, 1842),
+    "union": (19, 75, 2164),
 }
 
 #: Defense of small sizes -> synchronisations and operators of a query of posteriors through its
 #: releases. What loops until its rows are done may take a quarter more on another processor.
 RELEASES: dict[str, tuple[int, int]] = {
     "ars": (3, 530), "ars-attributes": (3, 562), "attriguard": (154, 1903),
-    "confidence-masking": (3, 114), "hamp": (3, 118), "memguard": (1228, 41085),
+    "confidence-masking": (4, 119), "hamp": (4, 123), "memguard": (1228, 41085),
     "planted-leak": (3, 148), "planted-leak-embeddings": (0, 121), "uniform-noise": (0, 104),
 }  # fmt: skip
 LOOPS = {"attriguard", "memguard"}
