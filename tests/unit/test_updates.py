@@ -201,7 +201,7 @@ def test_records_hold_both_probes_and_the_flag(registry: Any, tmp_path: Path) ->
         assert found["probe_wins"] == found["probe_losses"] == 0
         assert record.flags == []
     doubts = Board(records).doubtful
-    assert all("no more than an untrained" in why for why in doubts.values())
+    assert all("not shown to tell more than an untrained" in why for why in doubts.values())
     assert set(doubts) == {record.cell.model_dump_json() for record in records[:2]}
     probes = list((tmp_path / "probe").glob("??/*"))
     # Of the encoders of all victims, and one untrained one for both victims of a target.
