@@ -591,6 +591,14 @@ def test_a_flag_of_a_record_marks_its_cell_and_gives_the_reason() -> None:
     assert f"‡ 1 cells: {flag[0]}" in page(Board(made), "t")
 
 
+def test_equal_doubts_are_one_with_the_smallest_p_and_a_flag_may_look_like_one() -> None:
+    flags = ("odd (p = 0.2 over 5 seeds)", "odd (p = 0.051)", "odd (p = 1.2.3.)", "odd (p = x)")
+    made = [record(f"a{i}", flags=(flag,)) for i, flag in enumerate(flags)]
+    text = page(Board(made), "t")
+    assert "‡ 3 cells: odd (p from 0.051)" in text
+    assert "‡ 1 cells: odd (p = x)" in text
+
+
 def test_attacks_that_missed_a_planted_leak_are_marked() -> None:
     grid = [record(a, d) for a in ("loud", "deaf") for d in ("none", "calm")]
     planted = [record("loud", "planted-leak", 0, 0.99, control=True),

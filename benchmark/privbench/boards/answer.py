@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from privbench.boards import matrix, notes, panel_groups
@@ -175,8 +176,8 @@ def _no_more_than_untrained(panel: Panel, aim: Aim, spot: Spot) -> str:
     if change is None:
         return ""
     ahead = change.mean > 0 if panel.higher[aim] else change.mean < 0
-    shown_ = change.p is None or change.p < ERROR
-    return "" if ahead and shown_ else "no leak by training is shown: "
+    beyond = change.p is None or change.p < ERROR
+    return "" if ahead and beyond else "no leak by training is shown: "
 
 
 def beside(panel: Panel, aim: Aim, spot: Spot) -> list[str]:
@@ -224,11 +225,12 @@ def _beyond_chance(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseR
     judged = [line for _, line in known if aim not in line.not_met]
     some = judged or [line for _, line in known]
     certain = [line for line in some if (line.title, aim) in panel.certain]
-    ups = [panel.leaks_more(line.changes[aim], aim) for line in certain]
     sign, none_leak = (1 if panel.higher[aim] else -1), panel.rows[0].worst[aim].estimate.value
-    worse = [sign * (line.worst[aim].estimate.value - none_leak) > 0 for line in certain]
-    less = sum(not up and not grew for up, grew in zip(ups, worse, strict=True))
-    more = sum(up and grew for up, grew in zip(ups, worse, strict=True))
+    moved = Counter(
+        (panel.leaks_more(line.changes[aim], aim),  # by the attack that is compared, by the worst
+         sign * (line.worst[aim].estimate.value - none_leak) > 0) for line in certain
+    )  # fmt: skip
+    less, more = moved[False, False], moved[True, True]
     of = f"{less} of {len(some)} {_what(some)}"
     if 0 < len(judged) < len(known):
         of = f"{less} of the {len(some)} {_what(some)} that met all their judges"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -103,6 +104,8 @@ def _lines(some: Sequence[DefenseRow], panel: Panel) -> str:
     return shown(", ".join(dict.fromkeys(told)), LONG)
 
 
+#: As a reason for a doubt names it. Flags of results are texts of anyone, and may look alike.
+_P_VALUE = re.compile(r" \(p = (\d+(?:\.\d+)?(?:e-\d+)?)\b")
 _NO_POINT = {
     NO_SETTING: "No setting costs little enough",
     NOT_SHOWN: "No setting is shown to cost little enough",
@@ -120,16 +123,15 @@ def controls(board: Board) -> list[str]:
     told += _smallest(board)
     doubts: dict[str, list[str]] = {}
     for why in board.doubtful.values():
-        said, _, rest = why.partition(" (p = ")
-        doubts.setdefault(said, []).append(rest.partition(" ")[0])
-    told += [f"‡ {len(ps)} cells: {shown(why, LONG)}{_smallest_p(ps)}"
-             for why, ps in sorted(doubts.items())[:MOST]]  # fmt: skip
+        doubts.setdefault(_P_VALUE.split(why)[0], []).append(why)
+    told += [f"‡ {len(of)} cells: {shown(why, LONG)}{_smallest_p(of)}"
+             for why, of in sorted(doubts.items())[:MOST]]  # fmt: skip
     told += [f"‡ {len(doubts) - MOST} more reasons, see the csv file"] if len(doubts) > MOST else []
     return [f"**Controls**: {markdown('; '.join(told))}.", ""] if told else []
 
 
-def _smallest_p(of: Sequence[str]) -> str:
-    known = [float(one) for one in of if one]
+def _smallest_p(reasons: Sequence[str]) -> str:
+    known = [float(found[1]) for why in reasons if (found := _P_VALUE.search(why))]
     return f" (p from {min(known):.2g})" if known else ""
 
 

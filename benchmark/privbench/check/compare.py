@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 #: What a claim promises.
-PROMISED = ("epsilon", "delta", "adjacency", "phase", "guarantee")
+_PROMISED = ("epsilon", "delta", "adjacency", "phase", "guarantee")
 #: A published interval counts up to that many times the width of ours, and up to that width.
 _WIDER, _LEAST = 1.5, 0.01
 
@@ -69,7 +69,7 @@ def unlike(published: Record, ours: Record) -> list[str]:
     there, here = (
         {
             **one.model_dump(mode="json", include={"cell", "phase", "sizes", "strengths"}),
-            "claims": [{name: claim.get(name) for name in PROMISED} for claim in one.claims],
+            "claims": [{name: claim.get(name) for name in _PROMISED} for claim in one.claims],
         }
         for one in (published, ours)
     )

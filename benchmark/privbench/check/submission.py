@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a submission.
 MOST_BYTES = 2**31
-#: How metrics of canaries begin, for which a game of its own kind asks.
-OF_CANARIES = "loo_"
+#: How metrics of canaries begin: they are of other rows than the scores.
+_OF_CANARIES = "loo_"
 #: A control may refuse these alone: where it cannot judge a threshold, it can judge scores.
 _OF_DECISIONS = ("balanced_accuracy", "precision", "recall")
 
@@ -141,7 +141,7 @@ def _untold(record: Record, made: Mapping[str, Mapping[str, Number]]) -> Iterato
     """What a game measures by scores alone, and these scores do not tell."""
     for who, given in {"victim": record.metrics, **record.controls}.items():
         for name, number in given.items():
-            told_elsewhere = name in NAMES or name.startswith(OF_CANARIES)
+            told_elsewhere = name in NAMES or name.startswith(_OF_CANARIES)
             if number.value is not None and name not in made.get(who, {}) and not told_elsewhere:
                 what = name if who == "victim" else f"{who} {name}"
                 yield f"{shown(what)} is {told(number)}, and its scores do not tell it"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from privbench.ground.errors import BadInputError
-from privbench.ground.store.source import digest, names_used, source_digest
+from privbench.ground.store.source import digest, names_used, source_digest, taken
 from privbench.toolbox.asked_model import described
 from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.opened_model import RECIPE, Opened, as_array, askable, recipe
@@ -201,7 +201,6 @@ def _object(made: Any) -> tuple[str, list[Any]]:
 
 def _function(made: FunctionType, seen: frozenset[int]) -> tuple[str, list[Any]]:
     """Return the name of a function, with its code if the file holds several of that name."""
-    cells = [cell.cell_contents for cell in made.__closure__ or () if _is_full(cell)]
     code, space = made.__code__, made.__globals__
     local = _instructions(code) if "<" in code.co_qualname else ""
     used = {
@@ -209,7 +208,7 @@ def _function(made: FunctionType, seen: frozenset[int]) -> tuple[str, list[Any]]
     }
     return (
         f"{made.__module__}.{made.__qualname__} {code.co_qualname} {local}",
-        [made.__defaults__, made.__kwdefaults__, *cells, used],
+        [made.__defaults__, made.__kwdefaults__, *taken(made).values(), used],
     )
 
 
@@ -223,14 +222,6 @@ def _global(value: Any, user: FunctionType, seen: frozenset[int]) -> Any:
         return _made_with(value, seen)
     except Exception:  # noqa: BLE001 - a lock, an open file
         return str(type(value))
-
-
-def _is_full(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
 
 
 def _instructions(code: CodeType) -> list[Any]:

@@ -359,6 +359,23 @@ class _Live:
         return f"{name}:{getattr(thing, '__qualname__', '')}"
 
 
+def taken(function: FunctionType) -> dict[str, Any]:
+    """Return the variables that a function takes from functions around it, and their values.
+
+    Those without a value yet are left out.
+
+    >>> def around(k):
+    ...     return lambda x: k * x
+    >>> taken(around(3))
+    {'k': 3}
+    """
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
+
+
 def names_used(code: CodeType) -> set[str]:
     """Return the global names and attributes that code and the functions in it use."""
     inner = [names_used(one) for one in code.co_consts if isinstance(one, CodeType)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from types import CellType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from privbench.ground.errors import PluginError
-from privbench.ground.store.source import source_digest
+from privbench.ground.store.source import source_digest, taken
 from privbench.ground.store.store import Key
 from privbench.measure.data.row_random import fold, salt, uniform
 from privbench.measure.methods.method import Method
@@ -110,8 +110,10 @@ class Context:
             PluginError: if ``build`` takes a method with hyperparameters from the function around
                 it, and no field is given: another hyperparameter would get the same result.
         """
-        taken = dict(_taken(build, set()))
-        whole = [one for one in taken.values() if isinstance(one, Method) and one.hyperparameters()]
+        around = dict(_around(build, set()))
+        whole = [
+            one for one in around.values() if isinstance(one, Method) and one.hyperparameters()
+        ]
         if whole and not fields:
             raise PluginError(
                 f"once('{name}') computes with {whole[0].name}, and its key has no hyperparameter "
@@ -122,7 +124,7 @@ class Context:
             return build()
         named = {
             "name": name, "function": source_digest(build), "fields": fields,
-            "taken": {at: one for at, one in taken.items() if isinstance(one, _PLAIN)},
+            "taken": {at: one for at, one in around.items() if isinstance(one, _PLAIN)},
         }  # fmt: skip
         made_on = {"torch": torch.__version__, "device": self.device.type}
         key = Key("once", {"scope": self._scope, "seed": self._seed, **made_on, **named})
@@ -148,12 +150,12 @@ class Context:
         self.notes.update(facts)
 
 
-def _taken(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _around(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     """Yield what a function takes from functions around it, by name; also what those take.
 
-    >>> def around(k, add):
+    >>> def scaled(k, add):
     ...     return lambda x: k * add(x)
-    >>> dict(_taken(around(3, around(2, abs)), set()))
+    >>> dict(_around(scaled(3, scaled(2, abs)), set()))
     {'add.k': 2, 'k': 3}
     """
     if id(function) in seen:
@@ -166,23 +168,12 @@ def _taken(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     elif isinstance(function, MethodType):
         held = {"self": function.__self__, "": function.__func__}
     elif isinstance(function, FunctionType):
-        held = {name: cell.cell_contents for name, cell in
-                zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-                if not _is_empty(cell)}  # fmt: skip
+        held = taken(function)
     for name, value in held.items():
         if isinstance(value, partial | MethodType | FunctionType):
-            yield from ((f"{name}.{at}", one) for at, one in _taken(value, seen))
+            yield from ((f"{name}.{at}", one) for at, one in _around(value, seen))
         elif not callable(value) or isinstance(value, Method):
             yield str(name), value
-
-
-def _is_empty(cell: CellType) -> bool:
-    """Whether a variable has no value yet."""
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False
 
 
 class TargetContext(Context):
