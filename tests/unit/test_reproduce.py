@@ -133,7 +133,10 @@ def test_what_differs_is_said(registry: Any) -> None:
     record.provenance["plugins"]["attack encodermi-t"]["source"] = "0"
     attack = record.cell.attack
     old = attack.model_copy(update={"version": 99, "fields": {**attack.fields, "gone": 1}})
-    record.cell = record.cell.model_copy(update={"attack": old, "sensitive": ["x"]})
+    target = record.cell.target.model_copy(update={"label": "moco"})
+    record.cell = record.cell.model_copy(
+        update={"attack": old, "target": target, "sensitive": ["x"]}
+    )
     told = differences(record, trial, CPU)
     for clause in (
         "threads 7 there, 1 here",
@@ -141,11 +144,12 @@ def test_what_differs_is_said(registry: Any) -> None:
         "source code of attack encodermi-t",
         "attack encodermi-t, version 99 there",
         "gone 1 there, absent here",
+        "target simclr, its label moco there, simclr here",
         "sensitive ['x'] there",
         "code (commit abc\\x1b[31m there",
     ):
         assert sum(clause in one for one in told) == 1, (clause, told)
-    assert len(told) == 7
+    assert len(told) == 8
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from tests.unit.test_report_browser import BROWSER
 from privbench import BadInputError
 from privbench.api.own_model import printed
 from privbench.api.own_model.advice import advice
-from privbench.api.own_model.document import Document
+from privbench.api.own_model.document import Document, Shadows
 from privbench.api.own_model.sheet import Evidence, evidence, sheet
 from privbench.api.own_model.shift import Shift
 from privbench.api.own_model.subgroups import Group, Subgroups
@@ -207,10 +207,9 @@ def test_causes_and_what_to_do(parts: tuple[Document, Evidence]) -> None:
     of, shows = parts
     assert shows.best is not None
     big = of.data.model_copy(update={"members": 5000, "nonmembers": 5000})
-    own = [one.model_copy(update={"adversary": "adaptive, shadows own-recipe"})
-           for one in of.attacks]  # fmt: skip
+    own = Shadows(trained_by="fit", code="0" * 32, most=16)
     calm = of.model_copy(update={
-        "utility": {"train_accuracy": 0.9, "test_accuracy": 0.895}, "data": big, "attacks": own,
+        "utility": {"train_accuracy": 0.9, "test_accuracy": 0.895}, "data": big, "shadows": own,
         "subgroups": None, "shift": None,
     })  # fmt: skip
     leaks = replace(shows.best, leaks=True, perhaps=False)
@@ -229,7 +228,7 @@ def test_causes_and_what_to_do(parts: tuple[Document, Evidence]) -> None:
     assert "give 10,000 or more of each" in more
     assert causes(calm, duplicates=2) == ["Confidence", "Duplicates"]
     assert causes(calm, replace(none, perhaps=True)) == ["Confidence", "Few rows"]
-    assert causes(calm.model_copy(update={"attacks": of.attacks})) == ["Confidence", "No shadows"]
+    assert causes(calm.model_copy(update={"shadows": of.shadows})) == ["Confidence", "No shadows"]
     assert causes(calm.model_copy(update={"data": of.data})) == ["Confidence", "Few rows"]
     over = calm.model_copy(update={
         "utility": {"train_accuracy": 1.0, "test_accuracy": 0.9},

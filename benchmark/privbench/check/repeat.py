@@ -164,6 +164,8 @@ def _of_cells(there: CellRecord, here: CellRecord) -> Iterator[str]:
             old, new = (one.fields.get(name, "absent") for one in (was, now))
             if old != new:
                 yield f"{kind} {shown(was.name)}, {shown(name)} {_both(old, new)}"
+        if was.fields == now.fields and was.label != now.label:
+            yield f"{kind} {shown(was.name)}, its label {_both(was.label, now.label)}"
     for name in ("protocol", "sensitive", "preset"):
         old, new = getattr(there, name), getattr(here, name)
         if old != new:

@@ -96,7 +96,7 @@ def advice(of: Document, best: Strongest | None, duplicates: int) -> list[tuple[
             f"share found at 1 % of false alarms rests on {int(CHANCE * of.data.nonmembers)} "
             f"of the nonmembers: give {need:,} or more of each before you decide by it."
         )
-    if not _has_shadows(of):
+    if of.shadows is None or not of.shadows.code:
         made["No shadows"] = (
             f"{BOUND} Give a shadow recipe: clone, or a function fit(x, y, seed) that trains it."
         )
@@ -138,8 +138,3 @@ def _gap(of: Document) -> str:
     if right is None or rest is None or right - rest <= _GAP:
         return ""
     return f"The model is right about {right:.1%} of the members and {rest:.1%} of the nonmembers."
-
-
-def _has_shadows(of: Document) -> bool:
-    ran = [one for one in of.attacks if one.status == "ran"]
-    return any("shadows own-recipe" in one.adversary for one in ran)

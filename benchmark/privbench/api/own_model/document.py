@@ -211,6 +211,7 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
     planned = {one.cell.attack.name for one in made}
     told = versions()
     compared = not math.isnan(made.shift.auc)
+    shadows = _shadows(made)
     return Document(
         date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         model=Model(
@@ -222,7 +223,7 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
             members=protocol["members"], nonmembers=protocol["nonmembers"],
             shadow=protocol["pool"], rows_sha256=cell.dataset.fields["sha256"],
         ),
-        shadows=_shadows(made),
+        shadows=shadows,
         attacks=[
             *(_tried(one, doubtful.get(one.cell.attack.label, "")) for one in made),
             *(Tried(attack=name, status="not run", reason=reworded(name, why))
@@ -240,7 +241,7 @@ def document(made: Audit, doubtful: Mapping[str, str], parameters: int | None = 
             for of in made.defended
         ],
         no_verdict=made.no_verdict, words=made.summary,
-        limits=_limits(made, target["gives"], protocol["members"], compared=compared),
+        limits=_limits(made, shadows, target["gives"], protocol["members"], compared=compared),
         gate=made.gate, claim=made.claim,
         python=told["python"], versions=told["versions"], commit=told["commit"],
     )  # fmt: skip
@@ -261,13 +262,14 @@ def _shadows(made: Audit) -> Shadows | None:
     )  # fmt: skip
 
 
-def _limits(made: Audit, gives: str, members: int, *, compared: bool) -> list[str]:
+def _limits(
+    made: Audit, shadows: Shadows | None, gives: str, members: int, *, compared: bool
+) -> list[str]:
     """Return what an audit does not say, a sentence each."""
     ran = [one for one in made if one.status == "ok"]
-    own = any("shadows own-recipe" in one.cell.adversary for one in ran)
     out = len(made.left_out.keys() - {one.cell.attack.name for one in ran})
     told = ["What attacks find is a lower bound: a stronger attack may find more."]
-    if not own:
+    if shadows is None or not shadows.code:
         told.append("No attack had shadows, models trained as this one was, which find more.")
     if out:
         told.append(f"{several(out, 'attack')} did not run: what they would find is unknown.")
