@@ -66,7 +66,7 @@ ROWS = {
     "masking": Row(
         "digits, membership, confidence-masking(mask=label), AUC", ".742 to .623",
         "label-only LiRA .740, .741, .792", "digits-operating-points",
-        ["label-lira"], [{"confidence-masking": {"mask": "label"}}],
+        ["label-lira", "label-cmia"], [{"confidence-masking": {"mask": "label"}}],
         {**OPERATING, "targets": ["supervised"]},
     ),
     "slant": Row(

@@ -269,7 +269,11 @@ def test_a_sweep_end_to_end(run: Run, tmp_path: Path) -> None:
     assert "0 phases trained" in again.stdout
     parts = [f"part{i}" for i in (1, 2)]
     for i, part in enumerate(parts):
-        assert run(*sweep, "--shard", f"{i + 1}/2", "--out", part).exit_code == 0
+        of_part = run(*sweep, "--shard", f"{i + 1}/2", "--out", part)
+        assert of_part.exit_code == 0
+        assert f"part {i + 1}/2 of the grid: `privbench merge` joins" in of_part.stdout
+        assert "Found:" not in of_part.stdout
+        assert not [*(tmp_path / part).glob("leaderboard.*")]
     assert run("merge", *parts, "--out", "run").exit_code == 0
     merged = (tmp_path / "run" / "leaderboard.md").read_text(encoding="utf-8")
     assert merged.split("## Ranking")[0] == board.split("## Ranking")[0]

@@ -235,7 +235,7 @@ def test_bystanders_keep_every_bit(tmp_path: Path) -> None:
     for name in ("hook", "mode", "patch"):
         assert own[f"a-{name}"]["status"] == "failed", own[f"a-{name}"]
         assert "changed how this process computes" in own[f"a-{name}"]["reason"]
-    assert "its worker process ended with status" in own["a-exit"]["reason"]
+    assert "the process of its attack ended with status" in own["a-exit"]["reason"]
     assert own["a-line"]["notes"]["error"] == "AttributeError"
     assert own["a-cache"]["notes"]["seen"] == 0
     assert own["a-cache"]["null"] == own["a-plain"]["null"], "nothing is kept between answers"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from privbench.results.record import Record
 
 SNOOPS = """
-import gc, os, sys
+import gc, os, sys, threading, time
 from dataclasses import dataclass
 from typing import ClassVar
 from privbench import Access, Membership, MembershipAttack, Shadows, hookimpl
@@ -90,9 +90,36 @@ class Ends(MembershipAttack):
             pass
         raise Local("cannot be sent") if self.how == "local" else ValueError("a plain error")
 
+@dataclass(frozen=True)
+class Sure(MembershipAttack):
+    '''Calls a row a member if the model is sure of it, and leaves something behind.'''
+    name: ClassVar[str] = "sure"
+    needs: ClassVar[Access] = Access.POSTERIORS
+    leaves: str = "nothing"
+    sign: int = 1
+
+    def answer(self, oracle, question, ctx):
+        rows = question.examples
+        found = self.sign * oracle.posteriors(rows).amax(1)
+
+        def asks():
+            while True:
+                oracle.posteriors(rows)
+
+        if self.leaves == "thread":
+            threading.Thread(target=asks, daemon=True).start()
+            time.sleep(0.2)
+        if self.leaves == "fork" and os.fork():
+            time.sleep(0.5)
+        if self.leaves == "forked question" and os.fork() == 0:
+            oracle.posteriors(rows)
+        if self.leaves == "closed output":
+            sys.stdout.close()
+        return Membership(found)
+
 @hookimpl
 def privbench_attacks():
-    return [Snoop(), Trains(), Ends()]
+    return [Snoop(), Trains(), Ends(), Sure()]
 """
 SIZES = {"members": 40, "nonmembers": 40, "reference": 20, "pool": 300, "test": 40}
 
@@ -151,8 +178,8 @@ def test_results_are_equal(run: Any) -> None:
 @pytest.mark.end_to_end
 def test_an_attack_that_ends_its_process_costs_its_cell(run: Any) -> None:
     hows = {
-        "exit": "its worker process ended with status 3, twice",
-        "kill": "its worker process was killed by signal 9 (often: out of memory), twice",
+        "exit": "the process of its attack ended with status 3, twice",
+        "kill": "the process of its attack was killed by signal 9 (often: out of memory), twice",
         "local": "Local: cannot be sent",
         "plain": "ValueError: a plain error",
     }
@@ -164,3 +191,20 @@ def test_an_attack_that_ends_its_process_costs_its_cell(run: Any) -> None:
         assert reason in record.reason, record.reason
     plain = list(records.values())[-1]
     assert "in answer" in plain.traceback
+
+
+@pytest.mark.end_to_end
+def test_nothing_that_an_attack_leaves_behind_speaks_for_another(
+    run: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kinds = ["thread", "fork", "forked question", "closed output"]
+    attacks = [*({"sure": {"leaves": kind}} for kind in kinds), {"sure": {"sign": -1}}]
+    records = list(run(attacks, Processes(1)).values())
+    assert [one.reason for one in records if one.status != "ok"] == []
+    (alone,) = run(["sure"], Serial()).values()
+    pairs = [(alone.metrics["auc"], alone.controls["null"]["auc"])] * len(kinds)
+    *found, turned = [(one.metrics["auc"], one.controls["null"]["auc"]) for one in records]
+    assert found == pairs
+    assert [one.value for one in turned] == [pytest.approx(1 - one.value) for one in pairs[0]]
+    assert records[-1].cost.queries_per_sample == alone.cost.queries_per_sample
+    assert "Traceback" not in capfd.readouterr().err

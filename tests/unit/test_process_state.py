@@ -174,8 +174,12 @@ def test_the_precision_is_part_of_every_key(tmp_path: Path) -> None:
     gaps = [float((exact[name].float() - coarse[name].float()).abs().max()) for name in exact]
     assert max(gaps) > 1e-4
     two.seed = 1
-    with pytest.raises(BadInputError, match="precisions bf16, float32: put the results of each"):
+    with pytest.raises(BadInputError, match=r"--precision \(bf16, float32\): put the results of e"):
         refuse_unfit([one, two])
+    for name, option, other in (("threads", "--threads", 2), ("compiled", "--compile", True)):
+        two.provenance = {**one.provenance, name: other}
+        with pytest.raises(BadInputError, match=rf"different {option} \({one.provenance[name]}, "):
+            refuse_unfit([one, two])
 
 
 def test_threads_are_set_and_restored() -> None:

@@ -320,6 +320,27 @@ def test_shards_are_disjoint_and_cover_the_grid() -> None:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no server starts workers")
+def test_ctrl_c_while_workers_are_prepared_says_one_line(tmp_path: Path) -> None:
+    code = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+            "from privbench.cli.main import main; main()")  # fmt: skip
+    grid = ["run", "--attack", "metric-loss", "--target", "supervised", "--jobs", "2"]
+    run = subprocess.Popen(
+        [sys.executable, "-c", code, *grid],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PRIVBENCH_CACHE": str(tmp_path / "store")}, start_new_session=True,
+    )  # fmt: skip
+    while run.poll() is None and not any("forkserver" in _command(p) for p in _children(run.pid)):
+        time.sleep(0.01)
+    time.sleep(0.5)  # it imports torch
+    os.killpg(run.pid, signal.SIGINT)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == 130, said
+    assert said.splitlines() == [said.strip()], "a traceback of the server"
+    assert "interrupted" in said
+
+
+@pytest.mark.end_to_end
 def test_four_runs_at_once_on_one_store_train_each_thing_once(tmp_path: Path) -> None:
     environment = {**os.environ, "PRIVBENCH_CACHE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
     script = str(Path(sys.executable).parent / "privbench")

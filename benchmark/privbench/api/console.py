@@ -226,8 +226,7 @@ def summarise(console: Console, board: Board, out: Path, title: str, *, trained:
     try:
         refuse_tokens(board.records, {"the title": title})
         write_board(page, board, title)
-        if text := tradeoffs.dumped(board.bound):
-            write(out / POINTS, text)
+        _write_bound(board, out)
     except (WriteError, BadInputError) as error:
         problem = str(error)
     for table in tables(board, console.width):
@@ -236,17 +235,38 @@ def summarise(console: Console, board: Board, out: Path, title: str, *, trained:
         console.print(sentence, **PLAIN)
     for line in control_lines(board):
         console.print(f"Positive control: {line}", **PLAIN)
+    _tell(console, board, out, trained, problem or f"board in {page}")
+    elsewhere = any(record.cell.protocol.get("trained_elsewhere") for record in board.records)
+    for sentence in [] if elsewhere else closing(board):  # an audit's words
+        console.print(f"Found: {sentence}", **PLAIN)
+    return problem
+
+
+def summarise_part(console: Console, board: Board, out: Path, part: str, *, trained: int) -> str:
+    """Print how part ``I/N`` of a grid went, as ``summarise`` does: the whole grid has a board."""
+    problem = ""
+    try:
+        _write_bound(board, out)
+    except WriteError as error:
+        problem = str(error)
+    where = f"part {part} of the grid: `privbench merge` joins the parts"
+    _tell(console, board, out, trained, problem or where)
+    return problem
+
+
+def _write_bound(board: Board, out: Path) -> None:
+    if text := tradeoffs.dumped(board.bound):
+        write(out / POINTS, text)
+
+
+def _tell(console: Console, board: Board, out: Path, trained: int, where: str) -> None:
     records = board.records
     failed = sum(record.status == "failed" for record in records)
     console.print(
         f"{several(len(records), 'trial')}, {failed} failed; {several(trained, 'phase')} trained; "
-        f"results in {out}, {problem or f'board in {page}'}",
+        f"results in {out}, {where}",
         **PLAIN,
     )
-    elsewhere = any(record.cell.protocol.get("trained_elsewhere") for record in records)
-    for sentence in [] if elsewhere else closing(board):  # an audit's words
-        console.print(f"Found: {sentence}", **PLAIN)
-    return problem
 
 
 def show_finished(board: Board, out: Path, title: str, console: Console) -> str:

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
     from privbench.results.record import Record
 
+#: What rounds otherwise everywhere -> the option.
+_TRAINED_WITH = {"precision": "--precision", "threads": "--threads", "compiled": "--compile"}
+
 
 def refuse_unfit(records: Sequence[Record]) -> None:
     """Refuse results that cannot stand on one board.
 
     Raises:
-        BadInputError: if results of different presets or precisions are mixed, if a cell has two
-            results for one seed (from different code, torch versions or devices), or if no board
-            shows a game.
+        BadInputError: if results of different presets, precisions or numbers of threads are mixed,
+            or of compiled models and others, if a cell has two results for one seed (from different
+            code, torch versions or devices), or if no board shows a game.
     """
     presets = sorted({record.cell.preset for record in records})
     if len(presets) > 1:
@@ -28,12 +31,13 @@ def refuse_unfit(records: Sequence[Record]) -> None:
             f"these results mix presets {shown(', '.join(presets))}: "
             "put the results of each preset into a separate folder"
         )
-    told = {shown(record.provenance.get("precision", "")) for record in records} - {""}
-    if len(told) > 1:
-        raise BadInputError(
-            f"these results were trained with precisions {', '.join(sorted(told))}: put the "
-            "results of each precision into a separate folder"
-        )
+    for name, option in _TRAINED_WITH.items():
+        found = {shown(record.provenance.get(name, "")) for record in records} - {""}
+        if len(found) > 1:
+            raise BadInputError(
+                f"these results were trained with different {option} ({', '.join(sorted(found))}): "
+                "put the results of each into a separate folder"
+            )
     refuse_twins(records)
     _refuse_unknown_games(records)
 

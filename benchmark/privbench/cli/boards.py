@@ -86,6 +86,7 @@ def _into_folder(chosen: list[Choice], folders: tuple[Path, ...], out: Path) -> 
     from privbench.boards.checks import refuse_tokens, refuse_unfit
     from privbench.boards.files import write_board
     from privbench.boards.tradeoffs import dumped, stored_bound
+    from privbench.boards.verdicts import code_lines, codes
     from privbench.cli.index import index
     from privbench.ground.store.files import write
     from privbench.results.files import POINTS, located
@@ -109,6 +110,8 @@ def _into_folder(chosen: list[Choice], folders: tuple[Path, ...], out: Path) -> 
     page = out / "leaderboard.md"
     write_board(page, Board(records, bound, index(chosen).judging), out.name)
     say(f"{len(found)} results in {out}, board in {page}")
+    if len(codes(records)) > 1:
+        say(f"Different code made them, so compare with care. {' '.join(code_lines(records))}")
     if lost:
         say(f"{lost} of them without the file of their per-sample scores, which was not beside "
             "them: `privbench score` leaves them out")  # fmt: skip

@@ -13,6 +13,8 @@ import sys
 import traceback
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.line import Answering, Line, RemoteOracle, RemoteSiblings, receive, send
@@ -29,7 +31,6 @@ from privbench.plugins.canary import refuse_changed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from multiprocessing.connection import Connection
 
     from torch import Tensor
 
@@ -74,8 +75,9 @@ class IsolatedAttack:
         """Let the attack of a match answer; return what ``match.answer`` returns.
 
         The process gets the question and the adversary's rows and models. The victim stays here:
-        the attack asks it over the line. What comes back is data, never code. If the process ends,
-        so does this one: the parent then tries the node once more.
+        the attack asks it over a line of its own, so nothing that another attack left behind can
+        speak on it. What comes back is data, never code. If the process ends, so does this one: the
+        parent then tries the node once more.
 
         Raises:
             AnswerError: what went wrong in the process.
@@ -94,12 +96,7 @@ class IsolatedAttack:
                 "hold what pickle can write, or run it with --executor serial"
             ) from error
         try:
-            self.pipe.send_bytes(sent)
-            while True:
-                told, tensors = receive(self.pipe)
-                if "ask" not in told:
-                    break
-                send(self.pipe, *answering.reply(told, tensors))
+            told, tensors = self._answered(sent, answering)
         except BaseException:  # noqa: BLE001 - it ended, or who speaks next is unknown
             os._exit(1)
         self.peak = max(self.peak, told["peak"])
@@ -113,6 +110,26 @@ class IsolatedAttack:
             "queries": asked + (0 if given is None else len(given)),
             "queries_own": sum(own),
         }
+
+    def _answered(
+        self, sent: bytes, answering: Answering
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Start the process of an answer, reply to what it asks, and return its last word.
+
+        Raises:
+            EOFError, OSError: if it ends before.
+        """
+        ours, theirs = Pipe()
+        with ours, theirs:
+            self.pipe.send_bytes(sent)
+            send_handle(self.pipe, theirs.fileno(), None)
+            theirs.close()
+            while ours in wait([ours, self.pipe]):  # the other one is ready when it ends
+                told, tensors = receive(ours)
+                if "ask" not in told:
+                    return told, tensors
+                send(ours, *answering.reply(told, tensors))
+        raise EOFError
 
 
 @dataclass(frozen=True)
@@ -131,7 +148,8 @@ class _Apart(Match):
 def answer_isolated(pipe: Connection, lifeline: Connection, setup: Setup) -> None:
     """Start a process for each answer, until the pipe closes or the parent ends.
 
-    So no attack finds what an earlier answer left in memory. This process computes nothing.
+    So no attack finds what an earlier answer left in memory. This process computes nothing. What an
+    attack starts ends with it, unless it begins a session of its own.
 
     Args:
         pipe: from the worker.
@@ -143,25 +161,29 @@ def answer_isolated(pipe: Connection, lifeline: Connection, setup: Setup) -> Non
     while True:
         try:
             work = pipe.recv_bytes()
+            line = Connection(recv_handle(pipe))
         except (EOFError, OSError):
             return
-        said = mmap.mmap(-1, 1)  # shared: whether the child came to its end
+        said = mmap.mmap(-1, 1)  # shared: whether the child has answered
         child = os.fork()
         if child == 0:
-            os.setpgid(0, 0)  # what an attack starts ends with it
-            begin(lifeline, partial(os.killpg, 0, signal.SIGKILL))
-            _end_with_parent()
-            _answered(pipe, setup, work)
-            sys.stdout.flush()
-            said[0] = 1
+            pipe.close()
+            with contextlib.suppress(BaseException):
+                os.setpgid(0, 0)
+                begin(lifeline, partial(os.killpg, 0, signal.SIGKILL))
+                _end_with_parent()
+                _answered(Line(line), setup, work)
+                said[0] = 1
+                sys.stdout.flush()
             os._exit(0)
+        line.close()
         _, status = os.waitpid(child, 0)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child, signal.SIGKILL)
-        if os.WIFSIGNALED(status):
-            os.kill(os.getpid(), os.WTERMSIG(status))
-        if status or not said[0]:
-            os._exit(os.WEXITSTATUS(status))
+        if not said[0]:
+            if os.WIFSIGNALED(status):
+                os.kill(os.getpid(), os.WTERMSIG(status))
+            os._exit(os.WEXITSTATUS(status) or 1)
 
 
 def _end_with_parent() -> None:
@@ -170,7 +192,7 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
-def _answered(pipe: Connection, setup: Setup, work: bytes) -> None:
+def _answered(line: Line, setup: Setup, work: bytes) -> None:
     """Let one attack answer once."""
     told: dict[str, Any] = {"error": "", "trace": "", "facts": {}, "trained": 0}
     tensors: Mapping[str, Tensor] = {}
@@ -181,7 +203,7 @@ def _answered(pipe: Connection, setup: Setup, work: bytes) -> None:
         if isinstance(attack, SealedAttack):
             match = replace(match, cell=replace(match.cell, attack=attack.opened()))
         given = {field.name: getattr(match, field.name) for field in fields(match)}
-        match = _Apart(**given, line=Line(pipe), described=described)
+        match = _Apart(**given, line=line, described=described)
         refuse_changed(who)
         with threads(setup.threads):
             tensors, told["facts"] = match.answer(shadows)
@@ -192,4 +214,4 @@ def _answered(pipe: Connection, setup: Setup, work: bytes) -> None:
         told |= {"facts": {}, "error": reason(error), "trace": traceback.format_exc()}
         tensors = {}
     told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    send(pipe, told, tensors)
+    line.end(told, tensors)

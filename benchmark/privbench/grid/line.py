@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import json
+import os
 import threading
 from collections import Counter
 from dataclasses import asdict
@@ -169,7 +170,7 @@ class Line:
 
     def __init__(self, pipe: Connection) -> None:
         """``pipe`` leads to the worker."""
-        self._pipe, self._lock = pipe, threading.Lock()
+        self._pipe, self._lock, self._owner = pipe, threading.Lock(), os.getpid()
         self.queries = [0, 0]
 
     def ask(self, tensors: Mapping[str, Tensor] | None = None, **head: Any) -> dict[str, Tensor]:
@@ -177,8 +178,12 @@ class Line:
 
         Raises:
             AccessDeniedError: if the attack did not declare that access.
+            AnswerError: in a process that the attack forked.
             Exception: whatever else went wrong there.
         """
+        if os.getpid() != self._owner:
+            raise errors.AnswerError("an oracle answers the attack's own process only: ask it "
+                                     "there, and give the answers to what you start")  # fmt: skip
         with self._lock:  # threads of an attack ask one after the other
             send(self._pipe, head, tensors or {})
             told, made = receive(self._pipe)
@@ -186,6 +191,16 @@ class Line:
         if told["kind"]:
             raise _error(told["kind"], told["error"])
         return made
+
+    def end(self, told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Say the last word. Threads that go on asking wait, until this process ends.
+
+        A process that the attack forked, and that came back from its answer, ends here.
+        """
+        if os.getpid() != self._owner:
+            os._exit(0)
+        self._lock.acquire()
+        send(self._pipe, told, tensors)
 
 
 def _error(kind: str, text: str) -> Exception:

@@ -146,11 +146,13 @@ class Processes(Workers):
         if worker.node and ended:
             worker.process.join(5)
             status = worker.process.exitcode  # None: its pipe closed, and yet it goes on
+            whose = "its worker process"
             if worker.apart:
                 worker.apart.join(1)
-                status = worker.apart.exitcode or status
+                if worker.apart.exitcode:
+                    status, whose = worker.apart.exitcode, "the process of its attack"
             self._end(worker)
-            yield Lost(_how(-signal.SIGKILL if status is None else status))
+            yield Lost(_how(whose, -signal.SIGKILL if status is None else status))
         elif worker.node and self.overdue(worker.node, worker.begun):
             self._end(worker)
             yield self.stopped()
@@ -213,9 +215,9 @@ class Processes(Workers):
         self._workers.pop(worker.number, None)
 
 
-def _how(status: int) -> str:
-    """How a worker ended, twice, in words."""
+def _how(whose: str, status: int) -> str:
+    """How a process ended, twice, in words."""
     if status < 0:
         memory = " (often: out of memory)" if status == -signal.SIGKILL else ""
-        return f"its worker process was killed by signal {-status}{memory}, twice"
-    return f"its worker process ended with status {status}, twice"
+        return f"{whose} was killed by signal {-status}{memory}, twice"
+    return f"{whose} ended with status {status}, twice"

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from importlib import import_module
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,8 @@ PATIENCE = 10.0
 def start_server(threads: int, preloaded: Sequence[str] = PRELOADED) -> Any:
     """Start the server, unless it runs; return the context that starts processes.
 
-    A process that came from the server uses the same server.
+    A process that came from the server uses the same server. Ctrl-C is left to this process, also
+    while the server imports.
 
     Args:
         threads: number of threads of each worker.
@@ -47,8 +48,13 @@ def start_server(threads: int, preloaded: Sequence[str] = PRELOADED) -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preloaded))
     if forkserver.get_inherited_fds() is None:
+        resource_tracker.ensure_running()  # it would let Ctrl-C through again
         with as_child(threads):
-            forkserver.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                forkserver.ensure_running()
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     elif sys.version_info < (3, 14):  # Python would start another one; later versions want a key
         forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]  # noqa: SLF001
     return context
