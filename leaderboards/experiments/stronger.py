@@ -108,8 +108,8 @@ HEAD = """\
 
 Hostile readers built attackers in an evening that undid most of what the boards called protection.
 Here are theirs beside ours, on the same protocols, mean of {seeds} seeds. Our attacks have their
-defaults, of the version of their day (`reconstruction`: 3 for Adult, 4 for MNIST, 5 for its served
-rows with the defense). –: not measured yet.
+defaults, of the version of their day (`reconstruction`: 5, but 4 for MNIST without a defense).
+–: not measured yet.
 
     uv run python leaderboards/experiments/stronger.py --data-root ROOT --out FOLDER
 
