@@ -20,9 +20,7 @@ from privbench.boards.game_columns import columns
 from privbench.boards.rows import cells, differing, headings
 from privbench.boards.verdicts import control_lines
 from privbench.ground.errors import BadInputError, WriteError
-from privbench.ground.store.files import write
 from privbench.ground.text import several, terminal
-from privbench.results.files import POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -226,7 +224,7 @@ def summarise(console: Console, board: Board, out: Path, title: str, *, trained:
     try:
         refuse_tokens(board.records, {"the title": title})
         write_board(page, board, title)
-        _write_bound(board, out)
+        tradeoffs.store_bound(board.bound, out)
     except (WriteError, BadInputError) as error:
         problem = str(error)
     for table in tables(board, console.width):
@@ -246,17 +244,12 @@ def summarise_part(console: Console, board: Board, out: Path, part: str, *, trai
     """Print how part ``I/N`` of a grid went, as ``summarise`` does: the whole grid has a board."""
     problem = ""
     try:
-        _write_bound(board, out)
+        tradeoffs.store_bound(board.bound, out)
     except WriteError as error:
         problem = str(error)
     where = f"part {part} of the grid: `privbench merge` joins the parts"
     _tell(console, board, out, trained, problem or where)
     return problem
-
-
-def _write_bound(board: Board, out: Path) -> None:
-    if text := tradeoffs.dumped(board.bound):
-        write(out / POINTS, text)
 
 
 def _tell(console: Console, board: Board, out: Path, trained: int, where: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import from_json
 
 from privbench.ground.errors import BadInputError
+from privbench.ground.store.files import write
 from privbench.ground.text import shown
 from privbench.results.files import POINTS
 
@@ -37,9 +38,10 @@ def _ran(records: Iterable[Record]) -> set[int]:
     return {record.seed for record in records if record.status != "skipped"}
 
 
-def dumped(bound: float | None) -> str:
-    """Return the bound of a run as JSON, which ``stored_bound`` reads; "" if it has none."""
-    return "" if bound is None else json.dumps({"match_utility": bound}) + "\n"
+def store_bound(bound: float | None, folder: Path) -> None:
+    """Write the bound of a run beside its results, if it has one, for ``stored_bound``."""
+    if bound is not None:
+        write(folder / POINTS, json.dumps({"match_utility": bound}) + "\n")
 
 
 def _told(family: Family, made: Sequence[OperatingPoint]) -> str:

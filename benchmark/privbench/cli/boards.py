@@ -85,11 +85,10 @@ def _into_folder(chosen: list[Choice], folders: tuple[Path, ...], out: Path) -> 
     from privbench.boards.board import Board
     from privbench.boards.checks import refuse_tokens, refuse_unfit
     from privbench.boards.files import write_board
-    from privbench.boards.tradeoffs import dumped, stored_bound
+    from privbench.boards.tradeoffs import store_bound, stored_bound
     from privbench.boards.verdicts import code_lines, codes
     from privbench.cli.index import index
-    from privbench.ground.store.files import write
-    from privbench.results.files import POINTS, located
+    from privbench.results.files import located
     from privbench.results.sample_files import sample_bytes
 
     there = [out] if any(out.glob("*.json")) else []
@@ -105,8 +104,7 @@ def _into_folder(chosen: list[Choice], folders: tuple[Path, ...], out: Path) -> 
             record.attach(content)
         lost += record.samples is not None and content is None
         record.write(out)
-    if points := dumped(bound):
-        write(out / POINTS, points)
+    store_bound(bound, out)
     page = out / "leaderboard.md"
     write_board(page, Board(records, bound, index(chosen).judging), out.name)
     say(f"{len(found)} results in {out}, board in {page}")
