@@ -274,7 +274,9 @@ def test_a_sweep_end_to_end(run: Run, tmp_path: Path) -> None:
         assert f"part {i + 1}/2 of the grid: `privbench merge` joins" in of_part.stdout
         assert "Found:" not in of_part.stdout
         assert not [*(tmp_path / part).glob("leaderboard.*")]
-    assert run("merge", *parts, "--out", "run").exit_code == 0
+    empty = run(*sweep, "--shard", "99/99", "--out", "part-99")
+    assert "0 trials, 0 failed" in empty.stdout
+    assert run("merge", *parts, "part-99", "--out", "run").exit_code == 0
     merged = (tmp_path / "run" / "leaderboard.md").read_text(encoding="utf-8")
     assert merged.split("## Ranking")[0] == board.split("## Ranking")[0]
 
