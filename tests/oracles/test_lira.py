@@ -45,8 +45,9 @@ from privbench.toolbox.likelihood_ratio import (
     variance_prior,
     z_score,
 )
+from privbench.toolbox.similarity import similarity
 from privbench_plugins.attacks.lira import LiRA, LiRAOffline
-from privbench_plugins.attacks.lira_encoder import LiRAEncoder, similarity
+from privbench_plugins.attacks.lira_encoder import LiRAEncoder
 
 if TYPE_CHECKING:
     from privbench import AttackContext, Membership

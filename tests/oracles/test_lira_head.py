@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 from torch import Tensor
 
-from privbench import Examples, MembershipQuestion
+from privbench import Augmentation, Examples, MembershipQuestion
 from privbench.measure.games.metrics import auc
 from privbench.toolbox.head import STRENGTHS, bands
 from privbench_plugins.attacks.lira import LiRA
+from privbench_plugins.attacks.lira_encoder import LiRAEncoder
 from privbench_plugins.attacks.lira_head import LiRAHead
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ def heads() -> Callable[[float], dict[str, Any]]:
 
 
 def score(attack: Any, of: dict[str, Any]) -> float:
-    ctx: Any = type("Ctx", (), {"shadows": of["shadows"], "card": type("C", (), {"kind": "table"})})
+    ctx: Any = SimpleNamespace(shadows=of["shadows"], card=SimpleNamespace(kind="table"))
     found = attack.answer(of["victim"], MembershipQuestion(of["rows"], "classifier"), ctx)
     value = auc(found.scores.numpy(), of["member"].numpy()).value
     assert value is not None
@@ -147,7 +149,7 @@ def test_a_row_without_a_label_scores_nothing(
 ) -> None:
     of = heads(0.0)
     rows: Examples = of["rows"]
-    ctx: Any = type("Ctx", (), {"shadows": of["shadows"]})
+    ctx: Any = SimpleNamespace(shadows=of["shadows"], card=SimpleNamespace(kind="table"))
     labels = rows.y.clone()
     labels[0] = -1
     unlabelled = Examples.of(rows.x, labels, scale=1.0)
@@ -156,3 +158,57 @@ def test_a_row_without_a_label_scores_nothing(
     assert found.decisions is not None
     assert not found.decisions[0]
     assert found.scores[1:].isfinite().all()
+
+
+# ---- views ---------------------------------------------------------------------------------------
+
+
+class _Encoder:
+    """Members' views lie closer together by ``close``; their posteriors are higher by ``sure``."""
+
+    def __init__(self, held: Tensor, draw: torch.Generator, *, close: float, sure: float) -> None:
+        spread = (1.0 - close * held.double() + 0.3 * torch.rand(len(held), generator=draw)) / 10
+        turned = spread * torch.linspace(-1, 1, 10, dtype=torch.float64)[:, None]
+        self._views = torch.stack([turned.cos(), turned.sin()], dim=2).transpose(0, 1)
+        logits = torch.randn(len(held), CLASSES, generator=draw).double()
+        logits[:, 0] += sure * held.double()
+        self._log_p = logits.log_softmax(1)
+
+    def embeddings(self, rows: Any) -> Tensor:
+        return self._views if rows == "views" else self._views[:, 0]
+
+    def log_posteriors(self, rows: Examples) -> Tensor:
+        del rows
+        return self._log_p
+
+    def posteriors(self, rows: Examples) -> Tensor:
+        return self.log_posteriors(rows).exp()
+
+
+def of_two_traces(attack: Any, *, close: float, sure: float, images: bool = True) -> float:
+    """Return the AUC of an attack on rows that leave two traces."""
+    draw = torch.Generator().manual_seed(5)
+    n = 400
+    rows = Examples.of(torch.zeros(n, 1), torch.zeros(n, dtype=torch.int64), scale=1.0)
+    halves = [torch.randperm(n, generator=draw) < n // 2 for _ in range(8)]
+    sets = [torch.randperm(n, generator=draw) < n // 2, *(s for h in halves for s in (h, ~h))]
+    made = [_Encoder(held, draw, close=close, sure=sure) for held in sets]
+    worlds = [SimpleNamespace(contains=lambda _, held=held: held) for held in sets]
+    shadows = [SimpleNamespace(oracle=one, world=world)
+               for one, world in zip(made[1:], worlds[1:], strict=True)]  # fmt: skip
+    card = SimpleNamespace(kind="image" if images else "table", limits=Augmentation())
+    ctx: Any = SimpleNamespace(shadows=shadows, card=card, views=lambda *_: "views")
+    found = attack.answer(made[0], MembershipQuestion(rows, "encoder"), ctx)
+    value = auc(found.scores.numpy(), sets[0].numpy()).value
+    assert value is not None
+    return value
+
+
+def test_close_views_and_logits_together_find_more_than_each() -> None:
+    close = of_two_traces(LiRAEncoder(online=True), close=0.1, sure=0.0)
+    sure = of_two_traces(LiRAHead(), close=0.0, sure=1.0)
+    assert 0.6 < close < 0.9
+    assert 0.6 < sure < 0.9
+    assert of_two_traces(LiRAHead(), close=0.1, sure=0.0) > close - 0.02
+    assert of_two_traces(LiRAHead(), close=0.1, sure=1.0) > max(close, sure) + 0.03
+    assert of_two_traces(LiRAHead(), close=0.1, sure=0.0, images=False) < 0.6

@@ -23,7 +23,6 @@ from privbench_plugins.attacks.union import (
     chosen,
     found,
     in_place,
-    likeness,
     prior,
     regression,
     scored,
@@ -80,13 +79,6 @@ def test_scores_rise_with_membership_whatever_the_component() -> None:
     assert (scores[0] > scores[1]).all()
     usual = ((math.exp(-1) + math.exp(-0.8)) / 2 + (math.exp(-5) + math.exp(-4.8)) / 2) / 2
     assert scores[0, 1].item() == pytest.approx(-0.9 - math.log(usual))
-
-
-def test_likeness_by_hand() -> None:
-    views = torch.tensor([[[1.0, 0.0], [3.0, 4.0], [0.0, 2.0]], [[1.0, 1.0]] * 3])
-    expected = (math.atanh(0.6) + math.atanh(0.0) + math.atanh(0.8)) / 3
-    assert likeness(views)[0].item() == pytest.approx(expected)
-    assert likeness(views)[1].isfinite()
 
 
 def test_share_found_at_a_rate_by_hand() -> None:

@@ -55,7 +55,10 @@ STRONGEST: Mapping[str, tuple[Judge, ...]] = {
             "Needs embeddings only, and compares a row's views over shadows.",
             {"online": True},
         ),
-        Judge("lira-head", "Needs both, and looks in directions that few embeddings have."),
+        Judge(
+            "lira-head",
+            "Needs both: looks in directions that few embeddings have, and compares views.",
+        ),
     ),
     "attributes": (
         Judge("attribute-inference", "Chooses the best of several well-trained classifiers."),

@@ -23,9 +23,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import torch
-from torch.nn import functional as F
-
 from privbench import (
     Access,
     Augmentation,
@@ -37,6 +34,7 @@ from privbench import (
     hookimpl,
 )
 from privbench.toolbox.likelihood_ratio import Location, Variance, likelihood_ratio
+from privbench.toolbox.similarity import VIEWS, has_views, similarity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,11 +42,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench import Attack, AttackContext, Cell, Examples, MembershipQuestion, Oracle
-
-#: The same as EncoderMI's, so that both attacks share the answers.
-VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
-#: Smallest distance of a cosine from 1 or -1 that is used (float64 cosines are exact to 1e-16).
-NEAREST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,7 @@ class LiRAEncoder(MembershipAttack):
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require images that may be augmented."""
-        if cell.card.kind != "image" or cell.card.limits is None:
+        if not has_views(cell.card):
             return f"{self.name} compares augmented views, and {cell.card.name} allows none"
         return None
 
@@ -120,26 +113,6 @@ class LiRAEncoder(MembershipAttack):
             ask, oracle, question.examples, ctx.shadows,
             online=self.online, location=self.location, variance=self.variance,
         )  # fmt: skip
-
-
-def similarity(embeddings: Tensor) -> Tensor:
-    """Return the mean over pairs of views of ``log((1 + c) / (1 - c))``, where c is their cosine.
-
-    Args:
-        embeddings: (rows, n, d).
-
-    Returns:
-        (rows,) float64, within ±28.4, so finite for equal views.
-
-    >>> similarity(torch.tensor([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 0.0], [3.0, 4.0]]]))
-    tensor([0.0000, 1.3863], dtype=torch.float64)
-    """
-    unit = F.normalize(embeddings.double(), dim=-1)
-    n = unit.shape[1]
-    first, second = torch.triu_indices(n, n, offset=1, device=unit.device)
-    cosines = (unit @ unit.transpose(1, 2))[:, first, second]
-    near, far = (1 + cosines).clamp_min(NEAREST), (1 - cosines).clamp_min(NEAREST)
-    return (near.log() - far.log()).mean(1)
 
 
 @hookimpl

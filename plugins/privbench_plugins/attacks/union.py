@@ -34,7 +34,6 @@ from torch.nn import functional as F
 
 from privbench import (
     Access,
-    Augmentation,
     Ge,
     Gt,
     Lt,
@@ -58,6 +57,7 @@ from privbench.toolbox.likelihood import (
     weights_of_views,
 )
 from privbench.toolbox.likelihood_ratio import kind, log_ratio
+from privbench.toolbox.similarity import VIEWS, has_views, similarity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -85,11 +85,9 @@ READS: dict[str, Access] = {
     "metric-modified-entropy": Access.POSTERIORS, "lira-encoder": Access.EMBEDDINGS,
     "lira-head": Access.POSTERIORS | Access.EMBEDDINGS,
 }  # fmt: skip
-#: Views of ``lira-encoder``.
-VIEWS = Augmentation(crop=(0.2, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), grey=0.2)
 #: Views of ``lira`` and ``rmia``, and temperature of the latter.
 MIRROR, TEMPERATURE = 1, 2.0
-#: Smallest probability and smallest distance of a cosine from 1.
+#: Smallest probability.
 LEAST = 1e-12
 #: Penalty of the regression's weights, relative to the number of rows.
 PENALTY = 1e-3
@@ -129,8 +127,9 @@ class Union(MembershipAttack):
         "regression on calibrated scores replaces unions and intersections of decisions, so that "
         "there is a score at every false positive rate. Components are the signals of the named "
         "attacks with online shadows: `rmia` has the plain softmax, and no population, which moves "
-        "no rank of one model; `metric-modified-entropy` has one threshold for all classes. Ranks "
-        "are among the rows in question, so a row's score depends on the others."
+        "no rank of one model; `metric-modified-entropy` has one threshold for all classes, "
+        "`lira-head` no views, which `lira-encoder` has. Ranks are among the rows in question, so "
+        "a row's score depends on the others."
     )
 
     components: Annotated[tuple[Component, ...], MinLen(1)] = (
@@ -207,7 +206,7 @@ class Union(MembershipAttack):
             "rmia": of_views(ctx, MIRROR, warm),
             "metric-modified-entropy": lambda o, r: certainty(o.log_posteriors(r), r.y)[:, None],
             "label-lira": lambda o, r: kept(o, r, ctx, levels, self.queries),
-            "lira-encoder": lambda o, r: likeness(
+            "lira-encoder": lambda o, r: similarity(
                 o.embeddings(ctx.views(r, VIEWS, self.views))
             )[:, None],
         }  # fmt: skip
@@ -221,7 +220,7 @@ class Union(MembershipAttack):
 
 def takes_part(names: Sequence[str], access: Access, card: Card) -> list[str]:
     """Return the components that this access and data allow, each once."""
-    views = card.kind == "image" and card.limits is not None
+    views = has_views(card)
     return [
         name for name in dict.fromkeys(names)
         if READS[name] in access and (views or name != "lira-encoder")
@@ -267,15 +266,6 @@ def certainty(log_p: Tensor, y: Tensor) -> Tensor:
     outside = p.sum(-1).clamp_min(LEAST)
     entropy = (p * (1 - p).clamp_min(LEAST).log()).sum(-1)
     return outside * own.clamp_min(-1e6) + entropy
-
-
-def likeness(embeddings: Tensor) -> Tensor:
-    """Return the mean over pairs of views (n, views, d) of the Fisher transform of their cosine."""
-    unit = F.normalize(embeddings.double(), dim=-1)
-    n = unit.shape[1]
-    first, second = torch.triu_indices(n, n, offset=1, device=unit.device)
-    cosine = (unit @ unit.transpose(1, 2))[:, first, second].clamp(LEAST - 1, 1 - LEAST)
-    return cosine.atanh().mean(1)
 
 
 # ---- shadows in the victim's place ---------------------------------------------------------------
