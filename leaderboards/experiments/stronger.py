@@ -100,7 +100,7 @@ ROWS = {
     ),
     "talos": Row(
         "digits, membership, talos, AUC", ".548 and .602 with talos", "rmia .810 (none), .733",
-        "talos-sweep", ["rmia", "lira", "lira-head", "lira-encoder"], ["talos"],
+        "talos-sweep", ["rmia", "lira", "lira-head", {"lira-encoder": {"online": True}}], ["talos"],
     ),
 }  # fmt: skip
 HEAD = """\

@@ -45,7 +45,7 @@ from privbench.toolbox.likelihood_ratio import (
     variance_prior,
     z_score,
 )
-from privbench.toolbox.similarity import similarity
+from privbench.toolbox.traces import similarity
 from privbench_plugins.attacks.lira import LiRA, LiRAOffline
 from privbench_plugins.attacks.lira_encoder import LiRAEncoder
 

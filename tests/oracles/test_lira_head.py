@@ -1,4 +1,4 @@
-"""LiRA on a head: its bands against ridge regression by hand, and a head whose noise is known."""
+"""LiRA on encoder and head: each trace by hand, and models whose traces are known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from privbench import Augmentation, Examples, MembershipQuestion
 from privbench.measure.games.metrics import auc
-from privbench.toolbox.head import STRENGTHS, bands
+from privbench.toolbox.traces import STRENGTHS, Axes, bands, weights_of_traces
 from privbench_plugins.attacks.lira import LiRA
 from privbench_plugins.attacks.lira_encoder import LiRAEncoder
 from privbench_plugins.attacks.lira_head import LiRAHead
@@ -42,7 +42,7 @@ def test_bands_are_what_ridge_regressions_leave() -> None:
     left.append(logits - logits.mean(0))
     along = np.stack([(one * pull.numpy()).sum(1) for one in left], axis=1)
     expected = np.diff(along, axis=1, prepend=0)
-    assert bands(x, y, pull).numpy() == pytest.approx(expected, abs=1e-9)
+    assert bands(Axes.of(x), y, pull).numpy() == pytest.approx(expected, abs=1e-9)
 
 
 @given(st.integers(0, 10_000), st.floats(0.01, 100), st.floats(-5, 5))
@@ -50,8 +50,48 @@ def test_bands_know_no_axes_no_unit_and_no_order(seed: int, unit: float, shift: 
     x, y, pull = drawn(seed)
     turn, _ = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))
     order = torch.randperm(len(x))
-    found = bands((unit * x @ turn + shift)[order], y[order] + shift, pull[order])
-    assert found == pytest.approx(bands(x, y, pull)[order], abs=1e-6)
+    axes, moved = Axes.of(x), Axes.of((unit * x @ turn + shift)[order])
+    found = bands(moved, y[order] + shift, pull[order])
+    assert found == pytest.approx(bands(axes, y, pull)[order], abs=1e-6)
+    assert moved.leverage() == pytest.approx(axes.leverage()[order], abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [50, 4])  # more rows than numbers, and fewer
+def test_leverage_is_the_diagonal_of_the_hat_matrix(n: int) -> None:
+    x, y, pull = drawn(3, n)
+    centred = (x - x.mean(0)).numpy()
+    unit = (centred**2).mean() * n
+    for at, part in enumerate(STRENGTHS):
+        inverse = np.linalg.inv(centred.T @ centred + part * unit * np.eye(6))
+        hat = centred @ inverse @ centred.T
+        assert Axes.of(x).leverage()[:, at].exp().numpy() == pytest.approx(hat.diagonal())
+        left = (np.eye(n) - hat) @ (y - y.mean(0)).numpy()
+        assert Axes.of(x).left(y)[:, at].numpy() == pytest.approx(left, abs=1e-9)
+    assert bands(Axes.of(x), y, pull).isfinite().all()
+
+
+def test_embeddings_that_are_not_finite_or_huge_spoil_no_other_row() -> None:
+    x, _, _ = drawn(4)
+    assert Axes.of(1e200 * x).leverage() == pytest.approx(Axes.of(x).leverage(), abs=1e-6)
+    x[0, 0], x[1, 1] = torch.inf, torch.nan
+    assert Axes.of(x).leverage().isfinite().all()
+
+
+def test_weights_take_any_unit_and_any_sign() -> None:
+    draw = torch.Generator().manual_seed(6)
+    inside = torch.rand(16, 300, generator=draw) < 0.5
+    noise = torch.randn(16, 300, 4, generator=draw).double()
+    signals = noise + torch.tensor([0.0, 1.0, -1.0, 0.0]) * inside.unsqueeze(-1)
+    signals *= torch.tensor([1.0, 1e-3, 1e3, 0.0])
+    weights = weights_of_traces(signals, inside) * torch.tensor([1.0, 1e-3, 1e3, 1.0])
+    assert weights.tolist() == pytest.approx([0.0, 0.5, -0.5, 0.0], abs=0.05)
+    assert weights[3] == 0
+    rows = torch.randn(300, 4, generator=draw).double()  # rows differ, and that tells nothing
+    moved = weights_of_traces(signals + rows * torch.tensor([1.0, 1e-3, 1e3, 0.0]), inside)
+    assert moved == pytest.approx(weights_of_traces(signals, inside), abs=1e-3)
+    alike = [0.25] * 4
+    assert weights_of_traces(signals, torch.ones_like(inside)).tolist() == alike
+    assert weights_of_traces(torch.zeros_like(signals), inside).tolist() == alike
 
 
 class _Head:
@@ -109,7 +149,9 @@ def heads() -> Callable[[float], dict[str, Any]]:
 
 
 def score(attack: Any, of: dict[str, Any]) -> float:
-    ctx: Any = SimpleNamespace(shadows=of["shadows"], card=SimpleNamespace(kind="table"))
+    ctx: Any = SimpleNamespace(
+        shadows=of["shadows"], card=SimpleNamespace(kind="table", classes=CLASSES)
+    )
     found = attack.answer(of["victim"], MembershipQuestion(of["rows"], "classifier"), ctx)
     value = auc(found.scores.numpy(), of["member"].numpy()).value
     assert value is not None
@@ -130,18 +172,20 @@ def test_embeddings_that_do_not_vary_leave_the_logits() -> None:
     logits = y - y.mean(1, keepdim=True)
     plain = ((logits - logits.mean(0)) * pull).sum(1)
     for same in (torch.zeros_like(x), torch.full_like(x, 0.1)):
-        found = bands(same, y, pull)
+        found = bands(Axes.of(same), y, pull)
         assert found[:, 0] == pytest.approx(plain, abs=1e-6)
         assert found[:, 1:] == pytest.approx(torch.zeros(len(x), 5), abs=1e-6)
-    assert bands(x[:1], y[:1], pull[:1]).tolist() == [[0.0] * 6]
+    assert bands(Axes.of(x[:1]), y[:1], pull[:1]).tolist() == [[0.0] * 6]
 
 
 def test_a_posterior_of_zero_rules_no_other_row() -> None:
     x, y, pull = drawn(2)
     masked = y.clone()
     masked[0, 0] = -torch.inf
-    assert bands(x, masked, pull)[1:] == pytest.approx(bands(x, y, pull)[1:], abs=1.0)
-    assert bands(x, masked, pull).isfinite().all()
+    assert bands(Axes.of(x), masked, pull)[1:] == pytest.approx(
+        bands(Axes.of(x), y, pull)[1:], abs=1.0
+    )
+    assert bands(Axes.of(x), masked, pull).isfinite().all()
 
 
 def test_a_row_without_a_label_scores_nothing(
@@ -149,7 +193,9 @@ def test_a_row_without_a_label_scores_nothing(
 ) -> None:
     of = heads(0.0)
     rows: Examples = of["rows"]
-    ctx: Any = SimpleNamespace(shadows=of["shadows"], card=SimpleNamespace(kind="table"))
+    ctx: Any = SimpleNamespace(
+        shadows=of["shadows"], card=SimpleNamespace(kind="table", classes=CLASSES)
+    )
     labels = rows.y.clone()
     labels[0] = -1
     unlabelled = Examples.of(rows.x, labels, scale=1.0)
@@ -196,7 +242,8 @@ def of_two_traces(attack: Any, *, close: float, sure: float, images: bool = True
     worlds = [SimpleNamespace(contains=lambda _, held=held: held) for held in sets]
     shadows = [SimpleNamespace(oracle=one, world=world)
                for one, world in zip(made[1:], worlds[1:], strict=True)]  # fmt: skip
-    card = SimpleNamespace(kind="image" if images else "table", limits=Augmentation())
+    kind = "image" if images else "table"
+    card = SimpleNamespace(kind=kind, limits=Augmentation(), classes=CLASSES)
     ctx: Any = SimpleNamespace(shadows=shadows, card=card, views=lambda *_: "views")
     found = attack.answer(made[0], MembershipQuestion(rows, "encoder"), ctx)
     value = auc(found.scores.numpy(), sets[0].numpy()).value

@@ -196,19 +196,12 @@ def test_no_complement_judges_and_each_shadow_is_compared_with_its_own_truth() -
 
 
 def test_components_that_are_not_granted_are_left_out() -> None:
-    picture = SimpleNamespace(kind="image", limits=object())
-    table: Any = SimpleNamespace(kind="real", limits=None)
     every = Union().components
-
-    def those(access: Access, card: Any = picture) -> list[str]:
-        return takes_part(every, access, card)
-
-    assert those(Access.LABELS) == ["label-lira"]
-    assert those(Access.POSTERIORS) == ["lira", "rmia", "metric-modified-entropy"]
-    assert those(Access.EMBEDDINGS) == ["lira-encoder"]
-    assert those(Access.EMBEDDINGS, table) == []
-    assert takes_part(["lira", "lira"], Access.POSTERIORS, table) == ["lira"]
-    cell: Any = SimpleNamespace(access=Access.LABELS, card=picture)
+    assert takes_part(every, Access.LABELS) == ["label-lira"]
+    assert takes_part(every, Access.POSTERIORS) == ["lira", "rmia", "metric-modified-entropy"]
+    assert takes_part(every, Access.EMBEDDINGS) == ["lira-encoder"]
+    assert takes_part(["lira", "lira"], Access.POSTERIORS) == ["lira"]
+    cell: Any = SimpleNamespace(access=Access.LABELS)
     assert Union().incompatible(cell) is None
     assert "LABELS" in str(POSTERIORS.incompatible(cell))
 

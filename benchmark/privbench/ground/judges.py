@@ -52,12 +52,12 @@ STRONGEST: Mapping[str, tuple[Judge, ...]] = {
         Judge("label-lira", "Needs labels only, which no defense can hide."),
         Judge(
             "lira-encoder",
-            "Needs embeddings only, and compares a row's views over shadows.",
+            "Needs embeddings only, and compares a row's place and its views over shadows.",
             {"online": True},
         ),
         Judge(
             "lira-head",
-            "Needs both: looks in directions that few embeddings have, and compares views.",
+            "Needs both, and adds what logits hold in directions that few embeddings have.",
         ),
     ),
     "attributes": (

@@ -45,7 +45,6 @@ from privbench import (
     hookimpl,
 )
 from privbench.toolbox.copies import fitting_levels, kept
-from privbench.toolbox.head import of_bands
 from privbench.toolbox.likelihood import (
     Evidence,
     log_confidence,
@@ -57,7 +56,7 @@ from privbench.toolbox.likelihood import (
     weights_of_views,
 )
 from privbench.toolbox.likelihood_ratio import kind, log_ratio
-from privbench.toolbox.similarity import VIEWS, has_views, similarity
+from privbench.toolbox.traces import of_traces, weights_of_traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
     from privbench import (
         Attack,
         AttackContext,
-        Card,
         Cell,
         Examples,
         MembershipQuestion,
@@ -85,6 +83,8 @@ READS: dict[str, Access] = {
     "metric-modified-entropy": Access.POSTERIORS, "lira-encoder": Access.EMBEDDINGS,
     "lira-head": Access.POSTERIORS | Access.EMBEDDINGS,
 }  # fmt: skip
+#: Components whose signals are of several units.
+TRACES = ("lira-encoder", "lira-head")
 #: Views of ``lira`` and ``rmia``, and temperature of the latter.
 MIRROR, TEMPERATURE = 1, 2.0
 #: Smallest probability.
@@ -100,22 +100,22 @@ class Union(MembershipAttack):
     The adversary has predicted classes and true labels, uses posteriors and embeddings where they
     are granted, and can train shadows on the candidate rows. Cost per row: two queries for
     ``lira`` and as many for ``rmia``, one for ``metric-modified-entropy``,
-    `queries` for ``label-lira`` (whose noise also takes up to 10,500 of every shadow), `views` for
-    ``lira-encoder``, two for ``lira-head``.
+    `queries` for ``label-lira`` (whose noise also takes up to 10,500 of every shadow), one for
+    ``lira-encoder`` and two for ``lira-head``, each with `views` more on images.
 
     Attributes:
-        components: attacks that take part. Those whose access is not granted, and ``lira-encoder``
-            on data without views, are left out; the result names those that took part.
+        components: attacks that take part. Those whose access is not granted are left out; the
+            result names those that took part.
         k: number of shadow models, each a full training, shared with ``lira``.
         fpr: false positive rate at which the combination is compared with its components, and at
             which it decides.
         queries: noisy copies of a row for ``label-lira``, over all levels.
-        views: views of a row for ``lira-encoder``.
+        views: views of a row for ``lira-encoder`` and ``lira-head``.
         rows: maximum number of candidate rows, if ``label-lira`` takes part.
     """
 
     name: ClassVar[str] = "union"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     needs: ClassVar[Access] = Access.LABELS
     wants: ClassVar[Access] = Access.POSTERIORS | Access.EMBEDDINGS
     paper: ClassVar[Paper] = Paper(
@@ -127,9 +127,9 @@ class Union(MembershipAttack):
         "regression on calibrated scores replaces unions and intersections of decisions, so that "
         "there is a score at every false positive rate. Components are the signals of the named "
         "attacks with online shadows: `rmia` has the plain softmax, and no population, which moves "
-        "no rank of one model; `metric-modified-entropy` has one threshold for all classes, "
-        "`lira-head` no views, which `lira-encoder` has. Ranks are among the rows in question, so "
-        "a row's score depends on the others."
+        "no rank of one model; `metric-modified-entropy` has one threshold for all classes "
+        "and `lira-encoder` all signals. Ranks are among the rows in question, so a row's score "
+        "depends on the others."
     )
 
     components: Annotated[tuple[Component, ...], MinLen(1)] = (
@@ -158,7 +158,7 @@ class Union(MembershipAttack):
 
     def incompatible(self, cell: Cell) -> str | None:
         """Require a component that can take part."""
-        if takes_part(self.components, cell.access, cell.card):
+        if takes_part(self.components, cell.access):
             return None
         names = ", ".join(self.components)
         return (
@@ -174,7 +174,8 @@ class Union(MembershipAttack):
         evidence = {}
         for name, ask in asks.items():
             found = on_cpu(observe(ask, oracle, ctx.shadows, rows))
-            weights = weights_of_views(found.known, found.inside)[:, None]
+            weigh = weights_of_traces if name in TRACES else weights_of_views
+            weights = weigh(found.known, found.inside)[:, None]
             evidence[name] = found.joined(weights)
         known = (rows.y >= 0).cpu()
         victim = calibrated(scored(evidence), known)
@@ -199,32 +200,28 @@ class Union(MembershipAttack):
         self, oracle: Oracle, rows: Examples, ctx: AttackContext
     ) -> Mapping[str, Callable[[Oracle, Examples], Tensor]]:
         """Return what asks each component's signal (n, v), of those that can take part."""
-        names = takes_part(self.components, oracle.access, ctx.card)
+        names = takes_part(self.components, oracle.access)
         levels = fitting_levels(ctx) if "label-lira" in names else ()
         asks: dict[str, Callable[[Oracle, Examples], Tensor]] = {
             "lira": of_views(ctx, MIRROR),
             "rmia": of_views(ctx, MIRROR, warm),
             "metric-modified-entropy": lambda o, r: certainty(o.log_posteriors(r), r.y)[:, None],
             "label-lira": lambda o, r: kept(o, r, ctx, levels, self.queries),
-            "lira-encoder": lambda o, r: similarity(
-                o.embeddings(ctx.views(r, VIEWS, self.views))
-            )[:, None],
         }  # fmt: skip
-        if "lira-head" in names:
-            asks["lira-head"] = of_bands(ctx.shadows, rows)
+        asks |= {
+            name: of_traces(ctx, rows, views=self.views, posteriors=name == "lira-head")
+            for name in TRACES
+            if name in names
+        }
         return {name: asks[name] for name in names}
 
 
 # ---- components ----------------------------------------------------------------------------------
 
 
-def takes_part(names: Sequence[str], access: Access, card: Card) -> list[str]:
-    """Return the components that this access and data allow, each once."""
-    views = has_views(card)
-    return [
-        name for name in dict.fromkeys(names)
-        if READS[name] in access and (views or name != "lira-encoder")
-    ]  # fmt: skip
+def takes_part(names: Sequence[str], access: Access) -> list[str]:
+    """Return the components that this access allows, each once."""
+    return [name for name in dict.fromkeys(names) if READS[name] in access]
 
 
 def scored(evidence: Mapping[str, Evidence]) -> Tensor:
