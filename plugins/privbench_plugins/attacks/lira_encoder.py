@@ -21,8 +21,9 @@ is. No labels are needed; online, they add to what is found. Steps:
 
 Deviations: see the class. What to expect: better than ``encodermi-*``, which use one level of
 similarity for all rows; in the paper, TPR at 0.1 % FPR on SimCLR rises from 5.8 % (confidence of a
-linear head) to 18.2 % with the signal of step 2, and to 40.6 % on canaries. 0.5 on an untrained
-encoder.
+linear head) to 18.2 % with the signal of step 2, and to 40.6 % on canaries. On digits (3 seeds of
+SimCLR, online) that signal alone finds 42.7 % of members at 1 % of false alarms, all find 74.7 %.
+0.5 on an untrained encoder.
 """
 
 from __future__ import annotations
