@@ -109,7 +109,7 @@ HEAD = """\
 Hostile readers built attackers in an evening that undid most of what the boards called protection.
 Here are theirs beside ours, on the same protocols, mean of {seeds} seeds. Our attacks have their
 defaults, of the version of their day (`reconstruction`: 5, but 4 for MNIST without a defense).
-–: not measured yet. Encoders under `talos` differ by seed: `lira-head` finds .658 to .930.
+–: not measured yet. Encoders under `talos` differ by seed: `lira-head` finds .652 to .929.
 
     uv run python leaderboards/experiments/stronger.py --data-root ROOT --out FOLDER
 

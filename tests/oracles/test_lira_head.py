@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 N, WIDTH, CLASSES, SHADOWS = 200, 48, 4, 16
+TABLE = SimpleNamespace(kind="table", classes=CLASSES)
 
 
 def drawn(seed: int, n: int = 50) -> tuple[Tensor, Tensor, Tensor]:
@@ -64,17 +65,28 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix(n: int) -> None:
     for at, part in enumerate(STRENGTHS):
         inverse = np.linalg.inv(centred.T @ centred + part * unit * np.eye(6))
         hat = centred @ inverse @ centred.T
-        assert Axes.of(x).leverage()[:, at].exp().numpy() == pytest.approx(hat.diagonal())
+        assert Axes.of(x).leverage()[:, at].sigmoid().numpy() == pytest.approx(hat.diagonal())
         left = (np.eye(n) - hat) @ (y - y.mean(0)).numpy()
         assert Axes.of(x).left(y)[:, at].numpy() == pytest.approx(left, abs=1e-9)
     assert bands(Axes.of(x), y, pull).isfinite().all()
 
 
-def test_embeddings_that_are_not_finite_or_huge_spoil_no_other_row() -> None:
+def test_embeddings_that_are_not_finite_or_huge_hide_no_other_row() -> None:
     x, _, _ = drawn(4)
-    assert Axes.of(1e200 * x).leverage() == pytest.approx(Axes.of(x).leverage(), abs=1e-6)
-    x[0, 0], x[1, 1] = torch.inf, torch.nan
-    assert Axes.of(x).leverage().isfinite().all()
+    usual = Axes.of(x).leverage()
+    assert Axes.of(1e200 * x).leverage() == pytest.approx(usual, abs=1e-6)
+    for odd in (torch.inf, torch.nan, 1e30, -1e5):
+        spoilt = x.clone()
+        spoilt[0, 0] = odd
+        found = Axes.of(spoilt).leverage()
+        assert found.isfinite().all()
+        assert np.corrcoef(found[1:, 0], usual[1:, 0])[0, 1] > 0.5, odd
+
+
+def test_wide_embeddings_are_averaged() -> None:
+    x = torch.randn(30, 4096, generator=torch.Generator().manual_seed(7))
+    halves = x.view(30, 2048, 2).mean(2)
+    assert Axes.of(x).leverage() == pytest.approx(Axes.of(halves).leverage(), abs=1e-6)
 
 
 def test_weights_take_any_unit_and_any_sign() -> None:
@@ -89,6 +101,12 @@ def test_weights_take_any_unit_and_any_sign() -> None:
     rows = torch.randn(300, 4, generator=draw).double()  # rows differ, and that tells nothing
     moved = weights_of_traces(signals + rows * torch.tensor([1.0, 1e-3, 1e3, 0.0]), inside)
     assert moved == pytest.approx(weights_of_traces(signals, inside), abs=1e-3)
+    gone = signals.clone()
+    gone[3, 7, 0] = torch.nan  # one answer, and then all of one shadow
+    units = torch.tensor([1.0, 1e-3, 1e3, 1.0])
+    assert weights_of_traces(gone, inside) * units == pytest.approx(weights, abs=0.01)
+    gone[5] = torch.nan
+    assert weights_of_traces(gone, inside)[1] > 0
     alike = [0.25] * 4
     assert weights_of_traces(signals, torch.ones_like(inside)).tolist() == alike
     assert weights_of_traces(torch.zeros_like(signals), inside).tolist() == alike
@@ -259,3 +277,57 @@ def test_close_views_and_logits_together_find_more_than_each() -> None:
     assert of_two_traces(LiRAHead(), close=0.1, sure=0.0) > close - 0.02
     assert of_two_traces(LiRAHead(), close=0.1, sure=1.0) > max(close, sure) + 0.03
     assert of_two_traces(LiRAHead(), close=0.1, sure=0.0, images=False) < 0.6
+
+
+# ---- places --------------------------------------------------------------------------------------
+
+
+class _Placed:
+    """An encoder of a table that moves members by chance, or along an axis of their label."""
+
+    def __init__(
+        self, held: Tensor, y: Tensor, draw: torch.Generator, *, far: float, near: float
+    ) -> None:
+        n = len(held)
+        x = torch.randn(n, WIDTH, generator=draw).double()
+        away = torch.randn(n, WIDTH, generator=draw).double()
+        axes = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=draw).double())[0][y]
+        self._x = x + held.double().unsqueeze(1) * (far * away + near * axes)
+
+    def embeddings(self, rows: Examples) -> Tensor:
+        del rows
+        return self._x
+
+
+def of_places(attack: Any, *, far: float = 0.0, near: float = 0.0, labelled: bool = True) -> float:
+    """Return the AUC of an attack on a table's encoder."""
+    draw = torch.Generator().manual_seed(8)
+    n = 400
+    y = torch.randint(CLASSES, (n,), generator=draw)
+    sets = [torch.randperm(n, generator=draw) < n // 2 for _ in range(17)]
+    made = [_Placed(held, y, draw, far=far, near=near) for held in sets]
+    worlds = [SimpleNamespace(contains=lambda _, held=held: held) for held in sets]
+    shadows = [SimpleNamespace(oracle=one, world=world)
+               for one, world in zip(made[1:], worlds[1:], strict=True)]  # fmt: skip
+    rows = Examples.of(torch.zeros(n, 1), y if labelled else torch.full_like(y, -1), scale=1.0)
+    ctx: Any = SimpleNamespace(shadows=shadows, card=TABLE)
+    found = attack.answer(made[0], MembershipQuestion(rows, "encoder"), ctx)
+    value = auc(found.scores.numpy(), sets[0].numpy()).value
+    assert value is not None
+    return value
+
+
+def test_an_encoder_tells_members_by_where_it_puts_them() -> None:
+    attack = LiRAEncoder(online=True)
+    assert 0.4 < of_places(attack) < 0.6
+    assert of_places(attack, far=0.7, labelled=False) > 0.7
+    assert of_places(attack, near=2.0) > 0.8
+    assert of_places(attack, near=2.0) > of_places(attack, near=2.0, labelled=False) + 0.05
+
+
+def test_views_alone_are_the_papers_attack_and_need_pictures() -> None:
+    table: Any = SimpleNamespace(card=SimpleNamespace(kind="real", limits=None, name="adult"))
+    assert LiRAEncoder(online=True).incompatible(table) is None
+    for views in (LiRAEncoder(), LiRAEncoder(online=True, signals="views")):
+        assert "set online=true and signals=all" in str(views.incompatible(table))
+    assert LiRAEncoder.presets["paper"]["signals"] == "views"

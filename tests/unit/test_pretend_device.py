@@ -92,7 +92,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "label-only-transfer": (10, 6, 37),
     "lira": (0, 16, 310),
     "lira-encoder": (0, 12, 647),
-    "lira-head": (0, 19, 1320),
+    "lira-head": (0, 19, 1363),
     "lira-joint": (6, 1, 72),
     "lira-offline": (0, 12, 152),
     "lira-residual": (0, 13, 252),
@@ -115,7 +115,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "rmia-offline": (0, 8, 500),
     "shokri": (2, 12, 129),
     "squared-error": (0, 0, 9),
-    "union": (19, 77, 4039),
+    "union": (19, 77, 4179),
 }
 
 #: Defense of small sizes -> synchronisations and operators of a query of posteriors through its

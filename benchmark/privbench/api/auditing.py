@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from privbench.measure.methods.cell import Cell
     from privbench.plugins.registry import Choice, Registry
 
-_PICTURES = 4  # axes
 _BLOCK = 256  # rows of the first query
 
 
@@ -257,7 +256,7 @@ def audited(
     given["gives"] = _kind(rows, answers, output, alone=alone)
     rows = rows.knowing(answers, given["gives"])
     if given["gives"] == "embeddings" and not (attacks or shadow):
-        _refuse_no_shadows(rows, answers, shadow_recipe)
+        _refuse_no_shadows(answers, shadow_recipe)
     given["least"] = least_of(answers, given["gives"])
     given["width"] = answers.shape[1] if given["gives"] == "embeddings" else 0
     wanted, left_out = attacks_for(
@@ -468,13 +467,11 @@ def _absolute(path: str | Path) -> str:
     return str(Path(path).absolute()) if path else ""
 
 
-def _refuse_no_shadows(rows: Rows, answers: NDArray[np.float64], recipe: Any) -> None:
-    """Refuse embeddings that no attack is for: without shadows, or of a table with a recipe."""
-    pictures = rows.x.ndim == _PICTURES
-    if recipe is None or (is_code(recipe) and not pictures):
-        or_recipe = ", or a shadow recipe" if pictures else ""
-        raise BadInputError("attacks on embeddings learn from shadows: give shadow rows"
-                            f"{or_recipe}; if the {answers.shape[1]} numbers for each row are "
+def _refuse_no_shadows(answers: NDArray[np.float64], recipe: Any) -> None:
+    """Refuse embeddings without shadows: no attack is for them."""
+    if recipe is None:
+        raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or a "
+                            f"shadow recipe; if the {answers.shape[1]} numbers for each row are "
                             f"logits, number y from 0 to {answers.shape[1] - 1}")  # fmt: skip
 
 

@@ -12,7 +12,7 @@ Each trace is a signal of a row that lies elsewhere in models that were trained 
   Hessian times the member's gradient, most in directions that few embeddings have (Suri, Zhang,
   Evans, TMLR 2024, the inverse Hessian attack).
 
-The second and third are our own; they need nothing but the embeddings of all rows in question.
+The second and third are our own. They compare a row with all rows in question.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ NEAREST = 1e-12
 STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)
 #: Embeddings that vary by less, as a share of their mean square, do not vary; nor do zeros.
 RESOLUTION, TINY = 1e-14, 1e-30
+#: Embeddings of more numbers are averaged over neighbouring ones to so many.
+WIDEST = 2048
+#: Embeddings longer than so many times the median are shortened to that: one row hides no other.
+LONGEST = 10
 #: Signals that vary by less over shadows do not vary.
 STILL = 1e-9
 #: Added to the variances of standardised signals, so that equal ones can be joined.
@@ -100,6 +104,11 @@ class Axes:
         """Decompose embeddings (n, d); numbers that are not finite count as 0."""
         x = embeddings.double()
         x = torch.where(x.isfinite(), x, 0.0)
+        if x.shape[1] > WIDEST:
+            x = F.adaptive_avg_pool1d(x.unsqueeze(0), WIDEST).squeeze(0)
+        x = x / x.abs().max().clamp_min(TINY)
+        length = x.norm(dim=1, keepdim=True)
+        x = x * (LONGEST * length.median() / length.clamp_min(TINY)).clamp(TINY, 1)
         x = x / x.abs().max().clamp_min(TINY)
         least = RESOLUTION * x.square().mean() + TINY
         x = x - x.mean(0)
@@ -113,18 +122,19 @@ class Axes:
         return cls(x @ axes, variance.clamp_min(0), unit)
 
     def leverage(self) -> Tensor:
-        """Return the log of each row's leverage (n, 5) in a ridge regression of each strength.
+        """Return the log-odds of each row's leverage (n, 5) in a ridge regression of each strength.
 
-        It is the share of a row in what the regression says of it: large for rows in directions
-        that few others have.
+        The leverage says how much a row's own value counts in what the regression predicts for that
+        row, from 0 to 1: much for rows in directions that few others have.
 
         >>> rows = torch.tensor([[1.0, 0.0], [-1.0, 0.0]] * 2 + [[0.0, 1.0], [0.0, -1.0]])
-        >>> Axes.of(rows).leverage().exp()[:, 0].round(decimals=2)
+        >>> Axes.of(rows).leverage()[:, 0].sigmoid().round(decimals=2)
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.5000, 0.5000], dtype=torch.float64)
         """
         squares = self.at.square() / len(self.at)
         parts = [(squares / (self.variance + part * self.unit)).sum(1) for part in STRENGTHS]
-        return torch.stack(parts, dim=1).clamp_min(TINY).log()
+        share = torch.stack(parts, dim=1).clamp(TINY, 1 - NEAREST)
+        return share.log() - (-share).log1p()
 
     def left(self, values: Tensor) -> Tensor:
         """Return what ridge regressions leave of values (n, c), and these themselves: (n, 6, c).
@@ -155,12 +165,12 @@ def bands(axes: Axes, log_p: Tensor, pull: Tensor) -> Tensor:
         (n, 6) float64. Their sum is the product of ``pull`` and the logits, after the mean of all
         rows was taken from these.
 
-    >>> spread = torch.tensor([[10.0, 0.0], [-10.0, 0.0], [0.0, 0.1], [0.0, -0.1]])
+    >>> spread = torch.tensor([[10.0, 0.0], [-10.0, 0.0]] * 2 + [[0.0, 0.1], [0.0, -0.1]])
     >>> log_p = (spread @ torch.tensor([[0.1, 0.0], [10.0, 0.0]])).log_softmax(1)
-    >>> towards = torch.tensor([[1.0, -1.0]] * 4)
-    >>> bands(Axes.of(spread), log_p, towards)[[0, 2]].round(decimals=2)  # a common one, a rare one
+    >>> towards = torch.tensor([[1.0, -1.0]] * 6)
+    >>> bands(Axes.of(spread), log_p, towards)[[0, 4]].round(decimals=2)  # a common one, a rare one
     tensor([[0.0000, 0.0100, 0.1200, 0.4700, 0.3400, 0.0600],
-            [0.9400, 0.0600, 0.0100, 0.0000, 0.0000, 0.0000]], dtype=torch.float64)
+            [0.9700, 0.0300, 0.0000, 0.0000, 0.0000, 0.0000]], dtype=torch.float64)
     """
     y = log_p.double()
     some = y > ZERO
@@ -188,10 +198,10 @@ def of_traces(
             unit vector; NaN for a row without a label.
     """
     known = rows.y >= 0
-    truth = F.one_hot(rows.y.clamp_min(0), ctx.card.classes or 1).double()
-    aside = F.normalize(truth - truth.mean(0), dim=1)
     labelled = ctx.card.classes is not None and bool(known.all())
-    pull = truth
+    if labelled or posteriors:
+        truth = F.one_hot(rows.y.clamp_min(0), ctx.card.classes or -1).double()
+        aside = F.normalize(truth - truth.mean(0), dim=1)
     if posteriors:
         usual = torch.stack([shadow.oracle.posteriors(rows) for shadow in ctx.shadows]).mean(0)
         pull = F.normalize(truth.to(usual.device) - usual, dim=1)
@@ -217,13 +227,14 @@ def weights_of_traces(known: Tensor, inside: Tensor) -> Tensor:
     """Return how much each signal counts, (v,).
 
     The sum of all tells shadows with a row best from shadows without it (Fisher's linear
-    discriminant), in units of each signal's spread over shadows of one sort. Unlike
-    ``weights_of_views`` it takes signals of any unit, and those that are lower for members. Signals
-    that never vary do not count. Where no row has shadows of both sorts, all count alike. Weights
-    have four decimals in those units, so that the order of the rows hardly changes them.
+    discriminant), in units of each signal's spread over shadows of one sort, and of each row's.
+    Unlike ``weights_of_views`` it takes signals of any unit, and those that are lower for members.
+    Signals that never vary do not count. Where no row has shadows of both sorts, all weights are
+    equal. Weights have four decimals in those units, so that the order of the rows hardly changes
+    them.
 
     Args:
-        known: (k, n, v) signals; rows with a NaN do not count.
+        known: (k, n, v) signals; NaN ones do not count.
         inside: (k, n) bool.
 
     >>> inside = torch.tensor([[True], [True], [False], [False]])
@@ -236,16 +247,20 @@ def weights_of_traces(known: Tensor, inside: Tensor) -> Tensor:
     centres = [mean(known, side & ~known.isnan(), (0,)) for side in (held, ~held)]
     gap = centres[0] - centres[1]
     some = ~gap.isnan().any(-1)
-    residual = torch.where(held, known - centres[0], known - centres[1])[:, some]
+    residual = torch.where(held, known - centres[0], known - centres[1])[:, some].nan_to_num(0.0)
     unit = residual.square().mean((0, 1)).sqrt()
     counts = unit > STILL
     alike = torch.full_like(unit, 1 / len(unit))
     if not counts.any():
         return alike
     scale = torch.where(counts, unit, torch.inf)
-    standard = (residual / scale).flatten(0, 1)
+    residual, gap = residual / scale, gap[some] / scale
+    spread = residual.square().mean((0, 2)).sqrt()
+    varied = spread > STILL
+    standard = (residual[:, varied] / spread[varied, None]).flatten(0, 1)
     of = standard.T @ standard / len(standard)
-    found = torch.linalg.solve(of + RIDGE * torch.eye(len(of)).to(of), (gap[some] / scale).mean(0))
+    target = (gap[varied] / spread[varied, None]).mean(0)
+    found = torch.linalg.solve(of + RIDGE * torch.eye(len(of)).to(of), target)
     most = found.abs().sum()
     return (found / most).round(decimals=4) / scale if most > 0 else alike
 

@@ -23,15 +23,14 @@ of the candidate rows. Steps:
 4. Add up the signals by the weights that tell shadows with a row best from shadows without it
    (Fisher's discriminant). Score: the log-likelihood ratio.
 
-Deviations: see the class. What to expect: more than ``lira`` and ``lira-encoder`` with the same
-shadows. SimCLR on digits (3 seeds, ``privbench run --attack lira-head --attack lira-encoder --set
-lira-encoder.online=true --attack lira --target simclr --defense talos --seeds 3``): AUC .992
-(.986, .834), under ``talos`` .788 (.774, .686). Where a head is trained on a public encoder, more
-than ``lira`` (digits, 2 seeds, ``--attack lira --attack lira-head --defense laplace --set
-laplace.epsilon=100 --protocol alm --seeds 2``): .914 (.839), and .652 (.585) with noise on the
-weights. On CIFAR-10 (leaderboards/experiments/stronger.md) .866 (.825), and .676 (.558), by bands
-alone. On networks that train both see the board digits-defenses-supervised. 0.5 on a victim that
-answers members and nonmembers alike.
+Deviations: see the class. What to expect: SimCLR on digits (3 seeds, ``privbench run --attack
+lira-head --attack lira-encoder --set lira-encoder.online=true --attack lira --target simclr
+--defense talos --seeds 3``): AUC .991 (.984, .834), under ``talos`` .782 (.760, .686). Where a head
+is trained on a public encoder, more than ``lira`` (digits, 2 seeds, ``--attack lira --attack
+lira-head --defense laplace --set laplace.epsilon=100 --protocol alm --seeds 2``): .919 (.839), and
+.652 (.585) with noise on the weights. On CIFAR-10 (leaderboards/experiments/stronger.md) .866
+(.825), and .676 (.558), by bands alone. On networks that train both see the board
+digits-defenses-supervised. 0.5 on a victim that answers members and nonmembers alike.
 """
 
 from __future__ import annotations

@@ -171,12 +171,8 @@ class Union(MembershipAttack):
         """Score (n,) by the combination that finds most members of shadows."""
         rows = question.examples
         asks = self._asks(oracle, rows, ctx)
-        evidence = {}
-        for name, ask in asks.items():
-            found = on_cpu(observe(ask, oracle, ctx.shadows, rows))
-            weigh = weights_of_traces if name in TRACES else weights_of_views
-            weights = weigh(found.known, found.inside)[:, None]
-            evidence[name] = found.joined(weights)
+        evidence = {name: on_cpu(observe(ask, oracle, ctx.shadows, rows))
+                    for name, ask in asks.items()}  # fmt: skip
         known = (rows.y >= 0).cpu()
         victim = calibrated(scored(evidence), known)
         tables, members = [], []
@@ -227,7 +223,9 @@ def takes_part(names: Sequence[str], access: Access) -> list[str]:
 def scored(evidence: Mapping[str, Evidence]) -> Tensor:
     """Return the scores (n, components) of one model; higher means more likely a member."""
     scores = []
-    for name, one in evidence.items():
+    for name, signals in evidence.items():
+        weigh = weights_of_traces if name in TRACES else weights_of_views
+        one = signals.joined(weigh(signals.known, signals.inside)[:, None])
         if name == "metric-modified-entropy":
             scores.append(one.asked[:, 0])
         elif name == "rmia":
