@@ -292,7 +292,7 @@ class _Placed:
         x = torch.randn(n, WIDTH, generator=draw).double()
         away = torch.randn(n, WIDTH, generator=draw).double()
         axes = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=draw).double())[0][y]
-        self._x = x + held.double().unsqueeze(1) * (far * away + near * axes)
+        self._x: Tensor = x + held.double().unsqueeze(1) * (far * away + near * axes)
 
     def embeddings(self, rows: Examples) -> Tensor:
         del rows

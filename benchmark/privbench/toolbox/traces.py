@@ -199,9 +199,9 @@ def of_traces(
     """
     known = rows.y >= 0
     labelled = ctx.card.classes is not None and bool(known.all())
-    if labelled or posteriors:
-        truth = F.one_hot(rows.y.clamp_min(0), ctx.card.classes or -1).double()
-        aside = F.normalize(truth - truth.mean(0), dim=1)
+    truth = F.one_hot(rows.y.clamp_min(0), ctx.card.classes or -1).double()
+    aside = F.normalize(truth - truth.mean(0), dim=1)
+    pull = torch.empty(0)
     if posteriors:
         usual = torch.stack([shadow.oracle.posteriors(rows) for shadow in ctx.shadows]).mean(0)
         pull = F.normalize(truth.to(usual.device) - usual, dim=1)
