@@ -1212,7 +1212,7 @@ def test_images_keep_their_bytes() -> None:
 
 
 def test_embeddings_without_shadows_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="give shadow rows; if the 3 numbers"):
+    with pytest.raises(BadInputError, match="or a shadow recipe; if the 3 numbers"):
         run(tmp_path, lambda x: x[:, :3] * 7, attacks=())
 
 
