@@ -11,8 +11,8 @@ is. No labels are needed; online, they add to what is found. Steps:
    projection head) and the cosine c of every pair.
 2. Signal: mean over pairs of ``log((1 + c) / (1 - c))``, which spreads the cosines near 1.
 3. Online there are more signals, which are our own: an encoder puts a member where few other rows
-   lie, to tell it apart. Five are the log of a row's leverage among the embeddings of all rows in
-   question, for five strengths of ridge regression. If all rows have labels, five more are what
+   lie, to tell it apart. Five are the log-odds of a row's leverage among the embeddings of all rows
+   in question, for five strengths of ridge regression. If all rows have labels, five more are what
    these regressions leave of its label, in bands (``privbench.toolbox.traces``).
 4. Online, add up the signals by the weights that tell shadows with a row best from shadows without
    it (Fisher's discriminant).
