@@ -83,6 +83,17 @@ def test_embeddings_that_are_not_finite_or_huge_hide_no_other_row() -> None:
         assert np.corrcoef(found[1:, 0], usual[1:, 0])[0, 1] > 0.5, odd
 
 
+def test_rows_of_large_spread_count_no_more_than_others() -> None:
+    draw = torch.Generator().manual_seed(9)
+    inside = torch.rand(17, 2000, generator=draw) < 0.5
+    noise = torch.randn(17, 2000, 2, generator=draw).double()
+    clear, weak = noise[..., 0] + inside, noise[..., 1] + 0.3 * inside
+    size = (1.5 * torch.randn(2000, generator=draw).double()).exp()
+    weights = weights_of_traces(torch.stack([size * clear, weak], dim=2), inside)
+    usual = size.median()
+    assert weights[0] * usual > 0.5 * weights[1]  # without the unit of each row 0.16
+
+
 def test_wide_embeddings_are_averaged() -> None:
     x = torch.randn(30, 4096, generator=torch.Generator().manual_seed(7))
     halves = x.view(30, 2048, 2).mean(2)
@@ -102,7 +113,7 @@ def test_weights_take_any_unit_and_any_sign() -> None:
     moved = weights_of_traces(signals + rows * torch.tensor([1.0, 1e-3, 1e3, 0.0]), inside)
     assert moved == pytest.approx(weights_of_traces(signals, inside), abs=1e-3)
     gone = signals.clone()
-    gone[3, 7, 0] = torch.nan  # one answer, and then all of one shadow
+    gone[3, 7, 1] = torch.nan  # one answer, and then all of one shadow
     units = torch.tensor([1.0, 1e-3, 1e3, 1.0])
     assert weights_of_traces(gone, inside) * units == pytest.approx(weights, abs=0.01)
     gone[5] = torch.nan

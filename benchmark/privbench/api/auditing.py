@@ -255,8 +255,8 @@ def audited(
     given["answered"] = identity.digest(answers)
     given["gives"] = _kind(rows, answers, output, alone=alone)
     rows = rows.knowing(answers, given["gives"])
-    if given["gives"] == "embeddings" and not (attacks or shadow):
-        _refuse_no_shadows(answers, shadow_recipe)
+    if given["gives"] == "embeddings" and shadow_recipe is None and not (attacks or shadow):
+        _refuse_no_shadows(answers.shape[1])
     given["least"] = least_of(answers, given["gives"])
     given["width"] = answers.shape[1] if given["gives"] == "embeddings" else 0
     wanted, left_out = attacks_for(
@@ -467,12 +467,11 @@ def _absolute(path: str | Path) -> str:
     return str(Path(path).absolute()) if path else ""
 
 
-def _refuse_no_shadows(answers: NDArray[np.float64], recipe: Any) -> None:
-    """Refuse embeddings without shadows: no attack is for them."""
-    if recipe is None:
-        raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or a "
-                            f"shadow recipe; if the {answers.shape[1]} numbers for each row are "
-                            f"logits, number y from 0 to {answers.shape[1] - 1}")  # fmt: skip
+def _refuse_no_shadows(width: int) -> None:
+    """Refuse embeddings of ``width`` numbers without shadows: no attack is for them."""
+    raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or a shadow "
+                        f"recipe; if the {width} numbers for each row are logits, number y from 0 "
+                        f"to {width - 1}")  # fmt: skip
 
 
 def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
