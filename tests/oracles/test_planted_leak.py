@@ -64,6 +64,7 @@ FAST: dict[str, dict[str, Any]] = {
     "posterior-label-mia": {"epochs": 5, "steps": 400},
     "quantile": {"epochs": 8, "hidden": 128},
     "rmia": {"k": 8},
+    "rmia-encoder": {"k": 8},
     "rmia-offline": {"k": 8},
     "shokri": {"epochs": 20, "steps": 300},
     "union": {"k": 8, "queries": 60},

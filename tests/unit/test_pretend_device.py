@@ -112,6 +112,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "reconstruction": (8, 21, 1909),
     "reconstruction-rmle": (0, 1, 57),
     "rmia": (0, 8, 503),
+    "rmia-encoder": (0, 14, 1935),
     "rmia-offline": (0, 8, 500),
     "shokri": (2, 12, 129),
     "squared-error": (0, 0, 9),
