@@ -16,7 +16,7 @@ from privbench.measure.games.membership import Membership
 from privbench.toolbox.likelihood import mean, observe, stand_in, threshold, weights_of_views
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -78,7 +78,9 @@ class Predictive:
         return torch.where(self.free.isinf(), t, bent)
 
 
-def fit(known: Tensor, held: Tensor, location: Location, kind: Kind) -> Predictive:
+def fit(
+    known: Tensor, held: Tensor, location: Location, kind: Kind, others: Tensor | None = None
+) -> Predictive:
     """Return the distribution of each row's signal over the shadows in ``held``.
 
     Args:
@@ -90,17 +92,20 @@ def fit(known: Tensor, held: Tensor, location: Location, kind: Kind) -> Predicti
             that was observed once or never takes the pooled one. ``bayes`` is the posterior
             predictive under an inverse-gamma prior of a row's variance and a flat one of its mean:
             a Student t around the location. The prior is estimated by ``variance_prior``. With few
-            shadows it is close to ``pooled``, with many to ``per-example``. If no row was
-            observed twice, there are no residuals, and all take the spread over all rows.
+            shadows it is close to ``pooled``, with many to ``per-example``.
+        others: (k, n) bool, which of them have about the same variances. If no row was observed
+            twice in ``held``, the residuals are theirs; without these all take the spread over all
+            rows.
 
     Returns:
         Shapes (n, v); the centre is NaN where nothing counts.
     """
     mask = held.unsqueeze(-1) & ~known.isnan()
-    count = mask.sum(0)
-    centre = _median(known, mask) if location == "median" else mean(known, mask, (0,))
-    square = torch.where(mask, known - centre, 0.0).square().sum(0)
+    centre, square, count = _residuals(known, mask, location)
     free = (count - 1).clamp_min(0)
+    if others is not None and not free.any():
+        _, square, seen = _residuals(known, others.unsqueeze(-1) & ~known.isnan(), location)
+        free = (seen - 1).clamp_min(0)
     overall = square.sum() / free.sum()
     if not free.any():
         overall = mean((known - mean(known, mask, (0, 1))).square(), mask, (0, 1)).mean()
@@ -115,6 +120,13 @@ def fit(known: Tensor, held: Tensor, location: Location, kind: Kind) -> Predicti
     else:
         variance = torch.where((free > 0) & (kind == "per-example"), square / free, overall)
     return Predictive(centre, variance.sqrt().clamp_min(LEAST), beyond)
+
+
+def _residuals(known: Tensor, mask: Tensor, location: Location) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each row's location, sum of squares around it, and number of signals, (n, v) each."""
+    centre = _median(known, mask) if location == "median" else mean(known, mask, (0,))
+    square = torch.where(mask, known - centre, 0.0).square().sum(0)
+    return centre, square, mask.sum(0)
 
 
 def variance_prior(variances: Tensor, free: Tensor) -> tuple[float, float]:
@@ -226,8 +238,8 @@ def log_ratio(evidence: Evidence, location: Location = "mean", kind: Kind = "poo
     """
     known, inside = evidence.known, evidence.inside
     mask, some = inside.unsqueeze(-1), ~known.isnan()
-    member = fit(known, inside, location, kind)
-    other = fit(known, ~inside, location, kind)
+    member = fit(known, inside, location, kind, ~inside)
+    other = fit(known, ~inside, location, kind, inside)
     if kind == "bayes":
         member, other = shrunk(member, other, *((held & some).sum(0) for held in (mask, ~mask)))
     shift = mean(known, mask & some, (0, 1)) - mean(known, ~mask & some, (0, 1))
@@ -242,6 +254,7 @@ def log_ratio(evidence: Evidence, location: Location = "mean", kind: Kind = "poo
 def likelihood_ratio(
     ask: Ask, oracle: Oracle, rows: Examples, shadows: Sequence[Shadow], *,
     online: bool, location: Location = "mean", variance: Variance = "auto",
+    weigh: Callable[[Tensor, Tensor], Tensor] = weights_of_views,
 ) -> Membership:  # fmt: skip
     """Run LiRA (Carlini and others, IEEE S&P 2022, algorithm 1) on any signal.
 
@@ -259,20 +272,22 @@ def likelihood_ratio(
 
     Args:
         ask: (oracle, rows) -> signals (n, v) in one unit, of v queries of each row; for example
-            ``of_views`` of ``privbench.toolbox.likelihood``. ``weights_of_views`` join them.
+            ``of_views`` of ``privbench.toolbox.likelihood``.
         oracle: the victim's.
         rows: the candidate rows.
         shadows: trained on subsets of the rows if online, else on the adversary's own rows.
         online: which of the two.
         location: see ``fit``.
         variance: see ``kind`` and ``fit``.
+        weigh: of the signals: what the shadows answered (k, n, v), and who held a row (k, n), ->
+            (v,). For signals of any unit ``weights_of_traces`` of ``privbench.toolbox.traces``.
     """
     evidence = observe(ask, oracle, shadows, rows)
     chosen = kind(variance, evidence, online=online)
     notes: dict[str, float | str] = {"variance": chosen}
     if online:
         notes["fewest shadows that hold a row"] = float(evidence.inside.sum(0).min())
-        evidence = evidence.joined(weights_of_views(evidence.known, evidence.inside)[:, None])
+        evidence = evidence.joined(weigh(evidence.known, evidence.inside)[:, None])
         scores = log_ratio(evidence, location, chosen)
         return Membership(scores.nan_to_num(0.0), scores >= 0, notes)
     known = stand_in(shadows, fewest=2)  # a standard deviation needs two
@@ -280,7 +295,7 @@ def likelihood_ratio(
         scores = z_score(evidence, location, chosen)
         return Membership(scores.nan_to_num(0.0), None, notes)
     trial = observe(ask, known.oracle, known.judges, *known.parts)
-    weights = weights_of_views(trial.known, trial.inside)[:, None]
+    weights = weigh(trial.known, trial.inside)[:, None]
     scores = z_score(evidence.joined(weights), location, chosen)
     limit = threshold(z_score(trial.joined(weights), location, chosen), known.member)
     decisions = scores >= limit

@@ -24,9 +24,7 @@ import torch
 from torch.nn import functional as F
 
 from privbench.measure.data.augmentation import Augmentation
-from privbench.measure.games.membership import Membership
-from privbench.toolbox.likelihood import ZERO, mean, observe, scaled_logit
-from privbench.toolbox.likelihood_ratio import Location, Variance, kind, log_ratio
+from privbench.toolbox.likelihood import ZERO, mean, scaled_logit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -229,6 +227,7 @@ def weights_of_traces(known: Tensor, inside: Tensor) -> Tensor:
     The sum of all tells shadows with a row best from shadows without it (Fisher's linear
     discriminant), in units of each signal's spread over shadows of one sort, and of each row's.
     Unlike ``weights_of_views`` it takes signals of any unit, and those that are lower for members.
+    Where no row has two shadows of one sort, the spread is that of the difference over rows.
     Signals that never vary do not count. Where no row has shadows of both sorts, all weights are
     equal. Weights have four decimals in those units, so that the order of the rows hardly changes
     them.
@@ -248,34 +247,23 @@ def weights_of_traces(known: Tensor, inside: Tensor) -> Tensor:
     gap = centres[0] - centres[1]
     some = ~gap.isnan().any(-1)
     residual = torch.where(held, known - centres[0], known - centres[1])[:, some].nan_to_num(0.0)
+    gap = gap[some]
+    twice = bool((residual.square().mean((0, 1)).sqrt() > STILL).any())
+    if not twice:
+        residual = (gap - gap.mean(0)).unsqueeze(0)
     unit = residual.square().mean((0, 1)).sqrt()
     counts = unit > STILL
     alike = torch.full_like(unit, 1 / len(unit))
     if not counts.any():
         return alike
     scale = torch.where(counts, unit, torch.inf)
-    residual, gap = residual / scale, gap[some] / scale
-    spread = residual.square().mean((0, 2)).sqrt()
+    residual, gap = residual / scale, gap / scale
+    spread = residual.square().mean((0, 2)).sqrt() if twice else torch.ones_like(gap[:, 0])
     varied = spread > STILL
     standard = (residual[:, varied] / spread[varied, None]).flatten(0, 1)
     of = standard.T @ standard / len(standard)
     target = (gap[varied] / spread[varied, None]).mean(0)
-    found = torch.linalg.solve(of + RIDGE * torch.eye(len(of)).to(of), target)
+    of.diagonal().add_(RIDGE)
+    found = torch.linalg.solve(of, target)
     most = found.abs().sum()
     return (found / most).round(decimals=4) / scale if most > 0 else alike
-
-
-def ratio_of_traces(
-    ask: Ask, oracle: Oracle, rows: Examples, ctx: AttackContext, *,
-    variance: Variance = "auto", location: Location = "mean",
-) -> Membership:  # fmt: skip
-    """Run LiRA, online, on traces that ``weights_of_traces`` join: see ``likelihood_ratio``."""
-    evidence = observe(ask, oracle, ctx.shadows, rows)
-    evidence = evidence.joined(weights_of_traces(evidence.known, evidence.inside)[:, None])
-    chosen = kind(variance, evidence, online=True)
-    scores = log_ratio(evidence, location, chosen)
-    notes: dict[str, float | str] = {
-        "variance": chosen,
-        "fewest shadows that hold a row": float(evidence.inside.sum(0).min()),
-    }
-    return Membership(scores.nan_to_num(0.0), scores >= 0, notes)

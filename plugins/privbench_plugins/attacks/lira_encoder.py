@@ -42,7 +42,13 @@ from privbench import (
     hookimpl,
 )
 from privbench.toolbox.likelihood_ratio import Location, Variance, likelihood_ratio
-from privbench.toolbox.traces import VIEWS, has_views, of_traces, ratio_of_traces, similarity
+from privbench.toolbox.traces import (
+    VIEWS,
+    has_views,
+    of_traces,
+    similarity,
+    weights_of_traces,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,9 +137,10 @@ class LiRAEncoder(MembershipAttack):
             ask = of_traces(
                 ctx, rows, views=self.n, augmentation=self.augmentation, posteriors=False
             )
-            return ratio_of_traces(
-                ask, oracle, rows, ctx, variance=self.variance, location=self.location
-            )
+            return likelihood_ratio(
+                ask, oracle, rows, ctx.shadows, online=True,
+                location=self.location, variance=self.variance, weigh=weights_of_traces,
+            )  # fmt: skip
 
         def similar(oracle: Oracle, rows: Examples) -> Tensor:
             views = ctx.views(rows, self.augmentation, self.n)

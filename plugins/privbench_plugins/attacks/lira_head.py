@@ -39,8 +39,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from privbench import Access, Ge, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench.toolbox.likelihood_ratio import Variance  # noqa: TC001 - settings are read from it
-from privbench.toolbox.traces import of_traces, ratio_of_traces
+from privbench.toolbox.likelihood_ratio import Variance, likelihood_ratio
+from privbench.toolbox.traces import of_traces, weights_of_traces
 
 if TYPE_CHECKING:
     from privbench import Attack, AttackContext, MembershipQuestion, Oracle
@@ -93,7 +93,10 @@ class LiRAHead(MembershipAttack):
         """Score (n,) by comparing the victim's signals with the shadows'."""
         rows = question.examples
         ask = of_traces(ctx, rows, views=self.views, posteriors=True)
-        return ratio_of_traces(ask, oracle, rows, ctx, variance=self.variance)
+        return likelihood_ratio(
+            ask, oracle, rows, ctx.shadows,
+            online=True, variance=self.variance, weigh=weights_of_traces,
+        )  # fmt: skip
 
 
 @hookimpl
