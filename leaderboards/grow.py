@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,7 +49,7 @@ from privbench.plugins import registry
 from privbench.results.files import read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from privbench.plugins.registry import Registry
     from privbench.results.record import Record
@@ -300,6 +301,26 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
+@contextmanager
+def alone(queue: Path) -> Iterator[None]:
+    """Hold a checkout's queue, so that no second process measures and publishes beside this one.
+
+    Raises:
+        BadInputError: if one does.
+    """
+    with queue.open() as held:
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadInputError(
+                    f"another grow.py measures in {queue.parents[1]}: stop it, or let it end"
+                ) from None
+        yield
+
+
 class Grower:
     """Runs and publishes the boards of a checkout."""
 
@@ -500,7 +521,8 @@ def main(*, hours: float | None, only_plan: bool, commit: bool) -> None:
         if only_plan or hours is None:
             click.echo(plan([grower.board(one) for one in grower.queue], cores or 1))
             return
-        sys.exit(grower.grow(hours, cores or 1))
+        with alone(ROOT / HERE / "queue.yaml"):
+            sys.exit(grower.grow(hours, cores or 1))
     except (PrivbenchError, OSError, subprocess.CalledProcessError) as error:
         click.echo(f"grow: {error}", err=True)
         sys.exit(2)

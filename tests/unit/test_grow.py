@@ -256,6 +256,19 @@ def test_only_commit_commits_and_only_results_and_pages(
     assert git("rev-list", "--count", "HEAD").strip() == "2"
 
 
+def test_a_checkout_is_measured_by_one_at_a_time(grow: Any, tmp_path: Path) -> None:
+    queue = tmp_path / "queue.yaml"
+    queue.touch()
+    with (
+        grow.alone(queue),
+        pytest.raises(BadInputError, match=r"another grow\.py"),
+        grow.alone(queue),
+    ):
+        pass
+    with grow.alone(queue):
+        pass
+
+
 # ---- whole queues, in processes of their own -----------------------------------------------------
 
 SUITE = """\
