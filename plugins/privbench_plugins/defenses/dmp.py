@@ -11,11 +11,10 @@ AAAI 2021, the defense DMP.
    sees a member, and neither does its encoder.
 
 What to expect: attacks on single members lose some of their signal. On ``digits`` (``supervised``,
-temperature 8, five seeds) ``lira`` with 16 shadows has an AUC of .739 (none .794), at equal
-accuracy (leaderboards/digits-defenses-supervised.md). With 4 shadows and 2 seeds it had .61 (none
-.75), which understated the leak. Accuracy depends on how many reference rows there are, and on the
-teacher. Distillation has no guarantee, and mislabelled or duplicated members still show through
-the teacher's mistakes.
+temperature 8, five seeds) ``lira`` with 16 shadows has an AUC of .739 (none .794) and ``lira-head``
+.778 (.843), at equal accuracy (leaderboards/digits-defenses-supervised.md). Accuracy depends on how
+many reference rows there are, and on the teacher. Distillation has no guarantee, and mislabelled or
+duplicated members still show through the teacher's mistakes.
 """
 
 from __future__ import annotations

@@ -13,8 +13,10 @@ The noise outputs are computed once, when the release is built; which one a row 
 of the row, so the same row always gets the same answer.
 
 What to expect: attacks that read confidences fall back to what rank and label reveal
-(``metric-correctness``, ``label-only-*``), which only the training part reduces. On a contrastive
-target, the training part changes only the classifier.
+(``metric-correctness``, ``label-only-*``), which only the training part may reduce. On the 100
+members of ``digits`` (``supervised``, five seeds) labels and embeddings tell more than without it:
+``label-lira`` .827 (none .732), ``lira-head`` .894 (.843). On a contrastive target, the training
+part changes only the classifier.
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ The label becomes (1 - smoothing) on its class plus smoothing / k on each of all
 class itself keeps a little more than 1 - smoothing). Only the training loss uses the smoothed
 label: attacks and utility use the plain label.
 
-What to expect: a smaller gap between confidences of members and nonmembers, so attacks with
-thresholds on confidence gain a little less. Rows of a class lie closer together, which can make
-attacks calibrated with shadow models (``lira``, ``rmia``) stronger. On a contrastive target only
-the classifier reads labels.
+What to expect: more leaks. Rows of a class lie closer together, which can make attacks calibrated
+with shadow models (``lira``, ``rmia``) stronger. On the 100 members of ``digits`` (``supervised``,
+five seeds) all six attacks of the board digits-defenses-supervised find more: ``lira`` .948 (none
+.794), a threshold on modified entropy .762 (.653). On a contrastive target only the classifier
+reads labels.
 """
 
 from __future__ import annotations
