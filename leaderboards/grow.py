@@ -302,13 +302,13 @@ def die_with_parent() -> None:
 
 
 @contextmanager
-def alone(queue: Path) -> Iterator[None]:
-    """Hold a checkout's queue, so that no second process measures and publishes beside this one.
+def alone(boards: Path) -> Iterator[None]:
+    """Hold a folder of boards, so that no second process measures and publishes beside this one.
 
     Raises:
         BadInputError: if one does.
     """
-    with queue.open() as held:
+    with (boards / ".grow.lock").open("a") as held:
         if sys.platform != "win32":
             import fcntl
 
@@ -316,7 +316,7 @@ def alone(queue: Path) -> Iterator[None]:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BadInputError(
-                    f"another grow.py measures in {queue.parents[1]}: stop it, or let it end"
+                    f"another grow.py measures in {boards}: stop it, or let it end"
                 ) from None
         yield
 
@@ -521,7 +521,7 @@ def main(*, hours: float | None, only_plan: bool, commit: bool) -> None:
         if only_plan or hours is None:
             click.echo(plan([grower.board(one) for one in grower.queue], cores or 1))
             return
-        with alone(ROOT / HERE / "queue.yaml"):
+        with alone(ROOT / HERE):
             sys.exit(grower.grow(hours, cores or 1))
     except (PrivbenchError, OSError, subprocess.CalledProcessError) as error:
         click.echo(f"grow: {error}", err=True)

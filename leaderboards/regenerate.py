@@ -18,7 +18,7 @@ import math
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,10 +103,12 @@ def write(root: Path = ROOT, names: Sequence[str] | None = None) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def may_lose(line: DefenseRow) -> float:
-    """Return the upper end of the accuracy that a defense loses; 0 if nothing is known."""
+def too_dear(line: DefenseRow) -> bool:
+    """Whether the upper end of the accuracy that a defense loses is above the limit."""
     loss = line.loss
-    return 0.0 if loss is None else loss.mean if loss.high is None else loss.high
+    if loss is not None and loss.high is not None:
+        loss = replace(loss, mean=loss.high)
+    return loss is not None and not loss.at_most(DEAREST)
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Seen:
     @property
     def usable(self) -> list[tuple[float, str, DefenseRow]]:
         """Those that lose little accuracy even at the upper end, or of which that is not known."""
-        return [one for one in self.defended if may_lose(one[2]) <= DEAREST]
+        return [one for one in self.defended if not too_dear(one[2])]
 
     @property
     def strongest(self) -> set[str]:

@@ -371,6 +371,36 @@ def test_rows_that_no_shadow_holds_move_by_the_mean_difference() -> None:
         assert log_ratio(at)[row].exp().item() == pytest.approx(expected[0] / expected[1])
 
 
+def test_where_no_row_has_two_shadows_of_a_sort_the_other_sort_has_the_variances() -> None:
+    known = torch.tensor([[9.0, 0, 5], [1, 7, 7], [3, 4, 30]]).double().unsqueeze(-1)
+    inside = torch.eye(3).bool()  # without: 1 and 3, 0 and 4, 5 and 7
+    for variance in get_args(likelihood_ratio.Kind):
+        held = fit(known, inside, "mean", variance, ~inside)
+        rest = fit(known, ~inside, "mean", variance)
+        grown = math.sqrt(2 / 1.5) if variance == "bayes" else 1.0  # the means of one and of two
+        assert held.centre.flatten().tolist() == [9, 7, 30]
+        assert held.scale.flatten().tolist() == pytest.approx((rest.scale * grown).flatten())
+        assert held.free.equal(rest.free)
+        assert fit(known, ~inside, "mean", variance, inside).scale.equal(rest.scale)  # has its own
+    assert fit(known, inside, "mean", "pooled").scale.min() > 8  # rows differ
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_few_shadows_tell_rows_that_differ(mirrored: bool) -> None:
+    draw = torch.Generator().manual_seed(4)
+    n, shadows = 1000, 4
+    inside = (torch.randperm(n, generator=draw) % 5) == torch.arange(shadows)[:, None]
+    member = torch.rand(n, generator=draw) < 0.5
+    level = 5 * torch.randn(n, generator=draw).double()
+    noise = torch.randn(shadows + 1, n, generator=draw).double()
+    asked, known = level + noise[0] + 2 * member, level + noise[1:] + 2 * inside
+    if mirrored:  # all but one shadow hold a row, and it is the members that are low
+        asked, known, inside, member = -asked, -known, ~inside, ~member
+    of = Evidence(asked[:, None], known.unsqueeze(-1), inside)
+    scores = likelihood_ratio.log_ratio(of, kind="bayes").numpy()
+    assert (auc(scores, member.numpy()).value or 0) > 0.85
+
+
 def test_one_shadow_and_agreeing_shadows_are_finite() -> None:
     one = evidence([1.0, 2.0, 3.0], [[1.0, 5.0, 6.0]], [[0, 1, 1]])
     assert log_ratio(one).isfinite().all()

@@ -33,6 +33,11 @@ def test_rows_that_lack_shadows_of_a_sort_take_the_usual_difference() -> None:
     assert ratio(of).tolist() == [3 - 1, 3 - 2, 3 - (1.5 + 1.75), 3 - (5.5 - 1.75)]
 
 
+def test_what_counts_is_halfway_and_not_the_nearer_mean() -> None:
+    of = evidence([1.5, 1.5, 0.5], [[0, 2, 0], [2, 0, 2]], [[1, 1, 1], [0, 0, 0]])
+    assert ratio(of).tolist() == [0.5, 0.5, -0.5]
+
+
 def test_an_answer_that_is_no_number_counts_for_nothing() -> None:
     nan = torch.nan
     of = evidence([3, nan, 3], [[2, 2, 2], [nan, 0, 0], [0, 0, 0]], [[1] * 3, [0] * 3, [0] * 3])
@@ -71,6 +76,8 @@ class _Placed:
 def hands(k: int, members: int, draw: torch.Generator) -> list[Tensor]:
     """Return who is a member of the victim and of k shadows, dealt as rounds of cards."""
     sets = [torch.randperm(N, generator=draw) < members]
+    while len(sets) <= k and not members:
+        sets.append(torch.zeros(N, dtype=torch.bool))
     while len(sets) <= k:
         hand = torch.randperm(N, generator=draw) // members
         sets += [hand == player for player in range(N // members)]
@@ -132,7 +139,8 @@ def test_nothing_is_found_where_nothing_leaks() -> None:
         assert abs(value(RMIAEncoder(k=k), k, seeds=1) - 0.5) < auc_band(N // 2, N // 2)
 
 
-def test_views_of_a_row_that_lie_close_give_it_away() -> None:
+@pytest.mark.parametrize("lost", [False, True])
+def test_views_of_a_row_that_lie_close_give_it_away(lost: bool) -> None:
     draw = torch.Generator().manual_seed(5)
     sets = [torch.rand(N, generator=draw) < 0.5 for _ in range(9)]
 
@@ -148,6 +156,8 @@ def test_views_of_a_row_that_lie_close_give_it_away() -> None:
             return self.seen if rows == "views" else self.plain
 
     made: list[Any] = [Close(held) for held in sets]
+    if lost:
+        made[0].seen[7, 3] = torch.nan
     ctx: Any = SimpleNamespace(
         shadows=[shadow(*one) for one in zip(made[1:], sets[1:], strict=True)],
         card=SimpleNamespace(kind="image", limits=Augmentation(), classes=None),
@@ -156,6 +166,14 @@ def test_views_of_a_row_that_lie_close_give_it_away() -> None:
     rows = Examples.of(torch.zeros(N, 1), torch.full((N,), -1), scale=1.0)
     answer = RMIAEncoder(k=8).answer(made[0], MembershipQuestion(rows, "encoder"), ctx)
     assert (auc(answer.scores.numpy(), sets[0].numpy()).value or 0) > 0.7
+    assert answer.decisions is not None
+    assert not lost or (answer.scores[7] == 0 and not answer.decisions[7])
+
+
+def test_shadows_that_hold_no_row_in_question_tell_nothing() -> None:
+    answer, _ = found(RMIAEncoder(), 16, members=0, far=0.8)
+    assert answer.scores.eq(0).all()
+    assert not answer.decisions.any()
 
 
 def test_a_row_without_an_answer_hides_no_other() -> None:

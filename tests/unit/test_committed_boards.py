@@ -27,6 +27,7 @@ from privbench.grid.trial import plain
 from privbench.ground.judges import EVERY, Wanted
 from privbench.ground.judges import judges as judges_of
 from privbench.results.record import MethodRecord
+from privbench.results.statistics import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -225,6 +226,16 @@ def test_a_board_of_few_seeds_is_a_draft_and_names_no_best(checkout: Path) -> No
         ["digits", "membership", "simclr", "simclr: AUC 0.815 by loud ([tiny](tiny.md))"],
         ["[tiny](tiny.md)", "simclr on digits", "1", "3", "4"],
     ]
+
+
+def test_five_points_are_not_too_dear_but_perhaps_more_are() -> None:
+    def too_dear(mean: float, low: float | None, high: float | None) -> bool:
+        return bool(script().too_dear(SimpleNamespace(loss=Difference(mean, low, high, None, 5))))
+
+    assert not script().too_dear(SimpleNamespace(loss=None))
+    assert not too_dear(0.05 + 1e-16, None, None)  # five equal seeds have no interval
+    assert not too_dear(0.02, -0.01, 0.05)
+    assert too_dear(0.02, -0.02, 0.06)
 
 
 def test_a_defense_that_few_seeds_met_is_not_the_best(checkout: Path, judges: Judges) -> None:

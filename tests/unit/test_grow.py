@@ -256,17 +256,18 @@ def test_only_commit_commits_and_only_results_and_pages(
     assert git("rev-list", "--count", "HEAD").strip() == "2"
 
 
-def test_a_checkout_is_measured_by_one_at_a_time(grow: Any, tmp_path: Path) -> None:
-    queue = tmp_path / "queue.yaml"
-    queue.touch()
-    with (
-        grow.alone(queue),
-        pytest.raises(BadInputError, match=r"another grow\.py"),
-        grow.alone(queue),
-    ):
-        pass
-    with grow.alone(queue):
-        pass
+def test_a_checkout_is_measured_by_one_at_a_time(
+    grow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = checkout(tmp_path)
+    monkeypatch.setattr(grow, "ROOT", root)
+    monkeypatch.setattr(grow.Grower, "grow", lambda *_: 0)
+    with grow.alone(root / "leaderboards"):
+        refused = CliRunner().invoke(grow.main, ["--hours", "1"])
+        assert refused.exit_code == 2
+        assert "another grow.py measures in" in refused.output
+        assert CliRunner().invoke(grow.main, ["--plan"]).exit_code == 0
+    assert CliRunner().invoke(grow.main, ["--hours", "1"]).exit_code == 0
 
 
 # ---- whole queues, in processes of their own -----------------------------------------------------

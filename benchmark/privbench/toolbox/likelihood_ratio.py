@@ -94,8 +94,8 @@ def fit(
             a Student t around the location. The prior is estimated by ``variance_prior``. With few
             shadows it is close to ``pooled``, with many to ``per-example``.
         others: (k, n) bool, which of them have about the same variances. If no row was observed
-            twice in ``held``, the residuals are theirs; without these all take the spread over all
-            rows.
+            twice in ``held``, the residuals are theirs; without these, all take the spread over
+            all rows.
 
     Returns:
         Shapes (n, v); the centre is NaN where nothing counts.
@@ -234,7 +234,8 @@ def log_ratio(evidence: Evidence, location: Location = "mean", kind: Kind = "poo
 
     For a row that was never a member, the member location is its nonmember location, shifted by
     the difference between the mean signals of all members and of all nonmembers; likewise in
-    reverse for one that always was. NaN without a label.
+    reverse for one that always was. Where no row has two shadows of one sort, its variances are
+    taken from the other sort: members must not vary much more. NaN without a label.
     """
     known, inside = evidence.known, evidence.inside
     mask, some = inside.unsqueeze(-1), ~known.isnan()

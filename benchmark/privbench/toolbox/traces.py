@@ -227,7 +227,8 @@ def weights_of_traces(known: Tensor, inside: Tensor) -> Tensor:
     The sum of all tells shadows with a row best from shadows without it (Fisher's linear
     discriminant), in units of each signal's spread over shadows of one sort, and of each row's.
     Unlike ``weights_of_views`` it takes signals of any unit, and those that are lower for members.
-    Where no row has two shadows of one sort, the spread is that of the difference over rows.
+    Where no row with shadows of both sorts has two that differ of one sort, the spread is that of
+    the difference between both, over rows: so few shadows do not tell a row's own.
     Signals that never vary do not count. Where no row has shadows of both sorts, all weights are
     equal. Weights have four decimals in those units, so that the order of the rows hardly changes
     them.

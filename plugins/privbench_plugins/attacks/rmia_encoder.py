@@ -55,7 +55,7 @@ class RMIAEncoder(MembershipAttack):
     """Compares the encoder's traces of a row with those that shadow encoders leave on average.
 
     The adversary has embeddings, and can train shadow encoders on the candidate rows. A row is
-    called a member if it is nearer to what is usual with it than to what is usual without it.
+    called a member if its sum of signals is at least halfway between the two means.
     Cost: 1 + `n` queries per row on images that may be augmented, else one.
 
     Attributes:
