@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 import warnings
@@ -38,6 +39,8 @@ _USEFUL, _NARROWEST = 0.25, 0.1
 _FLATTEST = 0.03
 #: Room for names on both sides of the points, as a share of what they take.
 _BESIDE = 0.25
+#: A place where a line is interrupted.
+_GAP = (math.nan, math.nan)
 #: Characters of a line of a name, if that fits and otherwise; of a whole name, and of a heading.
 _LINES, _LONG, _HEAD = (32, 20), 96, 58
 #: Colours of text and of lines while matplotlib draws.
@@ -193,23 +196,28 @@ def _draw(axis: Any, panel: Panel, aim: Aim) -> None:
     edge = {line.title for line, utility, _ in places if utility < left}
     if guess := panel.chance[aim]:
         axis.axhline(guess.value, color=FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+    joined: list[Place] = []
     for name in sorted({line.name for line in panel.curves}):
         settings = sorted((c for c in panel.curves if c.name == name), key=lambda c: c.rank)
         mine = _places(settings, aim)
         if len(mine) > 1:
             # Lines end at what stands at the left edge, and leave the picture otherwise.
-            x = [max(u, left) if line.title in edge else u for line, u, _ in mine]
-            axis.plot(x, [v for _, _, v in mine], color=FAINT, linewidth=0.8, alpha=0.6, zorder=1)
+            joined += [(max(u, left) if line.title in edge else u, v) for line, u, v in mine]
+            joined.append(_GAP)
+    axis.plot(*zip(*joined, strict=True), color=FAINT, linewidth=0.8, alpha=0.6, zorder=1)
     names = _front_line(panel, aim)
     marks: dict[tuple[int, str, str], list[Place]] = {}
+    bars: dict[str, list[Place]] = {}
     for line, utility, leak in places:
         named = line.title in names
         colour = BEST if named and line.name != "none" else POINT
-        for bar in _bars(line, aim, utility, leak) if utility >= left else ():
-            axis.plot(*bar, color=colour, linewidth=0.6, alpha=0.5, zorder=2)
+        if utility >= left:
+            bars.setdefault(colour, []).extend(_bars(line, aim, utility, leak))
         shape = "<" if utility < left else "s" if line.name == "none" else "o"
         at = max(utility, left), leak
         marks.setdefault((6 if named else 4, colour, shape), []).append(at)
+    for colour, ends in sorted(bars.items()):
+        axis.plot(*zip(*ends, strict=True), color=colour, linewidth=0.6, alpha=0.5, zorder=2)
     for (size, colour, shape), points in sorted(marks.items()):
         axis.plot(*zip(*points, strict=True), marker=shape, color=colour, linestyle="none",
                   markersize=size, zorder=3)  # fmt: skip
@@ -252,7 +260,8 @@ def _name(axis: Any, panel: Panel, aim: Aim) -> None:
         if drawn.get_linestyle() == "None":
             room.points += [around(end, 3.5) for end in ends]
             continue
-        boxes = (box for pair in pairwise(ends) for box in chain(*pair, gap=0))
+        pieces = (pair for pair in pairwise(ends) if math.isfinite(math.dist(*pair)))
+        boxes = (box for pair in pieces for box in chain(*pair, gap=0))
         room.lines += [box for box in boxes if not free([box], [room.frame])]
     if guess := panel.chance[aim]:
         _write(axis, shown(guess.name, _LINES[0]), (left, guess.value), room.along)
@@ -289,15 +298,15 @@ def _write(
     return True
 
 
-def _bars(line: DefenseRow, aim: Aim, utility: float, leak: float) -> list[tuple[list[float], ...]]:
-    """Intervals over seeds as pieces of lines, where there are several seeds."""
-    made: list[tuple[list[float], ...]] = []
+def _bars(line: DefenseRow, aim: Aim, utility: float, leak: float) -> list[Place]:
+    """Intervals over seeds, where there are several: the ends of each and a gap."""
+    made: list[Place] = []
     found = line.worst.get(aim)
     if found is not None:
-        made.append(([utility] * 2, [found.estimate.low, found.estimate.high]))
+        made += [(utility, found.estimate.low), (utility, found.estimate.high), _GAP]
     accuracy = line.accuracy
     if accuracy is not None and len(line.accuracies) > 1:
-        made.append(([accuracy.low, accuracy.high], [leak] * 2))
+        made += [(accuracy.low, leak), (accuracy.high, leak), _GAP]
     return made
 
 
