@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from privbench.boards.panel import Aim, AttackColumn, DefenseRow, Panel, Spot
+    from privbench.results.seeds import Series
 
 _MOST = 8
 #: Controls that a leak of other games than membership is compared with, and what they are.
@@ -171,13 +172,26 @@ def undefended(panel: Panel, aim: Aim, among: str = "") -> str:
 
 def _no_more_than_untrained(panel: Panel, aim: Aim, spot: Spot) -> str:
     """Say that training is not shown to leak; "" if it is, or if no untrained encoder was asked."""
-    untrained = spot.over.main("controls.untrained").by_seed
-    change = paired(spot.over.headline.by_seed, untrained) if untrained else None
+    found, untrained = spot.over.headline, spot.over.main("controls.untrained")
+    change = paired(found.by_seed, untrained.by_seed)
     if change is None:
         return ""
     ahead = change.mean > 0 if panel.higher[aim] else change.mean < 0
-    beyond = change.p is None or change.p < ERROR
+    beyond = _apart(found, untrained) if change.p is None else change.p < ERROR
     return "" if ahead and beyond else "no leak by training is shown: "
+
+
+def _apart(one: Series, other: Series) -> bool:
+    """Whether the intervals over rows do not meet, in each seed that both have."""
+    ours, theirs = (dict(zip(of.seeds, of.row_intervals, strict=True)) for of in (one, other))
+    return not any(_meet(*ours[seed], *theirs[seed]) for seed in ours.keys() & theirs)
+
+
+def _meet(a: float | None, b: float | None, c: float | None, d: float | None) -> bool:
+    """Whether the intervals from a to b and from c to d may have a number in common."""
+    if a is None or b is None or c is None or d is None:
+        return True
+    return a <= d and c <= b
 
 
 def beside(panel: Panel, aim: Aim, spot: Spot) -> list[str]:
@@ -236,10 +250,13 @@ def _beyond_chance(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseR
         of = f"{less} of the {len(some)} {_what(some)} that met all their judges"
     told = f"{of} {'leaks' if less == 1 else 'leak'} less than none beyond chance"
     told += "" if judged else ", by the attacks of this page"
-    told += f" and {more} more, by the attack that is compared (†)" if more else ""
+    if more:
+        verb = "leaks" if more == 1 else "leak"
+        told += f"; {more} {verb} more than none beyond chance, by the attack that is compared (†)"
     if alone := len(certain) - less - more:
-        verb = "differs" if alone == 1 else "differ"
-        told += f"; {alone} {verb} (†) by the attack that is compared, and not in what is worst"
+        which = "1 has a †, but its worst case does" if alone == 1 else (
+            f"{alone} have a †, but their worst cases do")  # fmt: skip
+        told += f"; {which} not move that way"
     return told
 
 

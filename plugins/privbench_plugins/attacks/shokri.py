@@ -15,9 +15,9 @@ models, trained as the target is on the adversary's own rows. Steps:
 One more classifier, trained on the records of all classes, scores rows without a label and rows of
 classes for which the shadows have no members or no nonmembers.
 
-Deviations: see the class. What to expect: stronger the more the victim overfits, and far stronger
-on a ``supervised`` victim with few members than on a contrastive one; 0.5 on a victim that answers
-members and nonmembers alike. Each shadow costs a full training.
+Deviations: see the class. What to expect: stronger the more the victim overfits; on ``digits`` AUC
+.695 with a ``supervised`` victim and .741 with ``simclr`` (leaderboards/digits-attacks.md); 0.5 on
+a victim that answers members and nonmembers alike. Each shadow costs a full training.
 """
 
 from __future__ import annotations

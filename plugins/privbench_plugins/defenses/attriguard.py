@@ -26,8 +26,8 @@ Search methods of phase I, and d_v:
 The task classifier is trained on embeddings without noise.
 
 What to expect: C itself falls to chance, but an attacker trained on released embeddings loses
-almost nothing (digits, ``supervised``, seed 0, leaderboards/digits-operating-points.md: .85 before,
-.83 after; in the Talos paper too, only a few points). Utility hardly changes. Each query costs a
+almost nothing (digits, ``supervised``, seed 0, leaderboards/digits-operating-points.md: .84 before,
+.82 after; in the Talos paper too, only a few points). Utility hardly changes. Each query costs a
 search: about 0.3 ms with two values and 512 dimensions on one core, multiplied by the number of
 other values.
 """
