@@ -140,6 +140,35 @@ def test_large_numbers_are_read(tmp_path: Path) -> None:
     assert "x holds 1e+301, first beyond 1e+38 in row 7, and a model gets float32: scale" in told
 
 
+@pytest.mark.parametrize("far", [2e6, -99_999, -1e7, 1e12])
+def test_one_far_value_rounds_no_other(far: float, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).random((2 * N, 4))
+    x[0, 0], x[N, 0] = far, far * 0.9
+    forest = RandomForestClassifier(20, random_state=0).fit(x[:N], Y[:N])
+    got: list[np.ndarray] = []
+
+    def ask(rows: np.ndarray) -> np.ndarray:
+        got.append(rows.copy())
+        return np.asarray(forest.predict_proba(rows))
+
+    found = audit(tmp_path, ask, members=(x[:N], Y[:N]), nonmembers=(x[N:], Y[N:]))
+    assert found[0].utility["train_accuracy"] == 1
+    asked = np.unique(np.concatenate(got), axis=0)
+    distance = np.abs(asked[:, None] - x[None]).max(2).min(1)
+    assert distance[np.abs(asked[:, 0]) < 1].max() < 1e-6
+
+
+def test_rows_that_a_far_value_moves_together_stay_different(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).lognormal(size=(2 * N, 1))
+    x[0] = 1e7
+    forest = RandomForestClassifier(20, random_state=0).fit(x[:N], Y[:N])
+    for rows in (x, pd.DataFrame(x)):
+        out = tmp_path / type(rows).__name__
+        both = {"members": (rows[:N], Y[:N]), "nonmembers": (rows[N:], Y[N:])}
+        found = audit(tmp_path, forest, **both, out=out)
+        assert found[0].utility["train_accuracy"] > 0.9
+
+
 @pytest.mark.parametrize(("y", "told"), [
     (Y + 1, "the model knows 3 classes, 0 to 2, and y has class 3, counted from 0: number"),
     (5 * Y, "0 to 2, and y has class 10, counted from 0: number the classes as the model does"),

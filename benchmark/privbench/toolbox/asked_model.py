@@ -35,7 +35,6 @@ GRANTS = {
     "values": Access.EMBEDDINGS,
 }
 _SURE = 50.0  # logit of an answered class: the others get e^-50
-_ROUNDING = 1e-6  # of a column's range
 #: Sums of posteriors of float16, or rounded to three digits.
 _ROUNDED = 2e-3
 _CLASSES, _TABLE = 1, 2  # axes of an answer
@@ -79,9 +78,10 @@ class Form:
             return x.float()
         low, high = (np.asarray(one, np.float64) for one in (self.low, self.high))
         wide = high - low
-        values = x.double().cpu().numpy() * wide + low
-        whole = np.round(values)
-        exact = np.where(np.abs(values - whole) <= _ROUNDING * np.maximum(wide, 1), whole, values)
+        unit = x.float().cpu().numpy()
+        values = unit.astype(np.float64) * wide + low
+        whole, rounding = np.round(values), wide * np.spacing(unit)
+        exact = np.where(np.abs(values - whole) <= rounding, whole, values)
         return torch.from_numpy(exact.astype(np.float32))
 
 

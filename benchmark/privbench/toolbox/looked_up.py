@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.content import file_digest
+from privbench.measure.data.row_random import row_keys
 from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.row_files import Reading, as_rows, read
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Texts of a column up to which it is one-hot; above, words are counted in so many columns.
 ONE_HOT, WORDS = 64, 256
+#: The dataset npz may take rows for one if all their numbers differ by less than 1 / FINE.
+FINE = 2.0**24
 _HASHED = 4  # columns of a hash, 16 bits each
 _DIGEST = 16  # bytes of a row's key
 _TABLE = 2  # axes
@@ -415,8 +419,8 @@ def _hashes(features: np.ndarray, contents: list[bytes]) -> np.ndarray:
 
     No column if there is no such row; 0 for the others.
     """
-    groups: dict[bytes, list[int]] = {}
-    for i, key in enumerate(keys(features)):
+    groups: dict[int, list[int]] = {}
+    for i, key in enumerate(row_keys(torch.from_numpy(features), FINE).tolist()):
         groups.setdefault(key, []).append(i)
     made = np.zeros((len(features), _HASHED), np.float32)
     for group in groups.values():

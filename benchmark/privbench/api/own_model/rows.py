@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from privbench.api.own_model.tables import (
     REGRESSION,
@@ -28,7 +29,9 @@ from privbench.api.own_model.tables import (
 from privbench.api.own_model.tables import held as held_in
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
-from privbench.toolbox.looked_up import encoded, library
+from privbench.measure.data.row_random import row_keys
+from privbench.toolbox.asked_model import Form
+from privbench.toolbox.looked_up import FINE, encoded, library
 from privbench.toolbox.npz_size import excess
 from privbench.toolbox.row_files import TABLES, Reading
 
@@ -49,6 +52,8 @@ _UNSEEN = "unseen"
 FEWEST = 20
 _TABLE, _GREY, _IMAGE = 2, 3, 4  # axes of x
 _LARGEST = 1e38  # of x
+#: Share of a column's values that may be taken for their neighbours.
+_LOST = 0.05
 
 #: A path of a file, or rows in memory: a mapping of x and y, a pair of these, a DataFrame.
 Given = Any
@@ -226,7 +231,10 @@ def read_rows(
     sizes = sizes_of(x)
     prints = {source: fingerprints(one) for source, one in x.items()}
     _refuse_overlap(prints)
-    joined, low, high = _in_unit_interval(np.concatenate(list(x.values())))
+    every_x = np.concatenate(list(x.values()))
+    joined, low, high = _in_unit_interval(every_x)
+    if _loses(every_x, joined, Form("labels", low=low, high=high)):
+        return _looked_up(held, files, attributes, reading, regression=False)
     extra = {} if attributes is None else _attributes(attributes, len(joined))
     every = [one for column in prints.values() for one in column]
     labels = labels_of(held, sizes)
@@ -412,6 +420,25 @@ def _in_unit_interval(
     high = np.where(high > low, high, low + 1)
     unit = ((x - low) / (high - low)).clip(0, 1).astype(np.float32)
     return unit, tuple(map(float, low)), tuple(map(float, high))
+
+
+def _loses(x: NDArray[Any], unit: NDArray[Any], form: Form) -> bool:
+    """Whether rows of a table differ in what float32 tells apart, and not in [0, 1].
+
+    A column of which one value is far from all others, such as -99999 for a missing one, leaves
+    the others no room there.
+    """
+    if not form.low or x.ndim != _TABLE:
+        return False
+    given, scaled = x.astype(np.float32), torch.from_numpy(unit)
+    again = form.in_units(scaled).numpy()
+    for column, found in zip(given.T, again.T, strict=True):
+        values, first = np.unique(column, return_index=True)
+        gaps = np.diff(values, prepend=-np.inf, append=np.inf)
+        off = np.abs(found[first] - values)
+        if (off > np.minimum(gaps[1:], gaps[:-1]) / 2).mean() > _LOST:
+            return True
+    return len({*row_keys(scaled, FINE).tolist()}) < len(np.unique(given, axis=0))
 
 
 def is_regression(held: Mapping[str, Mapping[str, Any]], output: str) -> bool:
