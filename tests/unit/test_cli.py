@@ -18,7 +18,16 @@ import torch
 from annotated_types import Ge
 from click.testing import CliRunner
 
-from privbench import Access, Defense, Membership, MembershipAttack, Method, Strength, __version__
+from privbench import (
+    Access,
+    Defense,
+    Membership,
+    MembershipAttack,
+    Method,
+    Results,
+    Strength,
+    __version__,
+)
 from privbench.cli.border import prints_to_stderr
 from privbench.cli.glossary import glossary
 from privbench.cli.main import _terminable, main
@@ -180,6 +189,7 @@ def said(result: Result) -> str:
         ((*SURE, "--set", "sure.power=x"), "sure.power: give a whole number, not 'x'"),
         ((*SURE, "--set", "sure.power"), "--set sure.power: write METHOD.FIELD=VALUE"),
         ((*SURE, "--set", "suer.power=2"), "unknown method in --set 'suer': did you mean 'sure'?"),
+        ((*SURE, "--dry-run", "--json"), "--dry-run prints lines to read: leave out --json"),
         ((*SURE, "--set", "sure.power=["), "'[' is not a YAML value: put it in quotes"),
         ((*SURE, "--data-root", "nowhere"), "nowhere is not a directory: create it"),
         ((*SURE, "--device", "gpu"), "unknown device 'gpu': use cpu, cuda, cuda:1 or auto"),
@@ -260,6 +270,7 @@ def test_a_sweep_end_to_end(run: Run, tmp_path: Path) -> None:
     board = (tmp_path / "results" / "leaderboard.md").read_text(encoding="utf-8")
     points = json.loads((tmp_path / "results" / "operating-points.json").read_bytes())
     assert points == {"match_utility": 1.0}
+    assert Results.read(tmp_path / "results").match_utility == 1
     same = run("leaderboard", "results", "--title", "run", "-o", "same/leaderboard.md")
     assert same.exit_code == 0
     assert (tmp_path / "same" / "leaderboard.md").read_text(encoding="utf-8") == board
@@ -269,11 +280,12 @@ def test_a_sweep_end_to_end(run: Run, tmp_path: Path) -> None:
     assert "0 phases trained" in again.stdout
     parts = [f"part{i}" for i in (1, 2)]
     for i, part in enumerate(parts):
-        of_part = run(*sweep, "--shard", f"{i + 1}/2", "--out", part)
-        assert of_part.exit_code == 0
-        assert f"part {i + 1}/2 of the grid: `privbench merge` joins" in of_part.stdout
-        assert "Found:" not in of_part.stdout
-        assert not [*(tmp_path / part).glob("leaderboard.*")]
+        for _ in ("first", "again"):
+            of_part = run(*sweep, "--shard", f"{i + 1}/2", "--out", part)
+            assert of_part.exit_code == 0
+            assert f"part {i + 1}/2 of the grid: `privbench merge` joins" in of_part.stdout
+            assert "Found:" not in of_part.stdout
+            assert not [*(tmp_path / part).glob("leaderboard.*")]
     empty = run(*sweep, "--shard", "99/99", "--out", "part-99")
     assert "0 trials, 0 failed" in empty.stdout
     assert run("merge", *parts, "part-99", "--out", "run").exit_code == 0

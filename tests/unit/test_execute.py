@@ -423,6 +423,20 @@ def test_failure_is_data_and_others_go_on(lab: TrialRunner, asks_for: str, reaso
     assert _ok(lab.run(_trial(Confident()))).metrics
 
 
+def test_a_trial_that_fails_late_has_no_numbers(
+    lab: TrialRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no test rows today")
+
+    monkeypatch.setattr(lab.materials, "utility", fails)
+    record = lab.run(_trial(Confident()))
+    assert (record.status, record.reason) == ("failed", "RuntimeError: no test rows today")
+    assert (record.metrics, record.controls, record.notes, record.sizes) == ({}, {}, {}, {})
+    assert record.cost.seconds > 0
+    assert record.board is not None
+
+
 def test_gradients_where_they_are_granted(lab: TrialRunner) -> None:
     record = _ok(lab.run(_trial(Gradients())))
     assert record.notes["norm"] > 0

@@ -167,6 +167,7 @@ REFUSALS = {
     "run --attack lira --set simclr.epochs=-3": "simclr.epochs: give 0 or more, not -3",
     "run --attack lira --set simclr.epochs=many": "simclr.epochs: give a whole number, not 'many'",
     "run --attack lira --set moco.epochs=3": "--set moco: this run has no moco: it has ",
+    "run --attack rmia --set lira.k=8": "--set lira: this run has no lira: it has ",
     "run --attack lira --preset huge": "unknown preset 'huge'",
     "run --attack lira --protocol nope": "unknown protocol 'nope'",
     "run --attack lira --sensitive slnt": "attribute of digits 'slnt': did you mean 'slant'?",

@@ -98,6 +98,24 @@ def test_strongest_stands_beside_other_attacks_and_each_runs_once(registry: Regi
         suite_from({"attacks": "strong"}, "the test")
 
 
+def test_a_judge_that_is_not_installed_is_left_out_of_the_strongest(registry: Registry) -> None:
+    @dataclass(frozen=True)
+    class Fenced(Mine):
+        name: ClassVar[str] = "fenced"
+        judged_by: ClassVar[Any] = (Judge("of-nobody", "Who?"), Judge("shokri", "Why not?"))
+
+    found = Registry()
+    for kind in ("dataset", "target", "attack", "defense"):
+        for method in registry.all(kind):
+            found.add(kind, method, Plugin("ours", "ours", "ours"))
+    found.add("defense", Fenced(), Plugin("theirs", "theirs", "theirs"))
+    suite = suite_from({"attacks": "strongest", "defenses": ["fenced"]}, "the test")
+    labels = named(Resolver(suite, found))
+    assert "shokri" in labels
+    assert "of-nobody" not in labels
+    assert suite.names is None  # judges may come from any package
+
+
 def test_doc_prints_them(registry: Registry) -> None:
     for name in ("memguard", "laplace", "talos"):
         told = CliRunner().invoke(main, ["doc", name]).output

@@ -110,6 +110,8 @@ def test_another_request_is_another_grid(
     empty = FinishedGrids(tmp_path / "notes", {"seeds": 2}, tmp_path / "data").path
     (tmp_path / "data" / "faces").mkdir()
     assert FinishedGrids(tmp_path / "notes", {"seeds": 2}, tmp_path / "data").path != empty
+    (tmp_path / "data" / "nowhere").symlink_to(tmp_path / "gone")
+    assert FinishedGrids(tmp_path / "notes", {"seeds": 2}, tmp_path / "data").path != empty
     monkeypatch.setenv("PRIVBENCH_DISABLE_PLUGINS", "talos")
     assert FinishedGrids(tmp_path / "notes", {"seeds": 2}, None).path != notes.path
 

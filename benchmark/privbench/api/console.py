@@ -207,7 +207,9 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004
 
 
-def summarise(console: Console, board: Board, out: Path, title: str, *, trained: int) -> str:
+def summarise(
+    console: Console, board: Board, out: Path, title: str, *, trained: int, part: str = ""
+) -> str:
     """Write the board of a run, and print its tables and how it went.
 
     Args:
@@ -216,10 +218,13 @@ def summarise(console: Console, board: Board, out: Path, title: str, *, trained:
         out: folder of results.
         title: of the board.
         trained: number of phases that were trained.
+        part: ``I/N`` if the trials are a part of a grid: the whole grid has a board, a part none.
 
     Returns:
-        Why the board is not written; "" if it is.
+        What is not written, and why; "" if all is.
     """
+    if part:
+        return _summarise_part(console, board, out, part, trained)
     page, problem = out / "leaderboard.md", ""
     try:
         refuse_tokens(board.records, {"the title": title})
@@ -240,8 +245,7 @@ def summarise(console: Console, board: Board, out: Path, title: str, *, trained:
     return problem
 
 
-def summarise_part(console: Console, board: Board, out: Path, part: str, *, trained: int) -> str:
-    """Print how part ``I/N`` of a grid went, as ``summarise`` does: the whole grid has a board."""
+def _summarise_part(console: Console, board: Board, out: Path, part: str, trained: int) -> str:
     problem = ""
     try:
         tradeoffs.store_bound(board.bound, out)
@@ -262,12 +266,12 @@ def _tell(console: Console, board: Board, out: Path, trained: int, where: str) -
     )
 
 
-def show_finished(board: Board, out: Path, title: str, console: Console) -> str:
+def show_finished(board: Board, out: Path, title: str, console: Console, part: str) -> str:
     """Show a grid whose results are all there; the arguments are those of ``summarise``."""
     with Watcher(console, len(board.records)) as watcher:
         for record in board.records:
             watcher.trial(record, True)
-    return summarise(console, board, out, title, trained=0)
+    return summarise(console, board, out, title, trained=0, part=part)
 
 
 def tables(board: Board, width: int = 100) -> list[Table]:

@@ -61,6 +61,7 @@ class Planning(PlannedHere):
             root=run_options.data_root(options["data_root"]), numerics=numerics,
         )  # fmt: skip
         super().__init__([], runner)
+        self._serial = options.get("executor") == "serial"
         self.chosen = list(chosen)
         self.registry = registry.load(self.chosen, wanted=suite.names)
         self.registry.refuse_broken_files()
@@ -122,7 +123,8 @@ class Planning(PlannedHere):
         by_victim: dict[str, dict[str, bool]] = {}
         for item in self.planned:
             if not (item.skip or item.failed or is_kept(item.trial.digest, item.skip, out)):
-                with contextlib.suppress(Exception):  # running the trial says what is wrong
+                # Running the trial says what is wrong.
+                with contextlib.suppress(Exception), Store.of_code(self._code(item)):
                     keys |= _phases(self.runner, item, by_victim)
         return sum(not held for held in keys.values())
 
@@ -149,14 +151,12 @@ class Planning(PlannedHere):
             elif is_kept(item.trial.digest, item.skip, out):
                 state = "kept"
             else:
-                Store.code = code_of(sealed(item.trial).cell)
                 try:
-                    phases = _phases(runner, item, by_victim)
+                    with Store.of_code(self._code(item)):
+                        phases = _phases(runner, item, by_victim)
                 except Exception as error:  # noqa: BLE001 - a run would record a failure
                     show(f"{name}: would fail: {encodable(str(error))}")
                     continue
-                finally:
-                    Store.code = ""
                 todo = sum(not held for held in phases.values())
                 state = (
                     f"would run; {len(phases)} training phases, {len(phases) - todo} in the store"
@@ -180,8 +180,7 @@ class Planning(PlannedHere):
             for item in self.planned:
                 if item.skip or item.failed:
                     continue
-                Store.code = code_of(sealed(item.trial).cell)
-                try:
+                with Store.of_code(self._code(item)):
                     for spec in asker.specs(item.trial).values():
                         mark = f"{spec.identity} {Store.code}"
                         keys = () if mark in seen else builder.planned(spec)
@@ -191,9 +190,11 @@ class Planning(PlannedHere):
                                 stored[found.key.digest] = found
                             else:
                                 missing.add(key.digest)
-                finally:
-                    Store.code = ""
         return [stored[one] for one in sorted(stored)], len(missing)
+
+    def _code(self, item: PlannedTrial) -> str:
+        """Digest of the code of others in the process that runs a trial."""
+        return self._code_here if self._serial else code_of(sealed(item.trial).cell)
 
 
 def _phases(
@@ -201,10 +202,11 @@ def _phases(
 ) -> dict[str, bool]:
     phases: dict[str, bool] = {}
     for spec in runner.specs(item.trial).values():
-        if spec.identity not in by_victim:
+        mark = f"{spec.identity} {Store.code}"
+        if mark not in by_victim:
             planned = runner.builder.planned(spec)
-            by_victim[spec.identity] = {key.digest: held for key, held in planned.items()}
-        phases |= by_victim[spec.identity]
+            by_victim[mark] = {key.digest: held for key, held in planned.items()}
+        phases |= by_victim[mark]
     return phases
 
 

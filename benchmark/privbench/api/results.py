@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from privbench.boards.front import front
 from privbench.boards.html.notebook import notebook
 from privbench.boards.html.plot import Plot
 from privbench.boards.page import page
+from privbench.boards.tradeoffs import stored_bound
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import several, shown
 from privbench.results.files import read_all
@@ -42,6 +44,7 @@ class Results(list[Record]):
 
     Attributes:
         match_utility: largest loss of accuracy at which defenses are compared; None for no bound.
+            ``read`` takes the one that the runs were given.
         judging: defense -> the attacks that judge it; None for what the installed plugins say.
         folders: where per-sample scores are looked for.
     """
@@ -63,6 +66,8 @@ class Results(list[Record]):
         """
         results = cls(read_all([Path(place) for place in places]))
         results.folders = tuple(Path(place) for place in places if Path(place).is_dir())
+        with contextlib.suppress(BadInputError):  # the runs had several bounds
+            results.match_utility = stored_bound(results.folders)
         return results
 
     @property

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from privbench.api import options as run_options
 from privbench.api.arguments import named_as_arguments
-from privbench.api.console import PLAIN, Watcher, summarise, summarise_part, terminal_console
+from privbench.api.console import PLAIN, Watcher, summarise, terminal_console
 from privbench.api.results import Results
 from privbench.boards.board import Board
 from privbench.grid import run as grid
@@ -205,12 +205,9 @@ class Session:
         """
         trained = self.execute()
         self.board = Board(self.records, self.match_utility, self.judging)
-        if self.part:
-            self.problem = summarise_part(
-                self.console, self.board, self.out, self.part, trained=trained
-            )
-        else:
-            self.problem = summarise(self.console, self.board, self.out, self.name, trained=trained)
+        self.problem = summarise(
+            self.console, self.board, self.out, self.name, trained=trained, part=self.part
+        )
         failed = any(record.status == "failed" for record in self.records)
         return 1 if failed or self.problem else 0
 

@@ -289,6 +289,8 @@ def run(chosen: list[Choice], /, suite: Path | None, **options: Any) -> None:
     asked = _suite(suite, options)
     run_options.check(options)
     as_json = options.pop("json")
+    if as_json and options["dry_run"]:
+        raise BadInputError("--dry-run prints lines to read: leave out --json")
     with prints_to_stderr() if as_json else nullcontext():
         refuse(asked, chosen, make=options["dry_run"])
     if options["dry_run"]:
@@ -329,7 +331,8 @@ def _run(
     out = options["out"].absolute()
     if found := finished.find(out):
         board = Board(found.records, suite.match_utility, found.judging)
-        return 1 if show_finished(board, out, suite.name, console) else 0, board
+        problem = show_finished(board, out, suite.name, console, options["shard"] or "")
+        return 1 if problem else 0, board
     apart = is_planned_apart(suite.names, chosen, options["executor"])
     refuse(suite, chosen, make=not others(chosen))  # now also where no index was kept
     workers = options["jobs"] != "1" or options["executor"] == "processes" or options["timeout"]

@@ -7,7 +7,6 @@ import ctypes
 import mmap
 import os
 import pickle
-import resource
 import signal
 import sys
 import traceback
@@ -24,6 +23,7 @@ from privbench.grid.sealed import SealedAttack
 from privbench.grid.server import begin
 from privbench.ground.errors import AnswerError
 from privbench.ground.store.canonical import canonical
+from privbench.ground.store.machine import peak_memory
 from privbench.ground.store.store import Store
 from privbench.measure.training.process_state import threads
 from privbench.measure.victims.play import Match
@@ -213,5 +213,5 @@ def _answered(line: Line, setup: Setup, work: bytes) -> None:
     except BaseException as error:  # noqa: BLE001 - failure is data
         told |= {"facts": {}, "error": reason(error), "trace": traceback.format_exc()}
         tensors = {}
-    told["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    told["peak"] = peak_memory()
     line.end(told, tensors)

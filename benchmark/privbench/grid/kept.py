@@ -171,5 +171,4 @@ def _listing(folder: Path | None) -> list[list[Any]]:
     """What is directly in a folder of datasets, with stamps."""
     if folder is None or not folder.is_dir():
         return []
-    listed = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
-    return [[name, stat.st_mtime_ns, stat.st_size] for name, stat in listed]
+    return [[Path(path).name, *stamp] for path, stamp in sorted(stamps(folder.iterdir()).items())]

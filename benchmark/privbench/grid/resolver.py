@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter
 
+from privbench.grid.judging import installed
+from privbench.grid.plugins import OURS, origin_of
 from privbench.grid.suite import STRONGEST_ATTACKS
 from privbench.ground.errors import BadInputError, UnknownNameError, nearest
 from privbench.ground.judges import STRONGEST, judges_of
@@ -67,7 +69,7 @@ class Resolver:
         for name in suite.set:
             if name not in self._used:
                 near = nearest(name, self._used)
-                if near is None:
+                if near is None or registry.offers([("", name)]):
                     registry.find(name)
                     raise BadInputError(f"--set {name}: this run has no {name}: it has "
                                         f"{', '.join(sorted(self._used))}")  # fmt: skip
@@ -130,10 +132,12 @@ class Resolver:
         return [one for i, one in enumerate(made) if one not in made[:i]]
 
     def _judges(self) -> list[Ref]:
-        """The judges of all defenses; without any, the strongest attacks of all games."""
-        of = [judge for stack in self.stacks for one in stack for judge in judges_of(one)]
-        of = of or [judge for judges in STRONGEST.values() for judge in judges]
-        return [*{judge.label: judge.entry for judge in of}.values()]
+        """The installed judges of all defenses; without any, the strongest attacks of all games."""
+        of = [(judge, origin_of(one)) for stack in self.stacks for one in stack
+              for judge in judges_of(one)]  # fmt: skip
+        of = of or [(judge, OURS) for judges in STRONGEST.values() for judge in judges]
+        here = [judge for judge, names_it in of if installed(judge, self.registry, names_it)]
+        return [*{judge.label: judge.entry for judge in here}.values()]
 
     def _stacks(self) -> list[tuple[Defense, ...]]:
         stacks: list[tuple[Defense, ...]] = []

@@ -96,14 +96,14 @@ class Suite(BaseModel):
     @property
     def names(self) -> frozenset[tuple[str, str]] | None:
         """Kind and name of all methods that it names, "" for any kind; None if it takes all."""
-        if self.controls:
+        if self.controls or STRONGEST_ATTACKS in self.attacks:
             return None
         others = [spec for spec in self.adversaries if isinstance(spec, AdversarySpec)]
         of: dict[str, list[Ref]] = {
             "dataset": [*self.datasets, *(one.dataset for one in others if one.dataset)],
             "target": [*self.targets, *(one.target for one in others if one.target)],
             "defense": [*self.defenses, *self.sweep],
-            "attack": [ref for ref in self.attacks if ref != STRONGEST_ATTACKS],
+            "attack": self.attacks,
             "": [*self.set],
         }
         return frozenset(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer, serving_strangers, strangers
 from privbench.grid.same_answers import SameAnswers
 from privbench.grid.trial import Trial, learning_from_reference
+from privbench.ground.store.machine import peak_memory
 from privbench.measure.games import left_out
 from privbench.measure.games.controls import Pixels
 from privbench.measure.training.numerics import USUAL, Numerics
@@ -33,6 +32,7 @@ from privbench.measure.victims.play import (
 )
 from privbench.measure.victims.served import Victim
 from privbench.plugins.canary import refuse_changed
+from privbench.results.provenance import now
 from privbench.results.record import Cost, Record
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class TrialRunner:
         record = new_record(trial, self.device)
         begun, shared_before = time.perf_counter(), self._shared
         if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.reset_peak_memory_stats(self.device)
         try:
             refuse_changed()
             self._fill(record, trial)
@@ -111,12 +111,20 @@ class TrialRunner:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
-            record.status, record.reason = "failed", reason(error)
+            cost, record = record.cost, new_record(trial, self.device)  # without its numbers so far
+            record.cost, record.status, record.reason = cost, "failed", reason(error)
             record.traceback = encodable(traceback.format_exc())
         shared = self._shared - shared_before  # other trials need the victims too
         record.cost.seconds = time.perf_counter() - begun - shared
-        record.cost.peak_bytes = _peak(self.device) + (self.isolated.peak if self.isolated else 0)
+        record.cost.peak_bytes = self._peak()
+        record.provenance["finished"] = now()
         return record
+
+    def _peak(self) -> int:
+        """The most bytes of memory that a trial took, of the process and that of its attack."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return peak_memory() + (self.isolated.peak if self.isolated else 0)
 
     @property
     def _shared(self) -> float:
@@ -400,10 +408,3 @@ def _updates(victim: Victim) -> dict[str, int]:
         for part, count in phase.get("updates", {}).items():
             total[part] = total.get(part, 0) + count
     return total
-
-
-def _peak(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

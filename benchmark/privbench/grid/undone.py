@@ -37,6 +37,6 @@ def unwritable(record: Record, reason: str) -> Record:
 
 def _bare(record: Record, status: Literal["failed", "skipped"], reason: str) -> Record:
     return Record(
-        trial=record.trial, cell=record.cell, seed=record.seed, status=status, reason=reason,
-        phase=record.phase, provenance=record.provenance,
+        trial=record.trial, cell=record.cell, board=record.board, seed=record.seed, status=status,
+        reason=reason, phase=record.phase, strengths=record.strengths, provenance=record.provenance,
     )  # fmt: skip

@@ -25,8 +25,13 @@ def provenance(device: str) -> dict[str, Any]:
         **versions(),
         "device": device,
         "machine": machine(),
-        "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "finished": now(),
     }
+
+
+def now() -> str:
+    """Return the time, to the second."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import resource
 import sys
 from pathlib import Path
 
@@ -32,6 +33,12 @@ def machine() -> dict[str, str | int]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has taken so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 @functools.cache
