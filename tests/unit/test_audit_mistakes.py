@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.tree import DecisionTreeRegressor
 
 import privbench
 from privbench import BadInputError
@@ -382,3 +383,134 @@ def test_a_file_of_others_is_not_to_be_removed(tmp_path: Path) -> None:
     told = refusal(tmp_path)
     assert "run the trial again, or move the file away" in told
     assert "remove" not in told
+
+
+# ---- models that answer otherwise ---------------------------------------------------------------
+
+
+def test_one_logit_stands_for_two_classes(tmp_path: Path) -> None:
+    weights = np.array([4.0, 0.1, -0.1, 0.0]), -0.9
+    x = X.copy()
+    x[:N, 0] = 0.26 + 0.15 * x[:N, 0]  # all logits of the members lie in [0, 1]
+    y = (x[:, 0] > 0.225).astype(int)
+
+    def one(rows: np.ndarray) -> np.ndarray:
+        return np.asarray(rows @ weights[0] + weights[1])[:, None]
+
+    def two(rows: np.ndarray) -> np.ndarray:
+        return np.concatenate([0 * one(rows), one(rows)], 1)
+
+    given = {"members": (x[:N], y[:N]), "nonmembers": (x[N:], y[N:])}
+    mine = audit(tmp_path, one, **given, out=tmp_path / "one")
+    theirs = audit(tmp_path, two, **given, output="logits", out=tmp_path / "two")
+    assert mine[0].metrics["auc"] == theirs[0].metrics["auc"]
+    assert mine[0].utility["train_accuracy"] == theirs[0].utility["train_accuracy"]
+    assert "read as the logit of class 1" in str(mine)
+    assert "read as the logit" not in str(theirs)
+
+
+def test_logits_of_more_classes_than_the_rows_have(tmp_path: Path) -> None:
+    wide = np.random.default_rng(0).normal(size=(4, 5))
+    answers = X @ wide
+    y = answers[:, :4].argmax(1)  # the fifth class has no row
+    y[::9] = 0
+
+    def model(rows: np.ndarray) -> np.ndarray:
+        made = rows @ wide
+        made[:, 4] -= 100
+        return np.asarray(made)
+
+    given = {"members": (X[:N], y[:N]), "nonmembers": (X[N:], y[N:]), "model": model}
+
+    def fit(x: Any, y: Any, seed: int) -> Any:
+        del x, y, seed
+        return model
+
+    for more in ({}, {"shadow_recipe": fit}):
+        told = refusal(tmp_path, **given, **more)
+        assert "answers 5 numbers for each row, and the largest is that of y for" in told
+        assert told.endswith("name output logits, or embeddings")
+    assert len(audit(tmp_path, **given, output="logits")) == 1
+
+
+def test_classes_of_large_numbers(tmp_path: Path) -> None:
+    codes = np.array([520, 1000, 3000])
+    forest = RandomForestClassifier(10, random_state=0).fit(X[:N], codes[Y[:N]])
+    usual = audit(tmp_path)[0].metrics["auc"]
+    both = {"members": (X[:N], codes[Y[:N]]), "nonmembers": (X[N:], codes[Y[N:]])}
+    told = refusal(tmp_path, model=forest, **both)
+    assert "give the classes as texts, or name output posteriors or labels" in told
+    named = audit(tmp_path, forest, **both, output="posteriors", out=tmp_path / "named")
+    texts = {name: (x, y.astype(str)) for name, (x, y) in both.items()}
+    as_texts = audit(tmp_path, forest, **texts, out=tmp_path / "texts")
+    assert named[0].metrics["auc"] == as_texts[0].metrics["auc"] == usual
+
+
+def test_a_regression_on_whole_numbers_is_none_of_classes(tmp_path: Path) -> None:
+    ages = (X[:, 0] * 60).astype(int) + 20
+    tree = DecisionTreeRegressor(random_state=0).fit(X[:N], ages[:N])
+    both = {"members": (X[:N], ages[:N]), "nonmembers": (X[N:], ages[N:])}
+    assert refusal(tmp_path, model=tree, **both) == "the model is a regression: name output values"
+
+
+def test_answers_of_sets_with_other_classes_are_no_leak(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    n = 400
+    y = np.concatenate([draw.random(n) < 0.8, draw.random(n) < 0.5]).astype(int)
+    sure = np.where(y == 1, 0.95, 0.6) + draw.normal(scale=0.01, size=2 * n)
+    p = np.where(y[:, None] == np.arange(2), sure[:, None], 1 - sure[:, None]).clip(0, 1)
+    found = privbench.audit(
+        members=(p[:n], y[:n]), nonmembers=(p[n:], y[n:]), attacks=["metric-entropy"], out=tmp_path
+    )
+    assert (found[0].metrics["auc"].value or 0) > 0.55
+    assert found.shift.found
+    assert "The model leaks" not in str(found)
+
+
+def test_an_object_that_reads_pictures_gets_them(tmp_path: Path) -> None:
+    class Reader:
+        def predict_proba(self, rows: np.ndarray) -> np.ndarray:
+            n, channels, high, wide = rows.shape
+            return np.asarray(FOREST.predict_proba(rows.reshape(n, channels * high * wide)))
+
+    pictures = X.reshape(-1, 1, 2, 2)
+    both = {"members": (pictures[:N], Y[:N]), "nonmembers": (pictures[N:], Y[N:])}
+    flat = audit(tmp_path)[0].metrics["auc"]
+    assert audit(tmp_path, Reader(), **both, out=tmp_path / "p")[0].metrics["auc"] == flat
+
+
+# ---- rows that do not fit together --------------------------------------------------------------
+
+
+def test_shapes_that_are_no_pictures(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((2 * N, 4, 8, 8))
+    told = refusal(tmp_path, members=(x[:N], Y[:N]), nonmembers=(x[N:], Y[N:]))
+    assert f"x has shape ({N}, 4, 8, 8): give images of 1 or 3 channels" in told
+    pictures = np.random.default_rng(0).random((2 * N, 1, 2, 2))
+    as_bytes = (255 * pictures[:N]).astype(np.uint8)
+    told = refusal(tmp_path, members=(as_bytes, Y[:N]), nonmembers=(pictures[N:], Y[N:]))
+    assert "members: its images hold bytes, and those of another file floats" in told
+
+
+def test_columns_of_one_name(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=list("abca"))
+    told = refusal(tmp_path, members=(frame[:N], Y[:N]), nonmembers=(frame[N:], Y[N:]))
+    assert "members: 2 columns are called a: rename one" in told
+    labelled = frame.assign(y=Y)
+    told = refusal(tmp_path, members=labelled[:N], nonmembers=labelled[N:])
+    assert "2 columns are called a: rename one" in told
+
+
+def test_a_column_that_is_empty_in_one_file(tmp_path: Path) -> None:
+    members = pd.DataFrame(X[:N]).assign(note="", y=Y[:N])
+    members.loc[3, "note"] = "late"
+    nonmembers = pd.DataFrame(X[N:]).assign(note=np.nan, y=Y[N:])
+    members.to_csv(tmp_path / "m.csv", index=False)
+    nonmembers.to_csv(tmp_path / "n.csv", index=False)
+
+    def model(rows: Any) -> np.ndarray:
+        assert list(rows.columns) == ["0", "1", "2", "3", "note"]
+        return np.asarray(FOREST.predict_proba(rows.iloc[:, :4].to_numpy(np.float32)))
+
+    both = {"members": tmp_path / "m.csv", "nonmembers": tmp_path / "n.csv"}
+    assert audit(tmp_path, model, **both)[0].utility["train_accuracy"] > 0.9

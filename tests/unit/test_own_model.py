@@ -1072,7 +1072,7 @@ def test_models_that_cannot_be_opened(
         (
             MEMBERS,
             {**NONMEMBERS, "y": NONMEMBERS["y"] * 3},
-            "if the 2 numbers for each row are logits, number y from 0 to 1",
+            "2 numbers for each row are logits, name output logits, and number y from 0 to 1",
         ),
         (MEMBERS, {**NONMEMBERS, "x": NONMEMBERS["x"] * np.nan}, "NaN"),
         ({**MEMBERS, "y": MEMBERS["y"][:5]}, NONMEMBERS, "one class or number for each row"),

@@ -37,6 +37,7 @@ from privbench.ground.store.store import default_root
 from privbench.ground.text import several, shown
 from privbench.plugins import registry as registries
 from privbench.results.files import AUDIT, read_all
+from privbench.toolbox.asked_model import of_both
 from privbench.toolbox.foreign_model import classes as named_classes
 from privbench.toolbox.opened_model import RECIPE, opened_once
 from privbench.toolbox.row_files import Reading
@@ -52,8 +53,13 @@ if TYPE_CHECKING:
     from privbench.api.own_model.words import Audit
     from privbench.measure.methods.cell import Cell
     from privbench.plugins.registry import Choice, Registry
+    from privbench.toolbox.asked_model import Asked
 
 _BLOCK = 256  # rows of the first query
+_TWO = 2  # classes
+_CLEARLY = 0.1  # by so much logits are right more often than the largest class
+_LOGIT = ("The model answers one number for each row, which is read as the logit of class 1. If it "
+          "is a regression, name output values.")  # fmt: skip
 
 
 @named_as_arguments
@@ -251,14 +257,15 @@ def audited(
                  for name in (*attacks, *judge_names(registry, tried))]  # fmt: skip
         reach.announce(asked, candidates, reach.more_queries(named, settings or {}), console)
     kept = identity.confirmed(asked, candidates, model, Path(out))
-    answers = identity.identified(_answers(asked, rows), Path(out))
+    asked, answers, note = _two_columns(target, asked, _answers(asked, rows), output)
+    answers = identity.identified(answers, Path(out))
     given["answered"] = identity.digest(answers)
     given["gives"] = _kind(rows, answers, output, alone=alone)
     rows = rows.knowing(answers, given["gives"])
     if given["gives"] == "embeddings" and shadow_recipe is None and not (attacks or shadow):
         _refuse_no_shadows(answers.shape[1])
-    given["least"] = least_of(answers, given["gives"])
-    given["width"] = answers.shape[1] if given["gives"] == "embeddings" else 0
+    given |= {"least": least_of(answers, given["gives"]),
+              "width": answers.shape[1] if given["gives"] == "embeddings" else 0}  # fmt: skip
     wanted, left_out = attacks_for(
         registry, attacks, attributes=bool(rows.attributes), shadow=shadow, own=own,
         lookup=rows.lookup, gives=given["gives"], settings=settings,
@@ -291,7 +298,8 @@ def audited(
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
             deaf=deaf([one for one in session.records if one.cell.defense == UNDEFENDED],
                       registry, Path(out)) if own else "",
-            notes=(warning, identity.unsteady(asked, candidates, answers), _copies(rows), kept),
+            notes=(warning, identity.unsteady(asked, candidates, answers), _copies(rows), kept,
+                   note),
         ),
         Path(out), fail_above, rows, junit=junit, sarif=sarif, chromium=chromium,
         parameters=_parameters(target),
@@ -432,12 +440,21 @@ def _as_numbered(rows: Rows, target: Any, output: str) -> Rows:
             if output == "values":
                 raise BadInputError("output values: the model is a classifier: leave it out")
             raise BadInputError("y holds numbers that are not classes, and the model is a "
-                                "classifier: give the classes as texts")  # fmt: skip
+                                "classifier: give the classes as texts, or name output "
+                                "posteriors or labels")  # fmt: skip
+        if rows.targets is None and _is_regressor(model):
+            raise BadInputError("the model is a regression: name output values")
         return rows.numbered(named_classes(model))
     if rows.source and (rows.targets is None or not rows.numbers):
         raise BadInputError("an endpoint gets arrays of numbers: give a function that sends your "
                             "rows to it as the model")  # fmt: skip
     return rows.numbered(None)
+
+
+def _is_regressor(model: Any) -> bool:
+    from sklearn.base import BaseEstimator, is_regressor
+
+    return isinstance(model, BaseEstimator) and is_regressor(model)
 
 
 def _copies(rows: Rows) -> str:
@@ -455,12 +472,23 @@ def _kind(rows: Rows, answers: NDArray[np.float64], output: str, *, alone: bool)
     if rows.targets is not None:
         return "values"
     found = kind_of(answers, rows.classes, output)
+    if found == "embeddings" != output and rows.y is not None:
+        _refuse_logits(answers, rows.y[: len(answers)])
     if alone and found == "embeddings":
         wide = several(answers.shape[1], "column")
         raise BadInputError(f"the answers have {wide}, which hold no posteriors, and y has classes "
                             f"from 0 to {rows.classes - 1}: give a column for each class and no "
                             "other, or name output logits if the model knows more")  # fmt: skip
     return found
+
+
+def _refuse_logits(answers: NDArray[np.float64], y: NDArray[np.int64]) -> None:
+    """Refuse answers (n, k) that look like logits, of more classes than the rows have."""
+    right, usual = (answers.argmax(1) == y).mean(), np.bincount(y).max() / len(y)
+    if answers.shape[1] > y.max() and right > usual + _CLEARLY:
+        raise BadInputError(f"the model answers {answers.shape[1]} numbers for each row, and the "
+                            f"largest is that of y for {right:.0%} of the rows: name output "
+                            "logits, or embeddings")  # fmt: skip
 
 
 def _absolute(path: str | Path) -> str:
@@ -470,8 +498,8 @@ def _absolute(path: str | Path) -> str:
 def _refuse_no_shadows(width: int) -> None:
     """Refuse embeddings of ``width`` numbers without shadows: no attack is for them."""
     raise BadInputError("attacks on embeddings learn from shadows: give shadow rows, or a shadow "
-                        f"recipe; if the {width} numbers for each row are logits, number y from 0 "
-                        f"to {width - 1}")  # fmt: skip
+                        f"recipe; if the {width} numbers for each row are logits, name output "
+                        f"logits, and number y from 0 to {width - 1}")  # fmt: skip
 
 
 def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
@@ -487,10 +515,22 @@ def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
                 at = f"asked about rows {start} to {start + len(block) - 1} of the {source}"
                 raise BadInputError(f"{error} ({at})") from error
     widths = {one.shape[1:] for one in made}
+    if widths == {(1,), (2,)} and rows.classes == _TWO:  # logits that lie in [0, 1] by chance
+        return np.concatenate([one[:, -1:] for one in made])
     if len(widths) > 1:
         raise BadInputError("the model's answers differ in width: return as many numbers for each "
                             "row")  # fmt: skip
     return np.concatenate(made)
+
+
+def _two_columns(
+    target: Any, asked: Asked, answers: NDArray[np.float64], output: str
+) -> tuple[Asked, NDArray[np.float64], str]:
+    """Return how a model is asked, its answers, and a note, if it answers one logit of two."""
+    one = answers.shape[1:] == (1,) and asked.form.classes == _TWO
+    if not one or output not in ("auto", "logits"):
+        return asked, answers, ""
+    return target.replace(gives="logits").asked(_TWO), of_both(answers, "logits"), _LOGIT
 
 
 def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str]:

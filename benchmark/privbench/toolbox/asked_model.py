@@ -165,9 +165,8 @@ class Asked(nn.Module):
                                 "(n, d)") from None  # fmt: skip
         if self.form.gives == "values":
             return self._values(made, len(x))
-        one = made.shape == (len(x), 1) and self.form.classes == _TWO
-        if one and made.min() >= 0 and made.max() <= 1:  # posteriors of the second of two classes
-            made = np.concatenate([1 - made, made], 1)
+        if made.shape == (len(x), 1) and self.form.classes == _TWO:
+            made = of_both(made, self.form.gives)
         if made.ndim not in (_CLASSES, _TABLE) or len(made) != len(x) or not made.size:
             raise BadInputError(f"{told} answered {len(x)} rows with an array of shape "
                                 f"{made.shape}: return posteriors (n, k), classes (n,) or "
@@ -199,6 +198,19 @@ class Asked(nn.Module):
             raise BadInputError(f"{self.told} must answer one class from 0 to "
                                 f"{self.form.classes - 1} for each row")  # fmt: skip
         return nn.functional.one_hot(labels, self.form.classes) * _SURE
+
+
+def of_both(second: np.ndarray, gives: str) -> np.ndarray:
+    """Return answers for two classes (n, 2), of what a model answers for the second one (n, 1).
+
+    >>> of_both(np.array([[0.25]]), "posteriors"), of_both(np.array([[-2.0]]), "logits")
+    (array([[0.75, 0.25]]), array([[ 0., -2.]]))
+    """
+    if gives == "logits":
+        return np.concatenate([np.zeros_like(second), second], 1)
+    if second.min() < 0 or second.max() > 1:
+        return second
+    return np.concatenate([1 - second, second], 1)
 
 
 def described(rows: Any) -> str:

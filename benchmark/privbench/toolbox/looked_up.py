@@ -29,7 +29,7 @@ from privbench.ground.errors import BadInputError
 from privbench.ground.store.content import file_digest
 from privbench.measure.data.row_random import row_keys
 from privbench.toolbox.messages import one_line, plain
-from privbench.toolbox.row_files import Reading, as_rows, read
+from privbench.toolbox.row_files import Reading, as_rows, read, refuse_twins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -107,6 +107,8 @@ class Lookup:
 def inputs(x: Any, source: str) -> Any:
     """Return x as a DataFrame, a list of objects, an array, or rows of a sparse matrix."""
     x = as_sparse(x, source)
+    if library(x):
+        refuse_twins(x.columns, source)
     if library(x) or isinstance(x, Sparse):
         return x
     if hasattr(x, "to_list"):  # a column
@@ -323,7 +325,7 @@ def _differ(one: Any, other: Any) -> str:
         return ""
     types = str(one.dtype), str(other.dtype)
     kinds = [_kind(name) for name in types]
-    if kinds[0] != kinds[1]:
+    if kinds[0] != kinds[1] and not any(all(map(_missing, column)) for column in (one, other)):
         return (f"is {plain(types[1])}, and {plain(types[0])} in the members: give it the same "
                 "type in all files")  # fmt: skip
     if kinds[0] == "categor":

@@ -13,6 +13,7 @@ import secrets
 import sys
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 NAME = "own-model"
 #: How messages about a recipe begin.
 RECIPE = "shadow recipe"
+_TABLE = 2  # axes
 #: Objects that a notebook handed over, by the name under which a target finds them.
 _GIVEN: dict[str, Any] = {}
 
@@ -265,7 +267,7 @@ def _asker(model: Any, what: str) -> Callable[[Any], Any]:
         if hasattr(model, method):
             ask = getattr(model, method)
             known = foreign.classes(model) if method == "predict" else None
-            return lambda x: foreign.numbered(_quiet(ask, as_array(x, flat=True)), known)
+            return lambda x: foreign.numbered(as_columns(partial(_quiet, ask), x), known)
     if callable(model):
         if _takes_nothing(model):
             raise BadInputError(f"{NAME}: {what} is a function without an argument: give what it "
@@ -291,6 +293,16 @@ def as_array(x: Any, *, flat: bool = False) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     return (x.flatten(1) if flat else x).cpu().numpy()
+
+
+def as_columns(use: Callable[[Any], Any], x: Any) -> Any:
+    """Return what an estimator makes of rows: (n, columns), and pictures if it reads only these."""
+    try:
+        return use(as_array(x, flat=True))
+    except Exception:
+        if not isinstance(x, torch.Tensor) or x.ndim <= _TABLE:
+            raise
+        return use(as_array(x))
 
 
 def _as_tensor(x: Any, model: nn.Module) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.npz_size import beyond
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 #: Endings of files that are read as tables.
@@ -73,11 +75,19 @@ def as_rows(x: Any) -> Any:
     return x.tolist() if x.ndim == 1 else x
 
 
+def refuse_twins(names: Iterable[Any], told: str) -> None:
+    """Refuse two columns of one name."""
+    counts = Counter(map(str, names))
+    if twin := next((name for name, count in counts.items() if count > 1), ""):
+        raise BadInputError(f"{told}: {counts[twin]} columns are called {plain(twin)}: rename one")
+
+
 def split(table: Any, reading: Reading, told: str, *, file: Path | None = None) -> tuple[Any, Any]:
     """Return a DataFrame without its class, or its one column as a list, and the classes."""
     names = list(table.columns)
     if not names:
         raise BadInputError(f"{told} has no columns: give the model's inputs and the class")
+    refuse_twins(names, told)
     for name, what in ((reading.label, "label"), (reading.column, "column")):
         if name and name not in names:
             misread = _misread(names, file.suffix.lower()) if file else ""

@@ -17,7 +17,7 @@ from privbench.ground.errors import BadInputError
 from privbench.ground.store.source import digest, names_used, source_digest, taken
 from privbench.toolbox.asked_model import described
 from privbench.toolbox.messages import one_line, plain
-from privbench.toolbox.opened_model import RECIPE, Opened, as_array, askable, recipe
+from privbench.toolbox.opened_model import RECIPE, Opened, as_array, as_columns, askable, recipe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +87,7 @@ def trained(given: str, model: Any, x: Any, y: NDArray[Any], seed: int) -> Opene
     told = f"{RECIPE} {named(given)}"
     try:
         if given == CLONE:
-            made = _cloned(model, seed).fit(as_array(x, flat=True), y)
+            made = as_columns(lambda rows: _cloned(model, seed).fit(rows, y), x)
         else:
             with torch.enable_grad():  # an attack may ask for the model while another answers
                 made = recipe(given)(as_array(x), y, seed)

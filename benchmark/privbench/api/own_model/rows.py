@@ -34,6 +34,7 @@ from privbench.toolbox.asked_model import Form
 from privbench.toolbox.looked_up import FINE, encoded, library
 from privbench.toolbox.npz_size import excess
 from privbench.toolbox.row_files import TABLES, Reading
+from privbench.toolbox.tables import MOST_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +52,7 @@ _UNSEEN = "unseen"
 #: Fewer members or nonmembers cannot be told apart with any confidence.
 FEWEST = 20
 _TABLE, _GREY, _IMAGE = 2, 3, 4  # axes of x
+_CHANNELS = (1, 3)
 _LARGEST = 1e38  # of x
 #: Share of a column's values that may be taken for their neighbours.
 _LOST = 0.05
@@ -127,7 +129,13 @@ class Rows:
             return self
         names = self.names if names is None else names
         y = numbered(self.labels, names)
-        ours = self.labels.dtype.kind == "U" and (names is None or names.dtype.kind != "U")
+        ours = self.labels.dtype.kind == "U" and (
+            names is None or not np.isin(self.labels, names.astype(str)).all()
+        )
+        if y.max() >= MOST_VALUES:
+            raise BadInputError(f"y has classes up to {y.max():,}, counted from 0, and at most "
+                                f"{MOST_VALUES:,} classes can be audited: leave out the rows of "
+                                "others, or group classes")  # fmt: skip
         texts = tuple(np.unique(self.labels).tolist()) if ours else ()
         return replace(self, y=y, known=0 if names is None else len(names), texts=texts)
 
@@ -143,6 +151,11 @@ class Rows:
             first.setdefault(content, place)
         x = x[[*first.values()]]
         return x if self.lookup is None else x[:, : self.lookup.features]
+
+    def by_class(self, source: str) -> NDArray[np.float32]:
+        """Return the classes of the rows of a source, (n, k) one-hot; k is 0 without labels."""
+        y = np.zeros(0, np.int64) if self.y is None else self.y[self.of(source)]
+        return np.eye(self.classes, dtype=np.float32)[y]
 
     def columns(self) -> dict[str, NDArray[np.float32]]:
         """Return what describes each column of a table, (n, d) for all rows; {} of other rows."""
@@ -228,6 +241,10 @@ def read_rows(
         if shape != shapes["members"]:
             raise BadInputError(f"{source}: its rows have shape {shape}, those of the members "
                                 f"{shapes['members']}: give rows of one kind")  # fmt: skip
+    bytes_in = [source for source, one in x.items() if one.dtype == np.uint8]
+    if bytes_in and len(bytes_in) < len(x):
+        raise BadInputError(f"{bytes_in[0]}: its images hold bytes, and those of another file "
+                            "floats: give both in one unit")  # fmt: skip
     sizes = sizes_of(x)
     prints = {source: fingerprints(one) for source, one in x.items()}
     _refuse_overlap(prints)
@@ -363,7 +380,11 @@ def _inputs(arrays: Mapping[str, NDArray[Any]], source: str) -> NDArray[Any]:
                             "(n, columns), or images (n, channels, height, width)")  # fmt: skip
     if x.ndim == _GREY:
         x = x[:, None]
-    elif x.ndim == _IMAGE and x.shape[1] not in (1, 3):
+    elif x.ndim == _IMAGE and x.shape[1] not in _CHANNELS:
+        if x.shape[3] not in _CHANNELS:
+            raise BadInputError(f"{source}: x has shape {x.shape}: give images of 1 or 3 channels, "
+                                "(n, channels, height, width) or (n, height, width, channels), or "
+                                "other rows as a list")  # fmt: skip
         x = x.transpose(0, 3, 1, 2)
     if x.ndim == _IMAGE and x.dtype == np.uint8:
         return x

@@ -97,10 +97,10 @@ def label_values(y: NDArray[Any], n: int, source: str) -> NDArray[Any]:
     y = _one_each(y, n, source)
     if y.dtype.kind == "U":
         return y
-    if is_real(y):
+    if (parts := y.astype(np.float64) % 1).any():
         raise BadInputError(f"{source}: y holds numbers that are not classes, such as "
-                            f"{float(y[(y.astype(np.float64) % 1).argmax()]):g}: give classes, or "
-                            "output values if the model is a regression")  # fmt: skip
+                            f"{float(y[parts.argmax()]):g}: give classes, or output values if the "
+                            "model is a regression")  # fmt: skip
     return y.astype(np.int64)
 
 
@@ -194,6 +194,9 @@ def numbered(labels: NDArray[Any], known: NDArray[Any] | None) -> NDArray[np.int
         BadInputError: if one is not known, or negative.
     """
     texts = labels.dtype.kind == "U"
+    if texts and known is not None and known.dtype.kind != "U":
+        named = known.astype(str)
+        known = named if np.isin(labels, named).all() else known
     if known is None or (known.dtype.kind == "U") != texts:
         if texts:
             return np.unique(labels, return_inverse=True)[1].astype(np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,9 @@ def told(
     skipped = {one.cell.attack.name: one.reason for one in made if one.status == "skipped"}
     made.left_out = {**left_out, **skipped}
     made.shift = shift(rows.described("members"), rows.described("nonmembers"))
+    if math.isnan(made.shift.auc):  # nothing is known of the rows but their classes
+        of_classes = shift(rows.by_class("members"), rows.by_class("nonmembers"))
+        made.shift = of_classes if of_classes.found else made.shift
     best = strongest(made)
     columns = read_samples(best.record, [out]) if best else None
     first = None
