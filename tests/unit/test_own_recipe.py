@@ -29,6 +29,7 @@ from torch import nn
 import privbench
 from privbench import BadInputError
 from privbench.api.own_model.choice import least_of
+from privbench.api.own_model.sums import SHEET
 from privbench.api.own_model.words import BOUND
 from privbench.cli.main import main
 from privbench.testing import auc_band
@@ -194,6 +195,27 @@ def test_clones_find_what_no_threshold_finds(tmp_path: Path) -> None:
     assert alone_there > 0.05
     for attack in ("lira", "union"):
         assert share(found(shadowed)[attack]) >= alone_there
+
+
+def test_shadows_that_are_not_trained_as_the_model_are_named(tmp_path: Path) -> None:
+    def poor(x: Any, y: Any, seed: int) -> Any:
+        return RandomForestClassifier(5, max_depth=1, random_state=seed).fit(0 * x, y)
+
+    forest = RandomForestClassifier(20, random_state=0).fit(*MEMBERS.values())
+    # The third audit finds everything in the store.
+    for recipe, far in (("clone", False), (poor, True), (poor, True)):
+        made = run(tmp_path / str(far), forest, shadow_recipe=recipe, attacks=["lira"])
+        fit = made.shadow_fit
+        assert fit is not None
+        assert fit.far == far
+        assert ("they are not trained as the model was" in made.summary) == far
+        told = json.loads((tmp_path / str(far) / "out" / "audit.json").read_text())
+        assert told["shadows"]["far"] == far
+        assert told["shadows"]["right_own"] == fit.own
+        assert any("were not trained as this model was" in one for one in told["limits"]) == far
+        sheet = (tmp_path / str(far) / "out" / SHEET).read_text()
+        assert f"{fit.own:.1%} on their own rows" in sheet
+        assert ("Other shadows" in sheet) == far
 
 
 @pytest.mark.slow
@@ -537,7 +559,7 @@ def test_a_recipe_gets_no_shadows_of_another_of_its_file(tmp_path: Path) -> None
         told = json.loads((out / "audit.json").read_text("utf-8"))["shadows"]
         codes.append(told.pop("code"))
         most = results[0].cell.attack.fields["k"]
-        assert told == {"trained_by": "the given function", "most": most}
+        assert (told["trained_by"], told["most"]) == ("the given function", most)
         page = (out / "audit.html").read_text("utf-8")
         assert codes[-1] in page
         assert f"{most}, trained by the given function" in page

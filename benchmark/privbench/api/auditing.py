@@ -24,6 +24,7 @@ from privbench.api.own_model.errors import errors
 from privbench.api.own_model.misfit import deaf, misfit, strange, swapped
 from privbench.api.own_model.printed import browser
 from privbench.api.own_model.rows import read_rows
+from privbench.api.own_model.shadow_fit import shadow_fit
 from privbench.api.own_model.sums import LEDGER
 from privbench.api.own_model.telling import documented, told
 from privbench.api.own_model.words import reworded
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 256  # rows of the first query
 _TWO = 2  # classes
+_CLASSIFIES = {"labels", "posteriors", "logits"}
 _CLEARLY = 0.1  # by so much logits are right more often than the largest class
 _LOGIT = ("The model answers one number for each row, which is read as the logit of class 1. If it "
           "is a regression, name output values.")  # fmt: skip
@@ -296,6 +298,7 @@ def audited(
         told(
             session.records, rows, _keys(session), left_out, Path(out),
             judges=judges, claim=claim, doubt=doubt, errors=errors(answers, rows),
+            fit=shadow_fit(session) if own and given["gives"] in _CLASSIFIES else None,
             deaf=deaf([one for one in session.records if one.cell.defense == UNDEFENDED],
                       registry, Path(out)) if own else "",
             notes=(warning, identity.unsteady(asked, candidates, answers), _copies(rows), kept,

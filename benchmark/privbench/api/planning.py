@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from privbench.grid.suite import Suite
     from privbench.ground.judges import Wanted
     from privbench.ground.store.store import Artifact
+    from privbench.measure.data.examples import Examples
+    from privbench.measure.victims.served import Victim
     from privbench.plugins.registry import Choice
 
 
@@ -191,6 +193,24 @@ class Planning(PlannedHere):
                             else:
                                 missing.add(key.digest)
         return [stored[one] for one in sorted(stored)], len(missing)
+
+    def shadows(self, most: int) -> list[tuple[Victim, Examples, Examples]]:
+        """Return stored shadows of the first trial with online ones, with their rows and others."""
+        for item in self.planned:
+            wanted = item.trial.cell.attack.shadows
+            if item.skip or item.failed or not wanted.count or wanted.origin != "online":
+                continue
+            needed = self.runner.materials.needed(item.trial.cell, item.trial.seed)
+            with Store.of_code(self._code(item)):
+                held = [
+                    (spec, others) for spec, others in needed.shadows()[:most]
+                    if all(self.runner.builder.planned(spec).values())
+                ]  # fmt: skip
+                return [
+                    (self.runner.materials.victim(spec), spec.world.members, others)
+                    for spec, others in held
+                ]
+        return []
 
     def _code(self, item: PlannedTrial) -> str:
         """Digest of the code of others in the process that runs a trial."""

@@ -100,6 +100,11 @@ def advice(of: Document, best: Strongest | None, duplicates: int) -> list[tuple[
         made["No shadows"] = (
             f"{BOUND} Give a shadow recipe: clone, or a function fit(x, y, seed) that trains it."
         )
+    elif of.shadows.far:
+        made["Other shadows"] = (
+            "The shadows are not right as often as the model, on their own rows or on others: "
+            "correct the shadow recipe, so that it trains as the model was trained."
+        )
     if of.shift is not None and of.shift.found:
         made["Other source"] = (
             "Members and nonmembers differ in more than membership: take nonmembers from the "

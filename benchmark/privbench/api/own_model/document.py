@@ -89,6 +89,11 @@ class Shadows(BaseModel):
         code: digest of the recipe's code and of what it was made with, 32 hexadecimal digits; ""
             for a target of privbench.
         most: largest number of them that an attack compared the model with.
+        right_own: share of the rows that they were trained on about which they are right, from 0
+            to 1, mean of up to four; null if it is unknown.
+        right_others: the same of other rows.
+        far: whether one of these is far from the model's share of members, or of nonmembers: then
+            they were not trained as the model was.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -96,6 +101,9 @@ class Shadows(BaseModel):
     trained_by: str
     code: str
     most: int
+    right_own: float | None = None
+    right_others: float | None = None
+    far: bool = False
 
 
 class Tried(BaseModel):
@@ -256,9 +264,11 @@ def _shadows(made: Audit) -> Shadows | None:
     target = known[0][0]
     counts = [int(fields.get("k", 1)) for _, fields in known]
     own = str(target.fields.get("recipe", ""))
+    fit = made.shadow_fit
     return Shadows(
         trained_by=named(own) if own else target.label, code=str(target.fields.get("code", "")),
-        most=max(counts),
+        most=max(counts), right_own=fit.own if fit else None,
+        right_others=fit.others if fit else None, far=bool(fit and fit.far),
     )  # fmt: skip
 
 
@@ -271,6 +281,8 @@ def _limits(
     told = ["What attacks find is a lower bound: a stronger attack may find more."]
     if shadows is None or not shadows.code:
         told.append("No attack had shadows, models trained as this one was, which find more.")
+    elif shadows.far:
+        told.append("The shadows were not trained as this model was: attacks with them find less.")
     if out:
         told.append(f"{several(out, 'attack')} did not run: what they would find is unknown.")
     told.append(f"Attacks read the model's {gives} only: who reads weights may find more.")

@@ -262,10 +262,13 @@ def _shadows(of: Document) -> list[tuple[str, str]]:
     if of.shadows is None:
         return []
     made_by = shown(of.shadows.trained_by, 100)
-    return [
-        ("Shadows", f"{of.shadows.most}, trained by {made_by}"),
-        *([("their recipe's code", f"digest {of.shadows.code}")] if of.shadows.code else []),
-    ]
+    told = [("Shadows", f"{of.shadows.most}, trained by {made_by}")]
+    if of.shadows.code:
+        told.append(("their recipe's code", f"digest {of.shadows.code}"))
+    own, others = of.shadows.right_own, of.shadows.right_others
+    if own is not None and others is not None:
+        told.append(("their accuracy", f"{own:.1%} on their own rows, {others:.1%} on others"))
+    return told
 
 
 def _identity(of: Document, best: Strongest | None) -> list[tuple[str, str]]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from privbench.api.own_model.claim import Claim
     from privbench.api.own_model.errors import Errors
     from privbench.api.own_model.rows import Rows
+    from privbench.api.own_model.shadow_fit import ShadowFit
     from privbench.results.record import Record
 
 
@@ -75,7 +76,7 @@ def told(
     records: Sequence[Record], rows: Rows, keys: list[int], left_out: Mapping[str, str], out: Path,
     *,
     judges: Mapping[str, Mapping[str, str]], claim: Claim | None, doubt: str, deaf: str,
-    errors: Errors | None, notes: Sequence[str],
+    errors: Errors | None, fit: ShadowFit | None, notes: Sequence[str],
 ) -> Audit:  # fmt: skip
     """Return the results with what they say.
 
@@ -90,10 +91,11 @@ def told(
         doubt: why the rows cannot be those that the model knows.
         deaf: why shadows say nothing about it.
         errors: of a regression.
+        fit: how often shadows by the user's code are right; None without any.
         notes: more lines of words; "" is none.
     """
     made = Audit(one for one in records if one.cell.defense == UNDEFENDED)
-    made.folders, made.errors = (out.absolute(),), errors
+    made.folders, made.errors, made.shadow_fit = (out.absolute(),), errors, fit
     failed = [one for one in made if one.status == "failed"]
     if failed and not any(one.status == "ok" for one in made):
         raise BadInputError(f"every attack failed: {failed[0].reason}")
@@ -128,7 +130,8 @@ def told(
     if made.shift.found:
         told = separating(rows.columns(), rows.of("members"), rows.of("nonmembers"))
         notes = [told, *notes]
-    made.summary = "\n".join(filter(None, (words, *notes)))
+    told_fit = "" if fit is None else str(fit)
+    made.summary = "\n".join(filter(None, (words, told_fit, *notes)))
     write(out / WORDS, f"{made.summary}\n", private=True)
     return made
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from privbench.api.own_model.claim import Verdict
     from privbench.api.own_model.errors import Errors
     from privbench.api.own_model.gate import Gate
+    from privbench.api.own_model.shadow_fit import ShadowFit
     from privbench.api.own_model.shift import Shift
     from privbench.api.own_model.subgroups import Subgroups
     from privbench.results.record import Record
@@ -107,6 +108,8 @@ class Audit(Results):
             tells whether it fell, ``claim.lower`` how large epsilon is at least.
         errors: ``.members`` and ``.nonmembers``, root mean squared errors of a regression; None for
             other models.
+        shadow_fit: how often shadows are right, ``.own`` and ``.others``, and whether that is
+            ``.far`` from the model; None if none were trained by your recipe, or without classes.
         no_verdict: why nothing can be said about a leak, and what to check; "" if it can.
         gate: the verdict over the thresholds of ``fail_above``; None without any.
         not_printed: why there is no ``audit.pdf`` though it was asked for; "" if nothing failed.
@@ -125,6 +128,7 @@ class Audit(Results):
     left_out: Mapping[str, str] = {}
     claim: Verdict | None = None
     errors: Errors | None = None
+    shadow_fit: ShadowFit | None = None
     defended: Sequence[Defended] = ()
 
     def __repr__(self) -> str:
