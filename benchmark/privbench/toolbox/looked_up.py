@@ -23,11 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.content import file_digest
-from privbench.measure.data.row_random import row_keys
 from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.row_files import Reading, as_rows, read, refuse_twins
 
@@ -421,6 +419,10 @@ def _hashes(features: np.ndarray, contents: list[bytes]) -> np.ndarray:
 
     No column if there is no such row; 0 for the others.
     """
+    import torch
+
+    from privbench.measure.data.row_random import row_keys
+
     groups: dict[int, list[int]] = {}
     for i, key in enumerate(row_keys(torch.from_numpy(features), FINE).tolist()):
         groups.setdefault(key, []).append(i)

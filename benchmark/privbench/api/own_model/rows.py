@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from privbench.api.own_model.tables import (
+    MOST_CLASSES,
     REGRESSION,
     is_file,
     is_looked_up,
@@ -29,12 +29,9 @@ from privbench.api.own_model.tables import (
 from privbench.api.own_model.tables import held as held_in
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
-from privbench.measure.data.row_random import row_keys
-from privbench.toolbox.asked_model import Form
 from privbench.toolbox.looked_up import FINE, encoded, library
 from privbench.toolbox.npz_size import excess
 from privbench.toolbox.row_files import TABLES, Reading
-from privbench.toolbox.tables import MOST_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,9 +129,9 @@ class Rows:
         ours = self.labels.dtype.kind == "U" and (
             names is None or not np.isin(self.labels, names.astype(str)).all()
         )
-        if y.max() >= MOST_VALUES:
+        if y.max() >= MOST_CLASSES:
             raise BadInputError(f"y has classes up to {y.max():,}, counted from 0, and at most "
-                                f"{MOST_VALUES:,} classes can be audited: leave out the rows of "
+                                f"{MOST_CLASSES:,} classes can be audited: leave out the rows of "
                                 "others, or group classes")  # fmt: skip
         texts = tuple(np.unique(self.labels).tolist()) if ours else ()
         return replace(self, y=y, known=0 if names is None else len(names), texts=texts)
@@ -250,7 +247,7 @@ def read_rows(
     _refuse_overlap(prints)
     every_x = np.concatenate(list(x.values()))
     joined, low, high = _in_unit_interval(every_x)
-    if _loses(every_x, joined, Form("labels", low=low, high=high)):
+    if low and joined.ndim == _TABLE and _loses(every_x, joined, low, high):
         return _looked_up(held, files, attributes, reading, regression=False)
     extra = {} if attributes is None else _attributes(attributes, len(joined))
     every = [one for column in prints.values() for one in column]
@@ -443,16 +440,21 @@ def _in_unit_interval(
     return unit, tuple(map(float, low)), tuple(map(float, high))
 
 
-def _loses(x: NDArray[Any], unit: NDArray[Any], form: Form) -> bool:
+def _loses(
+    x: NDArray[Any], unit: NDArray[Any], low: tuple[float, ...], high: tuple[float, ...]
+) -> bool:
     """Whether rows of a table differ in what float32 tells apart, and not in [0, 1].
 
     A column of which one value is far from all others, such as -99999 for a missing one, leaves
     the others no room there.
     """
-    if not form.low or x.ndim != _TABLE:
-        return False
+    import torch
+
+    from privbench.measure.data.row_random import row_keys
+    from privbench.toolbox.asked_model import Form
+
     given, scaled = x.astype(np.float32), torch.from_numpy(unit)
-    again = form.in_units(scaled).numpy()
+    again = Form("labels", low=low, high=high).in_units(scaled).numpy()
     for column, found in zip(given.T, again.T, strict=True):
         values, first = np.unique(column, return_index=True)
         gaps = np.diff(values, prepend=-np.inf, append=np.inf)

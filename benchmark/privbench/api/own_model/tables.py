@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _PAIR, _TABLE, _MOST_AXES = 2, 2, 4
 _LARGEST = 1e30  # of what a regression answers: its residual is a float32
-#: Whole numbers from here on are targets of a regression, not classes.
-_MOST_CLASSES = 1_000
+#: Whole numbers from here on are targets of a regression, not classes; and as many classes at most.
+MOST_CLASSES = 1_000
 _NUMBER = (numbers.Real, Decimal)
 #: How ``output`` may be given for a regression.
 REGRESSION = ("auto", "values")
@@ -135,7 +135,7 @@ def is_real(y: NDArray[Any]) -> bool:
     if y.dtype.kind not in "buif":
         return False
     values = y[np.isfinite(y)].astype(np.float64)
-    return bool((values != np.round(values)).any() or (np.abs(values) >= _MOST_CLASSES).any())
+    return bool((values != np.round(values)).any() or (np.abs(values) >= MOST_CLASSES).any())
 
 
 def _one_each(y: NDArray[Any], n: int, source: str) -> NDArray[Any]:
