@@ -162,7 +162,7 @@ def _read(path: Path, which: str) -> _Held:
     for record, places in located([path], scores=True):
         if record.status != "ok" or record.cell.game != "membership":
             continue
-        if record.cell.protocol.get("trained_elsewhere") and record.cell.defense != "none":
+        if record.cell.of_audit and record.cell.defense != "none":
             continue  # an audit is about the model without a defense
         key = (record.cell.attack.label, record.seed)
         if key in held and held[key][0].cell == record.cell:  # an audit that ran twice

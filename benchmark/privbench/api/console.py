@@ -141,7 +141,7 @@ class Watcher:
         self.done += 1
         self._count()
         cell = record.cell
-        if record.status == "skipped" and cell.protocol.get("trained_elsewhere"):
+        if record.status == "skipped" and cell.of_audit:
             return  # the words of an audit name them
         name = f"{cell.title}, {cell.adversary}, seed {record.seed}"
         how = {"ok": "ok", "skipped": "skipped", "failed": "FAILED"}[record.status]
@@ -239,7 +239,7 @@ def summarise(
     for line in control_lines(board):
         console.print(f"Positive control: {line}", **PLAIN)
     _tell(console, board, out, trained, problem or f"board in {page}")
-    elsewhere = any(record.cell.protocol.get("trained_elsewhere") for record in board.records)
+    elsewhere = any(record.cell.of_audit for record in board.records)
     for sentence in [] if elsewhere else closing(board):  # an audit's words
         console.print(f"Found: {sentence}", **PLAIN)
     return problem

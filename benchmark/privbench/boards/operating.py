@@ -17,7 +17,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from privbench.boards.verdicts import dataset_of
 from privbench.results.statistics import FEWEST_SEEDS, paired
 
 if TYPE_CHECKING:
@@ -152,9 +151,9 @@ def groups(records: Iterable[Record]) -> list[Group]:
             sort_keys=True,
         )
         group = made.setdefault(
-            at, Group(dataset_of(record), cell.target.label, cell.protocol.get("reference"))
+            at, Group(cell.data, cell.target.label, cell.protocol.get("reference"))
         )
-        if all(defense.name == "none" for defense in cell.defenses):
+        if cell.undefended:
             group.none.append(record)
             continue
         key, name, strength_field, rank, value = _placed(record)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from privbench.boards import game_columns
-from privbench.boards.verdicts import dataset_of
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED, significant
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def _key(record: Record) -> tuple[str, ...]:
     attack = cell.attack.label
     if record.board and "sensitive" in record.board.tells:
         attack += f" [{', '.join(cell.sensitive)}]"
-    dataset = dataset_of(record)
+    dataset = record.cell.data
     return (dataset, cell.target.label, attack, record.phase, cell.defense, cell.adversary)
 
 

@@ -67,12 +67,10 @@ def single_rows(record: Record, seeds: Sequence[Columns]) -> list[str]:
 def named(record: Record) -> list[str]:
     """Return dataset, target, attack, defense and adversary of a result."""
     cell = record.cell
-    protocol = str(cell.protocol.get("name", "default"))
-    dataset = cell.dataset.label + ("" if protocol == "default" else f" ({protocol})")
     attack = cell.attack.label
     if cell.game == "attributes":
         attack += f" [{', '.join(cell.sensitive)}]"
-    return [dataset, cell.target.label, attack, cell.defense, cell.adversary]
+    return [cell.data, cell.target.label, attack, cell.defense, cell.adversary]
 
 
 def plain(value: float) -> str:

@@ -34,10 +34,10 @@ def none_cells(cells: Cells) -> Cells:
     Args:
         cells: that have numbers, without positive controls.
     """
-    nones = {_counterpart(of.first): of for of in cells.values() if _is_none(of.first)}
+    nones = {_counterpart(of.first): of for of in cells.values() if of.first.cell.undefended}
     made = {}
     for cell, of in cells.items():
-        if _is_none(of.first):
+        if of.first.cell.undefended:
             continue
         none = nones.get(_counterpart(of.first))
         if none is None and (knows := as_adaptive(of.first.cell.adversary)):
@@ -70,10 +70,6 @@ def as_adaptive(adversary: str) -> str:
     ('adaptive, pool stl10', '')
     """
     return adversary.replace("naive", "adaptive", 1) if adversary.startswith("naive") else ""
-
-
-def _is_none(record: Record) -> bool:
-    return all(defense.name == "none" for defense in record.cell.defenses)
 
 
 def _counterpart(record: Record, adversary: str | None = None) -> str:
@@ -195,24 +191,15 @@ def probes(records: Iterable[Record]) -> dict[str, tuple[float, float]]:
     found: dict[str, dict[int, tuple[float, ...]]] = {}
     for record in records:
         cell = record.cell
-        if cell.defense == "none" and all(name in record.utility for name in names):
+        if cell.undefended and all(name in record.utility for name in names):
             measured = tuple(record.utility[name] for name in names)
-            found.setdefault(f"{cell.target.label} on {dataset_of(record)}", {})[record.seed] = (
-                measured
-            )
+            found.setdefault(f"{cell.target.label} on {cell.data}", {})[record.seed] = measured
     made = {}
     for victim, by_seed in found.items():
         pairs = [by_seed[seed] for seed in sorted(by_seed)]
         trained, untrained = (sum(of) / len(pairs) for of in zip(*pairs, strict=True))
         made[victim] = trained, untrained
     return made
-
-
-def dataset_of(record: Record) -> str:
-    """Return the dataset's label, with the protocol if it is not the default."""
-    cell = record.cell
-    protocol = str(cell.protocol.get("name", "default"))
-    return cell.dataset.label + ("" if protocol == "default" else f" ({protocol})")
 
 
 # ---- positive controls ---------------------------------------------------------------------------
@@ -254,7 +241,7 @@ def victim_of(record: Record) -> tuple[str, ...]:
     """Return what a positive control shares with the cells that it is the control of."""
     cell = record.cell
     return (
-        dataset_of(record),
+        record.cell.data,
         cell.target.label,
         cell.adversary,
         cell.game,

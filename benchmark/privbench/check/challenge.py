@@ -97,9 +97,7 @@ def victims(records: Iterable[Record], game: str, seeds: int | None = None) -> l
     for mine in found.values():
         kept = sorted({one.seed for one in mine})[:seeds]
         cell = mine[0].cell
-        name = f"{cell.defense} × {cell.target.label} × {cell.dataset.label}"
-        protocol = str(cell.protocol.get("name", "default"))
-        name += "" if protocol == "default" else f" ({protocol})"
+        name = f"{cell.defense} × {cell.target.label} × {cell.data}"
         made.append(Victim(name, [one for one in mine if one.seed in kept]))
     return sorted(made, key=lambda one: one.name)
 

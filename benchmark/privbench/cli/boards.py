@@ -291,7 +291,7 @@ def _words(folders: Sequence[Path], records: Sequence[Record]) -> str:
     from privbench.results.files import AUDIT
     from privbench.results.limits import LONGEST_TEXT
 
-    audited = all(record.cell.protocol.get("trained_elsewhere") for record in records)
+    audited = all(record.cell.of_audit for record in records)
     file = folders[0] / WORDS
     if len(folders) > 1 or not audited or not file.is_file():
         return ""

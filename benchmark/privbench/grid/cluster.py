@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from privbench.grid.executors import Workers
+from privbench.grid.executors import NODES_PER_WORKER, Workers
 from privbench.grid.messages import Begun, Done, Lost, Message, PhaseProgress, Setup
 from privbench.grid.server import start_isolated, start_server
 from privbench.ground.errors import BadInputError
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from privbench.grid.planned import Planned
     from privbench.grid.trial_runner import TrialRunner
     from privbench.grid.worker import Reporter
-
-
-#: Nodes that a worker makes before it is replaced by a fresh one, which bounds its memory.
-NODES_PER_WORKER = 500
 
 
 @dataclass

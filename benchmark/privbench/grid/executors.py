@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from privbench.grid.planned import Planned
 
 
+#: Nodes that a worker makes before it is replaced by a fresh one, which bounds its memory.
+NODES_PER_WORKER = 500
+
+
 class Watch(Protocol):
     """Shows the progress of a grid."""
 

@@ -100,7 +100,7 @@ def plan(
                 )
         if suite.match_utility is not None:
             _check_matching(cells)
-        judged = [_judged(cell) for cell in cells]
+        judged = [_runnable(cell) for cell in cells]
     planned: dict[str, PlannedTrial] = {}
     for seed in suite.seed_list:
         for cell, (skip, failed) in zip(cells, judged, strict=True):
@@ -128,7 +128,7 @@ def _check_matching(cells: Iterable[Cell]) -> None:
             )
 
 
-def _judged(cell: Cell) -> tuple[str | None, tuple[str, str] | None]:
+def _runnable(cell: Cell) -> tuple[str | None, tuple[str, str] | None]:
     """Return why a cell is skipped, and what went wrong when its methods were asked.
 
     A plugin that raises here costs its own cells and no others.
@@ -258,5 +258,5 @@ def _shadows(attack: Attack) -> int:
         return int(attack.shadows.count)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # noqa: BLE001 - told for each of its cells, see ``_judged``
+    except BaseException:  # noqa: BLE001 - told for each of its cells, see ``_runnable``
         return 1

@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.devices import Devices, room
-from privbench.grid.executors import Workers
+from privbench.grid.executors import NODES_PER_WORKER, Workers
 from privbench.grid.messages import Begun, Done, Lost, PhaseProgress
 from privbench.grid.server import PATIENCE, start, start_isolated, start_server
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from privbench.grid.messages import Message, Node, Setup
     from privbench.grid.planned import Planned
-
-#: Nodes that a worker makes before it is replaced by a fresh one, which bounds its memory.
-NODES_PER_WORKER = 500
 
 
 @dataclass

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-#: File beside the results of a run, which is no result: operating points and curves.
+#: File beside the results of a run, which is no result: the bound of accuracy lost, if it had one.
 POINTS = "operating-points.json"
 #: The same beside the results of an audit: what it found, as one document.
 AUDIT = "audit.json"

@@ -163,6 +163,22 @@ class CellRecord(BaseModel):
         return "+".join(d.label for d in self.defenses)
 
     @property
+    def undefended(self) -> bool:
+        """Whether there is no defense but ``none``."""
+        return all(defense.name == "none" for defense in self.defenses)
+
+    @property
+    def data(self) -> str:
+        """Label of the dataset, with the protocol if it is not the default."""
+        protocol = str(self.protocol.get("name", "default"))
+        return self.dataset.label + ("" if protocol == "default" else f" ({protocol})")
+
+    @property
+    def of_audit(self) -> bool:
+        """Whether the victim was trained elsewhere: the model of an audit."""
+        return bool(self.protocol.get("trained_elsewhere"))
+
+    @property
     def title(self) -> str:
         """The cell in one line."""
         return f"{self.attack.label} × {self.defense} × {self.target.label} × {self.dataset.label}"
@@ -374,7 +390,7 @@ class Record(BaseModel):
             WriteError: if that is impossible; then nothing is left behind.
         """
         target, beside, text = self.path(folder), self.samples_path(folder), self._text()
-        private = bool(self.cell.protocol.get("trained_elsewhere"))
+        private = self.cell.of_audit
         if not self._samples:
             files.write(target, text, private=private)
             return target

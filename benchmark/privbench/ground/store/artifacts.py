@@ -33,7 +33,7 @@ class Key:
     """All that an artifact depends on; equal keys have equal digests.
 
     Attributes:
-        kind: of artifact: "phase", "outputs", "once" or "answer".
+        kind: of artifact, such as "phase", "outputs" or "answer".
         fields: any values that `canonical` accepts; stored as plain JSON values.
     """
 
