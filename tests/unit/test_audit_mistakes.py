@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LinearRegression
 from sklearn.tree import DecisionTreeRegressor
 
 import privbench
 from privbench import BadInputError
 from privbench.api.own_model import subgroups
 from privbench.api.own_model.misfit import misfit
+from privbench.api.own_model.rows import _in_unit_interval, _loses
 from privbench.cli.main import main
 
 if TYPE_CHECKING:
@@ -464,7 +467,8 @@ def test_answers_of_sets_with_other_classes_are_no_leak(tmp_path: Path) -> None:
     )
     assert (found[0].metrics["auc"].value or 0) > 0.55
     assert found.shift.found
-    assert "The model leaks" not in str(found)
+    assert "draw nonmembers with the members' shares" in found.summary
+    assert "The model leaks" not in found.summary
 
 
 def test_an_object_that_reads_pictures_gets_them(tmp_path: Path) -> None:
@@ -514,3 +518,85 @@ def test_a_column_that_is_empty_in_one_file(tmp_path: Path) -> None:
 
     both = {"members": tmp_path / "m.csv", "nonmembers": tmp_path / "n.csv"}
     assert audit(tmp_path, model, **both)[0].utility["train_accuracy"] > 0.9
+
+
+def test_a_claim_about_a_table_with_a_far_value(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((2 * N, 4))
+    x[0, 0] = -99_999
+    train = privbench.coins({"x": x}, count=100, seed_file=tmp_path / "secret")
+    found = audit(tmp_path, members=(x[train], Y[train]), nonmembers=(x[~train], Y[~train]),
+                  claim=(2, 1e-5), coins=tmp_path / "secret")  # fmt: skip
+    assert found.claim is not None
+    told = refusal(tmp_path, members=(x[:N], Y[:N]), nonmembers=(x[N:], Y[N:]),
+                   attacks=["label-lira"], shadow_recipe="clone")  # fmt: skip
+    assert "numbers of the rows are missing or far from all others of their column" in told
+
+
+def test_dense_values_are_not_far_ones() -> None:
+    draw = np.random.default_rng(0)
+    normal = draw.normal(size=(200_000, 3))
+    assert not _lost(normal)
+    assert not _lost(normal * np.exp(normal))
+    assert not _lost(np.round(normal, 2) * 1e6)
+    assert _lost(np.concatenate([draw.random((1000, 3)), [[0.5, -1e6, 0.5]]]))
+
+
+def _lost(x: np.ndarray) -> bool:
+    return _loses(x, *_in_unit_interval(x))
+
+
+def test_one_logit_within_the_unit_interval(tmp_path: Path) -> None:
+    y = (X[:, 0] > 0).astype(int)
+    y[:5] = 0
+    both = {"members": (X[:N], y[:N]), "nonmembers": (X[N:], y[N:])}
+    found = audit(tmp_path, lambda rows: rows[:, :1] + 0.1, **both, output="logits")
+    assert found[0].cell.target.fields["gives"] == "logits"
+    assert found[0].utility["train_accuracy"] == pytest.approx(1 - 5 / N)
+
+
+def test_a_regressor_may_be_what_the_user_says(tmp_path: Path) -> None:
+    linear = LinearRegression().fit(X[:N], np.eye(3)[Y[:N]])
+    assert audit(tmp_path, linear, output="logits")[0].status == "ok"
+
+
+@pytest.mark.parametrize("codes", [[1000.0, 3000.0, 20_000.0], [0, 1, 2], [2, 10, 100]])
+def test_numbers_as_texts_are_the_models_classes(codes: list[float], tmp_path: Path) -> None:
+    known = np.array(codes)
+    y = known[Y]
+    forest = RandomForestClassifier(10, random_state=0).fit(X[:N], y[:N])
+    texts = y.astype(int).astype(str)
+    both = {"members": (X[:N], texts[:N]), "nonmembers": (X[N:], texts[N:])}
+    found = audit(tmp_path, forest, **both)
+    assert found[0].metrics["auc"] == audit(tmp_path, out=tmp_path / "usual")[0].metrics["auc"]
+
+
+def test_more_classes_than_can_be_audited(tmp_path: Path) -> None:
+    def model(rows: np.ndarray) -> np.ndarray:
+        return np.full((len(rows), 1500), 1 / 1500)
+
+    assert "there are 1,500 classes, and at most 1,000" in refusal(tmp_path, model=model)
+
+
+def test_a_picture_model_that_fails_tells_both_reasons(tmp_path: Path) -> None:
+    class Broken:
+        def predict_proba(self, rows: np.ndarray) -> np.ndarray:
+            raise RuntimeError("flat" if rows.ndim == 2 else "the weights are lost")
+
+    pictures = X.reshape(-1, 1, 2, 2)
+    both = {"members": (pictures[:N], Y[:N]), "nonmembers": (pictures[N:], Y[N:])}
+    told = refusal(tmp_path, model=Broken(), **both)
+    assert "as rows of columns: RuntimeError: flat; as pictures: RuntimeError: the weights" in told
+
+
+def test_rows_are_refused_without_torch(tmp_path: Path) -> None:
+    np.savez(tmp_path / "m.npz", x=100 * X[:N], y=Y[: N - 1])
+    np.savez(tmp_path / "n.npz", x=100 * X[N:], y=Y[N:])
+    script = (
+        "import sys\nfrom privbench.api.own_model.rows import read_rows\n"
+        "try:\n    read_rows('m.npz', 'n.npz')\nexcept Exception as error:\n"
+        "    print(error, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    assert "give one class or number for each row" in done.stdout
+    assert done.stdout.rstrip().endswith("False")

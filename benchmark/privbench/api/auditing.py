@@ -243,7 +243,7 @@ def audited(
     given = {
         "model": model, "checkpoint": _absolute(checkpoint), "tag": model_version, "low": rows.low,
         "high": rows.high, "source": rows.source,
-        "gives": "posteriors" if rows.targets is None else "values",
+        "gives": _first_guess(rows, output),
     }  # fmt: skip
     if model.startswith(reach.ADDRESSES):
         if checkpoint:
@@ -445,13 +445,21 @@ def _as_numbered(rows: Rows, target: Any, output: str) -> Rows:
             raise BadInputError("y holds numbers that are not classes, and the model is a "
                                 "classifier: give the classes as texts, or name output "
                                 "posteriors or labels")  # fmt: skip
-        if rows.targets is None and _is_regressor(model):
+        classifies = output == "auto" and rows.labels is not None and rows.targets is None
+        if classifies and _is_regressor(model):
             raise BadInputError("the model is a regression: name output values")
-        return rows.numbered(named_classes(model))
-    if rows.source and (rows.targets is None or not rows.numbers):
+        return rows.numbered(named_classes(model, whole=rows.has_texts))
+    if rows.source and not rows.finite_numbers:
         raise BadInputError("an endpoint gets arrays of numbers: give a function that sends your "
                             "rows to it as the model")  # fmt: skip
     return rows.numbered(None)
+
+
+def _first_guess(rows: Rows, output: str) -> str:
+    """Return what the model is taken to answer until it has answered."""
+    if rows.targets is not None:
+        return "values"
+    return "logits" if output == "logits" else "posteriors"
 
 
 def _is_regressor(model: Any) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from privbench.ground.errors import BadInputError
 from privbench.measure.methods.access import Access
-from privbench.toolbox.looked_up import looked_up
+from privbench.toolbox.looked_up import in_units, looked_up
 from privbench.toolbox.messages import one_line, plain
 from privbench.toolbox.opened_model import as_array
 
@@ -76,13 +76,7 @@ class Form:
         """Return rows in the user's units, float32; what is whole up to rounding is whole."""
         if not self.low:
             return x.float()
-        low, high = (np.asarray(one, np.float64) for one in (self.low, self.high))
-        wide = high - low
-        unit = x.float().cpu().numpy()
-        values = unit.astype(np.float64) * wide + low
-        whole, rounding = np.round(values), wide * np.spacing(unit)
-        exact = np.where(np.abs(values - whole) <= rounding, whole, values)
-        return torch.from_numpy(exact.astype(np.float32))
+        return torch.from_numpy(in_units(x.float().cpu().numpy(), self.low, self.high))
 
 
 class Asked(nn.Module):

@@ -55,8 +55,8 @@ def session(file: Path) -> Any:
                             f"({one_line(error)}): export it again") from error  # fmt: skip
 
 
-def classes(model: Any) -> np.ndarray | None:
-    """Return the classes of an estimator in its own order, if they are not 0 to k - 1."""
+def classes(model: Any, *, whole: bool = False) -> np.ndarray | None:
+    """Return the classes of an estimator in its own order; None of 0 to k - 1 unless ``whole``."""
     known = getattr(model, "classes_", None)
     if known is None or not hasattr(known, "__len__") or any(np.ndim(one) for one in known):
         return None
@@ -65,7 +65,8 @@ def classes(model: Any) -> np.ndarray | None:
         known = known.astype(str)
     if known.dtype.kind not in "biufU":
         return None
-    return None if known.dtype.kind != "U" and (known == np.arange(len(known))).all() else known
+    usual = known.dtype.kind != "U" and (known == np.arange(len(known))).all()
+    return None if usual and not whole else known
 
 
 def numbered(answers: Any, known: np.ndarray | None) -> Any:

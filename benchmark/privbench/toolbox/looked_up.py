@@ -41,6 +41,7 @@ FINE = 2.0**24
 _HASHED = 4  # columns of a hash, 16 bits each
 _DIGEST = 16  # bytes of a row's key
 _TABLE = 2  # axes
+_BLOCK = 4096  # rows
 _REGISTERED: dict[str, Lookup] = {}
 
 
@@ -183,6 +184,30 @@ def keys(x: np.ndarray) -> list[bytes]:
     return [hashlib.blake2b(row, digest_size=_DIGEST).digest() for row in flat]
 
 
+def cells(x: np.ndarray) -> list[bytes]:
+    """Return a key of each row (n, d) in [0, 1]: equal for rows that the harness takes for one."""
+    made: list[bytes] = []
+    for start in range(0, len(x), _BLOCK):
+        block = np.rint(x[start : start + _BLOCK].astype(np.float64) * FINE).astype(np.int64)
+        made += [hashlib.blake2b(row.tobytes(), digest_size=_DIGEST).digest() for row in block]
+    return made
+
+
+def in_units(unit: np.ndarray, low: Any, high: Any) -> np.ndarray:
+    """Return float32 numbers in [0, 1] in units of which 0 is low and 1 is high, as float32.
+
+    What is whole up to the rounding of float32 is whole.
+
+    >>> in_units(np.float32([0.1, 0.35]), 0.0, 10.0)
+    array([1. , 3.5], dtype=float32)
+    """
+    unit, wide = np.asarray(unit, np.float32), np.asarray(high) - np.asarray(low)
+    values = unit.astype(np.float64) * wide + low
+    whole = np.round(values)
+    exact = np.where(np.abs(values - whole) <= wide * np.spacing(unit), whole, values)
+    return np.asarray(exact, np.float32)
+
+
 # ---- where rows are found -----------------------------------------------------------------------
 
 
@@ -323,7 +348,10 @@ def _differ(one: Any, other: Any) -> str:
         return ""
     types = str(one.dtype), str(other.dtype)
     kinds = [_kind(name) for name in types]
-    if kinds[0] != kinds[1] and not any(all(map(_missing, column)) for column in (one, other)):
+    if {*kinds} == {"number", "text"}:  # a csv file says nothing of a column without cells
+        empty = one if kinds[0] == "number" else other
+        kinds = ["text", "text"] if all(map(_missing, empty)) else kinds
+    if kinds[0] != kinds[1]:
         return (f"is {plain(types[1])}, and {plain(types[0])} in the members: give it the same "
                 "type in all files")  # fmt: skip
     if kinds[0] == "categor":
@@ -419,12 +447,8 @@ def _hashes(features: np.ndarray, contents: list[bytes]) -> np.ndarray:
 
     No column if there is no such row; 0 for the others.
     """
-    import torch
-
-    from privbench.measure.data.row_random import row_keys
-
-    groups: dict[int, list[int]] = {}
-    for i, key in enumerate(row_keys(torch.from_numpy(features), FINE).tolist()):
+    groups: dict[bytes, list[int]] = {}
+    for i, key in enumerate(cells(features)):
         groups.setdefault(key, []).append(i)
     made = np.zeros((len(features), _HASHED), np.float32)
     for group in groups.values():

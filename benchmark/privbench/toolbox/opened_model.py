@@ -299,10 +299,14 @@ def as_columns(use: Callable[[Any], Any], x: Any) -> Any:
     """Return what an estimator makes of rows: (n, columns), and pictures if it reads only these."""
     try:
         return use(as_array(x, flat=True))
-    except Exception:
+    except Exception as flat:
         if not isinstance(x, torch.Tensor) or x.ndim <= _TABLE:
             raise
-        return use(as_array(x))
+        try:
+            return use(as_array(x))
+        except Exception as error:  # noqa: BLE001 - both are told
+            raise RuntimeError(f"as rows of columns: {one_line(flat)}; as pictures: "
+                               f"{one_line(error)}") from flat  # fmt: skip
 
 
 def _as_tensor(x: Any, model: nn.Module) -> Any:

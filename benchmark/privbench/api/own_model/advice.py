@@ -103,7 +103,8 @@ def advice(of: Document, best: Strongest | None, duplicates: int) -> list[tuple[
     elif of.shadows.far:
         made["Other shadows"] = (
             "The shadows are not right as often as the model, on their own rows or on others: "
-            "correct the shadow recipe, so that it trains as the model was trained."
+            "give all training rows as members, or correct the shadow recipe, so that it trains as "
+            "the model was trained."
         )
     if of.shift is not None and of.shift.found:
         made["Other source"] = (

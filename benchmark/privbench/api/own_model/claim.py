@@ -206,7 +206,7 @@ def claimed(
     known = place["members"].keys() | place["nonmembers"].keys()
     if not known.intersection(tossed.candidates):
         advice = "give the rows that were tossed, as they were"
-        if not rows.numbers:
+        if not rows.finite_numbers:
             advice = "coins are about arrays of numbers, so give such members and nonmembers (.npz)"
         raise BadInputError(f"coins {shown(str(coins), 200)}: they are about other rows: none of "
                             f"their {len(included):,} candidates is among the members or "

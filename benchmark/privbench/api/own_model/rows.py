@@ -23,13 +23,14 @@ from privbench.api.own_model.tables import (
     is_real,
     label_values,
     lookup_of,
+    named_in,
     numbered,
     target_values,
 )
 from privbench.api.own_model.tables import held as held_in
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
-from privbench.toolbox.looked_up import FINE, encoded, library
+from privbench.toolbox.looked_up import cells, encoded, in_units, keys, library
 from privbench.toolbox.npz_size import excess
 from privbench.toolbox.row_files import TABLES, Reading
 
@@ -52,7 +53,7 @@ _TABLE, _GREY, _IMAGE = 2, 3, 4  # axes of x
 _CHANNELS = (1, 3)
 _LARGEST = 1e38  # of x
 #: Share of a column's values that may be taken for their neighbours.
-_LOST = 0.05
+_LOST, _LOOKED_AT = 0.05, 1001
 
 #: A path of a file, or rows in memory: a mapping of x and y, a pair of these, a DataFrame.
 Given = Any
@@ -112,9 +113,18 @@ class Rows:
         return len(contents) - len(set(contents))
 
     @property
-    def numbers(self) -> bool:
-        """Whether a model gets an array of numbers."""
-        return self.lookup is None or isinstance(self.lookup.rows, np.ndarray)
+    def finite_numbers(self) -> bool:
+        """Whether a model gets an array of finite numbers."""
+        if self.lookup is None:
+            return True
+        rows = self.lookup.rows
+        numbers = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
+        return numbers and bool(np.isfinite(rows).all())
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether classes are given as texts."""
+        return self.labels is not None and self.labels.dtype.kind == "U"
 
     def numbered(self, names: NDArray[Any] | None) -> Rows:
         """Return the rows with classes as a model numbers them, if it names them.
@@ -126,19 +136,17 @@ class Rows:
             return self
         names = self.names if names is None else names
         y = numbered(self.labels, names)
-        ours = self.labels.dtype.kind == "U" and (
-            names is None or not np.isin(self.labels, names.astype(str)).all()
-        )
-        if y.max() >= MOST_CLASSES:
-            raise BadInputError(f"y has classes up to {y.max():,}, counted from 0, and at most "
-                                f"{MOST_CLASSES:,} classes can be audited: leave out the rows of "
-                                "others, or group classes")  # fmt: skip
+        ours = self.labels.dtype.kind == "U" and named_in(self.labels, names) is None
+        _refuse_classes(max(int(y.max()) + 1, 0 if names is None else len(names)))
         texts = tuple(np.unique(self.labels).tolist()) if ours else ()
         return replace(self, y=y, known=0 if names is None else len(names), texts=texts)
 
     def knowing(self, answers: NDArray[np.float64], gives: str) -> Rows:
         """Return the rows with as many classes as posteriors or logits (n, k) have."""
-        return replace(self, known=answers.shape[1]) if gives in ("posteriors", "logits") else self
+        if gives not in ("posteriors", "logits"):
+            return self
+        _refuse_classes(answers.shape[1])
+        return replace(self, known=answers.shape[1])
 
     def described(self, source: str) -> NDArray[np.float32]:
         """Return what describes the rows of a source: (n, d) numbers, without hashes and copies."""
@@ -150,9 +158,9 @@ class Rows:
         return x if self.lookup is None else x[:, : self.lookup.features]
 
     def by_class(self, source: str) -> NDArray[np.float32]:
-        """Return the classes of the rows of a source, (n, k) one-hot; k is 0 without labels."""
-        y = np.zeros(0, np.int64) if self.y is None else self.y[self.of(source)]
-        return np.eye(self.classes, dtype=np.float32)[y]
+        """Return the classes of the rows of a source, (n, 1), or (n, 0) without labels."""
+        known = np.zeros((len(self.x), 0)) if self.y is None else self.y[:, None]
+        return known[self.of(source)].astype(np.float32)
 
     def columns(self) -> dict[str, NDArray[np.float32]]:
         """Return what describes each column of a table, (n, d) for all rows; {} of other rows."""
@@ -245,9 +253,9 @@ def read_rows(
     sizes = sizes_of(x)
     prints = {source: fingerprints(one) for source, one in x.items()}
     _refuse_overlap(prints)
-    every_x = np.concatenate(list(x.values()))
-    joined, low, high = _in_unit_interval(every_x)
-    if low and joined.ndim == _TABLE and _loses(every_x, joined, low, high):
+    whole = np.concatenate(list(x.values()))
+    joined, low, high = _in_unit_interval(whole)
+    if low and joined.ndim == _TABLE and _loses(whole, joined, low, high):
         return _looked_up(held, files, attributes, reading, regression=False)
     extra = {} if attributes is None else _attributes(attributes, len(joined))
     every = [one for column in prints.values() for one in column]
@@ -282,10 +290,10 @@ def _looked_up(
     targets = targets_of(held, sizes) if regression else None
     labels = None if regression else labels_of(held, sizes)
     prints: list[str] = []
-    if regression and not any(is_looked_up(one) for one in x.values()):
+    if not any(is_looked_up(one) for one in x.values()):
         numbers = {source: _inputs(arrays, source) for source, arrays in held.items()}
         prints = [one for part in numbers.values() for one in fingerprints(part)]
-        if any(one.ndim > _TABLE for one in numbers.values()):
+        if regression and any(one.ndim > _TABLE for one in numbers.values()):
             x, given = {source: _pictures(one) for source, one in numbers.items()}, {}
     lookup, name = lookup_of(x, given, reading, targets)
     prints = prints or lookup.prints
@@ -296,6 +304,13 @@ def _looked_up(
     )  # fmt: skip
     _refuse_overlap({source: rows.contents(source) for source in sizes})
     return rows
+
+
+def _refuse_classes(count: int) -> None:
+    if count > MOST_CLASSES:
+        raise BadInputError(f"there are {count:,} classes, and at most {MOST_CLASSES:,} can be "
+                            "audited: group classes, and give the model as a function that adds up "
+                            "their posteriors")  # fmt: skip
 
 
 def _pictures(x: NDArray[Any]) -> NDArray[np.float32]:
@@ -446,22 +461,18 @@ def _loses(
     """Whether rows of a table differ in what float32 tells apart, and not in [0, 1].
 
     A column of which one value is far from all others, such as -99999 for a missing one, leaves
-    the others no room there.
+    the others no room there. Of a column at most 1,001 of its values are looked at, from the least
+    to the largest: many values lie so close that float32 hardly tells them apart.
     """
-    import torch
-
-    from privbench.measure.data.row_random import row_keys
-    from privbench.toolbox.asked_model import Form
-
-    given, scaled = x.astype(np.float32), torch.from_numpy(unit)
-    again = Form("labels", low=low, high=high).in_units(scaled).numpy()
-    for column, found in zip(given.T, again.T, strict=True):
-        values, first = np.unique(column, return_index=True)
+    for j in range(x.shape[1]):
+        values, first = np.unique(x[:, j].astype(np.float32), return_index=True)
+        some = np.unique(np.linspace(0, len(values) - 1, _LOOKED_AT).round().astype(int))
+        values = values[some].astype(np.float64)
         gaps = np.diff(values, prepend=-np.inf, append=np.inf)
-        off = np.abs(found[first] - values)
+        off = np.abs(in_units(unit[first[some], j], low[j], high[j]) - values)
         if (off > np.minimum(gaps[1:], gaps[:-1]) / 2).mean() > _LOST:
             return True
-    return len({*row_keys(scaled, FINE).tolist()}) < len(np.unique(given, axis=0))
+    return len({*cells(unit)}) < len({*keys(x)})
 
 
 def is_regression(held: Mapping[str, Mapping[str, Any]], output: str) -> bool:

@@ -44,8 +44,8 @@ class ShadowFit:
         return (
             f"WARNING: the shadows are right about {beside}, and the model about "
             f"{self.model_own:.1%} of the members and {self.model_others:.1%} of the nonmembers: "
-            "they are not trained as the model was, so attacks with them find too little. Correct "
-            "the shadow recipe."
+            "they are not trained as the model was, so attacks with them find too little. Give all "
+            "its training rows as members, or correct the shadow recipe."
         )
 
 

@@ -182,6 +182,21 @@ def _typed(y: NDArray[Any], source: str) -> NDArray[Any]:
     return y.astype(np.float64)
 
 
+def named_in(labels: NDArray[Any], known: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return texts (n,) as the classes of a model, which may be numbers; None if one is none.
+
+    >>> named_in(np.array(["2", "10"]), np.array([2.0, 10.0]))
+    array([ 2., 10.])
+    """
+    if known is None:
+        return None
+    try:
+        same = labels if known.dtype.kind == "U" else labels.astype(np.float64)
+    except ValueError:
+        return None
+    return same if np.isin(same, known).all() else None
+
+
 def numbered(labels: NDArray[Any], known: NDArray[Any] | None) -> NDArray[np.int64]:
     """Return classes as numbers from 0.
 
@@ -194,9 +209,8 @@ def numbered(labels: NDArray[Any], known: NDArray[Any] | None) -> NDArray[np.int
         BadInputError: if one is not known, or negative.
     """
     texts = labels.dtype.kind == "U"
-    if texts and known is not None and known.dtype.kind != "U":
-        named = known.astype(str)
-        known = named if np.isin(labels, named).all() else known
+    if texts and (same := named_in(labels, known)) is not None:
+        labels, texts = same, known is not None and known.dtype.kind == "U"
     if known is None or (known.dtype.kind == "U") != texts:
         if texts:
             return np.unique(labels, return_inverse=True)[1].astype(np.int64)

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from privbench.results.record import Record
 
 
+_SHARES = ("The sets have different shares of the classes, which is all that is known of their "
+           "rows: draw nonmembers with the members' shares.")  # fmt: skip
+
+
 def documented(
     made: Audit, out: Path, fail_above: Mapping[str, float], rows: Rows, *,
     junit: str | Path | None, sarif: str | Path | None, chromium: str, parameters: int | None,
@@ -104,7 +108,8 @@ def told(
     made.shift = shift(rows.described("members"), rows.described("nonmembers"))
     if math.isnan(made.shift.auc):  # nothing is known of the rows but their classes
         of_classes = shift(rows.by_class("members"), rows.by_class("nonmembers"))
-        made.shift = of_classes if of_classes.found else made.shift
+        if of_classes.found:
+            made.shift, notes = of_classes, [_SHARES, *notes]
     best = strongest(made)
     columns = read_samples(best.record, [out]) if best else None
     first = None
