@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 from tests.unit.test_rows import record
 
+from privbench.api.again import Challenge
 from privbench.check.challenge import (
     Victim,
     outcome,
@@ -23,8 +25,6 @@ from privbench.results.files import read_all
 from privbench.results.record import AdversaryRecord, Record
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from click.testing import Result
 
 #: As the tutorial of docs/plugins shows: an attack in a file.
@@ -123,6 +123,22 @@ def test_an_attack_that_fails(board: Path, tmp_path: Path) -> None:
     assert "failed: AttributeError" in done.output
     assert "6 cells failed" in done.output
     assert "of 0 victims" in done.output
+
+
+def test_a_victim_that_shows_too_little_is_named_and_the_others_are_attacked(
+    tmp_path: Path,
+) -> None:
+    board = read_all([Path("leaderboards/results/digits-defenses-supervised.jsonl")])
+    masked = [one for one in board if "mask" in one.cell.defense or one.cell.defense == "none"]
+    options = {"device": "cpu", "data_root": None, "out": tmp_path}
+    found = Challenge(masked, ["metric-loss"], 1, {}, [], options)
+    (victim,), (why,) = found.unasked, found.unasked.values()
+    assert "confidence-masking(mask=label) × supervised" in victim
+    assert "metric-loss needs POSTERIORS" in why
+    assert len(found.asked) == 1
+    with pytest.raises(BadInputError, match="nothing in this grid can run: metric-loss needs POS"):
+        Challenge([one for one in masked if "mask" in one.cell.defense], ["metric-loss"], 1, {},
+                  [], options)  # fmt: skip
 
 
 @pytest.mark.parametrize(

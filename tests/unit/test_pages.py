@@ -1297,6 +1297,8 @@ def test_without_a_defense_the_strongest_attack_is_told() -> None:
     )
     [told] = closing(Board([record("loud", value=0.52)]))
     assert told.startswith("no leak shown: without a defense loud has AUC 0.520 [0.470, 0.570]")
+    [told] = closing(Board([record("loud", value=0.4)]))
+    assert "has AUC 0.400 [0.350, 0.450], 0.500 on the null victim, below chance: are its" in told
 
 
 def test_several_questions_are_told_apart_and_failures_tell_nothing() -> None:

@@ -148,6 +148,15 @@ LITERALS: dict[str, tuple[Any, str]] = {
     "count": (method("attack", shadows=property(lambda _: Shadows(-1))), "count of shadows is -1"),
     "decides at": (method("attack", decides_at=0.01), "decides_at is 0.01: write"),
     "version": (method("attack", version="2"), "version is '2': write a whole number"),
+    "no default": (
+        make_dataclass("Wide", [("of", int)], bases=(AnyAttack,), frozen=True)(3),
+        "Wide: of has no default: write one, such as `of: int = 3`",
+    ),
+    "no class variable": (
+        make_dataclass("Wide", [("needs", Any, Access.LABELS)], bases=(AnyAttack,), frozen=True)(),
+        "Wide: needs is a hyperparameter: write `needs: ClassVar",
+    ),
+    "no type": (method("attack", k=4), "k = 4 has no type: write `k: int = …`"),
     "fact": (method("target", contrastive="no"), "contrastive is 'no': write True or False"),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ from privbench.api.planning import Planning
 from privbench.boards.checks import refuse_twins
 from privbench.check.challenge import victims
 from privbench.check.repeat import challengers, differences, suite_against, suite_of
+from privbench.grid.plan import NothingRunsError
 from privbench.ground.errors import BadInputError
 from privbench.plugins import registry as plugins
 
@@ -43,6 +44,7 @@ class Challenge(Planning):
     Attributes:
         asked: for each attack and victim: the game of the attack, which of ``victims`` it is, and
             the digests of the trials.
+        unasked: name of a victim that no attack can ask -> why.
     """
 
     def __init__(  # noqa: PLR0917 - sent in order
@@ -87,5 +89,15 @@ class Challenge(Planning):
             raise BadInputError("no result with numbers is about such a victim and such a "
                                 "question: give other results, or leave out --defense and "
                                 "--target")  # fmt: skip
-        super().__init__(next(iter(suites.values())), chosen, options)
-        self.asked = [(game, i, self.add(suite)) for (game, i, _), suite in suites.items()]
+        named = {(attack.game, i): victim.name for attack, i, victim in pairs}
+        self.asked: list[tuple[str, int, list[str]]] = []
+        self.unasked: dict[str, str] = {}
+        for (game, i, _), suite in suites.items():
+            try:
+                if not self.asked:
+                    super().__init__(suite, chosen, options)
+                self.asked.append((game, i, self.add(suite)))
+            except NothingRunsError as error:
+                self.unasked[named[game, i]] = "; ".join(sorted(error.reasons))
+        if not self.asked:
+            raise NothingRunsError(dict.fromkeys(self.unasked.values(), ""))

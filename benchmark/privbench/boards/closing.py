@@ -188,6 +188,8 @@ def _alone(none: DefenseRow, aim: Aim, panel: Panel) -> str:
     reached += "" if null is None else f", {null:.3f} on the null victim"
     if words := beside(panel, aim, spot):
         reached += f" ({'; '.join(words)})"
+    if panel.higher[aim] and panel.metric[aim] == "AUC" and high < min(0.5, null or 0.5):
+        reached += ", below chance: are its scores reversed? (privbench check)"
     hidden = value <= (smallest_leak(spot.over) or -math.inf)  # as the page says it
     if hidden or (null is not None and low <= null <= high):
         return f"no leak shown: without a defense {name} has {reached}"

@@ -218,8 +218,10 @@ def challenge(chosen: list[Choice], /, board: tuple[Path, ...], **options: Any) 
 
     records = read_all(board)
     only = {kind: set(options.pop(f"{kind}s")) for kind in ("defense", "target")}
-    found, failed = _outcomes(records, chosen, options, only)
+    found, unasked, failed = _outcomes(records, chosen, options, only)
     say(f"\n{table(found)}\n")
+    for victim, why in unasked.items():
+        say(f"Not attacked: {shown(victim, 200)}: {shown(why, 300)}.")
     for sentence in told(found):
         say(sentence)
     say(f"New results: {options['out']}. How to send them: leaderboards/SUBMIT.md")
@@ -231,8 +233,8 @@ def challenge(chosen: list[Choice], /, board: tuple[Path, ...], **options: Any) 
 def _outcomes(
     records: Sequence[Record], chosen: list[Choice], options: dict[str, Any],
     only: dict[str, set[str]],
-) -> tuple[list[Outcome], int]:  # fmt: skip
-    """What the new attacks reach against each victim, and how many cells failed."""
+) -> tuple[list[Outcome], dict[str, str], int]:  # fmt: skip
+    """What new attacks reach against each victim, whom none can ask and why, and failed cells."""
     from privbench.api.session import Session, planned_by
     from privbench.boards.board import Board
     from privbench.check.challenge import outcome, victims
@@ -254,7 +256,8 @@ def _outcomes(
     marks = {id(one): board.mark(one) for board in boards for one in board.records}
     found = [outcome(of[game][i], [made[one] for one in mine], lambda one: marks[id(one)])
              for game, i, mine in asked]  # fmt: skip
-    return found, sum(one.status == "failed" for one in session.records)
+    failed = sum(one.status == "failed" for one in session.records)
+    return found, planned.ask("unasked"), failed
 
 
 @click.command("check-submission")

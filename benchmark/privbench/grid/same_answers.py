@@ -51,7 +51,8 @@ _RELATIVE, _OF_LARGEST = 1e-4, 1e-5
 _OTHER_SEED = 64
 _ADVICE = (
     "an answer may depend on its row and on what is stored only: keep what is learned in "
-    "parameters and buffers (no list, counter, cache or attribute), and take noise from `u`"
+    "parameters and buffers (no list, counter, cache or attribute), and take noise from `u`, of "
+    "which a release gets `uniforms` columns"
 )
 
 

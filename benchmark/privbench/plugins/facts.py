@@ -7,6 +7,7 @@ and an output that is no known one would be none.
 from __future__ import annotations
 
 import inspect
+from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from privbench.ground.errors import PluginError, no_choice
@@ -34,6 +35,7 @@ def wrong_fact(method: Method) -> str | None:
 
 
 def _wrong(method: Any) -> Iterator[str]:
+    yield from _fields(method)
     if type(method.version) is not int:
         yield f"version is {method.version!r}: write a whole number"
     yield from _names("requires", method.requires, REQUIREMENTS)
@@ -61,6 +63,22 @@ def _wrong(method: Any) -> Iterator[str]:
             yield f"stages() is {stages!r}: write a frozenset of names"
         else:
             yield from _known("stages()", sorted(stages, key=str), STAGES)
+
+
+def _fields(method: Any) -> Iterator[str]:
+    """Hyperparameters without a default, facts that became hyperparameters, and the reverse."""
+    kind = type(method)
+    ours = (base for base in kind.__mro__ if base.__module__.startswith("privbench.measure."))
+    known = {name for base in ours for name in (*vars(base), *inspect.get_annotations(base))}
+    for one in fields(method) if is_dataclass(method) else ():
+        if one.name in known:
+            yield f"{one.name} is a hyperparameter: write `{one.name}: ClassVar[…] = …`"
+        elif one.default is MISSING and one.default_factory is MISSING:
+            yield f"{one.name} has no default: write one, such as `{one.name}: int = 3`"
+    for name, value in vars(kind).items():
+        plain = isinstance(value, bool | int | float | str) and not name.startswith("_")
+        if plain and name not in known and name not in inspect.get_annotations(kind):
+            yield f"{name} = {value!r} has no type: write `{name}: {type(value).__name__} = …`"
 
 
 def _names(what: str, given: Any, known: Any) -> Iterator[str]:

@@ -55,6 +55,7 @@ class Plugin:
         trace: traceback of the failure, if there is one.
         methods: kind and name of each method it provides.
         games: names of the games that it provides.
+        path: of a file, as `--plugin` takes it here.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Plugin:
     trace: str = ""
     methods: list[str] = field(default_factory=list)
     games: list[str] = field(default_factory=list)
+    path: str = ""
 
     @property
     def offers(self) -> list[str]:
@@ -153,7 +155,7 @@ class Registry:
             if plugin.distribution == "file" and plugin.problems:
                 raise BadInputError(
                     f"plugin file {plugin.name}: {plugin.problems[0]}; see `privbench --plugin "
-                    f"{plugin.name} list plugins --errors`"
+                    f"{plugin.path} list plugins --errors`"
                 )
 
     def offers(self, wanted: Iterable[tuple[str, str]]) -> bool:
@@ -289,7 +291,8 @@ def _disabled(chosen: Iterable[Choice]) -> set[str]:
 def _described(point: Any, stated: dict[int, list[str | None]]) -> Plugin:
     """A plugin that is not loaded yet; ``stated`` keeps name and version of its distribution."""
     if isinstance(point, PluginFile):
-        return Plugin(point.name, point.module, "file", f"sha256 {point.sha256[:12]}")
+        digest, path = f"sha256 {point.sha256[:12]}", os.path.relpath(point.path)
+        return Plugin(point.name, point.module, "file", digest, path=path)
     if id(point.dist) not in stated:  # each access reads its file
         stated[id(point.dist)] = [getattr(point.dist, of, None) for of in ("name", "version")]
     name, version = stated[id(point.dist)]

@@ -250,7 +250,7 @@ def reads_floats(plain: Plain) -> None:
         real = _numbers(attack, _play(attack, _victims(attack)[0]).answer)
     assert torch.allclose(whole, real, rtol=1e-4, atol=1e-4), (
         "the answer changed when the same images were stored as floats in [0, 1] instead of whole "
-        "numbers: read x through as_float(x, card.scale)"
+        "numbers: read x through as_float(rows.x, rows.scale)"
     )
 
 
