@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-from privbench.grid.judging import installed
-from privbench.grid.plugins import OURS, origin_of
 from privbench.grid.suite import STRONGEST_ATTACKS
 from privbench.ground.errors import BadInputError, UnknownNameError, nearest
 from privbench.ground.judges import STRONGEST, judges_of
@@ -133,10 +131,9 @@ class Resolver:
 
     def _judges(self) -> list[Ref]:
         """The installed judges of all defenses; without any, the strongest attacks of all games."""
-        of = [(judge, origin_of(one)) for stack in self.stacks for one in stack
-              for judge in judges_of(one)]  # fmt: skip
-        of = of or [(judge, OURS) for judges in STRONGEST.values() for judge in judges]
-        here = [judge for judge, names_it in of if installed(judge, self.registry, names_it)]
+        of = [judge for stack in self.stacks for one in stack for judge in judges_of(one)]
+        of = of or [judge for judges in STRONGEST.values() for judge in judges]
+        here = [judge for judge in of if self.registry.offers([("attack", judge.attack)])]
         return [*{judge.label: judge.entry for judge in here}.values()]
 
     def _stacks(self) -> list[tuple[Defense, ...]]:
