@@ -63,11 +63,15 @@ def test_equal_rows_count_as_one() -> None:
 
 
 def test_rows_are_named_by_their_hash_without_a_sign() -> None:
-    dataset, target, attack = (SimpleNamespace(label=n) for n in ("digits", "simclr", "loud"))
+    target, attack = (SimpleNamespace(label=n) for n in ("simclr", "loud"))
     cell = SimpleNamespace(
-        dataset=dataset, protocol={}, target=target, attack=attack, game="membership",
-        defense="none", adversary="adaptive",
-    )  # fmt: skip
+        data="digits",
+        target=target,
+        attack=attack,
+        game="membership",
+        defense="none",
+        adversary="adaptive",
+    )
     record: Any = SimpleNamespace(cell=cell)
     one = trial([255, -1, 7], [1, 1, 0], [9.0, 5.0, 7.0])
     rows = [line.split(" | ")[0] for line in single_rows(record, [one]) if line.startswith("| ")]

@@ -132,8 +132,9 @@ def test_a_victim_that_shows_too_little_is_named_and_the_others_are_attacked(
     masked = [one for one in board if "mask" in one.cell.defense or one.cell.defense == "none"]
     options = {"device": "cpu", "data_root": None, "out": tmp_path}
     found = Challenge(masked, ["metric-loss"], 1, {}, [], options)
-    (victim,), (why,) = found.unasked, found.unasked.values()
-    assert "confidence-masking(mask=label) × supervised" in victim
+    (pair,), (why,) = found.unasked, found.unasked.values()
+    assert "confidence-masking(mask=label) × supervised" in pair
+    assert pair.endswith(", membership, by metric-loss")
     assert "metric-loss needs POSTERIORS" in why
     assert len(found.asked) == 1
     with pytest.raises(BadInputError, match="nothing in this grid can run: metric-loss needs POS"):

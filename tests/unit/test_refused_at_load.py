@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, make_dataclass, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -106,6 +106,24 @@ def test_hyperparameters_and_helpers_are_free() -> None:
     assert misfit("attack", method("attack", **both)) is None
 
 
+def test_fields_and_constants_that_mean_something() -> None:
+    @dataclass(frozen=True)
+    class Base(AnyAttack):
+        rounds: ClassVar[int] = 3
+        max_rows: int = 100
+        twice: int = field(init=False)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "twice", 2 * self.max_rows)
+
+    @dataclass(frozen=True)
+    class Mine(Base):
+        rounds = 5
+
+    for made in (Base(), Mine()):
+        assert misfit("attack", made) is None
+
+
 def test_every_in_tree_method_loads() -> None:
     for plugin in plugins.load().plugins:
         assert not plugin.problems
@@ -156,7 +174,7 @@ LITERALS: dict[str, tuple[Any, str]] = {
         make_dataclass("Wide", [("needs", Any, Access.LABELS)], bases=(AnyAttack,), frozen=True)(),
         "Wide: needs is a hyperparameter: write `needs: ClassVar",
     ),
-    "no type": (method("attack", k=4), "k = 4 has no type: write `k: int = …`"),
+    "no type": (method("attack", k=4), "k = 4 has no type: write `k: int = …` for a hyperp"),
     "fact": (method("target", contrastive="no"), "contrastive is 'no': write True or False"),
 }  # fmt: skip
 

@@ -44,7 +44,7 @@ class Challenge(Planning):
     Attributes:
         asked: for each attack and victim: the game of the attack, which of ``victims`` it is, and
             the digests of the trials.
-        unasked: name of a victim that no attack can ask -> why.
+        unasked: name of a victim and of an attack that cannot ask it -> why.
     """
 
     def __init__(  # noqa: PLR0917 - sent in order
@@ -92,12 +92,13 @@ class Challenge(Planning):
         named = {(attack.game, i): victim.name for attack, i, victim in pairs}
         self.asked: list[tuple[str, int, list[str]]] = []
         self.unasked: dict[str, str] = {}
-        for (game, i, _), suite in suites.items():
+        for (game, i, attack), suite in suites.items():
             try:
                 if not self.asked:
                     super().__init__(suite, chosen, options)
                 self.asked.append((game, i, self.add(suite)))
             except NothingRunsError as error:
-                self.unasked[named[game, i]] = "; ".join(sorted(error.reasons))
+                pair = f"{named[game, i]}, {game}, by {attack}"
+                self.unasked[pair] = "; ".join(sorted(error.reasons))
         if not self.asked:
             raise NothingRunsError(dict.fromkeys(self.unasked.values(), ""))

@@ -448,7 +448,7 @@ def _as_numbered(rows: Rows, target: Any, output: str) -> Rows:
         classifies = output == "auto" and rows.labels is not None and rows.targets is None
         if classifies and _is_regressor(model):
             raise BadInputError("the model is a regression: name output values")
-        return rows.numbered(named_classes(model, whole=rows.has_texts))
+        return rows.numbered(named_classes(model))
     if rows.source and not rows.finite_numbers:
         raise BadInputError("an endpoint gets arrays of numbers: give a function that sends your "
                             "rows to it as the model")  # fmt: skip

@@ -247,7 +247,7 @@ def _outcomes(
     planned = planned_by(
         "privbench.api.again:Challenge", None, chosen, options, kept, attacks, seeds, only
     )
-    asked = planned.ask("asked")
+    asked, unasked = planned.ask("asked"), planned.ask("unasked")
     of = {game: victims(kept, game, seeds) for game in {game for game, _, _ in asked}}
     session = Session(planned, options)
     session.execute()
@@ -257,7 +257,7 @@ def _outcomes(
     found = [outcome(of[game][i], [made[one] for one in mine], lambda one: marks[id(one)])
              for game, i, mine in asked]  # fmt: skip
     failed = sum(one.status == "failed" for one in session.records)
-    return found, planned.ask("unasked"), failed
+    return found, unasked, failed
 
 
 @click.command("check-submission")

@@ -16,6 +16,7 @@ from privbench.measure.games.catalog import GAMES
 from privbench.measure.methods.access import Access
 from privbench.measure.methods.attack import Attack, Shadows
 from privbench.measure.methods.defense import Defense, Release
+from privbench.measure.methods.method import _written as written
 from privbench.measure.methods.strength import Strength
 from privbench.measure.methods.target import Target
 from privbench.plugins.requirements import REQUIREMENTS
@@ -68,17 +69,25 @@ def _wrong(method: Any) -> Iterator[str]:
 def _fields(method: Any) -> Iterator[str]:
     """Hyperparameters without a default, facts that became hyperparameters, and the reverse."""
     kind = type(method)
-    ours = (base for base in kind.__mro__ if base.__module__.startswith("privbench.measure."))
-    known = {name for base in ours for name in (*vars(base), *inspect.get_annotations(base))}
-    for one in fields(method) if is_dataclass(method) else ():
-        if one.name in known:
-            yield f"{one.name} is a hyperparameter: write `{one.name}: ClassVar[…] = …`"
-        elif one.default is MISSING and one.default_factory is MISSING:
-            yield f"{one.name} has no default: write one, such as `{one.name}: int = 3`"
+    bases = [one for one in kind.__mro__ if one.__module__.startswith("privbench.measure.")]
+    facts = {
+        name for base in bases for name in (*vars(base), *written(base))
+        if not isinstance(vars(base).get(name), property)
+    }  # fmt: skip
+    held = {one.name: one for one in fields(method)} if is_dataclass(method) else {}
+    for name, one in held.items():
+        if name in facts - {"strength"}:  # see ``_strength``
+            yield f"{name} is a hyperparameter: write `{name}: ClassVar[…] = …`"
+        elif one.init and one.default is MISSING and one.default_factory is MISSING:
+            yield f"{name} has no default: write one, such as `{name}: int = 3`"
+    typed = {name for base in kind.__mro__ for name in written(base) if name not in held}
+    typed |= {*written(kind)}
     for name, value in vars(kind).items():
         plain = isinstance(value, bool | int | float | str) and not name.startswith("_")
-        if plain and name not in known and name not in inspect.get_annotations(kind):
-            yield f"{name} = {value!r} has no type: write `{name}: {type(value).__name__} = …`"
+        if plain and not any(name in vars(base) for base in bases) and name not in typed:
+            which = type(value).__name__
+            yield (f"{name} = {value!r} has no type: write `{name}: {which} = …` for a "
+                   f"hyperparameter, or `{name}: ClassVar[{which}] = …`")  # fmt: skip
 
 
 def _names(what: str, given: Any, known: Any) -> Iterator[str]:

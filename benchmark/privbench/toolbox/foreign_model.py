@@ -55,8 +55,8 @@ def session(file: Path) -> Any:
                             f"({one_line(error)}): export it again") from error  # fmt: skip
 
 
-def classes(model: Any, *, whole: bool = False) -> np.ndarray | None:
-    """Return the classes of an estimator in its own order; None of 0 to k - 1 unless ``whole``."""
+def classes(model: Any) -> np.ndarray | None:
+    """Return the classes of an estimator in its own order, if they are not 0 to k - 1."""
     known = getattr(model, "classes_", None)
     if known is None or not hasattr(known, "__len__") or any(np.ndim(one) for one in known):
         return None
@@ -65,8 +65,7 @@ def classes(model: Any, *, whole: bool = False) -> np.ndarray | None:
         known = known.astype(str)
     if known.dtype.kind not in "biufU":
         return None
-    usual = known.dtype.kind != "U" and (known == np.arange(len(known))).all()
-    return None if usual and not whole else known
+    return None if known.dtype.kind != "U" and (known == np.arange(len(known))).all() else known
 
 
 def numbered(answers: Any, known: np.ndarray | None) -> Any:

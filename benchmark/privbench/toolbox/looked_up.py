@@ -347,6 +347,8 @@ def _differ(one: Any, other: Any) -> str:
     if one.dtype == other.dtype:
         return ""
     types = str(one.dtype), str(other.dtype)
+    if "Null" in types:  # of polars: a column without cells
+        return ""
     kinds = [_kind(name) for name in types]
     if {*kinds} == {"number", "text"}:  # a csv file says nothing of a column without cells
         empty = one if kinds[0] == "number" else other

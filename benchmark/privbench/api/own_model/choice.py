@@ -246,7 +246,7 @@ def unsuited(attack: str, lookup: Lookup | None) -> str:
     """Return why an attack cannot be made on rows that the model gets as they are; "" if it can."""
     if lookup is None:
         return ""
-    if attack in _CHANGES and isinstance(lookup.rows, np.ndarray):
+    if attack in _CHANGES and getattr(getattr(lookup.rows, "dtype", None), "kind", "") == "f":
         return ("it asks about changed rows, and numbers of the rows are missing or far from all "
                 "others of their column, so that they cannot be changed: fill them in, or clip "
                 "them")  # fmt: skip

@@ -121,11 +121,6 @@ class Rows:
         numbers = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
         return numbers and bool(np.isfinite(rows).all())
 
-    @property
-    def has_texts(self) -> bool:
-        """Whether classes are given as texts."""
-        return self.labels is not None and self.labels.dtype.kind == "U"
-
     def numbered(self, names: NDArray[Any] | None) -> Rows:
         """Return the rows with classes as a model numbers them, if it names them.
 
