@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from privbench.api.own_model.words import Audit
     from privbench.measure.methods.cell import Cell
     from privbench.plugins.registry import Choice, Registry
-    from privbench.toolbox.asked_model import Asked
 
 _BLOCK = 256  # rows of the first query
 _TWO = 2  # classes
@@ -243,7 +242,7 @@ def audited(
     given = {
         "model": model, "checkpoint": _absolute(checkpoint), "tag": model_version, "low": rows.low,
         "high": rows.high, "source": rows.source,
-        "gives": _first_guess(rows, output),
+        "gives": "posteriors" if rows.targets is None else "values",
     }  # fmt: skip
     if model.startswith(reach.ADDRESSES):
         if checkpoint:
@@ -259,7 +258,7 @@ def audited(
                  for name in (*attacks, *judge_names(registry, tried))]  # fmt: skip
         reach.announce(asked, candidates, reach.more_queries(named, settings or {}), console)
     kept = identity.confirmed(asked, candidates, model, Path(out))
-    asked, answers, note = _two_columns(target, asked, _answers(asked, rows), output)
+    answers, note = _of_both(_answers(asked, rows), rows, output)
     answers = identity.identified(answers, Path(out))
     given["answered"] = identity.digest(answers)
     given["gives"] = _kind(rows, answers, output, alone=alone)
@@ -455,13 +454,6 @@ def _as_numbered(rows: Rows, target: Any, output: str) -> Rows:
     return rows.numbered(None)
 
 
-def _first_guess(rows: Rows, output: str) -> str:
-    """Return what the model is taken to answer until it has answered."""
-    if rows.targets is not None:
-        return "values"
-    return "logits" if output == "logits" else "posteriors"
-
-
 def _is_regressor(model: Any) -> bool:
     from sklearn.base import BaseEstimator, is_regressor
 
@@ -526,22 +518,21 @@ def _answers(asked: Any, rows: Rows) -> NDArray[np.float64]:
                 at = f"asked about rows {start} to {start + len(block) - 1} of the {source}"
                 raise BadInputError(f"{error} ({at})") from error
     widths = {one.shape[1:] for one in made}
-    if widths == {(1,), (2,)} and rows.classes == _TWO:  # logits that lie in [0, 1] by chance
-        return np.concatenate([one[:, -1:] for one in made])
     if len(widths) > 1:
         raise BadInputError("the model's answers differ in width: return as many numbers for each "
                             "row")  # fmt: skip
     return np.concatenate(made)
 
 
-def _two_columns(
-    target: Any, asked: Asked, answers: NDArray[np.float64], output: str
-) -> tuple[Asked, NDArray[np.float64], str]:
-    """Return how a model is asked, its answers, and a note, if it answers one logit of two."""
-    one = answers.shape[1:] == (1,) and asked.form.classes == _TWO
-    if not one or output not in ("auto", "logits"):
-        return asked, answers, ""
-    return target.replace(gives="logits").asked(_TWO), of_both(answers, "logits"), _LOGIT
+def _of_both(
+    answers: NDArray[np.float64], rows: Rows, output: str
+) -> tuple[NDArray[np.float64], str]:
+    """Return answers for both of two classes, if a model answers for the second one; and a note."""
+    if answers.shape[1:] != (1,) or rows.classes != _TWO or output == "embeddings":
+        return answers, ""
+    if output != "logits" and answers.min() >= 0 and answers.max() <= 1:
+        return of_both(answers, "posteriors"), ""
+    return of_both(answers, "logits"), _LOGIT
 
 
 def _fit(rows: Rows, answers: NDArray[np.float64], gives: str) -> tuple[str, str]:

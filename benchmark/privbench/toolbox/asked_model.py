@@ -98,14 +98,14 @@ class Asked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return log-posteriors, logits or embeddings of x (n, *shape) float in [0, 1]."""
-        return self.outputs(self.raw(x), x)
+        return self.outputs(self.answers(x), x)
 
-    def outputs(self, raw: np.ndarray, x: Tensor) -> Tensor:
-        """Return log-posteriors, logits or embeddings of the model's own answers to x."""
+    def outputs(self, answers: np.ndarray, x: Tensor) -> Tensor:
+        """Return log-posteriors, logits or embeddings of ``answers`` to x."""
         gives = self.form.gives
         if gives == "labels":
-            return self._certain(raw).to(self.place.device)
-        made = torch.from_numpy(raw)
+            return self._certain(answers).to(self.place.device)
+        made = torch.from_numpy(answers)
         if gives == "posteriors":
             least = max(self.form.least, torch.finfo(torch.float32).tiny)
             made = made.clamp_min(least).log()
@@ -122,6 +122,13 @@ class Asked(nn.Module):
         endpoint = self.endpoint
         assert endpoint is not None  # noqa: S101 - nothing else keeps answers
         return self._read(x, lambda rows: endpoint.again(as_array(rows)))
+
+    def answers(self, x: Tensor) -> np.ndarray:
+        """Return what ``raw`` does; of one number for two classes, (n, 1), both, (n, 2)."""
+        raw = self.raw(x)
+        if self.form.classes == _TWO and raw.shape[1:] == (1,):
+            return of_both(raw, self.form.gives)
+        return raw
 
     def raw(self, x: Tensor) -> np.ndarray:
         """Return the model's own answers (n, ...) float64 to rows (n, *shape) in [0, 1].
@@ -159,8 +166,6 @@ class Asked(nn.Module):
                                 "(n, d)") from None  # fmt: skip
         if self.form.gives == "values":
             return self._values(made, len(x))
-        if made.shape == (len(x), 1) and self.form.classes == _TWO:
-            made = of_both(made, self.form.gives)
         if made.ndim not in (_CLASSES, _TABLE) or len(made) != len(x) or not made.size:
             raise BadInputError(f"{told} answered {len(x)} rows with an array of shape "
                                 f"{made.shape}: return posteriors (n, k), classes (n,) or "
@@ -200,11 +205,8 @@ def of_both(second: np.ndarray, gives: str) -> np.ndarray:
     >>> of_both(np.array([[0.25]]), "posteriors"), of_both(np.array([[-2.0]]), "logits")
     (array([[0.75, 0.25]]), array([[ 0., -2.]]))
     """
-    if gives == "logits":
-        return np.concatenate([np.zeros_like(second), second], 1)
-    if second.min() < 0 or second.max() > 1:
-        return second
-    return np.concatenate([1 - second, second], 1)
+    first = {"logits": 0 * second, "posteriors": 1 - second}.get(gives)
+    return second if first is None else np.concatenate([first, second], 1)
 
 
 def described(rows: Any) -> str:

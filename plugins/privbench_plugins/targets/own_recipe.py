@@ -261,16 +261,16 @@ class Shadow(nn.Module):
         """Ask a trained model; refuse answers that are not as the audited model's."""
         told = f"{RECIPE} {named(self._target.recipe)}: its model"
         asked = Asked(model, self._form, told).to(self.place.device)
-        raw = asked.raw(x.to(self.place.device))
+        made = asked.answers(x.to(self.place.device))
         gives, width = self._form.gives, self._target.width
         if gives == "posteriors":
-            raw = spread(raw, model.model, width)
+            made = spread(made, model.model, width)
         wide = () if gives == "labels" else (width,)
-        if raw.shape[1:] != wide or (gives == "posteriors" and not sums_to_one(raw)):
-            raise BadInputError(f"{told} answered with an array of shape {raw.shape}, and the "
+        if made.shape[1:] != wide or (gives == "posteriors" and not sums_to_one(made)):
+            raise BadInputError(f"{told} answered with an array of shape {made.shape}, and the "
                                 f"audited model answers {gives} {(len(x), *wide)}: return a model "
                                 "that answers alike")  # fmt: skip
-        return asked.outputs(raw, x)
+        return asked.outputs(made, x)
 
 
 class _Same(nn.Identity):

@@ -88,8 +88,6 @@ def confirmed(asked: Any, x: Tensor, url: str, out: Path) -> str:
         raise BadInputError(f"{error}; its {held.size:,} answers of {when} stay in "
                             f"{shown(str(out), 200)}, and count once it gives them "
                             "again") from error  # fmt: skip
-    if {kept.shape[1:], again.shape[1:]} == {(1,), (2,)}:  # logits that lie in [0, 1] by chance
-        kept, again = kept[:, -1:], again[:, -1:]
     apart = np.ones(len(some), bool)
     if again.shape == kept[some].shape:
         apart = differing(kept[some], again, _OF_SERVERS)
