@@ -18,7 +18,7 @@ import privbench
 from privbench import BadInputError
 from privbench.api.own_model import subgroups
 from privbench.api.own_model.misfit import misfit
-from privbench.api.own_model.rows import _in_unit_interval, _loses
+from privbench.api.own_model.scaling import in_unit_interval, loses
 from privbench.cli.main import main
 
 if TYPE_CHECKING:
@@ -542,7 +542,7 @@ def test_dense_values_are_not_far_ones() -> None:
 
 
 def _lost(x: np.ndarray) -> bool:
-    return _loses(x, *_in_unit_interval(x))
+    return loses(x, *in_unit_interval(x))
 
 
 def test_one_logit_within_the_unit_interval(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def of_both(second: np.ndarray, gives: str) -> np.ndarray:
     >>> of_both(np.array([[0.25]]), "posteriors"), of_both(np.array([[-2.0]]), "logits")
     (array([[0.75, 0.25]]), array([[ 0., -2.]]))
     """
-    first = {"logits": 0 * second, "posteriors": 1 - second}.get(gives)
+    first = {"logits": np.zeros_like(second), "posteriors": 1 - second}.get(gives)
     return second if first is None else np.concatenate([first, second], 1)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privbench.api.own_model.scaling import in_unit_interval, loses
 from privbench.api.own_model.tables import (
     MOST_CLASSES,
     REGRESSION,
@@ -30,7 +31,7 @@ from privbench.api.own_model.tables import (
 from privbench.api.own_model.tables import held as held_in
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import shown
-from privbench.toolbox.looked_up import cells, encoded, in_units, keys, library
+from privbench.toolbox.looked_up import encoded, library
 from privbench.toolbox.npz_size import excess
 from privbench.toolbox.row_files import TABLES, Reading
 
@@ -52,8 +53,6 @@ FEWEST = 20
 _TABLE, _GREY, _IMAGE = 2, 3, 4  # axes of x
 _CHANNELS = (1, 3)
 _LARGEST = 1e38  # of x
-#: Share of a column's values that may be taken for their neighbours.
-_LOST, _LOOKED_AT = 0.05, 1001
 
 #: A path of a file, or rows in memory: a mapping of x and y, a pair of these, a DataFrame.
 Given = Any
@@ -249,8 +248,8 @@ def read_rows(
     prints = {source: fingerprints(one) for source, one in x.items()}
     _refuse_overlap(prints)
     whole = np.concatenate(list(x.values()))
-    joined, low, high = _in_unit_interval(whole)
-    if low and joined.ndim == _TABLE and _loses(whole, joined, low, high):
+    joined, low, high = in_unit_interval(whole)
+    if low and joined.ndim == _TABLE and loses(whole, joined, low, high):
         return _looked_up(held, files, attributes, reading, regression=False)
     extra = {} if attributes is None else _attributes(attributes, len(joined))
     every = [one for column in prints.values() for one in column]
@@ -430,44 +429,6 @@ def _refuse_overlap(prints: Mapping[str, Sequence[str]]) -> None:
                                 f"{other}, first row {i}, which is row {j} there: drop them from "
                                 f"{source}")  # fmt: skip
         seen |= mine
-
-
-def _in_unit_interval(
-    x: NDArray[Any],
-) -> tuple[NDArray[Any], tuple[float, ...], tuple[float, ...]]:
-    """Return x as the harness reads it, and what its 0 and 1 stand for.
-
-    Tables are scaled by column, images as a whole; what lies in [0, 1] already stays.
-    """
-    if x.dtype == np.uint8:
-        return x, (), ()
-    if x.min() >= 0 and x.max() <= 1:
-        return x.astype(np.float32), (), ()
-    axes = 0 if x.ndim == _TABLE else None
-    low, high = np.atleast_1d(x.min(axes)), np.atleast_1d(x.max(axes))
-    high = np.where(high > low, high, low + 1)
-    unit = ((x - low) / (high - low)).clip(0, 1).astype(np.float32)
-    return unit, tuple(map(float, low)), tuple(map(float, high))
-
-
-def _loses(
-    x: NDArray[Any], unit: NDArray[Any], low: tuple[float, ...], high: tuple[float, ...]
-) -> bool:
-    """Whether rows of a table differ in what float32 tells apart, and not in [0, 1].
-
-    A column of which one value is far from all others, such as -99999 for a missing one, leaves
-    the others no room there. Of a column at most 1,001 of its values are looked at, from the least
-    to the largest: many values lie so close that float32 hardly tells them apart.
-    """
-    for j in range(x.shape[1]):
-        values, first = np.unique(x[:, j].astype(np.float32), return_index=True)
-        some = np.unique(np.linspace(0, len(values) - 1, _LOOKED_AT).round().astype(int))
-        values = values[some].astype(np.float64)
-        gaps = np.diff(values, prepend=-np.inf, append=np.inf)
-        off = np.abs(in_units(unit[first[some], j], low[j], high[j]) - values)
-        if (off > np.minimum(gaps[1:], gaps[:-1]) / 2).mean() > _LOST:
-            return True
-    return len({*cells(unit)}) < len({*keys(x)})
 
 
 def is_regression(held: Mapping[str, Mapping[str, Any]], output: str) -> bool:
