@@ -76,7 +76,7 @@ def check(path: Path) -> Checked:
 
 
 def _differences(record: Record, path: Path, unchecked: dict[str, int]) -> Iterator[str]:
-    if where := token_in(record.model_dump(mode="json")):
+    if where := token_in(record):
         yield f"{shown(where)} holds what looks like a token or password"
     if record.status != "ok":
         if record.metrics or record.controls or record.baselines:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: What stands for a secret.
 HIDDEN = "***"
@@ -27,6 +32,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_HOLDERS = (dict, list, tuple, BaseModel)
 _NUMBERS = re.compile(r"(?:[-+]?\d[\d.eE+-]*\s*,\s*){2,}[-+]?\d[\d.eE+-]*")
 _USER = re.compile(r"(?<=://)[^/?#]*@")
 _VALUE = re.compile(r"([?#&;])([^=?#&;]*=)?[^?#&;]+")
@@ -57,8 +63,8 @@ def hidden(text: str, *secrets: str) -> str:
     return _NUMBERS.sub("…", _TOKEN.sub(HIDDEN, text))
 
 
-def token_in(values: dict[str, Any]) -> str:
-    """Where nested plain values hold what looks like a token, as names joined by dots; "" if none.
+def token_in(values: dict[str, Any] | BaseModel) -> str:
+    """Where nested values hold what looks like a token, as names joined by dots; "" if none.
 
     >>> token_in({"cell": {"label": "x", "notes": ["Bearer abcdef0123456789"]}})
     'cell.notes.0'
@@ -69,15 +75,20 @@ def token_in(values: dict[str, Any]) -> str:
     return ".".join(way) if not way or way[-1] else f"a name in {'.'.join(way[:-1])}"
 
 
-def _way(values: dict[Any, Any] | list[Any]) -> list[str]:
+def _way(values: object) -> list[str]:
     """The names that lead to the token, with an empty one at the end if it is a name itself."""
-    if isinstance(values, dict) and _hold_token(tuple(values)):
-        return [""]
-    for name, value in values.items() if isinstance(values, dict) else enumerate(values):
+    if isinstance(values, list | tuple):
+        inside: Iterable[tuple[Any, Any]] = enumerate(values)
+    else:
+        named = values if isinstance(values, dict) else vars(values)
+        if _hold_token(tuple(named)):
+            return [""]
+        inside = named.items()
+    for name, value in inside:
         if isinstance(value, str):
             if _is_token(value, name):
                 return [str(name)]
-        elif isinstance(value, (dict, list)) and (way := _way(value)):
+        elif isinstance(value, _HOLDERS) and value and (way := _way(value)):
             return [str(name), *way]
     return []
 
