@@ -257,6 +257,23 @@ def test_sweeps() -> None:
     assert "have one digest" in failures(Same())["every setting of its sweep can be built"]
 
 
+@dataclass(frozen=True)
+class Drops(Defense):
+    """Takes all phases away."""
+
+    name: ClassVar[str] = "drops"
+    protects: ClassVar[tuple[str, ...]] = ()
+    strength: ClassVar[Strength | None] = None
+
+    def on_phases(self, phases: Any, model: Any, world: Any, ctx: Any) -> Any:
+        del phases, model, world, ctx
+        return []
+
+
+def test_a_defense_that_trains_nothing() -> None:
+    assert "on_phases returned no phase" in " ".join(failures(Drops()).values())
+
+
 # ---- targets -------------------------------------------------------------------------------------
 
 

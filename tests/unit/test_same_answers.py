@@ -69,7 +69,12 @@ class CountsTo(Counts):
     '''Answers otherwise after some calls.'''
     def forward(self, x, value, u):
         LATE[0] += 1
-        return value.roll(int(LATE[0] > 3), 1)
+        return value.roll(int(LATE[0] > 7), 1)
+
+class Centres(Softens):
+    '''Answers by the mean of all rows of a query.'''
+    def forward(self, x, value, u):
+        return (value + value.mean(0)) / 2
 
 class Draws(Softens):
     '''Takes its noise from a global generator.'''
@@ -95,7 +100,15 @@ def made(of):
     globals()[Of.__name__] = Of
     return Of()
 
-MADE = [made(of) for of in (Softens, Seen, Counts, CountsTo, Draws, Noisy)]
+MADE = [made(of) for of in (Softens, Seen, Counts, CountsTo, Centres, Draws, Noisy)]
+
+@dataclass(frozen=True)
+class Drops(Defense):
+    '''Trains nothing.'''
+    name: ClassVar[str] = "a-drops"
+    protects: ClassVar[tuple[str, ...]] = ("membership",)
+    def on_phases(self, phases, model, world, ctx):
+        return []
 
 class Warm(nn.Module):
     '''Adds to embeddings once it has been trained.'''
@@ -122,7 +135,7 @@ def privbench_defenses():
         '''Cannot be imported elsewhere.'''
         name: ClassVar[str] = "a-local"
 
-    return [*MADE, Local()]
+    return [*MADE, Local(), Drops()]
 
 @hookimpl
 def privbench_targets():
@@ -134,6 +147,7 @@ HOSTILE = {
     "a-seen": "in a fresh process that only loads its victim",
     "a-counts": "when asked twice in a row",
     "a-countsto": "after other queries",
+    "a-centres": "when asked in parts",
     "a-draws": "in a fresh process that only loads its victim",
 }
 HONEST = ["a-softens", "a-noisy"]
@@ -183,6 +197,13 @@ def test_hidden_state_fails_its_cells_only_and_stays_found(jobs: int, run: Any) 
     assert {name: again[name].reason for name in HOSTILE} == {
         name: found[name].reason for name in HOSTILE
     }
+
+
+def test_a_defense_that_trains_nothing_is_refused(run: Any) -> None:
+    """Nobody is a member of what was not trained: it would be the best of all."""
+    assert run(["a-drops"], Serial())["a-drops"].reason.startswith(
+        "PluginError: on_phases() of defense a-drops returned no phase, so that nothing is trained"
+    )
 
 
 def test_a_target_that_keeps_state_fails_too(run: Any) -> None:

@@ -2,9 +2,9 @@
 
 A method may keep state outside the tensors that are stored: a list of the rows it saw, a counter of
 calls, a cache, an attribute that is lost on loading. Its answers then depend on what ran before in
-the process. So some rows are asked repeatedly, and the answers compared with those of a process
-that does nothing but load the victim. Noise that is new in every query counts as no difference: it
-depends on the number of queries, which each session counts from 0.
+the process. So some rows are asked repeatedly, together and in parts, and the answers compared with
+those of a process that does nothing but load the victim. Noise that is new in every query counts as
+no difference: it depends on the number of queries, which each session counts from 0.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SameAnswers:
         """Ask a victim, and compare with what it answers elsewhere.
 
         The first time in a process it is asked twice. The first time of all, it is also loaded
-        again, here and in a fresh process, whose answers are kept.
+        again, here and in a fresh process, whose answers are kept, and asked in parts.
 
         Args:
             spec: of the victim.
@@ -120,13 +120,15 @@ class SameAnswers:
         kept = keys.of_fresh_answers(
             victim.key, x, self._rules, device=device, threads=self.builder.numerics.threads
         )
-        if kept not in store:
+        if new := kept not in store:
             again = _answers(self.builder.victim(spec), x)
             same(again, "once its victim is loaded from the store again")
         fresh = store.make(kept, partial(self._afresh, spec, victim.key, x, here, who))
         unasked = str(fresh.facts["unasked"])
         elsewhere = "another process" if unasked else "a fresh process that only loads its victim"
         same(fresh.tensors, f"in {elsewhere}" if first else "after other queries")
+        if new:
+            same(_in_parts(victim, x), "when asked in parts")
         self._compared.add(victim.key)
         return unasked
 
@@ -229,6 +231,13 @@ def _answers(victim: Victim, x: Tensor) -> dict[str, Tensor]:
     if "classifier" in victim.model:
         made["posteriors"] = asked.log_posteriors(x).exp()
     return made
+
+
+def _in_parts(victim: Victim, x: Tensor) -> dict[str, Tensor]:
+    """What it answers about a third of the rows, and about the others, in sessions of their own."""
+    third = len(x) // 3
+    made = [_answers(victim, part) for part in (x[:third], x[third:]) if len(part)]
+    return {name: torch.cat([part[name] for part in made]) for name in made[0]}
 
 
 def _difference(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> str:

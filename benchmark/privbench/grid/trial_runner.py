@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from privbench.grid.per_sample import gathered
 from privbench.grid.plugins import named_answer, serving_strangers, strangers
 from privbench.grid.same_answers import SameAnswers
 from privbench.grid.trial import Trial, learning_from_reference
+from privbench.ground.errors import PluginError
 from privbench.ground.store.machine import peak_memory
 from privbench.measure.games import left_out
 from privbench.measure.games.controls import Pixels
@@ -163,6 +165,8 @@ class TrialRunner:
         if who := serving_strangers(trial.cell):
             self.same_answers.prepare()
         for spec in specs:
+            if who:
+                _refuse_untrained(self.builder, spec)
             victims.append(self.materials.victim(spec))
             if not who:
                 continue
@@ -400,6 +404,23 @@ def _spent(victims: Sequence[Victim]) -> dict[str, float]:
 
 def _distinct(machines: list[Any]) -> list[Any]:
     return [machine for i, machine in enumerate(machines) if machine not in machines[:i]]
+
+
+def _refuse_untrained(builder: Builder, spec: VictimSpec) -> None:
+    """Raise PluginError if its defenses took all phases of the target away.
+
+    Such a victim knows no member, and would look as if it were perfectly protected.
+    """
+
+    def trains(one: VictimSpec) -> bool:
+        return any(key.kind == "phase" for key in builder.keys(one).stages)
+
+    if not trains(spec) and trains(replace(spec, defenses=())):
+        names = " or ".join(one.name for one in spec.defenses if "phases" in one.stages())
+        raise PluginError(
+            f"on_phases() of defense {names} returned no phase, so that nothing is trained: return "
+            "the phases that it is given, changed or not"
+        )
 
 
 def _updates(victim: Victim) -> dict[str, int]:
