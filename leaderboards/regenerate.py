@@ -32,7 +32,7 @@ from privbench.grid.judging import judging
 from privbench.ground.judges import judges
 from privbench.ground.text import markdown, several
 from privbench.plugins import registry
-from privbench.results.statistics import ERROR, FEWEST_SEEDS, paired
+from privbench.results.statistics import FEWEST_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -187,18 +187,9 @@ class Seen:
         That of the attack that is compared (after Holm's correction), and the worst case: its
         strongest attack finds less than the strongest one without a defense, paired by seed.
         """
-        none = self.panel.rows[0]
-        worst = [
-            next(spot.values for one, spot in of.spots.items()
-                 if one.aim == self.aim and one.name == of.worst[self.aim].attack)
-            for of in (line, none)
-        ]  # fmt: skip
-        found = paired(*worst)
         compared = (line.title, self.aim) in self.panel.certain
-        return bool(
-            compared and self.sign * line.changes[self.aim].difference.mean < 0
-            and found and found.p is not None and found.p < ERROR and self.sign * found.mean < 0
-        )  # fmt: skip
+        less = compared and not self.panel.leaks_more(line.changes[self.aim], self.aim)
+        return less and self.panel.worst_moves(line, self.aim) < 0
 
 
 def stack(line: DefenseRow) -> tuple[str, ...]:

@@ -145,7 +145,7 @@ def test_accuracy_of_one_seed_is_binomial_and_of_several_students() -> None:
 
 
 def test_the_worst_case_by_hand() -> None:
-    """The best mean; the lower end of its interval is that of the best of so many attacks."""
+    """The best mean; the ends of the interval hold for whichever attack is truly the strongest."""
     attacks = {"a": {0: 0.9, 1: 0.5, 2: 0.55}, "b": {0: 0.6, 1: 0.6, 2: 0.6}}
     got = worst_case(attacks)
     assert got is not None
@@ -154,6 +154,11 @@ def test_the_worst_case_by_hand() -> None:
     student = stats.t(2, 0.65, stats.sem([0.9, 0.5, 0.55]))
     assert got.estimate.high == pytest.approx(student.ppf(0.975))
     assert got.estimate.low == pytest.approx(student.ppf(0.025 / 2))
+    noisy = worst_case({**attacks, "c": {0: 0.2, 1: 0.9, 2: 0.5}})
+    assert noisy is not None
+    assert (noisy.attack, noisy.estimate.value) == ("a", got.estimate.value)
+    wide = stats.t(2, np.mean([0.2, 0.9, 0.5]), stats.sem([0.2, 0.9, 0.5])).ppf(0.975)
+    assert noisy.estimate.high == pytest.approx(wide)
     # an attack with fewer seeds is an attack of the page, too
     more = worst_case({**attacks, "c": {1: 0.7}})
     assert more is not None

@@ -85,16 +85,26 @@ def _of_victims(group: Sequence[Panel], aim: Aim) -> str:
     if len({one.name for _, one, _ in best}) == 1:
         who = f"{attack.name}, {_among(len(own(first, aim)))},"
     told = f"{who} reaches {first.metric[aim]} {panel_groups.at(leaks, most)}"
-    if (seen := notes.smallest_leak(spot.over)) and most <= seen:
-        told = f"no leak is shown: {told}, where {seen:.3f} could have been seen"
+    attacks = sum(len(own(panel, aim)) for panel in group)
+    if (chance := notes.by_chance(spot.over, attacks)) and most <= chance:
+        told = f"no leak is shown: {told}, {_reached(attacks)} {chance:.3f}"
     if words := beside(first, aim, spot):
         told += f" ({'; '.join(words)})"
     told = _no_more_than_untrained(first, aim, spot) + told
     return f"{told}. Least is {panel_groups.at(leaks, least)}."
 
 
-def _among(asked: int) -> str:
-    return f"the strongest of {asked} attacks" if asked > 1 else "the only attack asked"
+def asked(line: DefenseRow, aim: Aim) -> int:
+    """How many attacks have a number."""
+    return sum(attack.aim == aim and bool(spot.values) for attack, spot in line.spots.items())
+
+
+def _among(attacks: int) -> str:
+    return f"the strongest of {attacks} attacks" if attacks > 1 else "the only attack asked"
+
+
+def _reached(attacks: int) -> str:
+    return f"where chance gives {f'the best of {attacks}' if attacks > 1 else 'it'} up to"
 
 
 def _of_panel(panel: Panel, aim: Aim) -> str:
@@ -113,8 +123,7 @@ def _of_panel(panel: Panel, aim: Aim) -> str:
         more = [f"at 1 % of false alarms {low.attack} finds {share} of the members"]
     more.append(_uncounted(left, [line for _, line in known]))
     second = "; ".join(filter(None, more))
-    asked = sum(attack.aim == aim and bool(spot.values) for attack, spot in none.spots.items())
-    told = f"without a defense {undefended(panel, aim, f', {_among(asked)}')}."
+    told = f"without a defense {undefended(panel, aim, f', {_among(asked(none, aim))}')}."
     return f"{told} {second[0].upper()}{second[1:]}." if second else told
 
 
@@ -163,8 +172,9 @@ def undefended(panel: Panel, aim: Aim, among: str = "") -> str:
     value = worst.estimate.value
     told = f"{panel.metric[aim]} {value:.3f} by {worst.attack}{among}"
     spot = next(s for a, s in panel.rows[0].spots.items() if (a.aim, a.name) == (aim, worst.attack))
-    if (seen := notes.smallest_leak(spot.over)) and value <= seen:
-        return f"no leak is shown: {told}, where {seen:.3f} could have been seen"
+    attacks = asked(panel.rows[0], aim)
+    if (chance := notes.by_chance(spot.over, attacks)) and value <= chance:
+        return f"no leak is shown: {told}, {_reached(attacks)} {chance:.3f}"
     words = beside(panel, aim, spot)
     told += f" ({'; '.join(words)})" if words else ""
     return f"{_no_more_than_untrained(panel, aim, spot)}{told}"
@@ -239,12 +249,10 @@ def _beyond_chance(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseR
     judged = [line for _, line in known if aim not in line.not_met]
     some = judged or [line for _, line in known]
     certain = [line for line in some if (line.title, aim) in panel.certain]
-    sign, none_leak = (1 if panel.higher[aim] else -1), panel.rows[0].worst[aim].estimate.value
-    moved = Counter(
-        (panel.leaks_more(line.changes[aim], aim),  # by the attack that is compared, by the worst
-         sign * (line.worst[aim].estimate.value - none_leak) > 0) for line in certain
-    )  # fmt: skip
-    less, more = moved[False, False], moved[True, True]
+    moved = Counter(  # by the attack that is compared, by the worst case
+        (panel.leaks_more(line.changes[aim], aim), panel.worst_moves(line, aim)) for line in certain
+    )
+    less, more = moved[False, -1], moved[True, 1]
     of = f"{less} of {len(some)} {_what(some)}"
     if 0 < len(judged) < len(known):
         of = f"{less} of the {len(some)} {_what(some)} that met all their judges"
@@ -254,9 +262,8 @@ def _beyond_chance(panel: Panel, aim: Aim, known: Sequence[tuple[float, DefenseR
         verb = "leaks" if more == 1 else "leak"
         told += f"; {more} {verb} more than none beyond chance, by the attack that is compared (†)"
     if alone := len(certain) - less - more:
-        which = "1 has a †, but its worst case does" if alone == 1 else (
-            f"{alone} have a †, but their worst cases do")  # fmt: skip
-        told += f"; {which} not move that way"
+        told += "; 1 has a †, which its worst case does not bear out" if alone == 1 else (
+            f"; {alone} have a †, which their worst cases do not bear out")  # fmt: skip
     return told
 
 
@@ -297,6 +304,10 @@ def _cost(line: DefenseRow) -> str:
     loss = line.loss
     if loss is None:
         return ""
+    if loss.seeds == 1:
+        none = abs(loss.mean) < 0.0005  # noqa: PLR2004 - 0.000
+        return ", at no cost in accuracy on this seed" if none else (
+            f", whose cost in accuracy on this seed is {loss.mean:+.3f}")  # fmt: skip
     if loss.low is not None and loss.high is not None and loss.low <= 0 <= loss.high:
         if loss.low == loss.high:
             return ", at no cost in accuracy"

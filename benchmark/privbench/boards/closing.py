@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from privbench.boards.answer import beside
+from privbench.boards.answer import asked, beside
 from privbench.boards.matrix import COSTLY, costly, without_number
-from privbench.boards.notes import smallest_leak
+from privbench.boards.notes import by_chance
 from privbench.ground.text import several, shown
 from privbench.results.statistics import FEWEST_SEEDS, FEWEST_TESTED
 
@@ -190,7 +190,7 @@ def _alone(none: DefenseRow, aim: Aim, panel: Panel) -> str:
         reached += f" ({'; '.join(words)})"
     if panel.higher[aim] and panel.metric[aim] == "AUC" and high < min(0.5, null or 0.5):
         reached += ", below chance: are its scores reversed? (privbench check)"
-    hidden = value <= (smallest_leak(spot.over) or -math.inf)  # as the page says it
+    hidden = value <= (by_chance(spot.over, asked(none, aim)) or -math.inf)  # as the page says it
     if hidden or (null is not None and low <= null <= high):
         return f"no leak shown: without a defense {name} has {reached}"
     return f"without a defense {name} reaches {reached}"

@@ -6,13 +6,13 @@ import math
 import re
 import shlex
 from collections import Counter
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from privbench.boards import verdicts
 from privbench.boards.operating import NO_SETTING, NOT_SHOWN
 from privbench.ground.text import markdown, several, shown
-from privbench.measure.games.metrics import auc_band
 from privbench.results.fixed_fpr import true_fpr
 from privbench.results.statistics import FEWEST_SEEDS
 
@@ -140,14 +140,30 @@ def _range(of: Range) -> str:
     return f"{of.mean:.3f} on average ({of.low:.3f} to {of.high:.3f} over {over})"
 
 
+def by_chance(over: Seeds, attacks: int) -> float | None:
+    """What the best of so many attacks reaches by chance: the mean AUC of one board in 40.
+
+    None if it is unknown, as in other games than membership.
+    """
+    error = _error(over)
+    return None if error is None else 0.5 + error * NormalDist().inv_cdf(1 - 0.025 / attacks)
+
+
 def smallest_leak(over: Seeds) -> float | None:
-    """The smallest mean AUC of membership that would be beyond chance (5 %); None if unknown."""
-    of: dict[int, float] = {}  # seed -> variance of an AUC without signal
+    """The mean AUC of membership that is beyond chance (5 %) on four boards of five, or None."""
+    error = _error(over)
+    normal = NormalDist()
+    return None if error is None else 0.5 + error * (normal.inv_cdf(0.975) + normal.inv_cdf(0.8))
+
+
+def _error(over: Seeds) -> float | None:
+    """Standard error of a mean AUC without signal, over seeds; None if it is unknown."""
+    of: dict[int, float] = {}  # seed -> variance of its AUC
     for record in over.ok:
         m, n = (record.sizes.get(name, 0) for name in ("members", "nonmembers"))
         if record.cell.game == "membership" and m and n:
-            of[record.seed] = auc_band(m, n, 0.05) ** 2
-    return 0.5 + math.sqrt(math.fsum(of.values())) / len(of) if of else None
+            of[record.seed] = (m + n + 1) / (12 * m * n)
+    return math.sqrt(math.fsum(of.values())) / len(of) if of else None
 
 
 def _smallest(board: Board) -> list[str]:
@@ -156,7 +172,8 @@ def _smallest(board: Board) -> list[str]:
     if not found:
         return []
     ends = dict.fromkeys(f"{one:.3f}" for one in (min(found), max(found)))
-    return [f"the smallest leak that an attack could have seen is an AUC of {' to '.join(ends)}"]
+    told = "the smallest leak that an attack sees on four of five such boards is an AUC of"
+    return [f"{told} {' to '.join(ends)}"]
 
 
 def _planted(board: Board) -> list[str]:

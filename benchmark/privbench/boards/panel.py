@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from privbench.ground.text import several
-from privbench.results.statistics import FEWEST_SEEDS, cut, estimate, significant
+from privbench.results.statistics import ERROR, FEWEST_SEEDS, cut, estimate, paired, significant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -284,6 +284,22 @@ class Panel:
     def leaks_more(self, change: Change, aim: Aim) -> bool:
         """Whether a change of the headline metric is a stronger attack."""
         return (change.difference.mean > 0) is self.higher[aim]
+
+    def worst_moves(self, row: DefenseRow, aim: Aim) -> int:
+        """Whether the worst case of a row differs from that of ``none`` beyond chance, by seed.
+
+        Returns:
+            1 if it leaks more, -1 if less, 0 if neither is shown.
+        """
+        ours, theirs = (
+            next(spot.values for attack, spot in of.spots.items()
+                 if attack.aim == aim and attack.name == of.worst[aim].attack)
+            for of in (row, self.rows[0])
+        )  # fmt: skip
+        found = paired(ours, theirs)
+        if found is None or found.p is None or found.p >= ERROR:
+            return 0
+        return 1 if (found.mean > 0) is self.higher[aim] else -1
 
     @property
     def met(self) -> set[tuple[str, AttackColumn]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -163,7 +164,7 @@ def _range(found: Iterable[tuple[int, Number | None]]) -> Range | None:
         return None
     values = [value for _, value in known]
     seeds = {seed for seed, _ in known}
-    return Range(sum(values) / len(values), min(values), max(values), len(values), len(seeds))
+    return Range(math.fsum(values) / len(values), min(values), max(values), len(values), len(seeds))
 
 
 def nulls(records: Sequence[Record]) -> list[tuple[str, Range]]:

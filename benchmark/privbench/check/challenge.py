@@ -188,9 +188,12 @@ def table(found: Sequence[Outcome]) -> str:
 
 
 def _certain(found: Sequence[Outcome]) -> set[int]:
-    """The outcomes that count and differ beyond chance, corrected for all of them."""
-    return significant({i: one.difference for i, one in enumerate(found)
-                        if one.difference and not one.mark})  # fmt: skip
+    """The outcomes that count and are stronger beyond chance, corrected for all of them.
+
+    None is weaker beyond chance: it is compared with the luckiest of all published attacks.
+    """
+    counted = {i: one.difference for i, one in enumerate(found) if one.difference and not one.mark}
+    return {i for i in significant(counted) if _gain(counted[i], found[i].higher) > 0}
 
 
 def told(found: Sequence[Outcome]) -> list[str]:
@@ -200,13 +203,11 @@ def told(found: Sequence[Outcome]) -> list[str]:
            for i, one in enumerate(found) if one.difference and not one.mark]  # fmt: skip
     tested = any(one.difference and one.difference.p is not None for _, _, one in ran)
     up = [(gain, one) for sure, gain, one in ran if gain > 0 and (sure or not tested)]
-    down = [one for sure, gain, one in ran if gain < 0 and (sure or not tested)]
     beyond = " beyond chance (†, Holm)" if tested else ""
     of = several(len(ran), "victim")
     if len({one.victim for _, _, one in ran}) < len(ran):
         of = f"{several(len(ran), 'pair')} of attack and victim"
-    counts = f"{len(up)} of {of}; less: {len(down)}"
-    lines = [f"More than the strongest published attack{beyond}: {counts}."]
+    lines = [f"More than the strongest published attack{beyond}: {len(up)} of {of}."]
     if not tested and ran:
         lines.append(f"With fewer than {FEWEST_TESTED} seeds nothing is shown.")
     if up:

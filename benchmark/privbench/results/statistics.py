@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -77,10 +78,15 @@ class Difference:
 
 def _wider(seeds: int, k: int) -> float:
     """By how much Student's interval grows if it is that of the best of k (Bonferroni)."""
+    return _quantile(seeds, k) / _quantile(seeds)
+
+
+@cache
+def _quantile(seeds: int, k: int = 1) -> float:
+    """Half of Student's 95 % interval, in standard errors; that of the best of k."""
     from scipy.special import stdtrit
 
-    wide, plain = (float(stdtrit(seeds - 1, 1 - ERROR / 2 / n)) for n in (k, 1))
-    return wide / plain
+    return float(stdtrit(seeds - 1, 1 - ERROR / 2 / k))
 
 
 def mean_over_seeds(values: Sequence[float]) -> Estimate:
@@ -91,8 +97,6 @@ def mean_over_seeds(values: Sequence[float]) -> Estimate:
     >>> mean_over_seeds([0.0, 1.0]).value
     0.5
     """
-    from scipy.special import stdtrit
-
     runs = np.asarray(values, np.float64)
     if runs.ndim != 1 or runs.size < 2 or not np.isfinite(runs).all():  # noqa: PLR2004
         raise ValueError(
@@ -100,7 +104,7 @@ def mean_over_seeds(values: Sequence[float]) -> Estimate:
             "run another seed."
         )
     mean, error = float(runs.mean()), float(runs.std(ddof=1)) / math.sqrt(runs.size)
-    half = float(stdtrit(runs.size - 1, 1 - ERROR / 2)) * error
+    half = _quantile(runs.size) * error
     return Estimate(mean, mean - half, mean + half)
 
 
@@ -255,8 +259,9 @@ def worst_case(
 
     The best of k noisy means leans to the strong side, which for a leak is the safe one. The end of
     the interval on the weak side makes up for it: it is that of the best of k (Bonferroni), and
-    lies beyond what the strongest attack truly reaches in 2.5 % of boards at most. The other end is
-    Student's. One seed has no interval.
+    lies beyond what the strongest attack truly reaches in 2.5 % of boards at most. So does the
+    other end: it is the strongest of all attacks' Student's ends, since another attack may truly be
+    the strongest. One seed has no interval.
 
     Args:
         attacks: attack -> value by seed.
@@ -280,7 +285,12 @@ def worst_case(
         return Worst(best, Estimate(values[0], values[0], values[0]), 1)
     made = mean_over_seeds(values)
     weak = (made.value - made.low) * _wider(len(values), len(means))
-    ends = (made.value - weak, made.high) if higher else (made.low, made.value + weak)
+    every = [mean_over_seeds([*of.values()]) for of in attacks.values() if len(of) > 1]
+    ends = (
+        (made.value - weak, max(one.high for one in every))
+        if higher
+        else (min(one.low for one in every), made.value + weak)
+    )
     return Worst(best, cut(Estimate(made.value, *ends), low, high), len(values))
 
 
