@@ -71,6 +71,7 @@ _FAST: dict[
     "dp-gcl": {"accountant": "rdp", "batch": 8},
     "logit-dp": {"accountant": "rdp", "batch": 8},
     "nn-mia": {"epochs": 20, "steps": 300},
+    "order-lira": {"k": 8, "queries": 60},
     "olympus": {"epochs": 2, "adversary_steps": 1},
     # The kit's memoriser knows whole images: parts and places are nearly whole.
     "partcrop": {
@@ -97,6 +98,7 @@ _PLANTED = {
     "gradient-canary": 0.49,  # it reads only canaries, which the memoriser has not: .5 by design
     "imia": 0.65,  # shortened as above: mean .79, standard deviation .064
     "label-only-transfer": 0.8,  # mean .92, standard deviation .02; all others: 5 and more away
+    "order-lira": 0.45,  # the memoriser's wrong classes are in no order: .5 by design
     "metric-correctness": 0.85,  # mean .95, standard deviation .014
     "squared-error": -1.0,  # it reads an embedding as an error, and the memoriser's are large
 }

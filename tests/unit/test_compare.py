@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from scipy.stats import kstest
+from scipy.stats import kstest, norm
 
 import privbench
 from privbench import BadInputError
@@ -89,6 +89,20 @@ def test_p_values_of_equal_models_are_uniform_and_of_others_small() -> None:
     expected = [tpr_at_fpr(one, member, 0.01) for one in (old, new)]
     assert [tpr.old, tpr.new] == [one.value for one in expected]  # type: ignore[union-attr]
     assert tpr_change(old[900:1050], new[900:1050], member[900:1050], 0.01) is None
+
+
+def test_models_of_equal_rates_and_other_curves_do_not_differ() -> None:
+    """Both find a tenth of the members at 1 %: one knows these for sure, one ranks all alike."""
+    draw, p, n = np.random.default_rng(4), [], 200
+    member = np.arange(2 * n) < n
+    for _ in range(300):
+        old = draw.normal(size=2 * n)
+        old[:n][draw.random(n) < 1 / 11] += 100  # and a hundredth of the others
+        new = draw.normal(size=2 * n) + member * (norm.ppf(0.99) - norm.ppf(0.9))
+        tpr = tpr_change(old, new, member, 0.01, draws=199)
+        assert tpr is not None
+        p.append(tpr.p)
+    assert np.mean(np.array(p) < 0.05) < 0.05 + rate_band(300, 0.05)
 
 
 def audited(folder: Path, model: Any, **given: Any) -> Path:

@@ -35,8 +35,8 @@ def test_every_defense_names_attacks_that_exist(registry: Registry) -> None:
 def test_all_judges_of_a_game_judge_all_defenses(registry: Registry) -> None:
     known = judging(registry)
     named = {one.label for one in judges(known, ["talos", "memguard"], "membership")}
-    assert named == {"rmia", "lira-encoder(online=True)", "label-lira", "metric-modified-entropy",
-                     "lira", "lira-head"}  # fmt: skip
+    assert named == {"rmia", "lira-encoder(online=True)", "label-lira", "nn-mia",
+                     "metric-modified-entropy", "lira", "lira-head"}  # fmt: skip
     assert [one.label for one in judges(known, ["unheard-of"], "reconstruction")] == [
         "reconstruction"
     ]
@@ -79,8 +79,9 @@ def named(found: Resolver) -> list[str]:
 def test_strongest_is_all_that_judge_the_defenses(registry: Registry, attacks: Any) -> None:
     suite = suite_from({"attacks": attacks, "defenses": ["memguard", "ars"]}, "the test")
     wanted = [
-        "label-lira", "metric-modified-entropy", "lira", "rmia", "lira-encoder(online=True)",
-        "lira-head", "reconstruction", "reconstruction(rows=own, coordinates=quiet)",
+        "label-lira", "nn-mia", "metric-modified-entropy", "lira", "rmia",
+        "lira-encoder(online=True)", "lira-head", "reconstruction",
+        "reconstruction(rows=own, coordinates=quiet)",
     ]  # fmt: skip
     assert named(Resolver(suite, registry)) == wanted
     assert [one.name for one in Resolver(suite, index([])).attacks] == [

@@ -85,7 +85,7 @@ class OrderLiRA(MembershipAttack):
 
     k: Annotated[int, Ge(2)] = 16
     online: bool = True
-    queries: Annotated[int, Ge(8)] = 240
+    queries: Annotated[int, Ge(8)] = 60
     levels: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] | None = None
     variance: Variance = "bayes"
     rows: Annotated[int, Ge(2)] = 1000

@@ -146,8 +146,12 @@ class MemGuard(Defense):
             "MemGuard never changes a label, so an attack on labels meets no defense at all.",
         ),
         Judge(
+            "nn-mia",
+            "Its noise misleads one classifier; this one learns from shadows behind the defense.",
+        ),
+        Judge(
             "metric-modified-entropy",
-            "Its noise misleads one classifier; a threshold for each class is another one.",
+            "Its noise misleads one classifier, and an entropy is none of its kind.",
         ),
     )
     release_class: ClassVar[type[Release]] = Guard

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.api.own_model.words import BOUND, CHANCE, TPR
+from privbench.api.own_model.words import BOUND, CHANCE, TPR, by_chance
 from privbench.ground.text import several, shown
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ _QUESTION = (
 )
 _INTERVALS = (
     "The intervals: of 100 such audits with other rows of the same kind, 95 have an interval that "
-    "holds the true figure."
+    "holds the true figure of an attack named before. The strongest of several looks a little "
+    "stronger than it is; whether there is a leak is said with that in mind."
 )
 _LIMIT = "Attacks can show that something leaks. They cannot show that nothing does."
 _CONFIDENCE = (
@@ -49,10 +50,11 @@ def meaning(best: Strongest | None, first: Reached | None) -> list[str]:
     if first is not None and first.tpr.value is not None and first.fpr.value is not None:
         tpr, wrong = first.tpr.value, first.fpr.value
     if tpr is not None:
+        guessed = by_chance(best.record) if first is None else wrong
         told.append(
             f"Of 1,000 members the attack names about {1000 * tpr:.0f}, if it may also name "
             f"{1000 * wrong:.0f} of 1,000 rows that were not in the data. By guessing it would "
-            f"name {1000 * wrong:.0f}."
+            f"name {1000 * guessed:.0f}."
         )
     if auc is not None:
         told.append(

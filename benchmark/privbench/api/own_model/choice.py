@@ -31,8 +31,8 @@ _VECTORS = 2  # axes of answers that are no classes
 _QUICK_UNION = {"union": {"components": ["lira", "rmia", "metric-modified-entropy"]}}
 #: Attacks that ask about changed rows.
 _CHANGES = {
-    "label-cmia", "label-lira", "label-only-boundary", "label-only-noise", "adversarial-mia",
-    "adversarial-mia-targeted",
+    "label-cmia", "label-lira", "label-only-boundary", "label-only-noise", "order-lira",
+    "adversarial-mia", "adversarial-mia-targeted",
 }  # fmt: skip
 #: Attacks that train more shadows once they have asked the model.
 _TRAINS_MORE = {"cmia", "label-cmia"}

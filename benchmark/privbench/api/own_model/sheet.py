@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.api.own_model.advice import advice, meaning
 from privbench.api.own_model.rows import FEWEST
 from privbench.api.own_model.sums import content_digest
-from privbench.api.own_model.words import TPR, outstanding, reached
+from privbench.api.own_model.words import TPR, by_chance, outstanding, reached
 from privbench.boards.html.curves import has_scores, roc, smallest_rate
 from privbench.boards.html.drawing import HEIGHT, WIDTH, frame
 from privbench.boards.html.page import own, policy, template
@@ -137,12 +137,13 @@ def _tiles(
     """Return figure, what it is, and its interval, of each number in large print."""
     made = []
     if best is not None:
-        found, wrong = best.record.metrics[TPR], "1 %"
+        found, wrong, chance = best.record.metrics[TPR], "1 %", f"{by_chance(best.record):.1%}"
         if first is not None:
             found, wrong = first.tpr, _figure(first.fpr, "{:.1%}")
+            chance = wrong
         made = [
             (_figure(found, "{:.1%}"), f"of the members found at {wrong} of false alarms",
-             f"{_interval(found, '{:.1%}')}chance {wrong}"),
+             f"{_interval(found, '{:.1%}')}chance {chance}"),
             (_figure(best.record.metrics["auc"]), "AUC of the same attack",
              f"{_interval(best.record.metrics['auc'])}chance 0.5"),
         ]  # fmt: skip

@@ -17,6 +17,7 @@ from privbench.boards.html.notebook import notebook
 from privbench.boards.per_example import exposure
 from privbench.ground.text import several, shown
 from privbench.measure.games.metrics import auc_band, clopper_pearson
+from privbench.results.fixed_fpr import true_fpr
 from privbench.results.record import Number
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ _LEAST = 437  # nonmembers from which on ``tpr_at_fpr`` bounds a TPR at 1 % FPR 
 _MOST = 10  # rows that are listed
 _ROUNDING = 1e-9  # .01 * 300 may be a little below 3 in floating point
 _LINES, _WIDE = 27, 100  # of words on a screen
+_CERTAIN = 1e-4  # chance of a leak that is certain where there is none
 _UNLIKELY = 0.05  # chance of a likely leak where there is none
 
 
@@ -158,8 +160,8 @@ class Strongest:
         record: of the attack that finds most members.
         by_auc: of the attack with the highest AUC.
         of: number of attacks that ran.
-        leaks: whether any of them tells members from nonmembers better than chance does in one of
-            10,000 audits, by its AUC.
+        leaks: whether any of them tells members from nonmembers better than chance lets one of them
+            do in one of 10,000 audits, by its AUC.
         perhaps: whether, although ``leaks`` is false, one of them does better than chance does in
             one of 20 audits (corrected for their number), or the strongest finds more members at
             1 % false positives than chance, at 95 %.
@@ -187,8 +189,8 @@ def strongest(records: Sequence[Record]) -> Strongest | None:
     done = [one for one in ran if not known[one.trial]] or ran
     best = max(done, key=lambda one: (_value(one, TPR), _value(one, "auc")))
     lead = {one.trial: _value(one, "auc") - 0.5 for one in done}
-    leaks = any(lead[one.trial] > auc_band(*_sizes(one)) for one in done)
-    rare = _UNLIKELY / len(done)
+    certain, rare = 2 * _CERTAIN / len(done), _UNLIKELY / len(done)  # a band is two-sided
+    leaks = any(lead[one.trial] > auc_band(*_sizes(one), certain) for one in done)
     likely = any(lead[one.trial] > auc_band(*_sizes(one), rare) for one in done)
     low = best.metrics[TPR].low
     both = 2 * LEVEL / TESTS / len(done)  # a band is two-sided
@@ -207,6 +209,14 @@ def _sizes(record: Record) -> tuple[int, int]:
 
 def _value(record: Record, metric: str) -> float:
     return record.metrics[metric].value or 0.0
+
+
+def by_chance(record: Record) -> float:
+    """The share of members that a guess finds where it may take 1 % of the nonmembers for members.
+
+    More than 1 %, as the threshold is chosen on these nonmembers: 1.1 % with 1,000, 2 % with 100.
+    """
+    return true_fpr(_sizes(record)[1], CHANCE).mean
 
 
 def exposed(columns: Columns, places: Mapping[int, int]) -> list[tuple[int, float]]:
