@@ -60,6 +60,7 @@ FAST: dict[str, dict[str, Any]] = {
     "lira-joint": {"k": 8},
     "lira-offline": {"k": 8},
     "nn-mia": {"epochs": 20, "steps": 300},
+    "order-lira": {"k": 4, "queries": 10},
     "partcrop": {"parts": 32, "steps": 300},
     "posterior-label-mia": {"epochs": 5, "steps": 400},
     "quantile": {"epochs": 8, "hidden": 128},

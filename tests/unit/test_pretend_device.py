@@ -94,6 +94,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "lira-encoder": (0, 12, 647),
     "lira-head": (0, 28, 1425),
     "lira-joint": (6, 1, 72),
+    "order-lira": (0, 29, 599),
     "lira-offline": (0, 12, 152),
     "lira-residual": (0, 15, 287),
     "loss-trace": (7, 0, 46),

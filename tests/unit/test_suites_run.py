@@ -49,7 +49,9 @@ MOST = {
     "classifier_updates": 0,
 }  # fmt: skip
 #: Method -> its largest values, where those of the others do not fit.
-MOST_OF = {"label-lira": {"queries": 8}, "order-lira": {"queries": 8}, "union": {"k": 4, "queries": 8}}
+MOST_OF = {
+    "label-lira": {"queries": 8}, "order-lira": {"queries": 8}, "union": {"k": 4, "queries": 8},
+}  # fmt: skip
 #: Part of a protocol -> its rows here, if it has any.
 ROWS = {
     "members": 40, "nonmembers": 40, "reference": 20, "public": 40, "downstream": 40, "pool": 160,

@@ -71,6 +71,7 @@ class OrderLiRA(MembershipAttack):
     name: ClassVar[str] = "order-lira"
     needs: ClassVar[Access] = Access.POSTERIORS
     requires: ClassVar[tuple[str, ...]] = ("pool",)
+    misses_planted: ClassVar[str] = "it reads how firm the order of wrong classes is, and no value"
     paper: ClassVar[Paper] = Paper(
         "Membership Inference Attacks From First Principles",
         "Carlini, Chien, Nasr, Song, Terzis, Tramèr", "IEEE S&P 2022",
@@ -119,7 +120,7 @@ class OrderLiRA(MembershipAttack):
 
         def ask(oracle: Oracle, rows: Examples) -> Tensor:
             step = max(1, BLOCK // (8 * copies * len(drawn) ** 2))
-            parts = [rows.select(part) for part in torch.split(torch.arange(len(rows)), step)]
+            parts = [rows.select(slice(i, i + step)) for i in range(0, len(rows), step)]
             return torch.cat([firmness(oracle, part, noises, drawn) for part in parts])
 
         return likelihood_ratio(
