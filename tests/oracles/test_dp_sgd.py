@@ -12,15 +12,15 @@ import torch
 from scipy import stats
 from torch import nn
 
-from privbench import Augmentation, BatchSpec, Optimizer, backbone
+from privbench import Augmentation, BatchSpec, Optimizer, Outputs, backbone
 from privbench.ground.errors import BadInputError
 from privbench.ground.store.store import Store
 from privbench.measure.methods.adversary import Adversary
 from privbench.measure.methods.cell import Cell
 from privbench.measure.training.loop import Training
-from privbench.measure.training.phase import Stream
+from privbench.measure.training.phase import Monitor, Stream
 from privbench.measure.victims.build import Builder
-from privbench.testing import CPU, TinyTarget, tiny_split
+from privbench.testing import CPU, TinyPairs, TinyTarget, tiny_split
 from privbench.testing.fixtures import AnyAttack, tiny_spec
 from privbench.toolbox.phases import Views
 from privbench_plugins.targets.simclr import SimCLR
@@ -28,13 +28,15 @@ from privbench_plugins.targets.supervised import Supervised
 
 pytest.importorskip("opacus")
 
-from privbench.toolbox.private_training import least_noise, spent_epsilon
+from privbench.toolbox.private_training import draws, gaussian, least_noise, spent_epsilon
+from privbench_plugins.defenses.dp_gcl import DPGCL
 from privbench_plugins.defenses.dp_sgd import DPSGD
+from privbench_plugins.defenses.logit_dp import LogitDP
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from privbench import Batch, Clock, Model, Outputs, Phase, TargetContext, World
+    from privbench import Batch, Clock, Model, Phase, TargetContext, World
     from privbench.measure.data.protocol import Protocol
 
 HUGE = 1e9
@@ -247,6 +249,73 @@ def test_views_of_a_row_that_are_clipped_one_by_one_are_refused(tmp_path: Path) 
     workshop.victim(tiny_spec(_Viewed()))
     with pytest.raises(BadInputError, match="phase 'encoder' private: its loss reads several view"):
         workshop.victim(tiny_spec(_Viewed(), (DPSGD(noise_multiplier=1.0),)))
+
+
+@dataclass(frozen=True)
+class _Turns(TinyTarget):
+    """Makes two views of each row in its forward pass, where no `prepare` is asked."""
+
+    name: ClassVar[str] = "turns"
+
+    def phases(self, model: Model, world: World, ctx: TargetContext) -> list[Phase]:
+        (phase,) = super().phases(model, world, ctx)
+
+        def forward(model: Model, batch: Batch) -> Outputs:
+            both = model.logits(model.encode(torch.cat([batch.x, batch.x.flip(-1)])))
+            return Outputs(logits=torch.stack(both.chunk(2)).mean(0))
+
+        return [replace(phase, forward=forward)]
+
+
+def test_views_that_the_model_makes_itself_are_refused(tmp_path: Path) -> None:
+    """Each would be clipped alone, so that a row moved the sum by up to twice the clip."""
+    workshop = Builder(Store(tmp_path), CPU)
+    workshop.victim(tiny_spec(_Turns()))
+    with pytest.raises(BadInputError, match="the model makes views of its own"):
+        workshop.victim(tiny_spec(_Turns(), (DPSGD(noise_multiplier=1.0),)))
+
+
+def test_a_phase_of_other_rows_must_not_read_members(tmp_path: Path) -> None:
+    workshop = Builder(Store(tmp_path), CPU)
+    making = workshop.draft(tiny_spec(TinyTarget()))
+    (phase,) = making.phases
+    world = making.world
+    step = replace(phase.steps["train"], streams={"more": Stream(world.members)})
+    monitored = Monitor({"watched": world.members.select(slice(0, 1))})
+    public = replace(phase, rows="public")
+    assert len(draws([public, phase], world, None)) == 1
+    for read in (replace(public, steps={"train": step}), replace(public, monitor=monitored)):
+        with pytest.raises(BadInputError, match="reads members beside them"):
+            draws([read, phase], world, None)
+    others = replace(public, monitor=Monitor({"watched": world.reference}))
+    assert len(draws([others, phase], world, None)) == 1
+
+
+def test_noise_is_drawn_in_double_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In single precision torch has no normal number beyond 5.77 on a CPU."""
+    drawn: list[torch.dtype] = []
+    randn = torch.randn
+
+    def watched(*size: Any, **given: Any) -> torch.Tensor:
+        drawn.append(given["dtype"])
+        return randn(*size, **given)
+
+    monkeypatch.setattr(torch, "normal", None)  # nobody else draws noise
+    for defense in (DPSGD(noise_multiplier=1.0), LogitDP(noise_multiplier=1.0, batch=8),
+                    DPGCL(noise_multiplier=1.0, batch=8)):  # fmt: skip
+        target = TinyTarget() if isinstance(defense, DPSGD) else TinyPairs()
+        draft = Builder(Store(tmp_path), CPU).draft(tiny_spec(target, (defense,)))
+        phase = replace(draft.phases[0], epochs=1)
+        training = Training(draft.model, phase, draft.rows(phase), 3)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "randn", watched)
+            training.run()
+        assert set(drawn) == {torch.float64}, defense.name
+        drawn.clear()
+    like = torch.zeros(3, 5)
+    assert gaussian(like, torch.Generator().manual_seed(0)).dtype == like.dtype
 
 
 def test_batch_norm_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -87,7 +87,7 @@ def bounds(records: Sequence[Record]) -> dict[str, Bound]:
     for name in CLAIMED if covered else ():
         if made[name].text[0].isdigit():
             made[name] = Bound(made[name].text + "".join(f" ({text})" for text in covered))
-    if not all(claim.get("guarantee", True) for record in records for claim in record.claims):
+    if not all(claim.get("guarantee", False) for record in records for claim in record.claims):
         made["nominal_epsilon"], made["claimed_epsilon"] = made["claimed_epsilon"], MISSING
     return made
 
@@ -135,6 +135,7 @@ def _partly(record: Record) -> str:
     trained = {name for name in record.phase.split("+") if name}
     if not phases or trained <= covered:
         return ""
+    covered &= trained
     return shown(f"{'+'.join(sorted(covered))} only") if covered else "no phase"
 
 

@@ -21,6 +21,7 @@ from torch import nn
 
 from privbench.ground.errors import BadInputError
 from privbench.measure.training.phase import BatchSpec
+from privbench.toolbox.noise import SIMULATED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from privbench.measure.methods.context import DefenseContext
     from privbench.measure.training.loop import Training
     from privbench.measure.training.model import Model
-    from privbench.measure.training.phase import Batch, Phase
+    from privbench.measure.training.phase import Batch, Clock, Outputs, Phase
 
 #: Deltas of the privacy profile in the claim, and the epsilon beyond which there is none: no audit
 #: reaches it, and the PRV accountant is slow there.
@@ -75,10 +76,14 @@ def draws(phases: Sequence[Phase], world: World, batch: int | None) -> list[tupl
         phases: of a target.
         world: whose members they see.
         batch: expected rows of a step; None for the phase's own.
+
+    Raises:
+        BadInputError: if a phase of other rows reads members too, which no noise would hide.
     """
     made = []
     for phase in phases:
         if isinstance(phase.rows, str) and phase.rows != "members":
+            _refuse_members(phase, world)
             continue
         rows = world.members
         if not isinstance(phase.rows, str):
@@ -87,6 +92,17 @@ def draws(phases: Sequence[Phase], world: World, batch: int | None) -> list[tupl
         steps = phase.epochs * spec.steps(len(rows))
         made.append((phase, Draws(rows, spec, spec.size / len(rows), steps)))
     return made
+
+
+def _refuse_members(phase: Phase, world: World) -> None:
+    others = [stream.rows for step in phase.steps.values() for stream in step.streams.values()]
+    others += phase.monitor.rows.values() if phase.monitor else []
+    members = world.members.index
+    if any(bool(torch.isin(rows.index.to(members.device), members).any()) for rows in others):
+        raise BadInputError(
+            f"phase '{phase.name}' trains on other rows, and reads members beside them: no noise "
+            "would hide these"
+        )
 
 
 def claimed(
@@ -122,7 +138,7 @@ def claimed(
         guarantee=accountant != "gdp", phase=ctx.protocol.phase,
         profile=profile(sigma, delta, steps, accountant), **terms,
     )  # fmt: skip
-    ctx.note(noise="keyed by the seed: keep real ones secret")
+    ctx.note(noise=SIMULATED)
     return sigma
 
 
@@ -195,6 +211,17 @@ def least_noise(
         else:
             high = middle
     return high
+
+
+def gaussian(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Return standard normal noise of the shape and type of a tensor.
+
+    It is drawn in double precision. In single precision torch makes a normal number on a CPU from
+    24 random bits, and none lies beyond 5.77: what a claim's delta calls unlikely would be
+    impossible, and by far more than that delta.
+    """
+    drawn = torch.randn(like.shape, generator=generator, device=like.device, dtype=torch.float64)
+    return drawn.to(like.dtype)
 
 
 def group_normed(model: Model, ctx: DefenseContext, name: str) -> Model:
@@ -271,17 +298,33 @@ def with_clipped_rows(
             f"{name} cannot make phase '{phase.name}' private: its loss is not a sum over examples"
         )
     check_phase(name, phase)
+    drawn = [0]
     wrap = partial(
-        _clipping, sigma=sigma, clip=clip, size=run.spec.size, seed=seed, written_out=written_out
-    )
+        _clipping, sigma=sigma, clip=clip, size=run.spec.size, seed=seed, written_out=written_out,
+        drawn=drawn,
+    )  # fmt: skip
     prepare = phase.prepare and partial(_one_view, name, phase)
-    return replace(phase, batch=run.spec, wrap=wrap, prepare=prepare)
+    steps = {
+        of: replace(step, loss=partial(_counted, step.loss, drawn))
+        for of, step in phase.steps.items()
+    }
+    return replace(phase, batch=run.spec, wrap=wrap, prepare=prepare, steps=steps)
+
+
+def _counted(
+    loss: Callable[[Outputs, Batch, Clock], Tensor], drawn: list[int], out: Outputs, batch: Batch,
+    clock: Clock,
+) -> Tensor:  # fmt: skip
+    """Return the loss, and keep how many rows the step has drawn."""
+    drawn[0] = len(batch.rows)
+    return loss(out, batch, clock)
 
 
 @contextmanager
 def _clipping(
-    training: Training, *, sigma: float, clip: float, size: int, seed: int, written_out: bool
-) -> Iterator[None]:
+    training: Training, *, sigma: float, clip: float, size: int, seed: int, written_out: bool,
+    drawn: list[int],
+) -> Iterator[None]:  # fmt: skip
     """Use the optimizer of Opacus instead, with hooks that compute per-example gradients."""
     from privbench.toolbox.row_gradients import ClippingOptimizer, RowGradients, WrittenOut
 
@@ -293,7 +336,7 @@ def _clipping(
     training.generators["noise"] = generator
     training.optimizers[parts] = ClippingOptimizer(
         plain, noise_multiplier=sigma, max_grad_norm=clip, expected_batch_size=size,
-        generator=generator,
+        generator=generator, drawn=drawn,
     )  # fmt: skip
     try:
         with warnings.catch_warnings():

@@ -19,7 +19,12 @@ from opacus.grad_sample import GradSampleHooks
 from opacus.optimizers import DPOptimizer
 from torch import nn
 
+from privbench.ground.errors import BadInputError
+from privbench.toolbox.private_training import gaussian
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -106,7 +111,21 @@ class ClippingOptimizer(DPOptimizer):  # type: ignore[misc, unused-ignore]
     """Opacus's optimizer for rows' gradients of both kinds.
 
     It also steps on an empty batch: that noise is part of the claim.
+
+    Args:
+        drawn: its last number is how many rows the step has drawn; empty if that is not known.
     """
+
+    def __init__(self, *args: Any, drawn: Sequence[int] = (), **kwargs: Any) -> None:
+        """Take what Opacus's optimizer takes."""
+        super().__init__(*args, **kwargs)
+        self.drawn = drawn
+
+    def add_noise(self) -> None:
+        """Add Gaussian noise to the sum of clipped gradients."""
+        scale = self.noise_multiplier * self.max_grad_norm
+        for p in self.params:
+            p.grad = (p.summed_grad + scale * gaussian(p, self.generator)).view_as(p)
 
     @property
     def grad_samples(self) -> list[Any]:
@@ -121,6 +140,11 @@ class ClippingOptimizer(DPOptimizer):  # type: ignore[misc, unused-ignore]
     def clip_and_accumulate(self) -> None:
         """Add up the rows' gradients, each clipped to the largest norm over all parameters."""
         norms = torch.stack([_norms(rows) for rows in self.grad_samples]).norm(dim=0)
+        if self.drawn and len(norms) not in (0, *self.drawn):
+            raise BadInputError(
+                f"a step of {self.drawn[-1]} rows has gradients of {len(norms)}: the model makes "
+                "views of its own of each row, which would be clipped one by one"
+            )
         weights = (self.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)
         for p, rows in zip(self.params, self.grad_samples, strict=True):
             p.summed_grad = _weighted(rows, weights)

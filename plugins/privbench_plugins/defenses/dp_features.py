@@ -148,9 +148,11 @@ class DPFeatures(Defense):
             terms["scale"] = noise.analytic_sigma(moved, self.epsilon, self.delta)
         ctx.claim(
             epsilon=self.epsilon, delta=self.delta if self.mechanism == "gaussian" else 0.0,
-            adjacency="replace-one", phase=phase.name, guarantee=True, **terms,
+            adjacency="replace-one", phase=phase.name,
+            # An encoder that members trained moves with each of them, and so do all features.
+            guarantee=set(ctx.protocol.phase.split("+")) <= {phase.name}, **terms,
         )  # fmt: skip
-        ctx.note(noise="keyed by the seed: keep real ones secret")
+        ctx.note(noise=noise.SIMULATED)
         others = world.parts["public"] if len(world.parts["public"]) else world.reference
         wrap = partial(self._solved, others=others, moved=moved, seed=ctx.salt("noise", phase.name))
         return replace(phase, epochs=1, batch=BatchSpec(n), wrap=wrap)

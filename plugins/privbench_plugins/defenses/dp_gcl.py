@@ -59,6 +59,7 @@ from privbench.toolbox.private_training import (
     check_phase,
     claimed,
     draws,
+    gaussian,
     group_normed,
     with_clipped_rows,
 )
@@ -248,8 +249,7 @@ class Grouped:
             totals = dict(zip(known, self.clipped([*known.values()]), strict=True))
             for p in of_views:  # nothing but clipped gradients: not what backward() left in p.grad
                 total = totals.get(p, torch.zeros_like(p))
-                drawn = torch.randn(p.shape, generator=noise, device=device, dtype=p.dtype)
-                p.grad = (total + drawn * self.noise) / self.groups
+                p.grad = (total + gaussian(p, noise) * self.noise) / self.groups
                 p.grad_sample = None  # type: ignore[attr-defined]
 
         hook = optimizer.register_step_pre_hook(private)

@@ -90,6 +90,7 @@ from privbench.toolbox.private_training import (
     check_phase,
     claimed,
     draws,
+    gaussian,
     group_normed,
     with_clipped_rows,
 )
@@ -329,8 +330,8 @@ class Pairs:
 
         def noisy(*_: Any) -> None:
             for p in self._parameters:
-                drawn = torch.randn(p.shape, generator=generator, device=device, dtype=p.dtype)
-                p.grad = drawn * scale if p.grad is None else p.grad + drawn * scale
+                drawn = gaussian(p, generator) * scale
+                p.grad = drawn if p.grad is None else p.grad + drawn
 
         hook = optimizer.register_step_pre_hook(noisy)
         try:
@@ -452,8 +453,8 @@ def _squares(rows: Any) -> Tensor:
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
     """Return the inner product (m,) of each row of x and y (m, d), as float64."""
-    products: Tensor = torch.linalg.vecdot(x, y)
-    return products.double()
+    products: Tensor = torch.linalg.vecdot(x.double(), y.double())  # the sum of three may cancel
+    return products
 
 
 @hookimpl

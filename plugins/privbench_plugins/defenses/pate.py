@@ -111,7 +111,7 @@ class PATE(Defense):
             adjacency="add/remove", phase=ctx.protocol.phase, guarantee=True,
             noise=scale, queries=asked,
         )  # fmt: skip
-        ctx.note(noise="keyed by the seed: keep real ones secret")
+        ctx.note(noise=noise.SIMULATED)
         return taught(world)
 
     def inner_worlds(self, world: World, ctx: DefenseContext) -> list[World | None]:
@@ -132,7 +132,7 @@ class PATE(Defense):
         won = (counts + noise.normal(u, self._scale(asked))).argmax(1)
         kept = torch.zeros(len(members), dtype=torch.bool, device=counts.device)
         kept[ctx.uniform(members, 1, "asked")[:, 0].argsort(stable=True)[:asked]] = True
-        ctx.note(**{"pate: teachers": len(models)})
+        ctx.note(**{"pate: teachers": self.teachers})
         return only(F.one_hot(won, counts.shape[1]), kept)
 
     def _asked(self, rows: int) -> int:

@@ -140,7 +140,7 @@ class _WeightNoise(Defense):
             "mechanism": self.mechanism,
         }  # fmt: skip
         ctx.note(
-            **facts, sampled=NO_GUARANTEE, noise="keyed by the seed: keep real ones secret",
+            **facts, sampled=NO_GUARANTEE, noise=noise.SIMULATED,
             **{self.name: "touches the classifier only"},
         )  # fmt: skip
         ctx.claim(
