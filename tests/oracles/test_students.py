@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from privbench import Outputs
 from privbench.ground.store.store import Store
 from privbench.measure.methods.adversary import Adversary
 from privbench.measure.methods.cell import Cell
@@ -61,12 +63,28 @@ def test_the_students_labels_are_the_teachers(tmp_path: Path) -> None:
     builder, draft = _draft(tmp_path, DMP(share=0.5, temperature=2.0))
     (inner,) = draft.labels[0].inner
     reference, given = tiny_split().reference, draft.world.members.y
-    p = softened(posteriors(builder.victim(inner).model, reference), 2.0)
-    entropy = torch.special.entr(p).sum(1)
+    sharp = posteriors(builder.victim(inner).model, reference)
+    p, entropy = softened(sharp, 2.0), torch.special.entr(sharp).sum(1)
     kept = given.sum(1) > 0
     assert int(kept.sum()) == 20  # half of the reference rows
     assert float(entropy[kept].max()) <= float(entropy[~kept].min())
     torch.testing.assert_close(given[kept].double(), p[kept], atol=1e-6, rtol=0)
+
+
+def test_the_student_learns_at_the_teachers_temperature(tmp_path: Path) -> None:
+    """At equal logits of both, its gradient is 0: at another temperature it would go on."""
+    (phase,) = (
+        Builder(Store(tmp_path), CPU).draft(tiny_spec(TinyTarget(), (DMP(temperature=4.0),))).phases
+    )
+    z = torch.randn(5, 10, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    batch: Any = SimpleNamespace(y=softened(z.detach().softmax(1), 4.0))
+    clock: Any = None
+    loss = phase.steps["train"].loss(Outputs(logits=z), batch, clock)
+    (gradient,) = torch.autograd.grad(loss, z)
+    assert gradient.abs().max() < 1e-7
+    (plain,) = Builder(Store(tmp_path), CPU).draft(tiny_spec(TinyTarget(), (DMP(),))).phases
+    (gradient,) = torch.autograd.grad(plain.steps["train"].loss(Outputs(logits=z), batch, clock), z)
+    assert gradient.abs().max() > 1e-2
 
 
 def test_rows_left_out_add_nothing_to_loss_and_gradient() -> None:

@@ -25,8 +25,9 @@ have a threshold of their own if the shadow has unlabelled members and nonmember
 use the one for all classes.
 
 Deviations: a threshold stands in the middle between two observed numbers, not at the upper one; a
-class with few rows, of which the paper's victims have none, shares the threshold of all
-(``best_threshold``). More: see each class.
+class with few rows (most of the paper's Location have so few) shares the threshold of all
+(``best_threshold``). Thresholds decide; the score, by which boards rank, is the metric itself, as
+if all classes had one threshold. More: see each class.
 
 What to expect: the gap between training and test accuracy is the floor
 (``metric-correctness``); the others are about as strong as ``shokri`` or ``nn-mia`` without

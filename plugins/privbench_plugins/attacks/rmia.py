@@ -65,12 +65,13 @@ DEVIATIONS = (
     "a member. "
     "Order 4 of it has four powers, where the authors' code stops at the third. "
     "16 shadows, shared with `lira` (theirs: 1 to 254), and plain means over them instead of "
-    "trimmed ones. By default the plain softmax, as in the authors' newer toolbox: the Taylor "
-    "softmax of the paper finds fewer members. One view, the mirror image, joined as in `lira`; "
-    "the paper averages 18. z comes from the adversary's pool, not from the candidates' "
-    "nonmembers. The threshold is the best on a shadow that the others score. A row without a "
-    "label scores one half. Rows that dominate equally many z are ordered by their own ratio: a "
-    "victim whose flat answers favour nothing by gamma would give all rows one score. "
+    "trimmed ones. By default the plain softmax, as in the authors' newer toolbox (there at "
+    "temperature 1): the Taylor softmax of the paper finds fewer members. One view, the mirror "
+    "image, joined as in `lira`; the paper lets 18 vote. z comes from the adversary's pool, not "
+    "from the candidates' nonmembers. The threshold is the best on a shadow that the others "
+    "score. A row without a label scores one half. Rows that dominate equally many z are ordered "
+    "by their own ratio: a victim whose flat answers favour nothing by gamma would give all rows "
+    "one score. "
 )
 
 

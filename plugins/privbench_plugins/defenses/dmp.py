@@ -4,11 +4,12 @@ Shejwalkar, Houmansadr: Membership Privacy for Machine Learning Models Through K
 AAAI 2021, the defense DMP.
 
 1. The teacher is the undefended target, trained on the members.
-2. It labels the reference rows with its posteriors. Their own labels are not read. Rows whose
-   posteriors have the lowest entropy are kept: the paper shows that the student then depends less
-   on any single member.
+2. It labels the reference rows with its posteriors. Their own labels are not read. With ``share``
+   below 1, rows whose posteriors have the lowest entropy are kept: the paper shows that the student
+   then depends less on any single member. By default all are.
 3. The victim is the student: the same target, untrained, on these rows and soft labels. It never
-   sees a member, and neither does its encoder.
+   sees a member, and neither does its encoder. Its loss divides its logits by the temperature, as
+   the teacher's are, and its answers do not.
 
 What to expect: attacks on single members lose some of their signal. On ``digits`` (``supervised``,
 temperature 8, five seeds) ``lira`` with 16 shadows has an AUC of .739 (none .794) and ``lira-head``
@@ -20,21 +21,23 @@ duplicated members still show through the teacher's mistakes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 
-from privbench import Defense, Gt, Judge, Le, Paper, Strength, hookimpl
+from privbench import Defense, Gt, Judge, Le, Outputs, Paper, Strength, hookimpl
+from privbench.toolbox.phases import reads_members
 from privbench.toolbox.students import TEACHERS, alone, only, taught, teaching
 from privbench.toolbox.undefended import posteriors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from privbench import Cell, DefenseContext, Examples, Model, World
+    from privbench import Batch, Cell, Clock, DefenseContext, Examples, Model, Phase, World
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,12 @@ class DMP(Defense):
 
     Attributes:
         share: share of the reference rows that the student learns from, those of lowest entropy.
-        temperature: by which the teacher's logits are divided; above 1 its labels are softer.
+        temperature: by which the logits of teacher and student are divided while the student
+            learns; above 1 its labels are softer.
     """
 
     name: ClassVar[str] = "dmp"
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("reference-rows", "member-labels")
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     judged_by: ClassVar[tuple[Judge, ...]] = (
@@ -91,11 +96,33 @@ class DMP(Defense):
         del ctx
         return [teaching(world, world.parts[TEACHERS])]
 
+    def on_phases(
+        self, phases: Sequence[Phase], model: Model, world: World, ctx: DefenseContext
+    ) -> Sequence[Phase]:
+        """Let the student learn at the teacher's temperature."""
+        del model, world, ctx
+        if self.temperature == 1:
+            return phases
+        return [self._softer(p) if reads_members(p) else p for p in phases]
+
+    def _softer(self, phase: Phase) -> Phase:
+        steps = {
+            name: replace(step, loss=partial(self._loss, step.loss))
+            for name, step in phase.steps.items()
+        }
+        return replace(phase, steps=steps)
+
+    def _loss(
+        self, base: Callable[[Outputs, Batch, Clock], Tensor], out: Outputs, batch: Batch,
+        clock: Clock,
+    ) -> Tensor:  # fmt: skip
+        return base(Outputs(logits=out.logits / self.temperature), batch, clock)
+
     def relabel(self, members: Examples, models: Sequence[Model], ctx: DefenseContext) -> Tensor:
         """Return the teacher's posteriors (n, k) of reference rows; zeros for those left out."""
         (teacher,) = models
-        labels = softened(posteriors(teacher, members), self.temperature)
-        kept = surest(labels, self.share)
+        p = posteriors(teacher, members)
+        labels, kept = softened(p, self.temperature), surest(p, self.share)
         ctx.note(**{"dmp: rows": int(kept.sum())})
         return only(labels, kept)
 

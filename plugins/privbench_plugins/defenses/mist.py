@@ -66,6 +66,7 @@ class MIST(Defense):
     """
 
     name: ClassVar[str] = "mist"
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("member-labels",)
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     judged_by: ClassVar[tuple[Judge, ...]] = (
@@ -81,7 +82,8 @@ class MIST(Defense):
     )  # fmt: skip
     deviations: ClassVar[str] = (
         "Only the paper's abstract and a third party's code could be read. After that code, the "
-        "cross-difference is the L1 distance of posteriors, mean over the other sub-models; "
+        "cross-difference is the L1 distance of posteriors (a sum over classes, of which that code "
+        "takes the mean), mean over the other sub-models; equal rows stay in one subset; "
         "numbers of sub-models and passes are ours. As many local passes over the members as "
         "without the defense, with the target's optimizer, whose moments each sub-model keeps; a "
         "batch is shared by the sub-models, and batch norm, where there is any, reads all of it."
@@ -171,11 +173,14 @@ class MIST(Defense):
 def subsets(uniforms: Tensor, count: int) -> Tensor:
     """Deal rows to subsets of equal size in each column: (n, rounds) -> (n, rounds) int64.
 
-    >>> subsets(torch.tensor([[0.9], [0.1], [0.5], [0.3]]), 2).flatten().tolist()
-    [1, 0, 0, 1]
+    Equal rows have equal numbers and stay together, but for those at the end of a subset: no other
+    sub-model then has seen what is to be unlearned.
+
+    >>> subsets(torch.tensor([[0.9], [0.1], [0.5], [0.1]]), 2).flatten().tolist()
+    [1, 0, 1, 0]
     """
     ranks: Tensor = uniforms.argsort(dim=0, stable=True).argsort(dim=0)
-    return ranks % count
+    return ranks * count // len(ranks)
 
 
 def cross_difference(p: Tensor) -> Tensor:
