@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import fmean as mean
@@ -25,7 +25,14 @@ from pydantic import BaseModel, ConfigDict
 from privbench.ground.text import markdown, several
 from privbench.measure.games.metrics import Estimate
 from privbench.results.files import read_all
-from privbench.results.statistics import Difference, accuracy_interval, mean_over_seeds, paired
+from privbench.results.statistics import (
+    ERROR,
+    Difference,
+    accuracy_interval,
+    holm,
+    mean_over_seeds,
+    paired,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -335,7 +342,11 @@ def _spread(number: Estimate) -> bool:
 
 @dataclass(frozen=True)
 class Tested:
-    """A finding on one dataset of one suite."""
+    """A finding on one dataset of one suite.
+
+    Attributes:
+        p: of the difference, corrected for all findings that are tested; None before.
+    """
 
     finding: Finding
     suite: str
@@ -343,10 +354,11 @@ class Tested:
     attacks: tuple[str, ...]
     difference: Difference
     pairs: int
+    p: float | None = None
 
     @property
     def verdict(self) -> str:
-        """Whether the interval of the difference bears the finding out."""
+        """Whether the interval of the difference bears the finding out, after the correction."""
         d, margin = self.difference, self.finding.equal
         if margin == 0:
             return "borne out" if abs(d.mean) <= ROUNDING else "contradicted"
@@ -356,9 +368,11 @@ class Tested:
             if -margin <= d.low and d.high <= margin:
                 return "borne out"
             return "contradicted" if d.low > margin or d.high < -margin else "undecided"
-        if d.low > 0:
-            return "borne out"
-        return "contradicted" if d.high < 0 else "undecided"
+        told = "undecided"
+        if d.low > 0 or d.high < 0:
+            told = "borne out" if d.low > 0 else "contradicted"
+            told = "undecided, by Holm's correction" if (self.p or 0) >= ERROR else told
+        return told
 
 
 def tests(finding: Finding, suites: Suites) -> list[Tested]:
@@ -373,6 +387,13 @@ def tests(finding: Finding, suites: Suites) -> list[Tested]:
         if records and not any(one.suite == suite for one in found):
             raise LookupError(f"no results of {suite} are compared by: {finding.text}")
     return found
+
+
+def corrected(tested: Sequence[Tested]) -> list[Tested]:
+    """Correct the p-values of all findings that name a larger side (Holm)."""
+    known = {i: one.difference.p for i, one in enumerate(tested) if one.finding.equal is None}
+    p = holm({i: value for i, value in known.items() if value is not None})
+    return [replace(one, p=p.get(i)) for i, one in enumerate(tested)]
 
 
 def _test(
@@ -451,7 +472,7 @@ def page(published: Published, suites: Suites) -> str:
     """The page fidelity.md."""
     everything = values(published, suites)
     measured = [one for one in everything if one.ours is not None]
-    tested = [one for finding in published.findings for one in tests(finding, suites)]
+    tested = corrected([one for finding in published.findings for one in tests(finding, suites)])
     untested = [one for one in published.findings if all(t.finding is not one for t in tested)]
     quoted = [one for one in everything if one.quoted]
     rest = [one for one in everything if one.ours is None and not one.quoted]
@@ -479,8 +500,9 @@ def page(published: Published, suites: Suites) -> str:
         ),
         (
             "Intervals are of the mean over seeds (Student), of one seed over its rows, and not "
-            "corrected for their number. *Digitised*: read from a vector figure. *Recalled*: from "
-            "memory. *Label lost*: of a row or column in the text that we have."
+            "corrected for their number; findings are (Holm). *Digitised*: read from a vector "
+            "figure. *Recalled*: from memory. *Label lost*: of a row or column in the text that we "
+            "have."
         ),
         (
             "Written by `uv run python leaderboards/fidelity.py` from "

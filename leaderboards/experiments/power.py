@@ -54,6 +54,11 @@ minutes of a core with 1,000 rows, and of most others that lack with 10,000. See
     uv run python leaderboards/experiments/power.py --out FOLDER
 
 The smallest AUC that is beyond chance, as a mean over these seeds: {limits}.
+
+A cell of a small leak is not sure. By chance alone (one standard error) a cell of {least} moves by
+{errors};
+a cell of
+{most} by an eighth of that.
 """
 
 
@@ -112,9 +117,20 @@ def write(out: Path) -> None:
     heads = [(n, leak) for n in ROWS for leak in LEAKS]
     seeds = ", ".join(f"{k} with {n:,} rows" for n, k in SEEDS.items())
     limits = ", ".join(f"{0.5 + beyond_chance(n, k):.3f} with {n:,} rows" for n, k in SEEDS.items())
+    errors = ", ".join(
+        f"{beyond_chance(n, k) / 1.96 / (LEAKS[0] - 0.5):.2f} with {n:,} rows"
+        for n, k in SEEDS.items()
+    )
     listed = ", ".join(f"`{name}`" for name, most in MOST.items() if most < ROWS[1])
     lines = [
-        HEAD.format(seeds=seeds, limits=limits, slow=listed),
+        HEAD.format(
+            seeds=seeds,
+            limits=limits,
+            slow=listed,
+            errors=errors,
+            least=f"{LEAKS[0]:.2f}",
+            most=f"{LEAKS[-1]:.2f}",
+        ),
         "| attack | " + " | ".join(f"{n:,} rows, {leak:.2f}" for n, leak in heads) + " |",
         "|---" * (1 + len(heads)) + "|",
     ]

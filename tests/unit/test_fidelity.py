@@ -10,6 +10,7 @@ from tests.unit.scripts import ROOT, script
 from tests.unit.test_rows import record
 
 from privbench.measure.games.catalog import GAMES
+from privbench.results.statistics import Difference
 
 
 @pytest.fixture(scope="module")
@@ -282,3 +283,16 @@ def test_only_attacks_that_ran_are_named(fidelity: Any) -> None:
     (tested,) = fidelity.tests(asked, suites)
     assert tested.attacks == ("loud",)
     assert "absent" not in fidelity.page(published(fidelity, findings=[asked]), suites)
+
+
+def test_findings_are_corrected_for_their_number(fidelity: Any) -> None:
+    """Holm: of three with p .01, .03 and .04 the last two become .06."""
+    made = [
+        fidelity.Tested(finding(fidelity, equal=equal), "s", "d", (), one, 1)
+        for p, equal in ((0.01, None), (0.03, None), (0.04, None), (0.5, 0.3))
+        for one in [Difference(0.1, 0.01, 0.2, p, 5)]
+    ]
+    assert {one.verdict for one in made} == {"borne out"}
+    assert [one.verdict for one in fidelity.corrected(made)] == [
+        "borne out", *["undecided, by Holm's correction"] * 2, "borne out",
+    ]  # fmt: skip
