@@ -56,9 +56,8 @@ minutes of a core with 1,000 rows, and of most others that lack with 10,000. See
 The smallest AUC that is beyond chance, as a mean over these seeds: {limits}.
 
 A cell of a small leak is not sure. By chance alone (one standard error) a cell of {least} moves by
-{errors};
-a cell of
-{most} by an eighth of that.
+{errors}; one of {most} by an eighth of
+that.
 """
 
 
