@@ -1022,7 +1022,7 @@ def test_three_aims_rates_and_epsilons_are_ten_columns() -> None:
         if one.claims:
             one.claims = [{"epsilon": 8.0, "phase": "classifier", "guarantee": False}]
     told = ranking(made)["x"]["ε claimed / nominal / audited"]
-    assert told == "– / 8.000 (classifier only) / refused"
+    assert told == "– / 8.000 (no phase) / refused"
     assert "can refute a claim but never prove one" in page(Board(made), "t")
 
 
@@ -1041,7 +1041,7 @@ def test_a_ranking_of_many_games_is_ten_columns() -> None:
 def test_the_guesses_of_all_seeds_count_together() -> None:
     made = [record(defense=d, seed=seed) for d in ("none", "dp") for seed in range(3)]
     for one in made[3:]:
-        one.claims = [{"epsilon": 8.0, "delta": 1e-5, "phase": "encoder"}]
+        one.claims = [{"epsilon": 8.0, "delta": 1e-5, "phase": "encoder", "guarantee": True}]
         counts = {"audit_coins": 200, "audit_made": 50, "audit_right": 45,
                   "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
         alone = audit.assessed(one.claims, [audit.counted(counts)])
@@ -1063,7 +1063,8 @@ def test_what_a_claim_of_a_part_covers_stands_behind_epsilon_and_mu() -> None:
     one = record(defense="dp")
     one.phase = "encoder+classifier"
     profile = [(e, gaussian_delta(e, 1.0)) for e in (1.0, 4.377178)]
-    one.claims = [{"epsilon": 4.377178, "delta": 1e-5, "profile": profile, "phase": "classifier"}]
+    one.claims = [{"epsilon": 4.377178, "delta": 1e-5, "profile": profile, "phase": "classifier",
+                   "guarantee": True}]  # fmt: skip
     counts = {"audit_coins": 200, "audit_made": 50, "audit_right": 45,
               "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
     alone = audit.assessed(one.claims, [audit.counted(counts)])

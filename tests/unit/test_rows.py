@@ -260,7 +260,9 @@ def test_claimed_and_audited_epsilons_have_columns_where_somebody_claims_one() -
 def test_the_guesses_of_all_seeds_count_together() -> None:
     made = [record(defense="dp-sgd", seed=seed) for seed in range(3)]
     for seed, one in enumerate(made):
-        one.claims = [{"epsilon": 1.9 + seed / 10, "delta": 1e-5, "phase": "encoder"}]
+        one.claims = [
+            {"epsilon": 1.9 + seed / 10, "delta": 1e-5, "phase": "encoder", "guarantee": True}
+        ]
         counts = {"audit_coins": 200, "audit_made": 50, "audit_right": 45,
                   "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
         alone = audit.assessed(one.claims, [audit.counted(counts)])
@@ -277,7 +279,7 @@ def test_the_guesses_of_all_seeds_count_together() -> None:
     assert 0 < float(row["p of the claim"]) < 1
     # a claim above what a perfect attack would show
     for one in made:
-        one.claims = [{"epsilon": 8.0, "delta": 1e-5, "phase": "encoder"}]
+        one.claims = [{"epsilon": 8.0, "delta": 1e-5, "phase": "encoder", "guarantee": True}]
     row = dict(
         zip(headings("membership", Board(made)), cells("membership", Board(made))[0], strict=True)
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import stat
 import urllib.request
+from enum import Enum
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,8 +30,6 @@ from privbench.ground.tokens import redacted, token_in
 from privbench.results.files import read_all
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.unit.small_run import SmallRun
 
 __all__ = ["server"]  # a fixture
@@ -172,3 +172,17 @@ def test_a_submission_with_a_token_is_not_accepted(leaky: Path, tmp_path: Path) 
     done = CliRunner().invoke(main, ["check-submission", str(sent)])
     assert done.exit_code == 1
     assert "notes.source holds what looks like a token or password" in done.output
+
+
+class Held(Enum):
+    """A value that is a token."""
+
+    ONE = "sk-1234567890abcdefghij"
+
+
+def test_a_token_is_found_in_whatever_holds_it() -> None:
+    token = Held.ONE.value
+    held: list[Any] = [{token}, frozenset([token]), (1, (token,)), Path(token), Held.ONE]
+    for one in held:
+        assert token_in({"notes": {"x": one}}).startswith("notes.x"), one
+    assert token_in({"notes": {"x": [1, 2.5, None, True, Path("leaderboards")]}}) == ""

@@ -88,7 +88,7 @@ def compare(old: str | Path | Audit, new: str | Path | Audit) -> Comparison:
 
     Both are audited on the same members and nonmembers, by the same attacks with the same settings
     and seeds; shadows may be trained by a recipe of each version's own. Rows are paired: DeLong's
-    test for the AUC, a permutation test for the TPR at 1 % FPR.
+    test for the AUC, a paired bootstrap for the TPR at 1 % FPR.
 
     >>> import numpy as np, privbench, tempfile
     >>> draw = np.random.default_rng(0)

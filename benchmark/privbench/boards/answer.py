@@ -85,7 +85,7 @@ def _of_victims(group: Sequence[Panel], aim: Aim) -> str:
     if len({one.name for _, one, _ in best}) == 1:
         who = f"{attack.name}, {_among(len(own(first, aim)))},"
     told = f"{who} reaches {first.metric[aim]} {panel_groups.at(leaks, most)}"
-    attacks = sum(len(own(panel, aim)) for panel in group)
+    attacks = sum(not spot.mark for panel in group for _, spot in own(panel, aim))
     if (chance := notes.by_chance(spot.over, attacks)) and most <= chance:
         told = f"no leak is shown: {told}, {_reached(attacks)} {chance:.3f}"
     if words := beside(first, aim, spot):
@@ -95,8 +95,11 @@ def _of_victims(group: Sequence[Panel], aim: Aim) -> str:
 
 
 def asked(line: DefenseRow, aim: Aim) -> int:
-    """How many attacks have a number."""
-    return sum(attack.aim == aim and bool(spot.values) for attack, spot in line.spots.items())
+    """How many attacks have a number that counts."""
+    return sum(
+        attack.aim == aim and bool(spot.values) and not spot.mark
+        for attack, spot in line.spots.items()
+    )
 
 
 def _among(attacks: int) -> str:

@@ -60,7 +60,8 @@ def number(record: Record, column: Column) -> Number | None:
     found = getattr(record, part).get(inner, {}) if inner else getattr(record, part)
     name = column.name
     if part == "metrics" and name in ("claimed_epsilon", "nominal_epsilon"):
-        nominal = not all(claim.get("guarantee", False) for claim in record.claims)
+        claims = [claim for claim in record.claims if "epsilon" in claim]
+        nominal = not all(claim.get("guarantee", False) for claim in claims)
         name = "claimed_epsilon" if nominal == (name == "nominal_epsilon") else ""
     number: Number | None = found.get(name)
     return number

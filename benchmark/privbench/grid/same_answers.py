@@ -78,8 +78,8 @@ class SameAnswers:
     def check(self, spec: VictimSpec, victim: Victim, parts: Split, who: str) -> str:
         """Ask a victim, and compare with what it answers elsewhere.
 
-        The first time in a process it is asked twice. The first time of all, it is also loaded
-        again, here and in a fresh process, whose answers are kept, and asked in parts.
+        The first time in a process it is asked twice, and in parts. The first time of all, it is
+        also loaded again, here and in a fresh process, whose answers are kept.
 
         Args:
             spec: of the victim.
@@ -120,14 +120,14 @@ class SameAnswers:
         kept = keys.of_fresh_answers(
             victim.key, x, self._rules, device=device, threads=self.builder.numerics.threads
         )
-        if new := kept not in store:
+        if kept not in store:
             again = _answers(self.builder.victim(spec), x)
             same(again, "once its victim is loaded from the store again")
         fresh = store.make(kept, partial(self._afresh, spec, victim.key, x, here, who))
         unasked = str(fresh.facts["unasked"])
         elsewhere = "another process" if unasked else "a fresh process that only loads its victim"
         same(fresh.tensors, f"in {elsewhere}" if first else "after other queries")
-        if new:
+        if first:
             same(_in_parts(victim, x), "when asked in parts")
         self._compared.add(victim.key)
         return unasked

@@ -413,13 +413,13 @@ def _refuse_untrained(builder: Builder, spec: VictimSpec) -> None:
     """
 
     def trains(one: VictimSpec) -> bool:
-        return any(key.kind == "phase" for key in builder.keys(one).stages)
+        return any(phase.epochs for phase in builder.draft(one).phases)
 
     if not trains(spec) and trains(replace(spec, defenses=())):
         names = " or ".join(one.name for one in spec.defenses if "phases" in one.stages())
         raise PluginError(
-            f"on_phases() of defense {names} returned no phase, so that nothing is trained: return "
-            "the phases that it is given, changed or not"
+            f"on_phases() of defense {names} returned no phase with epochs, so that nothing is "
+            "trained: return the phases that it is given, changed or not"
         )
 
 

@@ -32,7 +32,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_HOLDERS = (dict, list, tuple, BaseModel)
+_HOLDERS = (dict, list, tuple, set, frozenset, BaseModel)
+_PLAIN = (float, int, type(None))
 _NUMBERS = re.compile(r"(?:[-+]?\d[\d.eE+-]*\s*,\s*){2,}[-+]?\d[\d.eE+-]*")
 _USER = re.compile(r"(?<=://)[^/?#]*@")
 _VALUE = re.compile(r"([?#&;])([^=?#&;]*=)?[^?#&;]+")
@@ -77,7 +78,7 @@ def token_in(values: dict[str, Any] | BaseModel) -> str:
 
 def _way(values: object) -> list[str]:
     """The names that lead to the token, with an empty one at the end if it is a name itself."""
-    if isinstance(values, list | tuple):
+    if isinstance(values, list | tuple | set | frozenset):
         inside: Iterable[tuple[Any, Any]] = enumerate(values)
     else:
         named = values if isinstance(values, dict) else vars(values)
@@ -88,8 +89,11 @@ def _way(values: object) -> list[str]:
         if isinstance(value, str):
             if _is_token(value, name):
                 return [str(name)]
-        elif isinstance(value, _HOLDERS) and value and (way := _way(value)):
-            return [str(name), *way]
+        elif isinstance(value, _HOLDERS):
+            if value and (way := _way(value)):
+                return [str(name), *way]
+        elif not isinstance(value, _PLAIN) and _is_token(str(getattr(value, "value", value)), name):
+            return [str(name)]
     return []
 
 

@@ -87,7 +87,8 @@ def bounds(records: Sequence[Record]) -> dict[str, Bound]:
     for name in CLAIMED if covered else ():
         if made[name].text[0].isdigit():
             made[name] = Bound(made[name].text + "".join(f" ({text})" for text in covered))
-    if not all(claim.get("guarantee", False) for record in records for claim in record.claims):
+    claims = [one for record in records for one in record.claims if "epsilon" in one]
+    if not all(claim.get("guarantee", False) for claim in claims):
         made["nominal_epsilon"], made["claimed_epsilon"] = made["claimed_epsilon"], MISSING
     return made
 

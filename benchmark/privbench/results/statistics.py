@@ -259,9 +259,10 @@ def worst_case(
 
     The best of k noisy means leans to the strong side, which for a leak is the safe one. The end of
     the interval on the weak side makes up for it: it is that of the best of k (Bonferroni), and
-    lies beyond what the strongest attack truly reaches in 2.5 % of boards at most. So does the
-    other end: it is the strongest of all attacks' Student's ends, since another attack may truly be
-    the strongest. One seed has no interval.
+    lies beyond what the strongest attack truly reaches in 2.5 % of boards at most. The other end
+    falls short of that in 2.5 % at most: it is the strongest of all attacks' Student's ends, since
+    another attack may truly be the strongest. (Attacks of fewer than three seeds do not count
+    there, unless the best has no more.) One seed has no interval.
 
     Args:
         attacks: attack -> value by seed.
@@ -285,7 +286,8 @@ def worst_case(
         return Worst(best, Estimate(values[0], values[0], values[0]), 1)
     made = mean_over_seeds(values)
     weak = (made.value - made.low) * _wider(len(values), len(means))
-    every = [mean_over_seeds([*of.values()]) for of in attacks.values() if len(of) > 1]
+    fewest = min(len(values), FEWEST_TESTED)
+    every = [mean_over_seeds([*of.values()]) for of in attacks.values() if len(of) >= fewest]
     ends = (
         (made.value - weak, max(one.high for one in every))
         if higher

@@ -139,8 +139,9 @@ def _phases(defense: Defense) -> tuple[list[Phase], list[Phase]]:
         making = tiny_builder(tmp).draft(tiny_spec(target))
         ctx = tiny_builder(tmp)._context(tiny_spec(target), defense)  # noqa: SLF001
         after = list(defense.on_phases(making.phases, making.model, making.world, ctx))
-        assert after or not making.phases, (
-            "on_phases returned no phase, so that nothing is trained: return those that it is given"
+        assert any(phase.epochs for phase in after), (
+            "on_phases returned no phase with epochs, so that nothing is trained: return those "
+            "that it is given"
         )
         return making.phases, after
 

@@ -142,8 +142,8 @@ class ClippingOptimizer(DPOptimizer):  # type: ignore[misc, unused-ignore]
         norms = torch.stack([_norms(rows) for rows in self.grad_samples]).norm(dim=0)
         if self.drawn and len(norms) not in (0, *self.drawn):
             raise BadInputError(
-                f"a step of {self.drawn[-1]} rows has gradients of {len(norms)}: the model makes "
-                "views of its own of each row, which would be clipped one by one"
+                f"a step of {self.drawn[-1]} rows has {len(norms)} gradients, and clipping bounds "
+                "a row only if it has one: the model makes views of its own, or leaves rows out"
             )
         weights = (self.max_grad_norm / (norms + 1e-6)).clamp(max=1.0)
         for p, rows in zip(self.params, self.grad_samples, strict=True):

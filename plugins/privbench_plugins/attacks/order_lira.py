@@ -23,6 +23,7 @@ are not learned alike it finds nothing: without a defense .530, on null victims 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -122,7 +123,8 @@ class OrderLiRA(MembershipAttack):
         noises = [at(level) for level in levels]
 
         def ask(oracle: Oracle, rows: Examples) -> Tensor:
-            step = max(1, BLOCK // (8 * copies * len(drawn) ** 2))
+            each = max(8 * len(drawn) ** 2, 4 * math.prod(ctx.card.shape))  # bytes of a copy
+            step = max(1, BLOCK // (copies * each))
             parts = [rows.select(slice(i, i + step)) for i in range(0, len(rows), step)]
             return torch.cat([firmness(oracle, part, noises, drawn) for part in parts])
 

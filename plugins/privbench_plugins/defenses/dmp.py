@@ -116,7 +116,7 @@ class DMP(Defense):
         self, base: Callable[[Outputs, Batch, Clock], Tensor], out: Outputs, batch: Batch,
         clock: Clock,
     ) -> Tensor:  # fmt: skip
-        return base(Outputs(logits=out.logits / self.temperature), batch, clock)
+        return base(_Softer(out, self.temperature), batch, clock)
 
     def relabel(self, members: Examples, models: Sequence[Model], ctx: DefenseContext) -> Tensor:
         """Return the teacher's posteriors (n, k) of reference rows; zeros for those left out."""
@@ -125,6 +125,21 @@ class DMP(Defense):
         labels, kept = softened(p, self.temperature), surest(p, self.share)
         ctx.note(**{"dmp: rows": int(kept.sum())})
         return only(labels, kept)
+
+
+class _Softer(Outputs):
+    """The outputs of a forward pass, with logits divided by the temperature."""
+
+    def __init__(self, out: Outputs, temperature: float) -> None:
+        super().__init__(logits=out.logits / temperature)
+        self.streams = out.streams
+        self._others = out
+
+    def __getattr__(self, name: str) -> Tensor:
+        """Return an output; all but the logits are those of the pass."""
+        if name.startswith("_") or name == "logits":
+            return super().__getattr__(name)
+        return getattr(self._others, name)  # type: ignore[no-any-return]
 
 
 def softened(p: Tensor, temperature: float) -> Tensor:

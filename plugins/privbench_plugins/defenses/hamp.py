@@ -67,6 +67,7 @@ class HAMP(Defense):
             "order-lira",
             "The release keeps the order, which training on soft labels makes loose for members.",
         ),
+        Judge("lira", "Its shadows learn soft labels and answer through the same release."),
     )
     paper: ClassVar[Paper] = Paper(
         "Overconfidence is a Dangerous Thing: Mitigating Membership Inference Attacks by Enforcing "

@@ -412,7 +412,7 @@ def _finds(best: Strongest, first: Reached | None) -> str:
         return f"{name}, has an AUC of {auc}. {_FEW}"
     finds = (
         f"finds {share(tpr)} of the members where it takes 1 % of the nonmembers for members "
-        "(chance: 1 %)"
+        f"(chance: {by_chance(best.record):.1%})"
     )
     if first is not None and first.fpr.value == 1:
         finds = "cannot be set to take 1 % of the nonmembers for members"

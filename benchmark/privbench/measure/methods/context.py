@@ -247,9 +247,9 @@ class DefenseContext(Context):
         """State a claim of differential privacy.
 
         Terms: ``epsilon``, ``delta``, ``adjacency`` (``add/remove`` or ``replace-one``), ``phase``
-        (names joined by +, as in ``Protocol.phase``), ``guarantee`` (false if the epsilon is
-        nominal only), optionally ``profile`` (pairs (epsilon, delta) that all hold at once, the
-        claimed one among them), and any further facts about the claim.
+        (names joined by +, as in ``Protocol.phase``), ``guarantee`` (left out or false:
+        the epsilon is nominal only), optionally ``profile`` (pairs (epsilon, delta) that all hold
+        at once, the claimed one among them), and any further facts about the claim.
         """
         self.claims.append(terms)
 
