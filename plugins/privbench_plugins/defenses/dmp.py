@@ -13,7 +13,8 @@ AAAI 2021, the defense DMP.
 
 What to expect: attacks on single members lose some of their signal. On ``digits`` (``supervised``,
 temperature 8, five seeds) ``lira`` with 16 shadows has an AUC of .739 (none .794) and ``lira-head``
-.778 (.843), at equal accuracy (leaderboards/digits-defenses-supervised.md). Accuracy depends on how
+.778 (.843), at equal accuracy (leaderboards/digits-defenses-supervised.md; measured while only the
+teacher's logits were divided). Accuracy depends on how
 many reference rows there are, and on the teacher. Distillation has no guarantee, and mislabelled or
 duplicated members still show through the teacher's mistakes.
 """

@@ -14,10 +14,9 @@ of the row, so the same row always gets the same answer.
 
 What to expect: attacks that read confidences fall back to what rank and label reveal, and that is
 more than without the defense. Training makes the wrong classes of a member equally likely, so noise
-turns their order round: ``order-lira`` finds nearly all members of ``digits`` (see there). Labels
-and embeddings tell more, too: on the 100 members of ``digits`` (``supervised``, five seeds)
-``label-lira`` .827 (none .732), ``lira-head`` .894 (.843). On a contrastive target, the training
-part changes only the classifier.
+turns their order round. On the 100 members of ``digits`` (``supervised``, five seeds): AUC .991 by
+``order-lira`` (none .530), .827 by ``label-lira`` (.732), .894 by ``lira-head`` (.843). On a
+contrastive target, the training part changes only the classifier.
 """
 
 from __future__ import annotations
@@ -86,6 +85,8 @@ class HAMP(Defense):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "purchase": {"entropy": 0.8, "regularization": 0.01},
         "texas": {"entropy": 0.6, "regularization": 0.01},
+        "location": {"entropy": 0.5, "regularization": 0.001},
+        "cifar100": {"entropy": 0.5, "regularization": 0.005},
     }
 
     part: Literal["both", "training", "testing"] = "both"

@@ -12,8 +12,10 @@ Which models a row is withheld from is a function of its content, so that equal 
 together. An adaptive adversary's shadows run their own Split-AI.
 
 What to expect: members are answered much as nonmembers are, at the cost of ``models`` more
-trainings per victim and shadow; near-duplicates and mislabelled pairs defeat the exclusion. A
-contrastive encoder that trains on members reads no labels and would see them undistilled.
+trainings per victim and shadow; near-duplicates defeat the exclusion. Exact copies do not, with
+whatever labels: they are withheld together, while the authors' code draws for each row by itself
+(Aerni and others, CCS 2024, break that by pairs of one picture with two labels). A contrastive
+encoder that trains on members reads no labels and would see them undistilled.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class Selena(Defense):
         Judge("lira", "Its shadows run Split-AI of their own, so it knows what exclusion leaves."),
         Judge(
             "label-lira",
-            "Near-duplicates and wrong labels defeat the exclusion, and show in labels.",
+            "Near-duplicates defeat the exclusion, and show in labels.",
         ),
     )
     paper: ClassVar[Paper] = Paper(
@@ -63,7 +65,8 @@ class Selena(Defense):
     strength: ClassVar[Strength | None] = None
     deviations: ClassVar[str] = (
         "Sub-models and victim train for the target's own epochs and the last state counts; the "
-        "authors' code picks the best epoch on test rows."
+        "authors' code picks the best epoch on test rows. Equal rows are withheld from the same "
+        "sub-models; the authors' code draws for each row by itself."
     )
 
     models: Annotated[int, Ge(2), Le(1000)] = 25
