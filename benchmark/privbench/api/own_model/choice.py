@@ -36,6 +36,8 @@ _CHANGES = {
 }  # fmt: skip
 #: Attacks that train more shadows once they have asked the model.
 _TRAINS_MORE = {"cmia", "label-cmia"}
+#: Attacks that take a model for a network.
+_NETWORKS = {"dual-lira", "dual-encoder", "dual-head"}
 #: Attacks that train models on the rows' numbers.
 _LEARNS = {"quantile", "imia", "label-only-transfer"}
 
@@ -209,6 +211,9 @@ def attacks_for(
         if attack.name in _TRAINS_MORE and (shadow or own):
             left[attack.name] = "it trains up to 96 more shadows: name it to run it"
             continue
+        if attack.name in _NETWORKS:
+            left[attack.name] = "it takes the model for a network: name it to run it"
+            continue
         quick = own or lookup is not None
         limited = attack.max_rows is not None and not (quick and attack.name == "union")
         if attack.game == "membership" and limited:
@@ -252,7 +257,7 @@ def unsuited(attack: str, lookup: Lookup | None) -> str:
                 "them")  # fmt: skip
     if attack in _CHANGES:
         return "it asks about changed rows, and only numbers in arrays can be changed"
-    if attack in _LEARNS and not lookup.features:
+    if attack in _LEARNS | _NETWORKS and not lookup.features:
         return "it learns from what rows hold, and nothing is known of objects of this kind"
     return ""
 

@@ -1,0 +1,153 @@
+"""What each row itself adds to a model, once all other rows have explained what they can.
+
+A network that was trained from random weights is, to first order, its start plus one kernel
+function for each training row: ``f(x) = f0(x) + sum over members of k(x, x_i) a_i``, with the
+neural tangent kernel k (Jacot, Gabriel, Hongler: Neural Tangent Kernel, NeurIPS 2018). Members have
+a dual coefficient ``a_i``, other rows have none. The logits of a row are a sum to which all rows
+nearby add; its coefficient is not. The coefficients are the logits of all rows in question, times
+the inverse of the kernel between them.
+
+The kernel is that of a network of three layers with ReLUs, in closed form (Cho, Saul: Kernel
+Methods for Deep Learning, NeurIPS 2009, the arc-cosine kernels). It needs the rows alone, and no
+model.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch.nn import functional as F
+
+from privbench.measure.data.examples import as_float
+from privbench.toolbox.likelihood import ZERO
+from privbench.toolbox.traces import Axes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privbench.measure.data.examples import Examples
+
+#: Strengths of the ridge, in units of the kernel's mean diagonal.
+STRENGTHS = (0.01, 0.1, 0.3, 1.0)
+#: Those of them at which what embeddings say of labels is looked at.
+MIDDLE = slice(1, 3)
+#: Rows whose kernel is decomposed at once: of more, each block explains itself.
+BLOCK = 2000
+#: Hidden layers of the network, and the constant input beside the rows' numbers, in units of a
+#: row's length.
+LAYERS, BIAS = 2, 0.3
+#: Added to root mean squares of inputs in [0, 1], and to squared lengths before a logarithm.
+LEAST, SHORTEST = 1e-2, 1e-6
+
+
+def tangent(x: Tensor) -> Tensor:
+    """Return the tangent kernel (n, n) float64 of rows (n, d) in [0, 1], with mean diagonal 1.
+
+    Each column is divided by the root of its root mean square, as Adam makes the weights of small
+    inputs count.
+
+    >>> tangent(torch.eye(2)[[0, 0, 1, 1]])[[0]].round(decimals=2)
+    tensor([[1.0000, 1.0000, 0.2600, 0.2600]], dtype=torch.float64)
+    """
+    a = x.double()
+    a = a / (a.square().mean(0).sqrt() + LEAST).sqrt()
+    length = a.norm(dim=1).mean().clamp_min(LEAST)
+    kernel = arc_cosines(torch.cat([a, BIAS * length * torch.ones_like(a[:, :1])], 1))
+    return kernel / kernel.diagonal().mean()
+
+
+def arc_cosines(x: Tensor) -> Tensor:
+    """Return the tangent kernel (n, n) of a ReLU network without biases, for inputs (n, d)."""
+    similar = x @ x.T / x.shape[1]
+    kernel = similar.clone()
+    for _ in range(LAYERS):
+        root = similar.diagonal().sqrt()
+        norm = root[:, None] * root
+        cosine = (similar / norm).clamp(-1, 1)
+        angle = cosine.acos()
+        slope = 1 - angle / math.pi
+        similar = norm * (cosine * slope + (1 - cosine.square()).clamp_min(0).sqrt() / math.pi)
+        kernel = similar + kernel * slope
+    return kernel
+
+
+@dataclass(frozen=True)
+class Duals:
+    """Takes values of rows apart into what each row adds.
+
+    Attributes:
+        blocks: eigenvalues (b,) and eigenvectors (b, b) of the kernel of each block of rows.
+    """
+
+    blocks: tuple[tuple[Tensor, Tensor], ...]
+
+    @classmethod
+    def of(cls, rows: Examples) -> Self:
+        """Decompose the kernel of the rows."""
+        x = as_float(rows.x, rows.scale).flatten(1)
+        return cls(tuple(torch.linalg.eigh(tangent(part)) for part in torch.split(x, BLOCK)))
+
+    def coefficients(self, values: Tensor) -> Tensor:
+        """Return the dual coefficients (strengths, n, c) float64 of values (n, c), from their mean.
+
+        They are ``(K + strength I)^-1 values``.
+        """
+        y = (values.double() - values.double().mean(0)).to(self.blocks[0][0].device)
+        made = []
+        for (spectrum, axes), part in zip(self.blocks, torch.split(y, BLOCK), strict=True):
+            shared = axes.T @ part
+            made.append(torch.stack([axes @ (shared / (spectrum + s).unsqueeze(1))
+                                     for s in STRENGTHS]))  # fmt: skip
+        return torch.cat(made, 1)
+
+
+def of_logits(duals: Duals, log_p: Tensor, y: Tensor, pull: Tensor) -> Tensor:
+    """Return the signals (n, 20) of log-posteriors: five for each strength.
+
+    The coefficient along the row's pull and on its label, that of the posteriors along the pull,
+    and the logarithm of how long the coefficient is, in all and across the pull: what fits soft
+    labels that nobody knows has no known direction.
+
+    Args:
+        duals: of the n rows.
+        log_p: (n, classes) log-posteriors.
+        y: (n,) classes, -1 where unknown: NaN then.
+        pull: (n, classes) unit vectors, the way that training on a row pushes its logits.
+    """
+    some = log_p > ZERO
+    z = torch.where(some, log_p, torch.where(some, log_p, 0.0).min())
+    a = duals.coefficients(z - z.mean(1, keepdim=True))
+    b = duals.coefficients(log_p.exp())
+    pull = pull.to(a.device)
+    truth = F.one_hot(y.clamp_min(0), log_p.shape[1]).to(a)
+    along = (a * pull).sum(2)
+    across = a - along.unsqueeze(2) * pull
+    lengths = [(one.square().sum(2) + SHORTEST).log() for one in (a, across)]
+    found = torch.cat([along, (a * truth).sum(2), (b * pull).sum(2), *lengths]).T
+    return found.masked_fill((y < 0).to(found.device).unsqueeze(1), torch.nan)
+
+
+def of_embeddings(duals: Duals, embeddings: Tensor, truth: Tensor | None) -> Tensor:
+    """Return the signals of embeddings: (n, 4), or with labels (n, 14).
+
+    The logarithm of how long the coefficient of the embedding is, for each strength; and at two of
+    them the coefficient along the label of what ridge regressions on the embeddings say of it.
+
+    Args:
+        duals: of the n rows.
+        embeddings: (n, d).
+        truth: (n, classes) one-hot labels; None if some are unknown.
+    """
+    axes = Axes.of(embeddings)
+    h = axes.at / axes.at.square().sum(1).mean().sqrt().clamp_min(LEAST**6)
+    found = [(duals.coefficients(h).square().sum(2) + SHORTEST).log().T]
+    if truth is not None:
+        left = axes.left(truth.to(axes.at.device))
+        told = left[:, -1:] - left[:, :-1]  # (n, regressions, classes)
+        along = F.normalize(truth - truth.mean(0), dim=1).to(axes.at.device)
+        made = duals.coefficients(told.flatten(1))[MIDDLE].view(-1, *told.shape)
+        found += (made * along.to(made.device).unsqueeze(1)).sum(3)
+    return torch.cat(found, dim=1)
