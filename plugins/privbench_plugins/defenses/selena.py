@@ -12,10 +12,12 @@ Which models a row is withheld from is a function of its content, so that equal 
 together. An adaptive adversary's shadows run their own Split-AI.
 
 What to expect: members are answered much as nonmembers are, at the cost of ``models`` more
-trainings per victim and shadow; near-duplicates defeat the exclusion. Exact copies do not, with
-whatever labels: they are withheld together, while the authors' code draws for each row by itself
-(Aerni and others, CCS 2024, break that by pairs of one picture with two labels). A contrastive
-encoder that trains on members reads no labels and would see them undistilled.
+trainings per victim and shadow. But the student fits each member's soft label, and what a row adds
+to it has a size: on the 100 members of ``digits`` (five seeds) ``dual-head`` has an AUC of .804
+(none .879), ``lira`` .604 (.794). And near-duplicates defeat the exclusion. Exact copies do not,
+with whatever labels: they are withheld together, while the authors' code draws for each row by
+itself (Aerni and others, CCS 2024, break that by pairs of one picture with two labels). A
+contrastive encoder that trains on members reads no labels and would see them undistilled.
 """
 
 from __future__ import annotations
