@@ -28,7 +28,8 @@ from privbench_plugins.targets.supervised import Supervised
 
 pytest.importorskip("opacus")
 
-from privbench.toolbox.private_training import draws, gaussian, least_noise, spent_epsilon
+from privbench.toolbox.noise import gaussian
+from privbench.toolbox.private_training import draws, least_noise, spent_epsilon
 from privbench_plugins.defenses.dp_gcl import DPGCL
 from privbench_plugins.defenses.dp_sgd import DPSGD
 from privbench_plugins.defenses.logit_dp import LogitDP

@@ -130,7 +130,7 @@ def test_audits_pool_the_guesses_of_all_seeds_and_canaries_have_columns() -> Non
     counts = {"audit_coins": 200, "audit_made": 50, "audit_right": 45,
               "audit_made_most": 160, "audit_right_most": 120}  # fmt: skip
     for one in made:
-        one.claims = [{"epsilon": 2.0, "delta": 1e-5, "phase": "encoder"}]
+        one.claims = [{"epsilon": 2.0, "delta": 1e-5, "phase": "encoder", "guarantee": True}]
         alone = audit.assessed(one.claims, [audit.counted(counts)])
         one.metrics |= {name: Number.of(metric) for name, metric in alone.items()}
         one.metrics["loo_auc"] = number(0.9)

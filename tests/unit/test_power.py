@@ -76,7 +76,7 @@ def test_all_attacks_that_a_leak_reaches_take_part(power: Any, registry: Any) ->
     out = {one.name for one in registry.all("attack")
            if one.game == "membership" and one.name not in known}  # fmt: skip
     assert out == {"encodermi-baseline-b", "encodermi-baseline-c", "gradient-canary",
-                   "label-only-transfer", "lira-residual", "loss-trace", "partcrop",
+                   "label-only-transfer", "lira-residual", "loss-trace", "order-lira", "partcrop",
                    "squared-error"}  # fmt: skip
     for name, n in (("lira", 100), ("encodermi-t", 1000), ("rmia", 10_000)):
         planned = plan(suite_from(power.suite(name, n), "the test"), plugins.load([power.DATA]),

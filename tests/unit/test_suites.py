@@ -36,6 +36,10 @@ EXPECTED = (
     "rmia needs POSTERIORS, which target simclr under confidence-masking(mask=label) does not",
     "rmia needs POSTERIORS, which target supervised under confidence-masking(mask=label) does not",
     "metric-modified-entropy needs POSTERIORS, which target supervised under confidence-masking(",
+    "nn-mia needs POSTERIORS, which target supervised under confidence-masking(mask=label) does",
+    "order-lira needs POSTERIORS, which target supervised under confidence-masking(mask=label) do",
+    "dual-lira needs POSTERIORS, which target supervised under confidence-masking(mask=label) doe",
+    "dual-head needs POSTERIORS, which target supervised under confidence-masking(mask=label) doe",
 )
 
 

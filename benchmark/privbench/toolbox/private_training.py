@@ -213,17 +213,6 @@ def least_noise(
     return high
 
 
-def gaussian(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return standard normal noise of the shape and type of a tensor.
-
-    It is drawn in double precision. In single precision torch makes a normal number on a CPU from
-    24 random bits, and none lies beyond 5.77: what a claim's delta calls unlikely would be
-    impossible, and by far more than that delta.
-    """
-    drawn = torch.randn(like.shape, generator=generator, device=like.device, dtype=torch.float64)
-    return drawn.to(like.dtype)
-
-
 def group_normed(model: Model, ctx: DefenseContext, name: str) -> Model:
     """Replace batch norm, which mixes the rows of a batch, by group norm.
 

@@ -20,7 +20,7 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 
 from privbench.ground.errors import BadInputError
-from privbench.toolbox.private_training import gaussian
+from privbench.toolbox.noise import gaussian
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

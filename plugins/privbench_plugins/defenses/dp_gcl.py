@@ -55,11 +55,11 @@ from privbench import (
     Strength,
     hookimpl,
 )
+from privbench.toolbox.noise import gaussian
 from privbench.toolbox.private_training import (
     check_phase,
     claimed,
     draws,
-    gaussian,
     group_normed,
     with_clipped_rows,
 )

@@ -85,12 +85,12 @@ from privbench import (
     Strength,
     hookimpl,
 )
+from privbench.toolbox.noise import gaussian
 from privbench.toolbox.private_training import (
     Draws,
     check_phase,
     claimed,
     draws,
-    gaussian,
     group_normed,
     with_clipped_rows,
 )
