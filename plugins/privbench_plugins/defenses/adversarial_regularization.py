@@ -65,7 +65,7 @@ class AdversarialRegularization(Defense):
 
     Attributes:
         alpha: weight of the gain (λ in the paper; 3 for Purchase, 6 for CIFAR, 10 for Texas;
-            preset ``paper`` has 3).
+            presets have 3).
         gain: ``linear`` is the mean of h minus 1/2, with h trained by squared error (the authors'
             code); ``log`` is the mean of log h, with h trained by cross-entropy (the paper).
         attack: number of consecutive updates of h.
@@ -101,12 +101,13 @@ class AdversarialRegularization(Defense):
         "starts from torch's own initial weights, not from N(0, 0.01), and reads posteriors; by "
         "default its gain weighs a tenth of the paper's smallest weight, at which a hundred digits "
         "lose most of their accuracy, and it is narrower and is updated less often (`paper` has "
-        "the authors' values): 8 "
+        "the paper's gain and the authors' sizes for Purchase, `code` what their code does): 8 "
         "updates per 2 of the model, the fewest of 2, 8 and 20 that have an effect on reference "
         "rows of digits."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"alpha": 3.0, "attack": 52, "width": 512}
+        "paper": {"alpha": 3.0, "attack": 52, "width": 512, "gain": "log"},
+        "code": {"alpha": 3.0, "attack": 52, "width": 512, "reads": "logits"},
     }
 
     alpha: Annotated[float, Ge(0)] = 0.3

@@ -71,8 +71,9 @@ class CCL(Defense):
         "convexity", stronger="down", sweep=(0.9, 0.7, 0.5, 0.3, 0.1)
     )
     deviations: ClassVar[str] = (
-        "Optimizer and epochs are the target's (the authors: SGD at 0.1, 300 epochs), and by "
-        "default the loss is not scaled."
+        "Optimizer, weight decay and epochs are the target's (the authors: SGD at 0.1, 5e-4, 300 "
+        "epochs), and by default the loss is not scaled. A scale acts only with SGD and weight "
+        "decay, which then weighs more against the loss; Adam, the usual optimizer here, undoes it."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"convexity": 0.5, "scale": 0.05},

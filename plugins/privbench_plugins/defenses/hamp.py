@@ -85,6 +85,8 @@ class HAMP(Defense):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "purchase": {"entropy": 0.8, "regularization": 0.01},
         "texas": {"entropy": 0.6, "regularization": 0.01},
+        "location": {"entropy": 0.5, "regularization": 0.001},
+        "cifar100": {"entropy": 0.5, "regularization": 0.005},
     }
 
     part: Literal["both", "training", "testing"] = "both"

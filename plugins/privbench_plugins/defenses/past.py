@@ -62,8 +62,9 @@ class PAST(Defense):
         "penalty", stronger="up", sweep=(1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
     )
     deviations: ClassVar[str] = (
-        "The penalty acts from the first step on (the authors tune with it); sensitivities are "
-        "those of one batch. Its default is ours: the paper's values could not be read."
+        "The penalty acts from the first step on (the authors train without it first, and tune "
+        "with it then); sensitivities are those of one batch. The paper's second parameter, alpha, "
+        "is missing, and the penalty's default is ours: the text could not be read."
     )
 
     penalty: Annotated[float, Ge(0)] = 1e-4

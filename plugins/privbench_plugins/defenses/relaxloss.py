@@ -81,6 +81,7 @@ class RelaxLoss(Defense):
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"target_loss": 1.0},
+        "cifar100": {"target_loss": 3.0},
         "purchase": {"target_loss": 0.8, "upper": 0.3, "variant": "tabular"},
         "texas": {"target_loss": 2.5, "upper": 0.1, "variant": "tabular"},
     }

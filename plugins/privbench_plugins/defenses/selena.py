@@ -67,7 +67,8 @@ class Selena(Defense):
     strength: ClassVar[Strength | None] = None
     deviations: ClassVar[str] = (
         "Sub-models and victim train for the target's own epochs and the last state counts; the "
-        "authors' code picks the best epoch on test rows."
+        "authors' code picks the best epoch on test rows. Equal rows are withheld from the same "
+        "sub-models; the authors' code draws for each row by itself."
     )
 
     models: Annotated[int, Ge(2), Le(1000)] = 25
