@@ -104,7 +104,7 @@ def test_signals_know_no_order_of_rows_and_no_unit_of_embeddings(seed: int, unit
     turn, _ = torch.linalg.qr(torch.randn(5, 5, generator=draw))
     moved = of_embeddings(Duals.of(every.select(order)), (unit * h @ turn + 3)[order], truth[order])
     torch.testing.assert_close(moved, found[order], rtol=1e-3, atol=1e-3)
-    assert found.shape[1] == len(STRENGTHS) + 5 * (MIDDLE.stop - MIDDLE.start)
+    assert found.shape[1] == len(STRENGTHS) + 5 * len(MIDDLE)
     assert of_embeddings(Duals.of(every), h, None).shape[1] == len(STRENGTHS)
 
 

@@ -26,6 +26,8 @@ from privbench.toolbox.likelihood import ZERO
 from privbench.toolbox.traces import Axes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from privbench.measure.data.examples import Examples
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 #: Strengths of the ridge, in units of the kernel's mean diagonal.
 STRENGTHS = (0.01, 0.1, 0.3, 1.0)
 #: Those of them at which what embeddings say of labels is looked at.
-MIDDLE = slice(1, 3)
+MIDDLE = (0.1, 0.3)
 #: Rows whose kernel is decomposed at once: of more, each block explains itself.
 BLOCK = 2000
 #: Hidden layers of the network, and the constant input beside the rows' numbers, in units of a
@@ -90,7 +92,7 @@ class Duals:
         x = as_float(rows.x, rows.scale).flatten(1)
         return cls(tuple(torch.linalg.eigh(tangent(part)) for part in torch.split(x, BLOCK)))
 
-    def coefficients(self, values: Tensor) -> Tensor:
+    def coefficients(self, values: Tensor, strengths: Sequence[float] = STRENGTHS) -> Tensor:
         """Return the dual coefficients (strengths, n, c) float64 of values (n, c), from their mean.
 
         They are ``(K + strength I)^-1 values``.
@@ -100,7 +102,7 @@ class Duals:
         for (spectrum, axes), part in zip(self.blocks, torch.split(y, BLOCK), strict=True):
             shared = axes.T @ part
             made.append(torch.stack([axes @ (shared / (spectrum + s).unsqueeze(1))
-                                     for s in STRENGTHS]))  # fmt: skip
+                                     for s in strengths]))  # fmt: skip
         return torch.cat(made, 1)
 
 
@@ -148,6 +150,6 @@ def of_embeddings(duals: Duals, embeddings: Tensor, truth: Tensor | None) -> Ten
         left = axes.left(truth.to(axes.at.device))
         told = left[:, -1:] - left[:, :-1]  # (n, regressions, classes)
         along = F.normalize(truth - truth.mean(0), dim=1).to(axes.at.device)
-        made = duals.coefficients(told.flatten(1))[MIDDLE].view(-1, *told.shape)
+        made = duals.coefficients(told.flatten(1), MIDDLE).view(-1, *told.shape)
         found += (made * along.to(made.device).unsqueeze(1)).sum(3)
     return torch.cat(found, dim=1)

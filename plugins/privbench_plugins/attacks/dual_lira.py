@@ -73,8 +73,8 @@ class DualLiRA(MembershipAttack):
         "The signals are our own: dual coefficients of the tangent kernel of a small network, "
         "whatever the model is, and of the candidates alone, since no other member is known. Of "
         "more than 2,000 candidates each block of 2,000 is taken alone. A row's score depends on "
-        "the others asked. A row without a label scores 0 and is not called a member. Posteriors "
-        "of 0 count as the smallest other one."
+        "the others asked. A row without a label scores 0 and is not called a member; "
+        "`dual-encoder` then uses no labels. Posteriors of 0 count as the smallest other one."
     )
 
     k: Annotated[int, Ge(2)] = 16
