@@ -52,6 +52,7 @@ class Selena(Defense):
     protects: ClassVar[tuple[str, ...]] = ("membership",)
     judged_by: ClassVar[tuple[Judge, ...]] = (
         Judge("lira", "Its shadows run Split-AI of their own, so it knows what exclusion leaves."),
+        Judge("dual-head", "What a row adds to the student has a size, whatever its soft label."),
         Judge(
             "label-lira",
             "Near-duplicates defeat the exclusion, and show in labels.",
