@@ -26,6 +26,7 @@ from privbench.toolbox.duals import (
     of_logits,
     tangent,
 )
+from privbench.toolbox.traces import Axes
 from privbench_plugins.attacks.dual_lira import DualEncoder, DualHead, DualLiRA
 from privbench_plugins.attacks.lira import LiRA
 
@@ -65,13 +66,18 @@ def test_coefficients_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.randn(30, 3, generator=torch.Generator().manual_seed(1))
     y = values.double() - values.double().mean(0)
     kernel, one = tangent(every.x), torch.eye(30).double()
-    expected = torch.stack([torch.linalg.solve(kernel + s * one, y) for s in STRENGTHS])
-    torch.testing.assert_close(Duals.of(every).coefficients(values), expected)
+    for strength in STRENGTHS:
+        expected = torch.linalg.solve(kernel + strength * one, y)
+        torch.testing.assert_close(Duals.of(every).coefficients(values, strength), expected)
     assert kernel.diagonal().mean() == pytest.approx(1)
-    monkeypatch.setattr(of_duals, "BLOCK", 20)  # each block of rows explains itself
-    kernel = tangent(every.x[:20])
-    first = torch.linalg.solve(kernel + STRENGTHS[1] * one[:20, :20], y[:20])
-    torch.testing.assert_close(Duals.of(every).coefficients(values)[1, :20], first)
+    monkeypatch.setattr(of_duals, "BLOCK", 20)  # two blocks of 15 rows, by their keys
+    made = Duals.of(every).coefficients(values, 0.1)
+    for part in every.keys.argsort().chunk(2):
+        alone = torch.linalg.solve(tangent(every.x[part]) + 0.1 * torch.eye(15).double(), y[part])
+        torch.testing.assert_close(made[part], alone)
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(2))
+    moved = Duals.of(every.select(order)).coefficients(values[order], 0.1)
+    torch.testing.assert_close(moved, made[order])
 
 
 def test_signals_of_logits_by_hand() -> None:
@@ -80,18 +86,38 @@ def test_signals_of_logits_by_hand() -> None:
     pull = nn.functional.normalize(torch.randn(25, CLASSES, generator=draw).double(), dim=1)
     duals, y = Duals.of(every), every.y.clone()
     y[3] = -1
-    found = of_logits(duals, log_p, y, pull).view(25, 5, len(STRENGTHS))
-    a = duals.coefficients(log_p - log_p.mean(1, keepdim=True))[2]
+    found = of_logits(duals, log_p, y, pull).view(25, len(STRENGTHS), 5)
+    a = duals.coefficients(log_p - log_p.mean(1, keepdim=True), STRENGTHS[2])
     assert found[3].isnan().all()
     for i in (0, 7):
         along = float(a[i] @ pull[i])
-        of_p = duals.coefficients(log_p.exp())[2, i]
+        of_p = duals.coefficients(log_p.exp(), STRENGTHS[2])[i]
         expected = [along, float(a[i, y[i]]), float(of_p @ pull[i]),
                     float((a[i].square().sum() + SHORTEST).log()),
                     float(((a[i] - along * pull[i]).square().sum() + SHORTEST).log())]  # fmt: skip
-        assert found[i, :, 2].tolist() == pytest.approx(expected)
+        assert found[i, 2].tolist() == pytest.approx(expected)
+    broken = log_p.clone()
+    broken[8] = torch.nan  # one row spoils no other
+    assert of_logits(duals, broken, every.y, pull)[:8].isfinite().all()
     hidden = torch.where(log_p < -2, -1e4, log_p)  # a release that sets them to 0
     assert of_logits(duals, hidden, every.y, pull).isfinite().all()
+
+
+def test_signals_of_embeddings_by_hand() -> None:
+    every, draw = rows(4, 25), torch.Generator().manual_seed(5)
+    h = torch.randn(25, 6, generator=draw).double()
+    truth = nn.functional.one_hot(every.y, CLASSES).double()
+    duals, axes = Duals.of(every), Axes.of(h)
+    found = of_embeddings(duals, h, truth)
+    centred = h - h.mean(0)
+    unit = centred / centred.square().sum(1).mean().sqrt()
+    for i, strength in enumerate(STRENGTHS):
+        length = duals.coefficients(unit, strength).square().sum(1)
+        torch.testing.assert_close(found[:, i], (length + SHORTEST).log())
+    along = nn.functional.normalize(truth - truth.mean(0), dim=1)
+    said = (truth - truth.mean(0)) - axes.left(truth)[:, 3]  # by the fourth regression
+    expected = (duals.coefficients(said, MIDDLE[1]) * along).sum(1)
+    torch.testing.assert_close(found[:, len(STRENGTHS) + 5 + 3], expected)
 
 
 @given(st.integers(0, 10_000), st.floats(0.1, 50))

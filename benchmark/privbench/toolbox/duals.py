@@ -26,8 +26,6 @@ from privbench.toolbox.likelihood import ZERO
 from privbench.toolbox.traces import Axes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from privbench.measure.data.examples import Examples
@@ -36,13 +34,15 @@ if TYPE_CHECKING:
 STRENGTHS = (0.01, 0.1, 0.3, 1.0)
 #: Those of them at which what embeddings say of labels is looked at.
 MIDDLE = (0.1, 0.3)
-#: Rows whose kernel is decomposed at once: of more, each block explains itself.
+#: Most rows whose kernel is decomposed at once: of more, each block explains itself.
 BLOCK = 2000
 #: Hidden layers of the network, and the constant input beside the rows' numbers, in units of a
 #: row's length.
 LAYERS, BIAS = 2, 0.3
-#: Added to root mean squares of inputs in [0, 1], and to squared lengths before a logarithm.
-LEAST, SHORTEST = 1e-2, 1e-6
+#: Added to root mean squares of inputs in [0, 1], and the least mean length of a row.
+LEAST = 1e-2
+#: Added to squared lengths before a logarithm, and the least scale of embeddings.
+SHORTEST, TINY = 1e-6, 1e-12
 
 
 def tangent(x: Tensor) -> Tensor:
@@ -51,8 +51,11 @@ def tangent(x: Tensor) -> Tensor:
     Each column is divided by the root of its root mean square, as Adam makes the weights of small
     inputs count.
 
-    >>> tangent(torch.eye(2)[[0, 0, 1, 1]])[[0]].round(decimals=2)
-    tensor([[1.0000, 1.0000, 0.2600, 0.2600]], dtype=torch.float64)
+    >>> tangent(torch.tensor([[0.9, 0.0], [0.9, 0.0], [0.0, 0.1], [0.9, 0.1]])).round(decimals=2)
+    tensor([[1.2200, 1.2200, 0.1400, 1.1000],
+            [1.2200, 1.2200, 0.1400, 1.1000],
+            [0.1400, 0.1400, 0.2100, 0.2100],
+            [1.1000, 1.1000, 0.2100, 1.3500]], dtype=torch.float64)
     """
     a = x.double()
     a = a / (a.square().mean(0).sqrt() + LEAST).sqrt()
@@ -81,29 +84,35 @@ class Duals:
     """Takes values of rows apart into what each row adds.
 
     Attributes:
+        order: (n,) the rows by their keys, in which they are cut into blocks of equal size.
         blocks: eigenvalues (b,) and eigenvectors (b, b) of the kernel of each block of rows.
     """
 
+    order: Tensor
     blocks: tuple[tuple[Tensor, Tensor], ...]
 
     @classmethod
     def of(cls, rows: Examples) -> Self:
         """Decompose the kernel of the rows."""
+        order = rows.keys.argsort(stable=True)
         x = as_float(rows.x, rows.scale).flatten(1)
-        return cls(tuple(torch.linalg.eigh(tangent(part)) for part in torch.split(x, BLOCK)))
+        x = x[order.to(x.device)]
+        parts = torch.tensor_split(x, math.ceil(len(x) / BLOCK))
+        return cls(order.to(x.device), tuple(torch.linalg.eigh(tangent(part)) for part in parts))
 
-    def coefficients(self, values: Tensor, strengths: Sequence[float] = STRENGTHS) -> Tensor:
-        """Return the dual coefficients (strengths, n, c) float64 of values (n, c), from their mean.
+    def coefficients(self, values: Tensor, strength: float) -> Tensor:
+        """Return the dual coefficients (n, c) float64 of values (n, c).
 
-        They are ``(K + strength I)^-1 values``.
+        They are ``(K + strength I)^-1 values``, with K of each block alone, and values from their
+        mean over all rows.
         """
-        y = (values.double() - values.double().mean(0)).to(self.blocks[0][0].device)
-        made = []
-        for (spectrum, axes), part in zip(self.blocks, torch.split(y, BLOCK), strict=True):
-            shared = axes.T @ part
-            made.append(torch.stack([axes @ (shared / (spectrum + s).unsqueeze(1))
-                                     for s in strengths]))  # fmt: skip
-        return torch.cat(made, 1)
+        y = (values.double() - values.double().mean(0)).to(self.order.device)[self.order]
+        parts = torch.tensor_split(y, len(self.blocks))
+        made = torch.cat([
+            axes @ ((axes.T @ part) / (spectrum + strength).unsqueeze(1))
+            for (spectrum, axes), part in zip(self.blocks, parts, strict=True)
+        ])  # fmt: skip
+        return torch.empty_like(made).index_copy_(0, self.order, made)
 
 
 def of_logits(duals: Duals, log_p: Tensor, y: Tensor, pull: Tensor) -> Tensor:
@@ -121,22 +130,24 @@ def of_logits(duals: Duals, log_p: Tensor, y: Tensor, pull: Tensor) -> Tensor:
     """
     some = log_p > ZERO
     z = torch.where(some, log_p, torch.where(some, log_p, 0.0).min())
-    a = duals.coefficients(z - z.mean(1, keepdim=True))
-    b = duals.coefficients(log_p.exp())
-    pull = pull.to(a.device)
-    truth = F.one_hot(y.clamp_min(0), log_p.shape[1]).to(a)
-    along = (a * pull).sum(2)
-    across = a - along.unsqueeze(2) * pull
-    lengths = [(one.square().sum(2) + SHORTEST).log() for one in (a, across)]
-    found = torch.cat([along, (a * truth).sum(2), (b * pull).sum(2), *lengths]).T
-    return found.masked_fill((y < 0).to(found.device).unsqueeze(1), torch.nan)
+    z, p = z - z.mean(1, keepdim=True), log_p.exp().nan_to_num(0.0)
+    device = duals.order.device
+    pull, truth = pull.to(device), F.one_hot(y.clamp_min(0), log_p.shape[1]).to(device)
+    found = []
+    for strength in STRENGTHS:
+        a = duals.coefficients(z, strength)
+        along = (a * pull).sum(1)
+        across = a - along.unsqueeze(1) * pull
+        found += [along, (a * truth).sum(1), (duals.coefficients(p, strength) * pull).sum(1)]
+        found += [(one.square().sum(1) + SHORTEST).log() for one in (a, across)]
+    return torch.stack(found, 1).masked_fill((y < 0).to(device).unsqueeze(1), torch.nan)
 
 
 def of_embeddings(duals: Duals, embeddings: Tensor, truth: Tensor | None) -> Tensor:
     """Return the signals of embeddings: (n, 4), or with labels (n, 14).
 
     The logarithm of how long the coefficient of the embedding is, for each strength; and at two of
-    them the coefficient along the label of what ridge regressions on the embeddings say of it.
+    them the coefficient along the label of what five ridge regressions on the embeddings say of it.
 
     Args:
         duals: of the n rows.
@@ -144,12 +155,14 @@ def of_embeddings(duals: Duals, embeddings: Tensor, truth: Tensor | None) -> Ten
         truth: (n, classes) one-hot labels; None if some are unknown.
     """
     axes = Axes.of(embeddings)
-    h = axes.at / axes.at.square().sum(1).mean().sqrt().clamp_min(LEAST**6)
-    found = [(duals.coefficients(h).square().sum(2) + SHORTEST).log().T]
+    h = axes.at / axes.at.square().sum(1).mean().sqrt().clamp_min(TINY)
+    lengths = [duals.coefficients(h, one).square().sum(1) for one in STRENGTHS]
+    found = [(one + SHORTEST).log() for one in lengths]
     if truth is not None:
-        left = axes.left(truth.to(axes.at.device))
-        told = left[:, -1:] - left[:, :-1]  # (n, regressions, classes)
-        along = F.normalize(truth - truth.mean(0), dim=1).to(axes.at.device)
-        made = duals.coefficients(told.flatten(1), MIDDLE).view(-1, *told.shape)
-        found += (made * along.to(made.device).unsqueeze(1)).sum(3)
-    return torch.cat(found, dim=1)
+        truth = truth.to(axes.at.device)
+        left = axes.left(truth)
+        along = F.normalize(truth - truth.mean(0), dim=1).to(duals.order.device)
+        told = [left[:, -1] - one for one in left[:, :-1].unbind(1)]
+        found += [(duals.coefficients(one, strength) * along).sum(1)
+                  for strength in MIDDLE for one in told]  # fmt: skip
+    return torch.stack(found, 1)

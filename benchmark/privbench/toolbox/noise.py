@@ -1,7 +1,8 @@
 """Additive noise (logistic, Laplace, normal) and its scale for a given epsilon.
 
 Each distribution is a function of uniform numbers (its quantile function), so that equal draws
-give comparable noise. Epsilon is that of releasing one vector once.
+give comparable noise; `gaussian` draws by itself, for the steps of a training. Epsilon is that of
+releasing one vector once.
 """
 
 from __future__ import annotations

@@ -11,16 +11,16 @@ labels and owns k shadow models trained on subsets of the candidate rows, reads 
 
 1. Log-posteriors of all candidates, and posteriors, times the inverse of the tangent kernel between
    the candidates, at four strengths of a ridge. The kernel needs the rows alone, and no model.
-2. Signals of a row: the coefficient along ``onehot(label) - mean posterior of the shadows``, the
-   way that training on the row pushes its logits; that on its label; how long the coefficient is,
-   in all and across that way (a defense that trains on soft labels leaves a push of unknown
-   direction); and the signal of ``lira``.
+2. Signals of a row: the coefficients along ``onehot(label) - mean posterior of the shadows``, the
+   way that training on the row pushes its logits; that of the log-posteriors on its label, and how
+   long it is, in all and across that way (a defense that trains on soft labels leaves a push of
+   unknown direction); and the signal of ``lira``.
 3. Add up the signals by the weights that tell shadows with a row best from shadows without it
    (Fisher's discriminant). Score: the log-likelihood ratio, as ``lira-head``.
 
 ``dual-encoder`` sees embeddings alone: how long their coefficients are, the coefficients of what
 regressions on the embeddings say of the label, and the signals of ``lira-encoder``. ``dual-head``
-sees both, and has the signals of all three and of ``lira-head``.
+sees both, and has the signals of ``dual-lira``, of ``dual-encoder`` and of ``lira-head``.
 
 Deviations: see the class. What to expect: more than ``lira`` with the same shadows, most where
 another defense hides a row's own answer. On the 100 members of ``digits`` (``supervised``, five
@@ -33,7 +33,7 @@ alarms), without a defense ``dual-lira`` .862 and 30.8 %, ``dual-encoder`` .865 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch.nn import functional as F
@@ -45,6 +45,8 @@ from privbench.toolbox.likelihood_ratio import Variance, likelihood_ratio
 from privbench.toolbox.traces import of_traces, weights_of_traces
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
@@ -72,9 +74,10 @@ class DualLiRA(MembershipAttack):
     deviations: ClassVar[str] = (
         "The signals are our own: dual coefficients of the tangent kernel of a small network, "
         "whatever the model is, and of the candidates alone, since no other member is known. Of "
-        "more than 2,000 candidates each block of 2,000 is taken alone. A row's score depends on "
-        "the others asked. A row without a label scores 0 and is not called a member; "
-        "`dual-encoder` then uses no labels. Posteriors of 0 count as the smallest other one."
+        "more than 2,000 candidates blocks of equal size are taken alone, and find less. A row's "
+        "score depends on the others asked. A row without a label scores 0 and is not called a "
+        "member; `dual-encoder` scores it too, and then uses nobody's label. Posteriors of 0 count "
+        "as the smallest other one."
     )
 
     k: Annotated[int, Ge(2)] = 16
@@ -102,17 +105,15 @@ class DualLiRA(MembershipAttack):
         traces = (
             of_traces(ctx, rows, views=self.seen, posteriors=posteriors) if embeddings else None
         )
-        labels = truth if bool(known.all()) else None
+        labels = truth if ctx.card.classes is not None and bool(known.all()) else None
 
         def ask(oracle: Oracle, rows: Examples) -> Tensor:
-            found = []
+            found, once = [], _Once(oracle, rows)
             if traces is not None:
-                found += [
-                    traces(oracle, rows),
-                    of_embeddings(duals, oracle.embeddings(rows), labels),
-                ]
+                found.append(traces(once, rows))  # type: ignore[arg-type]
+                found.append(of_embeddings(duals, once.embeddings(rows), labels))
             if posteriors:
-                log_p = oracle.log_posteriors(rows)
+                log_p = once.log_posteriors(rows)
                 found.append(of_logits(duals, log_p, rows.y.to(log_p.device), pull))
                 if traces is None:  # they have it
                     found.append(scaled_logit(log_p, rows.y).unsqueeze(1))
@@ -127,6 +128,30 @@ class DualLiRA(MembershipAttack):
     def seen(self) -> int:
         """How many augmented views of a row its embeddings are asked about; 0 without these."""
         return 0
+
+
+class _Once:
+    """Asks an oracle once about the rows in question, and each time about all else."""
+
+    def __init__(self, oracle: Oracle, rows: Examples) -> None:
+        self._oracle, self._rows = oracle, rows
+        self._known: dict[str, Tensor] = {}
+
+    def embeddings(self, x: Any) -> Tensor:
+        """Return what the oracle does."""
+        return self._asked("embeddings", x)
+
+    def log_posteriors(self, x: Any) -> Tensor:
+        """Return what the oracle does."""
+        return self._asked("log_posteriors", x)
+
+    def _asked(self, what: str, x: Any) -> Tensor:
+        ask: Callable[[Any], Tensor] = getattr(self._oracle, what)
+        if x is not self._rows:
+            return ask(x)
+        if what not in self._known:
+            self._known[what] = ask(x)
+        return self._known[what]
 
 
 @dataclass(frozen=True)
