@@ -122,7 +122,7 @@ def test_it_says_all_that_a_signer_needs(made: tuple[Path, Any]) -> None:
     ):  # fmt: skip
         assert text in page.text, text
     assert "No single row stands out" in page.text  # nonmembers have the same scores
-    for attack in ("metric-confidence(calibration=none)", "metric-correctness", "label-lira"):
+    for attack in ("metric-confidence(calibration=none)", "metric-correctness", "dual-head"):
         assert attack in page.text
     (curve,) = re.findall(r'class="curve" d="(M[^"]+)"', html)
     (band,) = re.findall(r'class="band" d="(M[^"]+Z)"', html)
