@@ -23,12 +23,12 @@ from torch.nn import functional as F
 
 from privbench.measure.data.examples import as_float
 from privbench.toolbox.likelihood import ZERO
-from privbench.toolbox.traces import Axes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.measure.data.examples import Examples
+    from privbench.toolbox.traces import Axes
 
 #: Strengths of the ridge, in units of the kernel's mean diagonal.
 STRENGTHS = (0.01, 0.1, 0.3, 1.0)
@@ -119,14 +119,14 @@ def of_logits(duals: Duals, log_p: Tensor, y: Tensor, pull: Tensor) -> Tensor:
     """Return the signals (n, 20) of log-posteriors: five for each strength.
 
     The coefficient along the row's pull and on its label, that of the posteriors along the pull,
-    and the logarithm of how long the coefficient is, in all and across the pull: what fits soft
-    labels that nobody knows has no known direction.
+    and the logarithm of how long the coefficient is, in all and across the pull: training on soft
+    labels, which the adversary does not know, pushes in another direction.
 
     Args:
         duals: of the n rows.
         log_p: (n, classes) log-posteriors.
-        y: (n,) classes, -1 where unknown: NaN then.
-        pull: (n, classes) unit vectors, the way that training on a row pushes its logits.
+        y: (n,) classes, -1 where unknown.
+        pull: (n, classes) of ``pulls``. Where it is NaN, so are signals.
     """
     some = log_p > ZERO
     z = torch.where(some, log_p, torch.where(some, log_p, 0.0).min())
@@ -140,10 +140,10 @@ def of_logits(duals: Duals, log_p: Tensor, y: Tensor, pull: Tensor) -> Tensor:
         across = a - along.unsqueeze(1) * pull
         found += [along, (a * truth).sum(1), (duals.coefficients(p, strength) * pull).sum(1)]
         found += [(one.square().sum(1) + SHORTEST).log() for one in (a, across)]
-    return torch.stack(found, 1).masked_fill((y < 0).to(device).unsqueeze(1), torch.nan)
+    return torch.stack(found, 1)
 
 
-def of_embeddings(duals: Duals, embeddings: Tensor, truth: Tensor | None) -> Tensor:
+def of_embeddings(duals: Duals, axes: Axes, truth: Tensor | None) -> Tensor:
     """Return the signals of embeddings: (n, 4), or with labels (n, 14).
 
     The logarithm of how long the coefficient of the embedding is, for each strength; and at two of
@@ -151,10 +151,9 @@ def of_embeddings(duals: Duals, embeddings: Tensor, truth: Tensor | None) -> Ten
 
     Args:
         duals: of the n rows.
-        embeddings: (n, d).
+        axes: of the embeddings.
         truth: (n, classes) one-hot labels; None if some are unknown.
     """
-    axes = Axes.of(embeddings)
     h = axes.at / axes.at.square().sum(1).mean().sqrt().clamp_min(TINY)
     lengths = [duals.coefficients(h, one).square().sum(1) for one in STRENGTHS]
     found = [(one + SHORTEST).log() for one in lengths]

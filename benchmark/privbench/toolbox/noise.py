@@ -14,8 +14,8 @@ from torch import Tensor
 
 #: What the noise of a run is, beside its claim.
 SIMULATED = (
-    "drawn from the run's seed, to be repeatable: the claim is about noise that nobody can draw "
-    "again, so release neither this model nor two of one seed"
+    "drawn from the run's seed, to be repeatable, while the claim holds for secret noise only: do "
+    "not release this model, nor two of one seed"
 )
 #: Minimum distance of uniform numbers from 0 and 1, where quantiles are infinite.
 _EDGE = 2.0**-53

@@ -27,6 +27,8 @@ from privbench.measure.data.augmentation import Augmentation
 from privbench.toolbox.likelihood import ZERO, mean, scaled_logit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from privbench.measure.data.examples import Card, Examples
@@ -182,7 +184,7 @@ def bands(axes: Axes, log_p: Tensor, pull: Tensor) -> Tensor:
 
 def of_traces(
     ctx: AttackContext, rows: Examples, *, views: int, augmentation: Augmentation = VIEWS,
-    posteriors: bool,
+    posteriors: bool, more: Callable[[Axes, Tensor | None], Tensor] | None = None,
 ) -> Ask:  # fmt: skip
     """Return what asks a model for the traces (n, v) of these rows, all at once.
 
@@ -191,19 +193,15 @@ def of_traces(
         rows: the rows in question.
         views: of each row, where rows are images that may be augmented.
         augmentation: of the views.
-        posteriors: whether traces in logits count too. A row's pull is ``onehot(label) - mean
-            posterior of the shadows``, the way that training on the row pushes its logits, made a
-            unit vector; NaN for a row without a label.
+        posteriors: whether traces in logits count too, along ``pulls``.
+        more: further signals (n, v) of a model, from the axes of its embeddings and its
+            log-posteriors; None if posteriors do not count.
     """
     known = rows.y >= 0
     labelled = ctx.card.classes is not None and bool(known.all())
     truth = F.one_hot(rows.y.clamp_min(0), ctx.card.classes or -1).double()
     aside = F.normalize(truth - truth.mean(0), dim=1)
-    pull = torch.empty(0)
-    if posteriors:
-        usual = torch.stack([shadow.oracle.posteriors(rows) for shadow in ctx.shadows]).mean(0)
-        pull = F.normalize(truth.to(usual.device) - usual, dim=1)
-        pull = pull.masked_fill(~known.to(pull.device).unsqueeze(1), torch.nan)
+    pull = pulls(ctx, rows) if posteriors else torch.empty(0)
 
     def ask(oracle: Oracle, rows: Examples) -> Tensor:
         axes = Axes.of(oracle.embeddings(rows))
@@ -213,12 +211,26 @@ def of_traces(
             found.append(similarity(copies).unsqueeze(1))
         if labelled:
             found.append(bands(axes, truth, aside)[:, :-1])  # the last one is the label itself
+        log_p = None
         if posteriors:
             log_p = oracle.log_posteriors(rows)
             found += [bands(axes, log_p, pull), scaled_logit(log_p, rows.y).unsqueeze(1)]
+        if more is not None:
+            found.append(more(axes, log_p).to(found[0].device))
         return torch.cat(found, dim=1)
 
     return ask
+
+
+def pulls(ctx: AttackContext, rows: Examples) -> Tensor:
+    """Return the way that training on each row pushes its logits, (n, classes) unit vectors.
+
+    That is ``onehot(label) - mean posterior of the shadows``; NaN for a row without a label.
+    """
+    usual = torch.stack([shadow.oracle.posteriors(rows) for shadow in ctx.shadows]).mean(0)
+    y = rows.y.to(usual.device)
+    pull = F.normalize(F.one_hot(y.clamp_min(0), usual.shape[1]) - usual, dim=1)
+    return pull.masked_fill((y < 0).unsqueeze(1), torch.nan)
 
 
 def weights_of_traces(known: Tensor, inside: Tensor) -> Tensor:

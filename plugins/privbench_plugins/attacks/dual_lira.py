@@ -33,7 +33,7 @@ alarms), without a defense ``dual-lira`` .862 and 30.8 %, ``dual-encoder`` .865 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from torch.nn import functional as F
@@ -42,14 +42,14 @@ from privbench import Access, Ge, Membership, MembershipAttack, Paper, Shadows, 
 from privbench.toolbox.duals import Duals, of_embeddings, of_logits
 from privbench.toolbox.likelihood import scaled_logit
 from privbench.toolbox.likelihood_ratio import Variance, likelihood_ratio
-from privbench.toolbox.traces import of_traces, weights_of_traces
+from privbench.toolbox.traces import of_traces, pulls, weights_of_traces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
+    from privbench.toolbox.likelihood import Ask
+    from privbench.toolbox.traces import Axes
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class DualLiRA(MembershipAttack):
         "whatever the model is, and of the candidates alone, since no other member is known. Of "
         "more than 2,000 candidates blocks of equal size are taken alone, and find less. A row's "
         "score depends on the others asked. A row without a label scores 0 and is not called a "
-        "member; `dual-encoder` scores it too, and then uses nobody's label. Posteriors of 0 count "
+        "member; `dual-encoder` scores it too, and then uses no labels. Posteriors of 0 count "
         "as the smallest other one."
     )
 
@@ -93,65 +93,21 @@ class DualLiRA(MembershipAttack):
     ) -> Membership:
         """Score (n,) by comparing the victim's signals with the shadows'."""
         rows = question.examples
-        duals, known = Duals.of(rows), rows.y >= 0
-        truth = F.one_hot(rows.y.clamp_min(0), ctx.card.classes or -1).double()
-        posteriors, embeddings = (
-            one in self.needs for one in (Access.POSTERIORS, Access.EMBEDDINGS)
-        )
-        pull = torch.empty(0)
-        if posteriors:
-            usual = torch.stack([one.oracle.posteriors(rows) for one in ctx.shadows]).mean(0)
-            pull = F.normalize(truth.to(usual.device) - usual, dim=1)
-        traces = (
-            of_traces(ctx, rows, views=self.seen, posteriors=posteriors) if embeddings else None
-        )
-        labels = truth if ctx.card.classes is not None and bool(known.all()) else None
-
-        def ask(oracle: Oracle, rows: Examples) -> Tensor:
-            found, once = [], _Once(oracle, rows)
-            if traces is not None:
-                found.append(traces(once, rows))  # type: ignore[arg-type]
-                found.append(of_embeddings(duals, once.embeddings(rows), labels))
-            if posteriors:
-                log_p = once.log_posteriors(rows)
-                found.append(of_logits(duals, log_p, rows.y.to(log_p.device), pull))
-                if traces is None:  # they have it
-                    found.append(scaled_logit(log_p, rows.y).unsqueeze(1))
-            return torch.cat([one.to(found[0].device) for one in found], dim=1)
-
         return likelihood_ratio(
-            ask, oracle, rows, ctx.shadows,
+            self.signals(rows, ctx), oracle, rows, ctx.shadows,
             online=True, variance=self.variance, weigh=weights_of_traces,
         )  # fmt: skip
 
-    @property
-    def seen(self) -> int:
-        """How many augmented views of a row its embeddings are asked about; 0 without these."""
-        return 0
+    def signals(self, rows: Examples, ctx: AttackContext) -> Ask:
+        """Return what asks a model for the signals of the rows."""
+        duals, pull = Duals.of(rows), pulls(ctx, rows)
 
+        def ask(oracle: Oracle, rows: Examples) -> Tensor:
+            log_p = oracle.log_posteriors(rows)
+            added = of_logits(duals, log_p, rows.y, pull).to(log_p.device)
+            return torch.cat([added, scaled_logit(log_p, rows.y).unsqueeze(1)], dim=1)
 
-class _Once:
-    """Asks an oracle once about the rows in question, and each time about all else."""
-
-    def __init__(self, oracle: Oracle, rows: Examples) -> None:
-        self._oracle, self._rows = oracle, rows
-        self._known: dict[str, Tensor] = {}
-
-    def embeddings(self, x: Any) -> Tensor:
-        """Return what the oracle does."""
-        return self._asked("embeddings", x)
-
-    def log_posteriors(self, x: Any) -> Tensor:
-        """Return what the oracle does."""
-        return self._asked("log_posteriors", x)
-
-    def _asked(self, what: str, x: Any) -> Tensor:
-        ask: Callable[[Any], Tensor] = getattr(self._oracle, what)
-        if x is not self._rows:
-            return ask(x)
-        if what not in self._known:
-            self._known[what] = ask(x)
-        return self._known[what]
+        return ask
 
 
 @dataclass(frozen=True)
@@ -172,10 +128,21 @@ class DualEncoder(DualLiRA):
 
     views: Annotated[int, Ge(2)] = 10
 
-    @property
-    def seen(self) -> int:
-        """As many as ``views``."""
-        return self.views
+    def signals(self, rows: Examples, ctx: AttackContext) -> Ask:
+        """Return what asks a model for the signals of the rows."""
+        posteriors = Access.POSTERIORS in self.needs
+        duals, pull = Duals.of(rows), pulls(ctx, rows) if posteriors else torch.empty(0)
+        truth = None
+        if ctx.card.classes is not None and bool((rows.y >= 0).all()):
+            truth = F.one_hot(rows.y, ctx.card.classes).double()
+
+        def added(axes: Axes, log_p: Tensor | None) -> Tensor:
+            found = [of_embeddings(duals, axes, truth)]
+            if log_p is not None:
+                found.append(of_logits(duals, log_p, rows.y, pull))
+            return torch.cat(found, dim=1)
+
+        return of_traces(ctx, rows, views=self.views, posteriors=posteriors, more=added)
 
 
 @dataclass(frozen=True)
