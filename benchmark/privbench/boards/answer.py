@@ -94,14 +94,6 @@ def _of_victims(group: Sequence[Panel], aim: Aim) -> str:
     return f"{told}. Least is {panel_groups.at(leaks, least)}."
 
 
-def asked(line: DefenseRow, aim: Aim) -> int:
-    """How many attacks have a number that counts."""
-    return sum(
-        attack.aim == aim and bool(spot.values) and not spot.mark
-        for attack, spot in line.spots.items()
-    )
-
-
 def _among(attacks: int) -> str:
     return f"the strongest of {attacks} attacks" if attacks > 1 else "the only attack asked"
 
@@ -126,7 +118,7 @@ def _of_panel(panel: Panel, aim: Aim) -> str:
         more = [f"at 1 % of false alarms {low.attack} finds {share} of the members"]
     more.append(_uncounted(left, [line for _, line in known]))
     second = "; ".join(filter(None, more))
-    told = f"without a defense {undefended(panel, aim, f', {_among(asked(none, aim))}')}."
+    told = f"without a defense {undefended(panel, aim, f', {_among(none.asked(aim))}')}."
     return f"{told} {second[0].upper()}{second[1:]}." if second else told
 
 
@@ -174,8 +166,7 @@ def undefended(panel: Panel, aim: Aim, among: str = "") -> str:
     worst = panel.rows[0].worst[aim]
     value = worst.estimate.value
     told = f"{panel.metric[aim]} {value:.3f} by {worst.attack}{among}"
-    spot = next(s for a, s in panel.rows[0].spots.items() if (a.aim, a.name) == (aim, worst.attack))
-    attacks = asked(panel.rows[0], aim)
+    spot, attacks = panel.rows[0].strongest(aim), panel.rows[0].asked(aim)
     if (chance := notes.by_chance(spot.over, attacks)) and value <= chance:
         return f"no leak is shown: {told}, {_reached(attacks)} {chance:.3f}"
     words = beside(panel, aim, spot)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from privbench.boards.answer import asked, beside
+from privbench.boards.answer import beside
 from privbench.boards.matrix import COSTLY, costly, without_number
 from privbench.boards.notes import by_chance
 from privbench.ground.text import several, shown
@@ -178,7 +178,7 @@ def _alone(none: DefenseRow, aim: Aim, panel: Panel) -> str:
     worst = none.worst[aim]
     name = worst.attack
     value, low, high = worst.estimate.value, worst.estimate.low, worst.estimate.high
-    spot = next(s for a, s in none.spots.items() if a.aim == aim and a.name == name)
+    spot = none.strongest(aim)
     if worst.seeds == 1:  # one seed has no interval over seeds, but one over its rows
         low, high = (value if end is None else end for end in spot.over.headline.row_intervals[0])
     null = spot.over.null.mean if spot.over.null.numbers else None
@@ -190,7 +190,7 @@ def _alone(none: DefenseRow, aim: Aim, panel: Panel) -> str:
         reached += f" ({'; '.join(words)})"
     if panel.higher[aim] and panel.metric[aim] == "AUC" and high < min(0.5, null or 0.5):
         reached += ", below chance: are its scores reversed? (privbench check)"
-    hidden = value <= (by_chance(spot.over, asked(none, aim)) or -math.inf)  # as the page says it
+    hidden = value <= (by_chance(spot.over, none.asked(aim)) or -math.inf)  # as the page says it
     if hidden or (null is not None and low <= null <= high):
         return f"no leak shown: without a defense {name} has {reached}"
     return f"without a defense {name} reaches {reached}"

@@ -168,6 +168,20 @@ class DefenseRow:
         """Its name with the setting."""
         return f"{self.name} ({self.setting})" if self.setting else self.name
 
+    def strongest(self, aim: Aim) -> Spot:
+        """The attack of ``worst`` on it."""
+        name = self.worst[aim].attack
+        return next(
+            spot for attack, spot in self.spots.items() if (attack.aim, attack.name) == (aim, name)
+        )
+
+    def asked(self, aim: Aim) -> int:
+        """How many attacks have a number that counts."""
+        return sum(
+            attack.aim == aim and bool(spot.values) and not spot.mark
+            for attack, spot in self.spots.items()
+        )
+
     @cached_property
     def accuracy(self) -> Estimate | None:
         """Mean test accuracy over seeds with its interval; None if there is none."""
@@ -291,12 +305,7 @@ class Panel:
         Returns:
             1 if it leaks more, -1 if less, 0 if neither is shown.
         """
-        ours, theirs = (
-            next(spot.values for attack, spot in of.spots.items()
-                 if attack.aim == aim and attack.name == of.worst[aim].attack)
-            for of in (row, self.rows[0])
-        )  # fmt: skip
-        found = paired(ours, theirs)
+        found = paired(row.strongest(aim).values, self.rows[0].strongest(aim).values)
         if found is None or found.p is None or found.p >= ERROR:
             return 0
         return 1 if (found.mean > 0) is self.higher[aim] else -1

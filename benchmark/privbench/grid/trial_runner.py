@@ -164,9 +164,8 @@ class TrialRunner:
         victims, notes = [], {}
         if who := serving_strangers(trial.cell):
             self.same_answers.prepare()
+            _refuse_untrained(self.builder, specs[0])
         for spec in specs:
-            if who:
-                _refuse_untrained(self.builder, spec)
             victims.append(self.materials.victim(spec))
             if not who:
                 continue

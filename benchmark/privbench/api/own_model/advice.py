@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.api.own_model.words import BOUND, CHANCE, TPR, by_chance
+from privbench.api.own_model.words import BOUND, CHANCE, TPR, guessed
 from privbench.ground.text import several, shown
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def meaning(best: Strongest | None, first: Reached | None) -> list[str]:
     if first is not None and first.tpr.value is not None and first.fpr.value is not None:
         tpr, wrong = first.tpr.value, first.fpr.value
     if tpr is not None:
-        guessed = by_chance(best.record) if first is None else wrong
+        chance = guessed(best.record) if first is None else wrong
         told.append(
             f"Of 1,000 members the attack names about {1000 * tpr:.0f}, if it may also name "
             f"{1000 * wrong:.0f} of 1,000 rows that were not in the data. By guessing it would "
-            f"name {1000 * guessed:.0f}."
+            f"name {1000 * chance:.0f}."
         )
     if auc is not None:
         told.append(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.api.own_model.advice import advice, meaning
 from privbench.api.own_model.rows import FEWEST
 from privbench.api.own_model.sums import content_digest
-from privbench.api.own_model.words import TPR, by_chance, outstanding, reached
+from privbench.api.own_model.words import TPR, guessed, outstanding, reached
 from privbench.boards.html.curves import has_scores, roc, smallest_rate
 from privbench.boards.html.drawing import HEIGHT, WIDTH, frame
 from privbench.boards.html.page import own, policy, template
@@ -137,7 +137,7 @@ def _tiles(
     """Return figure, what it is, and its interval, of each number in large print."""
     made = []
     if best is not None:
-        found, wrong, chance = best.record.metrics[TPR], "1 %", f"{by_chance(best.record):.1%}"
+        found, wrong, chance = best.record.metrics[TPR], "1 %", f"{guessed(best.record):.1%}"
         if first is not None:
             found, wrong = first.tpr, _figure(first.fpr, "{:.1%}")
             chance = wrong

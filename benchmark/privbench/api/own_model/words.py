@@ -211,7 +211,7 @@ def _value(record: Record, metric: str) -> float:
     return record.metrics[metric].value or 0.0
 
 
-def by_chance(record: Record) -> float:
+def guessed(record: Record) -> float:
     """The share of members that a guess finds where it may take 1 % of the nonmembers for members.
 
     More than 1 %, as the threshold is chosen on these nonmembers: 1.1 % with 1,000, 2 % with 100.
@@ -412,7 +412,7 @@ def _finds(best: Strongest, first: Reached | None) -> str:
         return f"{name}, has an AUC of {auc}. {_FEW}"
     finds = (
         f"finds {share(tpr)} of the members where it takes 1 % of the nonmembers for members "
-        f"(chance: {by_chance(best.record):.1%})"
+        f"(chance: {guessed(best.record):.1%})"
     )
     if first is not None and first.fpr.value == 1:
         finds = "cannot be set to take 1 % of the nonmembers for members"
