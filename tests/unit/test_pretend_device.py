@@ -95,7 +95,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "label-only-transfer": (10, 6, 37),
     "lira": (0, 18, 345),
     "lira-encoder": (0, 12, 647),
-    "lira-head": (0, 28, 1425),
+    "lira-head": (0, 28, 1429),
     "lira-joint": (6, 1, 72),
     "order-lira": (0, 29, 599),
     "lira-offline": (0, 12, 152),
@@ -120,7 +120,7 @@ ATTACKS: dict[str, tuple[int, ...]] = {
     "rmia-offline": (0, 8, 500),
     "shokri": (2, 12, 129),
     "squared-error": (0, 0, 9),
-    "union": (19, 77, 4179),
+    "union": (19, 77, 4183),
 }
 
 #: Defense of small sizes -> synchronisations and operators of a query of posteriors through its
