@@ -60,7 +60,7 @@ class HAMP(Defense):
     judged_by: ClassVar[tuple[Judge, ...]] = (
         Judge(
             "label-lira",
-            "The release keeps the label and hides the rest: robustness of labels is not hidden.",
+            "The release keeps the label and hides values: robustness of labels is not hidden.",
         ),
         Judge(
             "order-lira",
