@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import numpy as np
-
 from privbench.measure.games.metrics import Estimate, clopper_pearson
 
 if TYPE_CHECKING:
@@ -97,14 +95,15 @@ def mean_over_seeds(values: Sequence[float]) -> Estimate:
     >>> mean_over_seeds([0.0, 1.0]).value
     0.5
     """
-    runs = np.asarray(values, np.float64)
-    if runs.ndim != 1 or runs.size < 2 or not np.isfinite(runs).all():  # noqa: PLR2004
+    n = len(values)
+    if n < 2 or not all(map(math.isfinite, values)):  # noqa: PLR2004
         raise ValueError(
-            f"an interval over seeds needs at least two finite values, got {runs.tolist()}; "
+            f"an interval over seeds needs at least two finite values, got {[*values]}; "
             "run another seed."
         )
-    mean, error = float(runs.mean()), float(runs.std(ddof=1)) / math.sqrt(runs.size)
-    half = _quantile(runs.size) * error
+    mean = math.fsum(values) / n
+    error = math.sqrt(math.fsum((one - mean) ** 2 for one in values) / (n - 1) / n)
+    half = _quantile(n) * error
     return Estimate(mean, mean - half, mean + half)
 
 
