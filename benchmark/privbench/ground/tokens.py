@@ -33,7 +33,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _HOLDERS = (dict, list, tuple, set, frozenset, BaseModel)
-_PLAIN = (float, int, type(None))
+_PLAIN = frozenset({float, int, bool, type(None)})
 _NUMBERS = re.compile(r"(?:[-+]?\d[\d.eE+-]*\s*,\s*){2,}[-+]?\d[\d.eE+-]*")
 _USER = re.compile(r"(?<=://)[^/?#]*@")
 _VALUE = re.compile(r"([?#&;])([^=?#&;]*=)?[^?#&;]+")
@@ -86,13 +86,15 @@ def _way(values: object) -> list[str]:
             return [""]
         inside = named.items()
     for name, value in inside:
+        if type(value) in _PLAIN:  # most are
+            continue
         if isinstance(value, str):
             if _is_token(value, name):
                 return [str(name)]
         elif isinstance(value, _HOLDERS):
             if value and (way := _way(value)):
                 return [str(name), *way]
-        elif not isinstance(value, _PLAIN) and _is_token(str(getattr(value, "value", value)), name):
+        elif _is_token(str(getattr(value, "value", value)), name):
             return [str(name)]
     return []
 
