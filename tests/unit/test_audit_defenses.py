@@ -89,7 +89,7 @@ def test_a_defense_has_a_quarter_of_the_shadow_rows(tmp_path: Path) -> None:
         },
     )  # fmt: skip
     (guarded,) = found.defended
-    assert guarded.judges == {"label-lira": "", "metric-modified-entropy": ""}
+    assert guarded.judges == {"label-lira": "", "nn-mia": "", "metric-modified-entropy": ""}
     protocol = found[0].cell.protocol
     n = len(SHADOW["x"])
     assert (protocol["reference"], protocol["pool"]) == (n // 4, n - n // 4)
