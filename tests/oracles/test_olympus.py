@@ -131,10 +131,26 @@ def test_turns_and_equal_updates(tmp_path: Path, steps: int, batch: int) -> None
     names = [
         run.phase.step_at(epoch, i) for epoch in range(1, run.phase.epochs + 1) for i in range(per)
     ]
-    assert names == (["attack"] * steps + ["obfuscate"]) * (3 * per)
+    cycle = math.lcm(steps + 1, per)
+    assert names[:cycle] == (["attack"] * steps + ["obfuscate"]) * (cycle // (steps + 1))
     run.run()
     assert run.updates["encoder"] == run.updates[OBFUSCATOR] == run.updates["classifier"] == 3 * per
     assert run.updates[ADVERSARY] == steps * 3 * per
+
+
+@pytest.mark.parametrize("members", [80, 60, 33, 64])
+def test_each_batch_of_an_epoch_has_its_turn(tmp_path: Path, members: int) -> None:
+    """With 80 rows and 6 steps a turn, the encoder once saw nothing but the last 16 of a pass."""
+    split = tiny_split()
+    protocol = Protocol(members=members, nonmembers=80, pool=400)
+    world = split.victim().replace(members=split.victim().members.select(slice(0, members)))
+    defense = Olympus(epochs=4, batch=32)
+    job = VictimSpec(split.card, protocol, world, TARGET, (defense,), split.card.sensitive)
+    phase = tiny_builder(str(tmp_path)).draft(job).phases[-1]
+    per = phase.batch.steps(members)
+    chosen = [i for epoch in range(1, phase.epochs + 1) for i in range(per)
+              if phase.step_at(epoch, i) == "obfuscate"]  # fmt: skip
+    assert sorted(chosen) == [i for i in range(per) for _ in range(4)]
 
 
 def test_without_weights_it_is_plain_tuning(tmp_path: Path) -> None:

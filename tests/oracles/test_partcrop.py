@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from privbench import Access, Augmentation, Card, Dataset, Examples, Model, Protocol
+from privbench import Access, Augmentation, BadInputError, Card, Dataset, Examples, Model, Protocol
 from privbench.ground.store.source import digest
 from privbench.measure.data.split import Split, cut
 from privbench.measure.games.membership import MembershipGame, MembershipQuestion
@@ -218,11 +218,19 @@ def test_crops_are_parts_even_where_training_views_may_not_be() -> None:
 
     oracle.embeddings = spy  # type: ignore[method-assign, assignment]
     rows = question.examples.select(slice(0, 4))
-    QUICK._features(oracle, rows, bell_curves(32, 16, ctx.generator("bells")), ctx, 1)
+    width = ask(rows.x[:1].float()).shape[1]
+    QUICK._features(oracle, rows, bell_curves(32, 16, ctx.generator("bells")), ctx, (1, width))
     parts = seen[0].view(4, 32, 3, 8, 8)
     wholes = rows.x.float()
     # A crop of at most a fifth of the area varies less than the whole, on average.
     assert parts[:, :, 1:].var((3, 4)).mean() < 0.5 * wholes[:, 1:].var((2, 3)).mean()
+
+
+def test_a_victim_whose_map_is_another_is_refused() -> None:
+    oracle, ctx, question = _asked(QUICK, _planted(_split().victim().members))
+    bells = bell_curves(QUICK.parts, QUICK.places**2, torch.Generator().manual_seed(0))
+    with pytest.raises(BadInputError, match="as wide as the victim's"):
+        QUICK._features(oracle, question.examples, bells, ctx, (3, 7))
 
 
 def test_responses_do_not_depend_on_scale_and_mean_of_an_embedding() -> None:
@@ -230,11 +238,12 @@ def test_responses_do_not_depend_on_scale_and_mean_of_an_embedding() -> None:
     oracle, ctx, question = _asked(QUICK, _planted(_split().victim().members))
     bells = bell_curves(QUICK.parts, QUICK.places**2, torch.Generator().manual_seed(0))
     rows = question.examples.select(slice(0, 20))
-    plain = QUICK._features(oracle, rows, bells, ctx, 1)
+    shape = (1, oracle.embeddings(rows.x[:1].float()).shape[1])
+    plain = QUICK._features(oracle, rows, bells, ctx, shape)
 
     class Moved:
         def embeddings(self, x: Tensor) -> Tensor:
             return 50 * oracle.embeddings(x) + 3
 
-    moved = QUICK._features(Moved(), rows, bells, ctx, 1)  # type: ignore[arg-type]
+    moved = QUICK._features(Moved(), rows, bells, ctx, shape)  # type: ignore[arg-type]
     torch.testing.assert_close(plain, moved, atol=0.05, rtol=0.05)  # small ones are kept off 0

@@ -340,7 +340,7 @@ def test_partcrop_reads_a_released_map(released: Any, tmp_path: Path) -> None:
     places = 16 if released == "map" else 1
     assert [len(cut), len(whole)] == [15, 5 if released == "map" else 20]
     bells = bell_curves(3, 16 if released == "map" else 4, torch.Generator().manual_seed(0))
-    found = attack._features(oracle, rows, bells, ctx, places)
+    found = attack._features(oracle, rows, bells, ctx, (places, 8))
     normal = [F.layer_norm(one.view(-1, places, 8), (8,)) for one in (cut, whole)]
     expected = divergences(
         normal[0].mean(1).view(5, 3, 8), normal[1].view(5, bells.shape[1], 8), bells
@@ -356,6 +356,9 @@ def test_dp_sgd_leaves_no_statistics_of_a_batch(tmp_path: Path) -> None:
     kinds = {type(one).__name__ for one in victim.model.modules()}
     assert "GroupNorm" in kinds
     assert not any("BatchNorm" in kind for kind in kinds)
+    (norm,) = [one for one in victim.model["classifier"].modules() if isinstance(one, nn.GroupNorm)]
+    made = norm(torch.randn(50, norm.num_channels, generator=torch.Generator().manual_seed(0)))
+    assert len(made.abs().round(decimals=1).unique()) > 10  # in groups of two all would be 1
 
 
 def test_dp_sgd_refuses_a_batch_norm_that_it_cannot_replace() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 
 from privbench import BadInputError
 from privbench.ground.store.store import Store
@@ -228,3 +230,23 @@ def test_there_must_be_a_classifier_trained_apart() -> None:
 
     apart = dataclasses.replace(card, target=FAST)
     assert AdditiveLogistic().incompatible(apart) is None
+
+
+def test_a_classifier_that_keeps_means_of_members_is_refused(tmp_path: Path) -> None:
+    """Batch norm: noise on the weights would leave its means as they are."""
+    with pytest.raises(BadInputError, match="also keeps means of members' embeddings"):
+        Builder(Store(tmp_path), CPU).victim(
+            tiny_spec(_Normed(epochs=1, updates=0), (AdditiveLogistic(pairs=1),))
+        )
+
+
+@dataclass(frozen=True)
+class _Normed(SimCLR):
+    name: ClassVar[str] = "normed"
+
+    def build(self, card: Any, ctx: Any) -> Any:
+        model = super().build(card, ctx)
+        layer = model.parts["classifier"]
+        assert isinstance(layer, nn.Linear)
+        model.parts["classifier"] = nn.Sequential(nn.BatchNorm1d(layer.in_features), layer)
+        return model

@@ -216,6 +216,9 @@ def least_noise(
 def group_normed(model: Model, ctx: DefenseContext, name: str) -> Model:
     """Replace batch norm, which mixes the rows of a batch, by group norm.
 
+    Of vectors all numbers are one group: in one of two numbers each would become 1 or -1, and in
+    one of a single number 0.
+
     Args:
         model: is changed.
         ctx: of the defense; gets a note.
@@ -226,6 +229,9 @@ def group_normed(model: Model, ctx: DefenseContext, name: str) -> Model:
     replaced = []
     for part_name, part in model.parts.items():
         fixed = ModuleValidator.fix(part)
+        for at, norm in part.named_modules():
+            if at and isinstance(norm, nn.BatchNorm1d) and norm.affine:
+                fixed.set_submodule(at, nn.GroupNorm(1, norm.num_features, eps=norm.eps))
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in part.modules()):  # noqa: SLF001
             replaced.append(part_name)
             if hasattr(part, "width"):

@@ -202,7 +202,8 @@ class EncoderMISet(_Trained):
         "of each set (which deletes their level, the signal) and without its rotations and scales "
         "of point clouds; for the same reason the first layer does not subtract the maximum and "
         "the other two add their input back; "
-        "Adam 1e-3, gradient norm 5 and weight decay 1e-7 as in the code (the paper says 1e-4)."
+        "Adam 1e-3, gradient norm 5 and weight decay 1e-7 as in the code (the paper says 1e-4), "
+        "with torch's epsilon (theirs 1e-3); 64 neurons and at least 1,000 updates."
     )
 
     lr: Annotated[float, Gt(0)] = 1e-3

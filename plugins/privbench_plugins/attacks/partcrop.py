@@ -38,6 +38,7 @@ from torch.nn import functional as F
 from privbench import (
     Access,
     Augmentation,
+    BadInputError,
     Ge,
     Gt,
     Le,
@@ -96,7 +97,8 @@ class PartCrop(MembershipAttack):
         "nonmembers are cropped alike; features are standardised by the shadow's; weights begin "
         "as torch draws them (theirs: deviation .01); the last state of the attacker is kept, "
         "not the best on the evaluation set; at least 1,000 updates. Parts are not limited to "
-        "what keeps the label: they are queries only."
+        "what keeps the label: they are queries only. They are cut from whole images (theirs from "
+        "views already cropped for training). Bell curves are drawn once (theirs for each batch)."
     )
 
     parts: Annotated[int, Ge(1), Le(10_000)] = 128
@@ -124,11 +126,12 @@ class PartCrop(MembershipAttack):
         if released is None:
             ctx.note(**{self.name: "the encoder releases a vector: its map is made of windows"})
         places = math.prod(released) if released else 1
+        width = shadow.oracle.embeddings(shadow.nonmembers.select(slice(0, 1))).shape[1]
         length = places if released else self.places**2
         bells = bell_curves(self.parts, length, ctx.generator("bells"))
 
         def features(asked: Oracle, rows: Examples) -> Tensor:
-            return self._features(asked, rows, bells, ctx, places)
+            return self._features(asked, rows, bells, ctx, (places, width // places))
 
         inside = features(shadow.oracle, shadow.world.members)
         outside = features(shadow.oracle, shadow.nonmembers)
@@ -144,9 +147,14 @@ class PartCrop(MembershipAttack):
         return Membership(scores, scores >= 0)
 
     def _features(
-        self, oracle: Oracle, rows: Examples, bells: Tensor, ctx: AttackContext, places: int
-    ) -> Tensor:
-        """Return the sorted divergences (rows, 2m); answers have ``places``, a vector has 1."""
+        self, oracle: Oracle, rows: Examples, bells: Tensor, ctx: AttackContext,
+        shape: tuple[int, int],
+    ) -> Tensor:  # fmt: skip
+        """Return the sorted divergences (rows, 2m).
+
+        Embeddings have as many places as ``shape`` says (a vector has 1), each of as many numbers.
+        """
+        places, _ = shape
         crops = Augmentation(crop=self.area, flip=0.5)
         u = ctx.uniform(rows, self.parts * crops.uniforms, "parts")
         at_once = max(1, _NUMBERS // (self.parts * rows.x[0].numel() * places))
@@ -155,10 +163,10 @@ class PartCrop(MembershipAttack):
             images = as_float(x, rows.scale)
             repeated = images.repeat_interleave(self.parts, dim=0)
             cut = augment(repeated, crops, some.reshape(len(repeated), crops.uniforms))
-            parts = _map(oracle, cut, places).mean(1).view(len(x), self.parts, -1)
+            parts = _map(oracle, cut, shape).mean(1).view(len(x), self.parts, -1)
             if places == 1:
                 images = windows_of(images, self.places, self.window).flatten(0, 1)
-            whole = _map(oracle, images, places).view(len(x), bells.shape[1], -1)
+            whole = _map(oracle, images, shape).view(len(x), bells.shape[1], -1)
             made.append(divergences(parts, whole, bells))
         return torch.cat(made)
 
@@ -179,11 +187,15 @@ def _scaled(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, outputs), norm, nn.Tanh())
 
 
-def _map(oracle: Oracle, x: Tensor, places: int) -> Tensor:
+def _map(oracle: Oracle, x: Tensor, shape: tuple[int, int]) -> Tensor:
     """Return embeddings (n, places, d) of x, with mean 0 and variance 1 at each place."""
     h = oracle.embeddings(x)
-    h = h.view(len(h), places, -1)
-    return F.layer_norm(h.float(), h.shape[2:])
+    if h.shape[1] != math.prod(shape):
+        raise BadInputError(
+            f"partcrop needs a shadow with embeddings as wide as the victim's ({h.shape[1]}), and "
+            f"the adversary's target makes {math.prod(shape)}: change the width of that target"
+        )
+    return F.layer_norm(h.view(len(h), *shape).float(), shape[1:])
 
 
 def windows_of(x: Tensor, places: int, window: float) -> Tensor:

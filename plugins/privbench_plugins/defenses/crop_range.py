@@ -99,7 +99,8 @@ class CropRange(Defense):
         ctx.note(**{self.name: f"crops {crop[0]:.3g} to {crop[1]:.3g} of the area"})
         changed: dict[str, Any] = {"augmentation": replace(allowed, crop=crop)}
         if small := getattr(views, "small", None):  # of further views, as DINO's
-            changed["small"] = narrowed(small, self.shrink, self.towards)
+            less = replace(allowed, crop=small).within(views.card.limits or Augmentation())
+            changed["small"] = narrowed(less.crop or small, self.shrink, self.towards)
         return replace(phase, prepare=replace(views, **changed))
 
 

@@ -31,6 +31,7 @@ do, never by A.
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -89,6 +90,7 @@ class Olympus(Defense):
     """
 
     name: ClassVar[str] = "olympus"
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("one-attribute", "classes")
     protects: ClassVar[tuple[str, ...]] = ("attributes",)
     judged_by: ClassVar[tuple[Judge, ...]] = (
@@ -170,13 +172,16 @@ class Olympus(Defense):
         kept = [OBFUSCATOR, "classifier", *([] if self.freeze_encoder else ["encoder"])]
         batch, turn = BatchSpec(self.batch), self.adversary_steps + 1
         updates = batch.steps(count) if count else 1
+        cycle = math.lcm(turn, updates)
 
         def attack(out: Outputs, batch: Batch, clock: Clock) -> Tensor:
             del clock
             return known_cross_entropy(out.guess, batch.attributes[attribute])
 
         def turns(epoch: int, i: int) -> str:
-            return "obfuscate" if ((epoch - 1) * updates + i) % turn == turn - 1 else "attack"
+            done = (epoch - 1) * updates + i
+            # Each cycle begins one step earlier, so that all batches of an epoch have their turn.
+            return "obfuscate" if (done + done // cycle) % turn == turn - 1 else "attack"
 
         spec, adversary = Optimizer("adam", self.lr), Optimizer("adam", self.adversary_lr)
         return Phase(

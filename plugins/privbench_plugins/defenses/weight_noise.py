@@ -47,6 +47,7 @@ import torch
 
 from privbench import BadInputError, Defense, Ge, Gt, Judge, Lt, Paper, Strength, hookimpl
 from privbench.toolbox import noise
+from privbench.toolbox.vision_transformer import VisionTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +102,12 @@ class _WeightNoise(Defense):
     variant: Variant = "flattened"
 
     def incompatible(self, cell: Cell) -> str | None:
-        """Require a classifier that is trained separately."""
+        """Require a classifier that is trained separately, and is nothing but weights."""
+        if isinstance(cell.target, VisionTarget):
+            return (
+                f"{self.name} is noise on weights, and the classifier of {cell.target.name} also "
+                "keeps means of members' embeddings"
+            )
         if not cell.target.classifier_apart(cell.protocol):
             return (
                 f"{self.name} is noise on a classifier trained on a frozen encoder, and "
@@ -114,6 +120,12 @@ class _WeightNoise(Defense):
     ) -> Model:
         """Sample the sensitivity, then add the noise."""
         phase = next(p for p in reversed(phases) if p.reads == "embeddings")
+        parts = sorted({part for step in phase.steps.values() for part in step.trains})
+        if any(b.is_floating_point() for part in parts for b in model[part].buffers()):
+            raise BadInputError(
+                f"{self.name} adds noise to weights, and '{', '.join(parts)}' also keeps means of "
+                "members' embeddings (batch norm), which get none: choose another target"
+            )
         rows = phase.rows
         n = len(world.parts[rows]) if isinstance(rows, str) else int(rows.sum())
         refit = partial(ctx.refit, phase)
@@ -126,7 +138,6 @@ class _WeightNoise(Defense):
         found = ctx.once("sensitivity", sampled, pairs=self.pairs)
         sensitivity = float(found[norm].max())
         scale = self.scale(sensitivity)
-        parts = sorted({part for step in phase.steps.values() for part in step.trains})
         named = [p for part in parts for _, p in sorted(model[part].named_parameters())]
         with torch.no_grad():
             for i, tensor in enumerate(named):

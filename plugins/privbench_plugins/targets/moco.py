@@ -2,12 +2,14 @@
 
 He, Fan, Wu, Xie, Girshick: Momentum Contrast for Unsupervised Visual Representation Learning.
 CVPR 2020, section 3, equations 1 and 2, algorithm 1. Values are those of the authors' CIFAR-10
-notebook, which EncoderMI uses (temperature .1, queue 4,096, momentum .99, SGD .06, one linear
-head, eight-way split batch norm), not the ImageNet values.
+notebook, which EncoderMI uses (temperature .1, momentum .99, SGD .06, one linear head), not the
+ImageNet values. Queue (4,096) and eight-way split batch norm are those of the preset ``paper``;
+without it the queue holds 256 keys, and batch norm sees the whole batch.
 
 Steps: move the key encoder towards the query encoder; embed the query view with gradients and the
-key view without; compute InfoNCE of the positive pair against the queue; push the new keys to the
-queue. Afterwards a linear classifier is trained on the frozen query encoder.
+key view without; compute InfoNCE of the positive pair against the keys of other rows in the queue;
+push the new keys to the queue. Afterwards a linear classifier is trained on the frozen query
+encoder.
 
 Deviations: see the class. What to expect: with 10,000 members and 1,600 epochs EncoderMI reaches
 about 91 % accuracy in its paper; short runs stay near 50 %.
@@ -57,23 +59,28 @@ COLAB_VIEWS = Augmentation(crop=(0.08, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.
 
 
 class Queue(nn.Module):
-    """Holds the last keys (size, p) of unit length; starts with random directions."""
+    """Holds the last keys (size, p) of unit length, and whose they are; starts at random.
+
+    ``rows`` (size,) are positions in the phase's rows, -1 for the random directions of the start.
+    """
 
     keys: Tensor
+    rows: Tensor
     at: Tensor
 
     def __init__(self, size: int, width: int) -> None:
         """Fill with random unit vectors."""
         super().__init__()
         self.register_buffer("keys", F.normalize(torch.randn(size, width), dim=1))
+        self.register_buffer("rows", torch.full((size,), -1))
         self.register_buffer("at", torch.zeros((), dtype=torch.long))
 
-    def push(self, keys: Tensor) -> None:
-        """Overwrite the oldest keys with ``keys`` (n, p); n need not divide the size."""
+    def push(self, keys: Tensor, rows: Tensor) -> None:
+        """Overwrite the oldest keys with ``keys`` (n, p) of rows (n,); n need not divide size."""
         size = len(self.keys)
         keys = keys[-size:].to(self.keys.dtype)
         where = (self.at + torch.arange(len(keys), device=keys.device)) % size
-        self.keys[where] = keys
+        self.keys[where], self.rows[where] = keys, rows[-size:]
         self.at.copy_((self.at + len(keys)) % size)
 
 
@@ -90,10 +97,10 @@ class MoCo(SelfSupervised):
         batch: rows per step; a smaller last batch is dropped. All rows if there are fewer, and
             then an epoch is one update.
         temperature: temperature of InfoNCE.
-        queue: number of negatives.
+        queue: number of keys that are kept: negatives of all rows but their own.
         momentum: momentum of the key encoder's moving average.
         splits: number of parts of the batch that batch norm sees separately, as on that many
-            devices.
+            devices; a batch that they do not divide is not split.
         lr: learning rate of SGD, falling to zero along a half cosine, epoch by epoch.
         weight_decay: L2 penalty.
         projection: width of the linear head; 128 in the paper (section 3.3) and in the code of
@@ -106,14 +113,18 @@ class MoCo(SelfSupervised):
     """
 
     name: ClassVar[str] = "moco"
+    version: ClassVar[int] = 2
     paper: ClassVar[Paper] = Paper(
         "Momentum Contrast for Unsupervised Visual Representation Learning",
         "He, Fan, Wu, Xie, Girshick", "CVPR 2020", "section 3, algorithm 1; CIFAR-10 notebook",
     )  # fmt: skip
     deviations: ClassVar[str] = (
-        "Shuffling batch norm takes one fixed interleaving of the (already random) batch instead "
-        "of a fresh permutation, so that every part of the key batch holds equally many rows of "
-        "each part of the query batch; jitter operations come in fixed order."
+        "Older keys of a row are no negatives of it. The authors' code does not tell them: of "
+        "10,000 rows one query in ten meets one, of 100 rows each query meets two or three, and "
+        "most of its loss would be about them. Shuffling batch norm takes one fixed interleaving "
+        "of the (already random) batch instead of a fresh permutation, so that every part of the "
+        "key batch holds equally many rows of each part of the query batch; without `splits` "
+        "there is none. Jitter operations come in fixed order."
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {
@@ -161,7 +172,7 @@ class MoCo(SelfSupervised):
             trains=("encoder", "head"),
             live=("key_encoder", "key_head", "queue"),
             before=self._follow,
-            after=lambda model, out: _queue(model).push(out.k),
+            after=lambda model, out: _queue(model).push(out.k, out.rows),
         )
         return self.pair_phases(
             model, world, ctx, forward=self._forward, step=step, drop_last=True,
@@ -174,8 +185,11 @@ class MoCo(SelfSupervised):
         follow(model, {"encoder": "key_encoder", "head": "key_head"}, self.momentum)
 
     def _forward(self, model: Model, batch: Batch) -> Outputs:
-        """Return h (n, d) of query views; z, k (n, p) unit projections; negatives (size, p)."""
-        n = len(batch.y)
+        """Return h (n, d) of query views; z, k (n, p) unit projections; negatives (size, p).
+
+        And rows (n,), and own (n, size), which of the negatives are of the row itself.
+        """
+        n, queue = len(batch.y), _queue(model)
         query, key = batch.x[:n], batch.x[n:]
         h = model.encode(query)
 
@@ -190,12 +204,14 @@ class MoCo(SelfSupervised):
             h=h,
             z=lambda: F.normalize(model["head"](h).float(), dim=1),
             k=keys,
-            negatives=_queue(model).keys.clone,
+            negatives=queue.keys.clone,
+            rows=batch.rows,
+            own=lambda: batch.rows[:, None] == queue.rows,
         )
 
     def _loss(self, out: Outputs, batch: Batch, clock: Clock) -> Tensor:
         del batch, clock
-        return info_nce(out.z, out.k, out.negatives, self.temperature)
+        return info_nce(out.z, out.k, out.negatives, out.own, self.temperature)
 
 
 def _queue(model: Model) -> Queue:
@@ -214,21 +230,24 @@ def _interleaved(n: int, splits: int, device: torch.device) -> Tensor:
     return order if splits == 1 or n % splits else order.view(-1, splits).T.reshape(-1)
 
 
-def info_nce(z: Tensor, keys: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+def info_nce(z: Tensor, keys: Tensor, negatives: Tensor, own: Tensor, temperature: float) -> Tensor:
     """Equation 1: return InfoNCE, mean over queries, in nats.
 
     Args:
         z: (n, p) unit query projections.
         keys: (n, p) unit projections of the matching key views.
         negatives: (size, p) unit projections in the queue.
+        own: (n, size) bool, which of these are of the query's row: they do not count.
         temperature: above 0.
 
-    >>> one = torch.tensor([[1.0, 0.0]])
-    >>> round(float(info_nce(one, one, -one, 1.0)), 4)  # -log(e / (e + 1/e))
+    >>> one, own = torch.tensor([[1.0, 0.0]]), torch.tensor([[False, True]])
+    >>> negatives = torch.cat([-one, one])
+    >>> round(float(info_nce(one, one, negatives, own, 1.0)), 4)  # -log(e / (e + 1/e))
     0.1269
     """
     positive = (z * keys).sum(1, keepdim=True)
-    logits = torch.cat([positive, z @ negatives.T], dim=1) / temperature
+    others = (z @ negatives.T).masked_fill(own, -torch.inf)
+    logits = torch.cat([positive, others], dim=1) / temperature
     return F.cross_entropy(logits, torch.zeros(len(z), dtype=torch.long, device=z.device))
 
 
