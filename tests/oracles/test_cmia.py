@@ -20,7 +20,10 @@ from privbench.measure.methods.access import Access
 from privbench.measure.methods.oracle import Oracle
 from privbench.measure.victims.play import ShadowTrainer, as_shadow
 from privbench.testing import AnyAttack, arena, memoriser, tiny_builder, tiny_spec, tiny_split
-from privbench_plugins.attacks.cmia import CMIA, LabelCMIA, beyond, deal
+from privbench.toolbox.cascade import beyond, deal
+from privbench_plugins.attacks.cmia import CMIA, LabelCMIA
+from privbench_plugins.attacks.dual_cmia import DualCMIA, DualCMIAEncoder, DualCMIAHead
+from privbench_plugins.attacks.dual_lira import DualEncoder, DualHead, DualLiRA
 from privbench_plugins.attacks.label_lira import LabelLiRA
 from privbench_plugins.attacks.lira import LiRA
 from privbench_plugins.attacks.lira_joint import LiRAJoint
@@ -206,6 +209,9 @@ def test_without_anyone_sure_it_ends() -> None:
             LabelCMIA(k=4, rounds=1, neighbours=0, queries=30),
             LabelLiRA(k=4, queries=30),
         ),
+        (DualCMIA(k=4, rounds=1, variance="auto"), DualLiRA(k=4)),
+        (DualCMIAEncoder(k=4, rounds=1, variance="auto"), DualEncoder(k=4)),
+        (DualCMIAHead(k=4, rounds=1, variance="auto"), DualHead(k=4)),
     ],
 )
 def test_one_round_is_the_attack_that_scores(attack: Any, same: Any) -> None:
@@ -230,7 +236,7 @@ def test_with_fewer_shadows_than_it_declared_each_stands_in_once(
         seen.append(int(member.sum()))
         return beyond(scores, member, tolerance)
 
-    monkeypatch.setattr("privbench_plugins.attacks.cmia.beyond", counted)
+    monkeypatch.setattr("privbench.toolbox.cascade.beyond", counted)
     game = _Game(0)
     game.play(CMIA(k=16, rounds=2, neighbours=0), shadows=14)
     assert len(seen) == 14

@@ -27,6 +27,7 @@ from privbench.toolbox.duals import (
     tangent,
 )
 from privbench.toolbox.traces import Axes
+from privbench_plugins.attacks.dual_cmia import DualCMIA
 from privbench_plugins.attacks.dual_lira import DualEncoder, DualHead, DualLiRA
 from privbench_plugins.attacks.lira import LiRA
 
@@ -173,10 +174,38 @@ def found(
     worlds = [SimpleNamespace(contains=lambda _, held=held: held) for held in sets]
     shadows = [SimpleNamespace(oracle=one, world=world)
                for one, world in zip(models[1:], worlds[1:], strict=True)]  # fmt: skip
+
+    def train_shadow(members: Examples, number: int) -> Any:
+        held = torch.isin(every.index, members.index)
+        return SimpleNamespace(oracle=Kernel(every, held, 100 * seed + SHADOWS + 1 + number),
+                               world=SimpleNamespace(contains=lambda _: held))  # fmt: skip
+
     ctx: Any = SimpleNamespace(
-        shadows=shadows, card=SimpleNamespace(kind="table", classes=CLASSES, limits=None)
-    )
+        shadows=shadows, card=SimpleNamespace(kind="table", classes=CLASSES, limits=None),
+        train_shadow=train_shadow, salt=lambda *_: seed,
+    )  # fmt: skip
     return attack.answer(models[0], MembershipQuestion(asked or every, "encoder"), ctx)
+
+
+def half(draw: torch.Generator) -> Tensor:
+    return torch.randperm(N, generator=draw) < N // 2
+
+
+def test_shadows_that_are_close_to_the_victim_find_more() -> None:
+    """With as many shadows in all."""
+    gained = []
+    for seed in range(3):
+        every, draw = rows(seed), torch.Generator().manual_seed(seed)
+        first = [half(draw) for _ in range(SHADOWS // 2 + 1)]
+        sets = torch.stack([first[0], *(one for h in first[1:] for one in (h, ~h))])
+        answer = found(DualCMIA(), every, sets, seed)
+        more = [half(draw) for _ in range(3 * SHADOWS // 2)]
+        once = torch.stack([*sets, *(one for h in more for one in (h, ~h))])
+        plain = found(DualLiRA(variance="bayes"), every, once, seed)
+        assert answer.notes["shadows"] == len(once) - 1
+        member = sets[0].numpy()
+        gained += [auc(one.scores.numpy(), member).value for one in (answer, plain)]
+    assert sum(gained[::2]) > sum(gained[1::2]) + 0.1, gained
 
 
 @pytest.mark.parametrize("attack", [DualLiRA(), DualHead(), DualEncoder()], ids=lambda a: a.name)

@@ -41,6 +41,9 @@ ATTACKS = {a.name: a for a in plugins.load().all("attack") if a.game == "members
 FAST: dict[str, dict[str, Any]] = {
     "adversarial-mia-targeted": {"epochs": 10, "updates": 100},
     "cmia": {"k": 8, "rounds": 2},
+    "dual-cmia": {"k": 8, "rounds": 2},
+    "dual-cmia-encoder": {"k": 8, "rounds": 2},
+    "dual-cmia-head": {"k": 8, "rounds": 2},
     "dual-encoder": {"k": 8},
     "dual-head": {"k": 8},
     "dual-lira": {"k": 8},

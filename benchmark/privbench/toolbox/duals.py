@@ -22,12 +22,17 @@ import torch
 from torch.nn import functional as F
 
 from privbench.measure.data.examples import as_float
-from privbench.toolbox.likelihood import ZERO
+from privbench.measure.methods.access import Access
+from privbench.toolbox.likelihood import ZERO, scaled_logit
+from privbench.toolbox.traces import of_traces, pulls
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from privbench.measure.data.examples import Examples
+    from privbench.measure.methods.context import AttackContext
+    from privbench.measure.methods.oracle import Oracle
+    from privbench.toolbox.likelihood import Ask
     from privbench.toolbox.traces import Axes
 
 #: Strengths of the ridge, in units of the kernel's mean diagonal.
@@ -165,3 +170,39 @@ def of_embeddings(duals: Duals, axes: Axes, truth: Tensor | None) -> Tensor:
         found += [(duals.coefficients(one, strength) * along).sum(1)
                   for strength in MIDDLE for one in told]  # fmt: skip
     return torch.stack(found, 1)
+
+
+def of_posteriors(ctx: AttackContext, rows: Examples) -> Ask:
+    """Return what asks a model for the signals (n, 21) of rows: ``of_logits``, and that of LiRA."""
+    duals, pull = Duals.of(rows), pulls(ctx, rows)
+
+    def ask(oracle: Oracle, rows: Examples) -> Tensor:
+        log_p = oracle.log_posteriors(rows)
+        added = of_logits(duals, log_p, rows.y, pull).to(log_p.device)
+        return torch.cat([added, scaled_logit(log_p, rows.y).unsqueeze(1)], dim=1)
+
+    return ask
+
+
+def of_encoder(ctx: AttackContext, rows: Examples, views: int, needs: Access) -> Ask:
+    """Return what asks a model for the signals (n, v) of rows: ``of_embeddings`` and ``of_traces``.
+
+    Args:
+        ctx: of the attack.
+        rows: all that are in question.
+        views: of each row, where they may be augmented.
+        needs: with posteriors, ``of_logits`` are added.
+    """
+    posteriors = Access.POSTERIORS in needs
+    duals, pull = Duals.of(rows), pulls(ctx, rows) if posteriors else torch.empty(0)
+    truth = None
+    if ctx.card.classes is not None and bool((rows.y >= 0).all()):
+        truth = F.one_hot(rows.y, ctx.card.classes).double()
+
+    def added(axes: Axes, log_p: Tensor | None) -> Tensor:
+        found = [of_embeddings(duals, axes, truth)]
+        if log_p is not None:
+            found.append(of_logits(duals, log_p, rows.y, pull))
+        return torch.cat(found, dim=1)
+
+    return of_traces(ctx, rows, views=views, posteriors=posteriors, more=added)

@@ -35,21 +35,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import torch
-from torch.nn import functional as F
-
 from privbench import Access, Ge, Membership, MembershipAttack, Paper, Shadows, hookimpl
-from privbench.toolbox.duals import Duals, of_embeddings, of_logits
-from privbench.toolbox.likelihood import scaled_logit
+from privbench.toolbox.duals import of_encoder, of_posteriors
 from privbench.toolbox.likelihood_ratio import Variance, likelihood_ratio
-from privbench.toolbox.traces import of_traces, pulls, weights_of_traces
+from privbench.toolbox.traces import weights_of_traces
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from privbench import Attack, AttackContext, Examples, MembershipQuestion, Oracle
     from privbench.toolbox.likelihood import Ask
-    from privbench.toolbox.traces import Axes
 
 
 @dataclass(frozen=True)
@@ -100,14 +93,7 @@ class DualLiRA(MembershipAttack):
 
     def signals(self, rows: Examples, ctx: AttackContext) -> Ask:
         """Return what asks a model for the signals of the rows."""
-        duals, pull = Duals.of(rows), pulls(ctx, rows)
-
-        def ask(oracle: Oracle, rows: Examples) -> Tensor:
-            log_p = oracle.log_posteriors(rows)
-            added = of_logits(duals, log_p, rows.y, pull).to(log_p.device)
-            return torch.cat([added, scaled_logit(log_p, rows.y).unsqueeze(1)], dim=1)
-
-        return ask
+        return of_posteriors(ctx, rows)
 
 
 @dataclass(frozen=True)
@@ -130,19 +116,7 @@ class DualEncoder(DualLiRA):
 
     def signals(self, rows: Examples, ctx: AttackContext) -> Ask:
         """Return what asks a model for the signals of the rows."""
-        posteriors = Access.POSTERIORS in self.needs
-        duals, pull = Duals.of(rows), pulls(ctx, rows) if posteriors else torch.empty(0)
-        truth = None
-        if ctx.card.classes is not None and bool((rows.y >= 0).all()):
-            truth = F.one_hot(rows.y, ctx.card.classes).double()
-
-        def added(axes: Axes, log_p: Tensor | None) -> Tensor:
-            found = [of_embeddings(duals, axes, truth)]
-            if log_p is not None:
-                found.append(of_logits(duals, log_p, rows.y, pull))
-            return torch.cat(found, dim=1)
-
-        return of_traces(ctx, rows, views=self.views, posteriors=posteriors, more=added)
+        return of_encoder(ctx, rows, self.views, self.needs)
 
 
 @dataclass(frozen=True)

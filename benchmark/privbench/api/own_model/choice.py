@@ -35,9 +35,11 @@ _CHANGES = {
     "adversarial-mia", "adversarial-mia-targeted",
 }  # fmt: skip
 #: Attacks that train more shadows once they have asked the model.
-_TRAINS_MORE = {"cmia", "label-cmia"}
+_TRAINS_MORE = {"cmia", "label-cmia", "dual-cmia", "dual-cmia-encoder", "dual-cmia-head"}
 #: Attacks that take a model for a network.
-_NETWORKS = {"dual-lira", "dual-encoder", "dual-head"}
+_NETWORKS = {
+    "dual-lira", "dual-encoder", "dual-head", "dual-cmia", "dual-cmia-encoder", "dual-cmia-head",
+}  # fmt: skip
 #: Attacks that train models on the rows' numbers.
 _LEARNS = {"quantile", "imia", "label-only-transfer"}
 
