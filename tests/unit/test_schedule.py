@@ -331,6 +331,15 @@ def go(
     return execute(PlannedHere(items, cast("TrialRunner", lab or Lab())), folder, **more)
 
 
+def noting(seen: list[tuple[str, bool]]) -> Any:
+    """A watch that notes the status of each trial, and whether its result was kept."""
+    return SimpleNamespace(
+        trial=lambda r, kept: seen.append((r.status, kept)),
+        left=lambda *_: None,
+        idle=lambda *_: None,
+    )
+
+
 def test_ok_results_are_kept_and_failed_ones_run_again(planned: Any, tmp_path: Path) -> None:
     items = planned(defenses=["shield"], seeds=2)
     first = Lab(failing="shield")
@@ -339,12 +348,7 @@ def test_ok_results_are_kept_and_failed_ones_run_again(planned: Any, tmp_path: P
     assert [record.status for record in records] == ["ok", "failed", "ok", "failed"]
     second = Lab()
     seen: list[tuple[str, bool]] = []
-    watch = SimpleNamespace(
-        trial=lambda r, kept: seen.append((r.status, kept)),
-        left=lambda *_: None,
-        idle=lambda *_: None,
-    )
-    records = go(items, tmp_path, second, watch=watch)
+    records = go(items, tmp_path, second, watch=noting(seen))
     assert second.ran == ["shield 0", "shield 1"]
     assert {record.status for record in records} == {"ok"}
     assert seen == [("ok", True), ("ok", True), ("ok", False), ("ok", False)]
@@ -374,14 +378,18 @@ def test_results_are_on_disk_as_soon_as_they_are_done(planned: Any, tmp_path: Pa
 def test_skips_are_written_and_run_once_their_reason_is_gone(planned: Any, tmp_path: Path) -> None:
     items = planned(attacks=["guess", "picky"])
     lab = Lab()
-    records = go(items, tmp_path, lab)
+    seen: list[tuple[str, bool]] = []
+    records = go(items, tmp_path, lab, watch=noting(seen))
     assert [r.status for r in records] == ["ok", "skipped"]
+    assert seen == [("skipped", False), ("ok", False)]
     assert records[1].board is not None  # so a board shows the cell
     assert records[1].reason == "picky takes no tiny-images"
     assert len(lab.ran) == 1
     again = Lab()
-    go(items, tmp_path, again)
+    seen.clear()
+    go(items, tmp_path, again, watch=noting(seen))
     assert again.ran == []
+    assert seen == [("ok", True), ("skipped", True)]
     freed = [replace(item, skip=None) for item in items]
     assert go(freed, tmp_path, again)[1].status == "ok"
     assert again.ran == ["none 0"]

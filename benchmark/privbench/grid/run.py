@@ -38,29 +38,25 @@ def execute(
         All records, in the order of the plan. One that could not be written has failed.
     """
     records: dict[str, Record] = {}
+
+    def over(record: Record, *, was_there: bool = False) -> None:
+        records[record.trial] = record
+        if watch:
+            watch.trial(record, was_there)
+
     todo: list[str] = []
     items = planned.items
     for item in items:
         if item.failed is not None:
-            reason, trace = item.failed
-            record = failed(planned.blank(item.digest), reason, trace)
-            records[record.trial] = _written(record, folder)
-            if watch:
-                watch.trial(record, False)
-            continue
-        old = _kept_or_set_aside(item, folder)
-        if old is None and item.skip:
-            old = _written(skipped(planned.blank(item.digest), item.skip), folder)
-        if old is None:
+            over(_written(failed(planned.blank(item.digest), *item.failed), folder))
+        elif there := _kept_or_set_aside(item, folder):
+            over(there, was_there=True)
+        elif item.skip:
+            over(_written(skipped(planned.blank(item.digest), item.skip), folder))
+        else:
             todo.append(item.digest)
-            continue
-        records[old.trial] = old
-        if watch:
-            watch.trial(old, old.status != "failed")
     for record in (executor or Serial()).run(planned, todo, watch):
-        records[record.trial] = written = _written(record, folder)
-        if watch:
-            watch.trial(written, False)
+        over(_written(record, folder))
     return [records[item.digest] for item in items]
 
 
