@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +52,33 @@ if TYPE_CHECKING:
     from privbench.measure.methods.oracle import Served
     from privbench.measure.training.phase import Progress
     from privbench.measure.victims.spec import VictimSpec
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """The answer about a victim, or about several together, and what the game says of it.
+
+    Attributes:
+        metrics: of the answer.
+        answer: as the game unpacks it.
+        truth: of the question.
+        sizes: number of rows of each kind.
+        notes: of the attack.
+        spent: seconds that the shadows took, by artifact.
+        made_on: machines of answers and shadows.
+        queries_per_sample: to the victims.
+        queries_own: queries about the adversary's own rows.
+    """
+
+    metrics: Metrics
+    answer: Any
+    truth: Any
+    sizes: dict[str, int]
+    notes: Mapping[str, Any]
+    spent: dict[str, float]
+    made_on: list[Any]
+    queries_per_sample: float
+    queries_own: int
 
 
 class TrialRunner:
@@ -185,47 +212,45 @@ class TrialRunner:
         victims, compared = self._victims(trial, specs)
         victim, game = victims[0], needed.game
         # The attack's answer, and what the game says of it.
-        metrics, facts = self._answers_scored(needed, game, victims)
-        record.metrics = numbers(metrics)
-        audit = game.audit(victim.facts["claims"], facts["answer"], facts["truth"], parts)
+        scored = self._answers_scored(needed, game, victims)
+        record.metrics = numbers(scored.metrics)
+        audit = game.audit(victim.facts["claims"], scored.answer, scored.truth, parts)
         record.metrics |= numbers(audit)
         record.metrics |= numbers(self._left_out(needed, game))
         # How it came about: sizes, notes, claims, machines, updates, cost.
-        record.sizes = facts["sizes"]
+        record.sizes = scored.sizes
         stages = {d.name: sorted(d.stages()) for d in cell.defenses if d.stages()}
         record.notes = {
-            **({"stages": stages} if stages else {}), **victim.facts["notes"], **facts["notes"],
+            **({"stages": stages} if stages else {}), **victim.facts["notes"], **scored.notes,
             **compared,
         }  # fmt: skip
         if reused := learning_from_reference(cell):
             record.notes["reference accuracy"] = f"optimistic: {reused} learns from these rows"
         record.claims = victim.facts["claims"]
         made_on = [machine for each in victims for machine in each.facts["made_on"]]
-        record.provenance["made_on"] = _distinct(made_on + facts["made_on"])
+        record.provenance["made_on"] = _distinct(made_on + scored.made_on)
         record.updates = _updates(victim)
         record.cost = Cost(
-            seconds_training=sum((_spent(victims) | facts["spent_shadows"]).values()),
+            seconds_training=sum((_spent(victims) | scored.spent).values()),
             seconds_victim=sum(_spent(victims[:1]).values()),
-            queries_per_sample=facts["queries_per_sample"],
-            queries_own=facts["queries_own"],
+            queries_per_sample=scored.queries_per_sample,
+            queries_own=scored.queries_own,
         )
         # Controls: the same attack where there is nothing to find.
         controls: dict[str, Metrics] = {}
-        answers = {"victim": facts["answer"]}
+        answers = {"victim": scored.answer}
         for name in game.controls:
-            scored, control_facts = self._answers_scored(
-                needed, game, self.materials.control(name, needed)
-            )
-            controls[name] = game.controlled(name, scored, parts)
+            control = self._answers_scored(needed, game, self.materials.control(name, needed))
+            controls[name] = game.controlled(name, control.metrics, parts)
             record.controls[name] = numbers(controls[name])
-            answers[name] = control_facts["answer"]
+            answers[name] = control.answer
         # What a guess without the victim reaches, and what the victim is good for.
         record.baselines = self.materials.baselines(cell, trial.seed)
         record.utility, record.cost.seconds_per_query = self.materials.utility(needed, victim)
         record.flags = list(game.suspicions(controls, record.sizes))
         self._victims(trial, specs)  # after all queries
         # Answers row by row, so that a new metric needs no new run.
-        content = gathered(game, cell, parts, facts["truth"], answers)
+        content = gathered(game, cell, parts, scored.truth, answers)
         if content:
             record.attach(content)
 
@@ -257,8 +282,8 @@ class TrialRunner:
         scores, member = [], []
         for i, (spec, _) in enumerate(shadows):
             judges = [shadows[j] for j in left_out.judges(i, len(shadows))]
-            _, facts = self._answers_scored(needed, game, [self.materials.victim(spec)], judges)
-            scores.append(facts["answer"].scores)
+            scored = self._answers_scored(needed, game, [self.materials.victim(spec)], judges)
+            scores.append(scored.answer.scores)
             member.append(spec.world.contains(needed.split.candidates))
         return left_out.left_out(torch.stack(scores).cpu().numpy(),
                                  torch.stack(member).cpu().numpy())  # fmt: skip
@@ -269,7 +294,7 @@ class TrialRunner:
         game: Game,
         victims: Sequence[Served],
         shadows: Sequence[tuple[VictimSpec, Examples]] | None = None,
-    ) -> tuple[Metrics, dict[str, Any]]:
+    ) -> _Scored:
         """Pose the question about each victim, get the answers and score them together.
 
         Without ``shadows`` the attack gets all that it declared.
@@ -280,16 +305,18 @@ class TrialRunner:
             truth, answer = self._ask(needed, game, served, shadows)
             answers.append(answer)
         recorded = [self.builder.recorded(spec) for spec, _ in shadows]
-        facts = dict(answers[0].facts)
-        facts["sizes"] = game.sizes(truth)
-        facts["spent_shadows"] = {k: s for shadow in recorded for k, s in shadow["spent"].items()}
-        facts["made_on"] = [answer.facts["made_on"] for answer in answers]
-        facts["made_on"] += [machine for shadow in recorded for machine in shadow["made_on"]]
-        facts["queries_own"] = sum(answer.facts["queries_own"] for answer in answers)
-        total = max(sum(facts["sizes"].values()), 1)
-        facts["queries_per_sample"] = sum(answer.facts["queries"] for answer in answers) / total
-        facts["answer"], facts["truth"] = game.unpack(_joined(answers)), truth
-        return game.score(facts["answer"], truth), facts
+        made_on = [answer.facts["made_on"] for answer in answers]
+        made_on += [machine for shadow in recorded for machine in shadow["made_on"]]
+        sizes = game.sizes(truth)
+        queries = sum(answer.facts["queries"] for answer in answers)
+        joined = game.unpack(_joined(answers))
+        return _Scored(
+            metrics=game.score(joined, truth), answer=joined, truth=truth, sizes=sizes,
+            notes=answers[0].facts["notes"],
+            spent={key: took for shadow in recorded for key, took in shadow["spent"].items()},
+            made_on=made_on, queries_per_sample=queries / max(sum(sizes.values()), 1),
+            queries_own=sum(answer.facts["queries_own"] for answer in answers),
+        )  # fmt: skip
 
     def _ask(
         self,
