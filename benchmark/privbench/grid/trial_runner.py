@@ -177,11 +177,11 @@ class TrialRunner:
                 spec = inner[role.inner]
             whole = role.inner is None and last == self.builder.keys(spec).stages[-1].digest
             if whole and role.name.startswith("victim"):
-                self._victims(trial, [spec])  # compared in the process that trains them, too
+                self._checked_victims(trial, [spec])  # also where they are trained
             else:
                 self.builder.make_until(spec, last)
 
-    def _victims(
+    def _checked_victims(
         self, trial: Trial, specs: Sequence[VictimSpec]
     ) -> tuple[list[Victim], dict[str, str]]:
         """Build or load victims, and compare what those of plugins answer, see ``SameAnswers``.
@@ -209,7 +209,7 @@ class TrialRunner:
         record.split = parts.hashes()
         # Victims: several if the game asks about a property of what a model was trained on.
         specs = needed.victims()
-        victims, compared = self._victims(trial, specs)
+        victims, unchecked = self._checked_victims(trial, specs)
         victim, game = victims[0], needed.game
         # The attack's answer, and what the game says of it.
         scored = self._answers_scored(needed, game, victims)
@@ -222,7 +222,7 @@ class TrialRunner:
         stages = {d.name: sorted(d.stages()) for d in cell.defenses if d.stages()}
         record.notes = {
             **({"stages": stages} if stages else {}), **victim.facts["notes"], **scored.notes,
-            **compared,
+            **unchecked,
         }  # fmt: skip
         if reused := learning_from_reference(cell):
             record.notes["reference accuracy"] = f"optimistic: {reused} learns from these rows"
@@ -248,7 +248,8 @@ class TrialRunner:
         record.baselines = self.materials.baselines(cell, trial.seed)
         record.utility, record.cost.seconds_per_query = self.materials.utility(needed, victim)
         record.flags = list(game.suspicions(controls, record.sizes))
-        self._victims(trial, specs)  # after all queries
+        # Again, after all queries: a plugin may have changed meanwhile.
+        self._checked_victims(trial, specs)
         # Answers row by row, so that a new metric needs no new run.
         content = gathered(game, cell, parts, scored.truth, answers)
         if content:
@@ -346,12 +347,12 @@ class TrialRunner:
         apart = self.isolated if self.isolated and self.isolated.takes(attack) else None
         answer = apart.answer if apart else Match.answer
 
-        def answered() -> tuple[Any, dict[str, Any]]:
+        def compute() -> tuple[Any, dict[str, Any]]:
             made = answer(match, self.materials.shadows(cell, shadows))
             refuse_changed(strangers(cell))  # before anything else is computed here
             return named_answer(made, cell)
 
-        return truth, self.store.make(key, answered)
+        return truth, self.store.make(key, compute)
 
     def _shadow_trainer(
         self, needed: NeededModels, shadows: Sequence[tuple[VictimSpec, Examples]]
