@@ -1,1 +1,1 @@
-"""Results, and the boards rendered from them, without importing torch."""
+"""From results to boards: tables, words, figures; without torch, but for ``html/cards``."""

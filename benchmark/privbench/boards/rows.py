@@ -1,4 +1,4 @@
-"""Rows of a game's table as text, one for each cell: what a terminal shows of a board."""
+"""A game's table for a terminal, a row for each cell; how numbers over seeds are written."""
 
 from __future__ import annotations
 

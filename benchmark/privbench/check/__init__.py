@@ -1,1 +1,1 @@
-"""Checks of published results: score, reproduce, check-submission."""
+"""Checks of published results: score, reproduce, challenge, check-submission."""

@@ -1,1 +1,1 @@
-"""The command line: commands, progress, tables and cards."""
+"""The command line: commands, cards, and the index of methods that answers without torch."""

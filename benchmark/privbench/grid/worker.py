@@ -68,11 +68,11 @@ def make(node: Node, trial: Trial, runner: TrialRunner) -> Done | Lost:
     trained = runner.builder.trained_phases - before
     if error.startswith(_NO_MEMORY):
         return Lost(error, trained_phases=trained, traceback=trace)
-    # A trial's failure is in its record.
     peak = torch.cuda.max_memory_reserved(runner.device) if cuda else 0
     if cuda:
         torch.cuda.empty_cache()  # others share the device
     seconds = time.perf_counter() - begun
+    # A trial's failure is in its record.
     return Done(seconds, trained, record, samples, "" if record else error, trace, peak)
 
 

@@ -1,1 +1,1 @@
-"""What every room uses: text, checks of values, errors, columns, files, the artifact store."""
+"""What every room uses: text, values, errors, columns, judges, secrets, files, the store."""

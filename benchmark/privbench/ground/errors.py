@@ -1,7 +1,7 @@
 """Errors that a user can act on: one sentence that says what is wrong, where, and what to do.
 
 These errors end a command with exit status 2 and no traceback. A failing *cell* is not an error
-but a result (see ``records``).
+but a result (see ``results.record``).
 """
 
 import difflib

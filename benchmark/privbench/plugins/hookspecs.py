@@ -40,7 +40,7 @@ class Hooks:
         """Return the datasets of this plugin.
 
         Called when plugins are loaded. ``Dataset.card`` must be cheap, since the planner calls it
-        for every cell. ``Dataset.load`` returns all rows on the CPU, in an order that never
+        for every grid. ``Dataset.load`` returns all rows on the CPU, in an order that never
         changes.
 
         Returns:

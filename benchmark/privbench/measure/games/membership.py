@@ -96,7 +96,7 @@ class Membership:
     notes: Mapping[str, float | str] = field(default_factory=dict)
 
 
-#: Bounds of an epsilon: each holds for its own seed.
+#: Of an audit: boards show what it finds in all seeds together.
 _EPSILON: Any = {"high": None, "seeds": "pooled", "optional": True}
 
 
