@@ -78,8 +78,8 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "store"))
     monkeypatch.delenv("PRIVBENCH_DISABLE_PLUGINS", raising=False)
     monkeypatch.setattr("privbench.plugins.registry.imported", set())
-    if plugins := sys.modules.get("privbench.grid.plugins"):  # those of other tests stay loaded
-        monkeypatch.setattr(plugins, "loaded_files", tuple)
+    if origins := sys.modules.get("privbench.grid.origins"):  # those of other tests stay loaded
+        monkeypatch.setattr(origins, "loaded_files", tuple)
 
 
 @pytest.fixture(autouse=True)

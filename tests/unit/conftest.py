@@ -17,7 +17,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
     place = tmp_path_factory.mktemp("small")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIVBENCH_CACHE", str(place / "store"))
-        patch.setattr("privbench.grid.plugins.loaded_files", tuple)  # by other tests
+        patch.setattr("privbench.grid.origins.loaded_files", tuple)  # by other tests
         results = privbench.run(SUITE, out=place / "results", device="cpu")
     return SmallRun(results, place / "results", place / "store")
 

@@ -68,7 +68,7 @@ def test_serial_runs_with_a_plugin_leave_nothing_to_others(
     both = {**suite, "attacks": ["metric-loss", "sure"]}
     if how == "loaded":  # no method of it runs
         with monkeypatch.context() as patch:
-            patch.setattr("privbench.grid.plugins.loaded_files", plugin_file.loaded_files)
+            patch.setattr("privbench.grid.origins.loaded_files", plugin_file.loaded_files)
             privbench.load(both, attack="sure", device="cpu", plugins=[file])
             privbench.run(suite, out=tmp_path / "both", device="cpu", executor="serial")
     elif how == "run":

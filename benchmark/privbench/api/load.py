@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.api.arguments import named_as_arguments
 from privbench.api.planning import Planning
 from privbench.api.session import suite_of
-from privbench.grid.plugins import code_here
+from privbench.grid.origins import code_here
 from privbench.grid.trial import cell_record
 from privbench.ground.errors import BadInputError, UnknownNameError
 from privbench.ground.store.store import Store

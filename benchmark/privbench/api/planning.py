@@ -13,9 +13,9 @@ from privbench.api import options as run_options
 from privbench.grid.here import PlannedHere
 from privbench.grid.judging import judging
 from privbench.grid.kept import is_kept
+from privbench.grid.origins import can_be_sent, code_of, sealed
 from privbench.grid.outcome import encodable
 from privbench.grid.plan import plan
-from privbench.grid.plugins import can_be_sent, code_of, sealed
 from privbench.grid.trial import cell_record
 from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import BadInputError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privbench.grid.messages import Node, Role
-from privbench.grid.plugins import code_of, sealed
+from privbench.grid.origins import code_of, sealed
 from privbench.measure.training.phase import Phase
 from privbench.measure.victims.stages import LearnedRelease
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from privbench.grid.graph import graph
 from privbench.grid.messages import Packed, Setup
+from privbench.grid.origins import can_be_sent, code_here, code_of, of_others, sealed
 from privbench.grid.outcome import new_record
 from privbench.grid.planned import Item
-from privbench.grid.plugins import can_be_sent, code_here, code_of, of_others, sealed
 from privbench.ground.errors import PluginError
 from privbench.ground.store.store import Store
 from privbench.plugins.plugin_file import loaded_files

@@ -17,8 +17,8 @@ from multiprocessing.reduction import recv_handle, send_handle
 from typing import TYPE_CHECKING, Any
 
 from privbench.grid.line import Answering, Line, RemoteOracle, RemoteSiblings, receive, send
+from privbench.grid.origins import code_of, of_others, others_in
 from privbench.grid.outcome import reason
-from privbench.grid.plugins import code_of, of_others, strangers
 from privbench.grid.sealed import SealedAttack
 from privbench.grid.server import begin
 from privbench.ground.errors import AnswerError
@@ -87,7 +87,7 @@ class IsolatedAttack:
         answering = Answering(match)
         absent: Any = None
         asks = replace(match, cell=cell, served=absent, auxiliary_served=absent)
-        code, who = code_of(cell, with_sealed=True), strangers(cell)
+        code, who = code_of(cell, with_sealed=True), others_in(cell)
         try:
             sent = pickle.dumps((code, who, asks, shadows, answering.described))
         except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.grid.plugins import OURS, origin_of
+from privbench.grid.origins import OURS, origin_of
 from privbench.grid.trial import plain
 from privbench.ground.errors import PrivbenchError
 from privbench.ground.judges import EVERY, STRONGEST, Wanted

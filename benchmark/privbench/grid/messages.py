@@ -55,7 +55,7 @@ class Packed:
 
     Attributes:
         sent: both, pickled.
-        code: digest of the code of others that the worker loads, see ``plugins.code_of``.
+        code: digest of the code of others that the worker loads, see ``origins.code_of``.
         apart: whether the attack is of another package, and so answers in a process of its own.
     """
 
@@ -76,7 +76,7 @@ class Setup:
         compiled: whether torch.compile is used.
         precision: of training.
         plugins: plugins that are single files; one is loaded where something names it.
-        code: digest of the code of others that the worker loads, see ``plugins.code_of``.
+        code: digest of the code of others that the worker loads, see ``origins.code_of``.
     """
 
     store: Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privbench.grid.plugins import provenance_of
+from privbench.grid.origins import provenance_of
 from privbench.grid.trial import cell_record, strengths
 from privbench.ground.errors import AccessDeniedError, AnswerError, BadInputError, WriteError
 from privbench.measure.games.catalog import GAMES

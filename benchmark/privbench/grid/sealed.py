@@ -25,7 +25,7 @@ class SealedAttack:
     """What an attack declares, and the attack itself as bytes; see ``Attack`` for the rest.
 
     Attributes:
-        origin: where it comes from, see ``plugins.origins``.
+        origin: where it comes from, see ``origins.origins``.
         packed: its pickle.
     """
 

@@ -12,9 +12,9 @@ import torch
 from privbench.grid import keys
 from privbench.grid.devices import make_deterministic
 from privbench.grid.materials import Materials
+from privbench.grid.origins import named_answer, others_in, others_serving
 from privbench.grid.outcome import encodable, new_record, numbers, reason
 from privbench.grid.per_sample import gathered
-from privbench.grid.plugins import named_answer, serving_strangers, strangers
 from privbench.grid.same_answers import SameAnswers
 from privbench.grid.trial import Trial, learning_from_reference
 from privbench.ground.errors import PluginError
@@ -136,7 +136,7 @@ class TrialRunner:
         try:
             refuse_changed()
             self._fill(record, trial)
-            refuse_changed(strangers(trial.cell))
+            refuse_changed(others_in(trial.cell))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - failure is data, and so is sys.exit()
@@ -189,7 +189,7 @@ class TrialRunner:
         The second value says why no fresh process could be asked; {} if one was.
         """
         victims, notes = [], {}
-        if who := serving_strangers(trial.cell):
+        if who := others_serving(trial.cell):
             self.same_answers.prepare()
             _refuse_untrained(self.builder, specs[0])
         for spec in specs:
@@ -349,7 +349,7 @@ class TrialRunner:
 
         def compute() -> tuple[Any, dict[str, Any]]:
             made = answer(match, self.materials.shadows(cell, shadows))
-            refuse_changed(strangers(cell))  # before anything else is computed here
+            refuse_changed(others_in(cell))  # before anything else is computed here
             return named_answer(made, cell)
 
         return truth, self.store.make(key, compute)

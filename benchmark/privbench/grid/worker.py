@@ -15,8 +15,8 @@ import torch
 
 from privbench.grid.isolated import IsolatedAttack
 from privbench.grid.messages import CHANGED, Begun, Done, Lost, PhaseProgress
+from privbench.grid.origins import is_of_others
 from privbench.grid.outcome import encodable, reason
-from privbench.grid.plugins import is_of_others
 from privbench.grid.server import PATIENCE, begin
 from privbench.grid.trial_runner import TrialRunner
 from privbench.ground.errors import PluginError

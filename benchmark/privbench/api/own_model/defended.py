@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from privbench.api.own_model.choice import GAMES, uncalibrated, unsuited
 from privbench.api.own_model.words import TPR, Defended, number, reworded, share, strongest
 from privbench.grid.judging import installed
-from privbench.grid.plugins import origin_of
+from privbench.grid.origins import origin_of
 from privbench.ground.errors import BadInputError
 from privbench.ground.text import several, shown
 

@@ -45,7 +45,7 @@ def origins(cell: Cell) -> dict[str, dict[str, str]]:
     return {f"{kind} {method.name}": _origin_of(method) for kind, method in _methods(cell)}
 
 
-def strangers(cell: Cell) -> str:
+def others_in(cell: Cell) -> str:
     """Return the methods of a cell that do not come with privbench, in words; "" for none."""
     return " or ".join(name for name, of in origins(cell).items() if not _ours(of))
 
@@ -129,7 +129,7 @@ def _origin_of(method: Method) -> dict[str, str]:
     return dict(sealed.origin) if isinstance(sealed, SealedAttack) else _origin(type(method))
 
 
-def serving_strangers(cell: Cell) -> str:
+def others_serving(cell: Cell) -> str:
     """Return the target and the defenses of a cell that do not come with privbench, in words."""
     made_of = [("target", cell.target), *(("defense", defense) for defense in cell.defenses)]
     return " or ".join(f"{kind} {method.name}" for kind, method in made_of if of_others(method))
