@@ -103,7 +103,7 @@ def cells_of(board: str, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
         apart = {name: whole[name] for name in whole if name not in _OF_DEFENSE}
         guessed = ", ".join(cell.sensitive) if "sensitive" in first.board.tells else ""
         interval = headline.within(column.low, column.high)
-        minus, known = made.minus_none.get(at), of.of("utility", "test_accuracy").by_seed
+        minus, known = made.minus_none.get(at), of.number("utility", "test_accuracy").by_seed
         enough = len(headline.seeds) >= FEWEST_TESTED
         yield {
             "board": board, "dataset": cell.dataset.label, "target": cell.target.label,
@@ -119,12 +119,12 @@ def cells_of(board: str, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
             "high": rounded(interval.high) if interval and enough else None,
             "null": mean(of.null),
             "accuracies": [rounded(known.get(seed)) for seed in headline.seeds],
-            "accuracy": mean(of.of("utility", "test_accuracy")),
+            "accuracy": mean(of.number("utility", "test_accuracy")),
             "minus": rounded(minus.mean) if minus else None,
             "certain": at in made.certain,
-            "tpr": mean(of.of("metrics", "tpr_at_fpr_0.01")),
-            "rare": mean(of.of("metrics", "tpr_at_fpr_0.001")),
-            "queries": mean(of.of("cost", "queries_per_sample")),
+            "tpr": mean(of.number("metrics", "tpr_at_fpr_0.01")),
+            "rare": mean(of.number("metrics", "tpr_at_fpr_0.001")),
+            "queries": mean(of.number("cost", "queries_per_sample")),
             "rates": rates(of), "decided": decided(of),
             "attacks": [cell.attack.name], "targets": [cell.target.name],
             "datasets": [cell.dataset.name],
@@ -144,7 +144,7 @@ def rates(of: Seeds) -> list[list[float]]:
     return [
         [rate, value]
         for rate in (0.001, 0.01)
-        if (value := mean(of.of("metrics", f"tpr_at_fpr_{rate}"))) is not None
+        if (value := mean(of.number("metrics", f"tpr_at_fpr_{rate}"))) is not None
     ]
 
 
@@ -153,7 +153,8 @@ def decided(of: Seeds) -> list[float] | None:
 
     Balanced accuracy is (TPR + 1 - FPR) / 2.
     """
-    found, balanced = mean(of.of("metrics", "recall")), mean(of.of("metrics", "balanced_accuracy"))
+    found = mean(of.number("metrics", "recall"))
+    balanced = mean(of.number("metrics", "balanced_accuracy"))
     if found is None or balanced is None:
         return None
     return [rounded(max(0.0, found + 1 - 2 * balanced)), found]

@@ -118,7 +118,7 @@ class Board:
     def accuracy_minus_none(self) -> Mapping[str, Difference]:
         """Cell -> test accuracy of its victim minus that of the same cell without a defense."""
         return verdicts.minus_none(
-            self.with_numbers, self._none_cells, lambda of: of.of("utility", "test_accuracy")
+            self.with_numbers, self._none_cells, lambda of: of.number("utility", "test_accuracy")
         )
 
     @cached_property

@@ -126,7 +126,7 @@ def _measured(of: Seeds) -> dict[str, Value]:
     for part, names in _AFTER.items():
         mine = sorted(name for at, name in of.numbers if at == part)
         for name in sorted(mine, key=names.index) if names else mine:
-            found = of.of(part, name)
+            found = of.number(part, name)
             row |= (
                 _over_seeds(name, found) if part == "utility" else {named(part, name): found.mean}
             )

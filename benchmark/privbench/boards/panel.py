@@ -85,7 +85,7 @@ class Spot:
     @cached_property
     def rates(self) -> Mapping[int, float]:
         """Seed -> true-positive rate at 1 % false-positive rate."""
-        return {} if self._several else self.over.of("metrics", LOW_FPR).by_seed
+        return {} if self._several else self.over.number("metrics", LOW_FPR).by_seed
 
     @property
     def rates_at_most(self) -> float | None:
@@ -94,7 +94,7 @@ class Spot:
         Mostly many nonmembers share the highest score, so that no threshold calls few of them
         members.
         """
-        ends = [high or 0.0 for _, high in self.over.of("metrics", LOW_FPR).row_intervals]
+        ends = [high or 0.0 for _, high in self.over.number("metrics", LOW_FPR).row_intervals]
         if not self.rates or any(self.rates.values()) or min(ends, default=0) <= TELLS_NOTHING:
             return None
         return max(ends)
@@ -107,7 +107,7 @@ class Spot:
     @property
     def rate(self) -> Estimate | None:
         """Mean of ``rates`` with its interval, in [0, 1]; None without rates."""
-        return self.over.of("metrics", LOW_FPR).within(0.0, 1.0) if self.rates else None
+        return self.over.number("metrics", LOW_FPR).within(0.0, 1.0) if self.rates else None
 
     @property
     def state(self) -> str:

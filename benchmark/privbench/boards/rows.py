@@ -60,7 +60,7 @@ def cells(game: str, board: Board) -> list[list[str]]:
         seeds = len(of.ok)
         draft = " (draft)" if seeds < FEWEST_SEEDS else ""
         draft = " (draft, no interval)" if seeds < FEWEST_TESTED else draft
-        seconds = [of.of("cost", name) for name in ("seconds_training", "seconds")]
+        seconds = [of.number("cost", name) for name in ("seconds_training", "seconds")]
         made.append([
             f"{dataset} ({told[cell]})" if told[cell] else dataset, target, attack,
             *([trained] if phase else []),
@@ -69,11 +69,11 @@ def cells(game: str, board: Board) -> list[list[str]]:
             _signed(board.minus_none.get(cell)) + (" †" if cell in certain else ""),
             *([_signed(of.minus_null)] if nulls else []),
             _signed(board.accuracy_minus_none.get(cell)),
-            tested(of), _mean(of.of("utility", "gap")),
-            _mean(of.of("updates", "encoder"), ".0f"),
-            _mean(of.of("cost", "queries_per_sample"), ".0f"),
+            tested(of), _mean(of.number("utility", "gap")),
+            _mean(of.number("updates", "encoder"), ".0f"),
+            _mean(of.number("cost", "queries_per_sample"), ".0f"),
             f"{sum(one.mean for one in seconds):.1f}",
-            f"{of.of('cost', 'peak_bytes').mean / 2**20:.0f}",
+            f"{of.number('cost', 'peak_bytes').mean / 2**20:.0f}",
         ])  # fmt: skip
     return made
 
@@ -131,7 +131,7 @@ def over_seeds(column: Column, of: Seeds) -> str:
         return of.bounds[column.name].text if column.name in of.bounds else "–"
     if column.seeds == "smallest":
         return of.smallest(column.part, column.name).text
-    return summary(of.of(column.part, column.name), column.low, column.high)
+    return summary(of.number(column.part, column.name), column.low, column.high)
 
 
 def summary(found: Series, low: float | None = 0.0, high: float | None = 1.0) -> str:
@@ -156,7 +156,7 @@ def tested(of: Seeds) -> str:
     One seed has the binomial interval of its test rows, in braces. ``several`` if results of one
     seed differ.
     """
-    known = of.of("utility", "test_accuracy")
+    known = of.number("utility", "test_accuracy")
     if of.tested is None:
         return "several" if known.numbers else "–"
     if len({*known.seeds}) == 1 and of.tested.low < of.tested.high:

@@ -127,9 +127,9 @@ def idle_encoder(of: Seeds) -> str:
     up: they are rows of one dataset, and the encoders of a seed are right or wrong together. Too
     few seeds, which are a draft, must show it ahead on average.
     """
-    counted = of.of("utility", "probe_wins").by_seed
+    counted = of.number("utility", "probe_wins").by_seed
     trained, untrained = (
-        {seed: n for seed, n in of.of("utility", name).by_seed.items() if seed in counted}
+        {seed: n for seed, n in of.number("utility", name).by_seed.items() if seed in counted}
         for name in ("probe_accuracy", "untrained_accuracy")
     )
     found = paired(trained, untrained)

@@ -98,7 +98,7 @@ class Seeds:
                 found.setdefault(at, []).append((record.seed, number))
         return {at: series(of) for at, of in found.items()}
 
-    def of(self, part: str, name: str) -> Series:
+    def number(self, part: str, name: str) -> Series:
         """Return a number; one that no seed has is empty."""
         return self.numbers.get((part, name), _NONE)
 
@@ -115,7 +115,7 @@ class Seeds:
     def main(self, part: str) -> Series:
         """Return the main number of the game in a part of the result; "" for the game's own."""
         mains = (one.board.columns[0] for one in self.ok if one.board is not None)
-        found = [self.of(*at) for at in dict.fromkeys((part or c.part, c.name) for c in mains)]
+        found = [self.number(*at) for at in dict.fromkeys((part or c.part, c.name) for c in mains)]
         if len(found) < 2:  # noqa: PLR2004 - versions of a game may have several
             return found[0] if found else _NONE
         made = sorted(
@@ -138,7 +138,7 @@ class Seeds:
 
     def smallest(self, part: str, name: str) -> Bound:
         """Return the smallest of several bounds: each holds alone, but their mean is no bound."""
-        found = self.of(part, name)
+        found = self.number(part, name)
         if found.refused:
             return REFUSED
         return bound(min(found.numbers)) if found.numbers else MISSING
@@ -149,11 +149,11 @@ class Seeds:
 
         None if there is none, or if results of one seed differ.
         """
-        found = self.of("utility", "test_accuracy")
+        found = self.number("utility", "test_accuracy")
         values = dict.fromkeys(zip(found.seeds, found.numbers, strict=True))
         if not values or len(values) > len({*found.seeds}):
             return None
-        rows = self.of("utility", "test_rows").numbers
+        rows = self.number("utility", "test_rows").numbers
         numbers = [number for _, number in values]
         return accuracy_interval(numbers, int(min(rows, default=0))) or estimate(numbers)
 
